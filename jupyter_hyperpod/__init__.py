@@ -1,0 +1,44 @@
+"""Train on a cluster from a notebook cell, lose a machine, and keep the step.
+
+`import jupyter_hyperpod as hp` imports nothing heavy; the names below resolve on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .runtime.datacache import TokenDataset as TokenDataset
+    from .runtime.session import Session as Session
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Session": ".runtime.session",
+    "TokenDataset": ".runtime.datacache",
+    "submit": ".control.jobs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics: ``%load_ext jupyter_hyperpod``."""
+    import_module(".notebook.magics", __name__).register(shell)
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    return [{"src": "../labextension/dist", "dest": "jupyter_hyperpod"}]
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": "jupyter_hyperpod.server.extension", "app": "HyperpodExtension"}]

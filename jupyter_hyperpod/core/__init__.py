@@ -1,0 +1,1 @@
+"""The nouns every other package speaks. Standard library only, no I/O, no clock."""

@@ -1,0 +1,60 @@
+"""The failure model, drawn first.
+
+HyperpodError
+├── UserError               the request is wrong: say what was found, what was expected, what to do
+│   ├── SpecError           a job specification that cannot be run
+│   ├── NotFound            no such job, node or cluster
+│   └── Conflict            the thing asked for cannot be done in the present state
+├── StoreError              the job store cannot be read or written (full disk, permissions)
+├── ProtocolError           a peer spoke out of turn, too long, or without the secret
+├── ClusterError            the cluster does not answer or cannot start
+└── TrainingError           raised inside a worker, shown to the person whose code it is
+    ├── Stopped             the job was asked to stop; the cell is left quietly
+    └── Fenced              this member belongs to an older generation and must not go on
+"""
+
+from __future__ import annotations
+
+
+class HyperpodError(Exception):
+    """Root of every error this project raises on purpose."""
+
+
+class UserError(HyperpodError):
+    """The request is wrong; exit status 2 in the CLI, 4xx over HTTP."""
+
+
+class SpecError(UserError):
+    """A job specification that cannot be run."""
+
+
+class NotFound(UserError):
+    """No such job, node or cluster."""
+
+
+class Conflict(UserError):
+    """The request does not fit the present state."""
+
+
+class StoreError(HyperpodError):
+    """The job store cannot be read or written."""
+
+
+class ProtocolError(HyperpodError):
+    """A peer sent something that is not of the protocol, or without the secret."""
+
+
+class ClusterError(HyperpodError):
+    """The cluster does not answer or cannot start."""
+
+
+class TrainingError(HyperpodError):
+    """Raised inside a worker, where the user's code runs."""
+
+
+class Stopped(TrainingError):
+    """The job was asked to stop."""
+
+
+class Fenced(TrainingError):
+    """This member belongs to an older generation."""

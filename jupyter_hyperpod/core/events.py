@@ -1,0 +1,144 @@
+"""Facts go up as Events, requests go down as Commands. Both sets are closed; both travel as one JSON line.
+
+An event is identified by ``(writer, seq)``: each writer counts its own from 1 without gaps.
+`EVENT_FIELDS` is the whole vocabulary; the TypeScript twin (`src/model/events.ts`) is checked against it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import ProtocolError
+
+VERSION = 1
+
+# kind -> fields that must be present in `data`
+EVENT_FIELDS: dict[str, frozenset[str]] = {
+    kind: frozenset(names.split())
+    for kind, names in {
+        # written by control, when a job is submitted
+        "job.submitted": "id spec",
+        # written by the coordinator (pending -> running <-> recovering -> succeeded | failed | stopped)
+        "job.state": "state reason",
+        "member.joined": "member node pid host",
+        "member.lost": "member node rank cause detail",
+        "generation.formed": "generation members spares target reason",
+        "session.opened": "total_steps global_batch micro_batch micro_batches parameters state_bytes",
+        "incident.stage": "incident stage cause node rank rung text",
+        "decision.made": "policy value reason",
+        "fault.injected": "fault node rank member",
+        "command.done": "command kind ok reason",
+        "session.closed": "step digest",
+        # written by workers
+        "step.committed": "step generation loss loss_hex step_time_s samples world_size assignment redone",
+        "metric.logged": "step values",
+        # written by agents
+        "output.written": "member node rank stream text",
+        "user.error": "member node rank type message traceback",
+        # written by whoever notices
+        "warning.raised": "text",
+        # cluster journal, written by the supervisor
+        "cluster.state": "state reason nodes pid",
+        "node.state": "node state reason spare slots used jobs pid incarnation",
+    }.items()
+}
+
+# kind -> fields that must be present in `data`
+COMMAND_FIELDS: dict[str, frozenset[str]] = {
+    "stop": frozenset({"reason"}),
+    "scale": frozenset({"target"}),
+    "fault": frozenset({"fault", "rank", "node"}),
+}
+
+JOB_STATES = ("pending", "running", "recovering", "succeeded", "failed", "stopped")
+TERMINAL_STATES = frozenset({"succeeded", "failed", "stopped"})
+NODE_STATES = ("starting", "idle", "busy", "lost", "stopped")
+FAULTS = ("kill", "hang")
+STAGES = ("detected", "diagnosed", "fenced", "repaired", "replaced", "rejoined", "resumed")
+
+# kinds of which only the newest matters to a slow reader; all others are facts and never dropped
+SAMPLE_KINDS = frozenset({"metric.logged"})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One fact. ``time_s`` is seconds since the Unix epoch on the writer's clock."""
+
+    writer: str
+    seq: int
+    time_s: float
+    kind: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One request to a running job, identified like an event."""
+
+    writer: str
+    seq: int
+    time_s: float
+    kind: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def encode(record: Event | Command) -> bytes:
+    """Return the record as one line of JSON, newline included. Raises ProtocolError for an unknown kind."""
+    _check(record.kind, record.data, EVENT_FIELDS if isinstance(record, Event) else COMMAND_FIELDS)
+    line = {
+        "v": VERSION,
+        "writer": record.writer,
+        "seq": record.seq,
+        "time_s": record.time_s,
+        "kind": record.kind,
+        "data": dict(record.data),
+    }
+    return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def decode_event(line: bytes | str) -> Event:
+    """Inverse of `encode`; raises ProtocolError for anything that is not a whole, known event."""
+    return Event(*_decode(line, EVENT_FIELDS))
+
+
+def decode_command(line: bytes | str) -> Command:
+    """Inverse of `encode`; raises ProtocolError for anything that is not a whole, known command."""
+    return Command(*_decode(line, COMMAND_FIELDS))
+
+
+def to_json(record: Event | Command) -> dict[str, Any]:
+    """Return the record as the dictionary that travels to browsers and scripts."""
+    return {
+        "writer": record.writer,
+        "seq": record.seq,
+        "time_s": record.time_s,
+        "kind": record.kind,
+        "data": dict(record.data),
+    }
+
+
+def _decode(
+    line: bytes | str, vocabulary: Mapping[str, frozenset[str]]
+) -> tuple[str, int, float, str, Mapping[str, Any]]:
+    try:
+        raw = json.loads(line)
+        writer, seq, time_s, kind, data = (raw[key] for key in ("writer", "seq", "time_s", "kind", "data"))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"not a journal line: {error!r} in {line[:120]!r}") from error
+    if not (isinstance(writer, str) and type(seq) is int and seq > 0 and isinstance(time_s, (int, float))):
+        raise ProtocolError(f"journal line has a malformed identity: {line[:120]!r}")
+    if not (isinstance(kind, str) and isinstance(data, dict)):
+        raise ProtocolError(f"journal line has a malformed kind or data: {line[:120]!r}")
+    _check(kind, data, vocabulary)
+    return writer, seq, float(time_s), kind, data
+
+
+def _check(kind: str, data: Mapping[str, Any], vocabulary: Mapping[str, frozenset[str]]) -> None:
+    required = vocabulary.get(kind)
+    if required is None:
+        raise ProtocolError(f"unknown kind {kind!r}; expected one of {', '.join(sorted(vocabulary))}")
+    if missing := required - data.keys():
+        raise ProtocolError(f"{kind} lacks {', '.join(sorted(missing))}")

@@ -1,0 +1,62 @@
+"""Bytes, durations and money as people write them: parse and print."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import SpecError
+
+_BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d)?\s*")
+
+
+def parse_bytes(text: str) -> int:
+    """Return the number of bytes in ``"8MB"`` (decimal), ``"8MiB"`` (binary) or ``"4096"``.
+
+    Raises SpecError for anything else.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise SpecError(f"size {text!r} is not a number of bytes; write for example 8MB, 1.5GiB or 4096")
+    number, prefix, binary = match.groups()
+    factor = (_BINARY if binary else _DECIMAL)[prefix.upper()]
+    return round(float(number) * factor)
+
+
+def format_bytes(count: float) -> str:
+    """Print a number of bytes with three significant digits, decimal units."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} PB"
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds in ``"250ms"``, ``"30"``, ``"5min"`` or ``"2h"``; raises SpecError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise SpecError(f"duration {text!r} is not a time; write for example 250ms, 30s, 5min or 2h")
+    number, unit = match.groups()
+    return float(number) * _SECONDS[unit or "s"]
+
+
+def format_duration(seconds: float) -> str:
+    """Print a duration as a person would say it: ``12 ms``, ``1.5 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def format_money(amount: float, currency: str = "$") -> str:
+    """Print money with thousands separators: ``25,600,000 $``."""
+    return f"{amount:,.2f} {currency}" if abs(amount) < 100 else f"{amount:,.0f} {currency}"

@@ -1,0 +1,246 @@
+"""What a person sees, as folds of events: ``fold(view, event) -> view``.
+
+Folding is idempotent (an event already seen changes nothing) and monotonic (an older generation never
+regresses a newer view). `src/model/fold.ts` is the twin of this file; golden journals keep them equal,
+so the order and the names of fields matter here.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .events import TERMINAL_STATES, Event
+
+HISTORY_POINTS = 512
+OUTPUT_LINES = 400
+DECISIONS_KEPT = 50
+INCIDENTS_KEPT = 200
+WARNINGS_KEPT = 20
+
+View = dict[str, Any]
+
+
+def new_job_view(job_id: str) -> View:
+    """Return the view of a job of which nothing is known yet."""
+    return {
+        "id": job_id,
+        "name": "",
+        "state": "pending",
+        "reason": "",
+        "backend": "",
+        "nodes_wanted": 0,
+        "minimum": 0,
+        "maximum": 0,
+        "spares_wanted": 0,
+        "priority": 0,
+        "origin": {},
+        "submitted_s": None,
+        "started_s": None,
+        "ended_s": None,
+        "generation": 0,
+        "target": 0,
+        "members": [],
+        "spares": [],
+        "world_size": 0,
+        "session": None,
+        "step": 0,
+        "loss": None,
+        "step_time_s": None,
+        "samples": 0,
+        "redone": 0,
+        "metrics": {},
+        "history": [],
+        "history_stride": 1,
+        "incidents": [],
+        "decisions": [],
+        "warnings": [],
+        "output": [],
+        "error": None,
+        "digest": None,
+        "updated_s": None,
+        "seen": {},
+    }
+
+
+def new_cluster_view() -> View:
+    """Return the view of a cluster of which nothing is known yet."""
+    return {"state": "stopped", "reason": "", "pid": None, "nodes": [], "updated_s": None, "seen": {}}
+
+
+def fold(view: View, event: Event) -> View:
+    """Return the view after `event`; the given view is left alone."""
+    return fold_all(view, (event,))
+
+
+def fold_all(view: View, events: Iterable[Event]) -> View:
+    """Return the view after all `events`, copying the given view once."""
+    after = copy.deepcopy(view)
+    for event in events:
+        apply(after, event)
+    return after
+
+
+def apply(view: View, event: Event) -> None:
+    """Fold `event` into `view` in place: for followers that own their view."""
+    if event.seq <= view["seen"].get(event.writer, 0):
+        return
+    view["seen"][event.writer] = event.seq
+    handler = _HANDLERS.get(event.kind)
+    if handler is not None:
+        handler(view, event)
+    view["updated_s"] = max(view["updated_s"] or event.time_s, event.time_s)
+
+
+def _job_submitted(view: View, event: Event) -> None:
+    spec = event.data["spec"]
+    elastic = spec.get("elastic")
+    view["name"] = spec["name"]
+    view["backend"] = spec["backend"]
+    view["nodes_wanted"] = spec["nodes"]
+    view["target"] = view["target"] or spec["nodes"]
+    view["minimum"] = elastic["minimum"] if elastic else 1
+    view["maximum"] = elastic["maximum"] if elastic else spec["nodes"]
+    view["spares_wanted"] = spec.get("spares", 0)
+    view["priority"] = spec.get("priority", 0)
+    view["origin"] = dict(spec.get("origin", {}))
+    view["submitted_s"] = event.time_s
+
+
+def _job_state(view: View, event: Event) -> None:
+    if view["state"] in TERMINAL_STATES:
+        return
+    state = event.data["state"]
+    view["state"] = state
+    view["reason"] = event.data["reason"]
+    if state == "running" and view["started_s"] is None:
+        view["started_s"] = event.time_s
+    if state in TERMINAL_STATES:
+        view["ended_s"] = event.time_s
+
+
+def _generation_formed(view: View, event: Event) -> None:
+    data = event.data
+    if data["generation"] < view["generation"]:
+        return
+    view["generation"] = data["generation"]
+    view["target"] = data["target"]
+    view["members"] = [dict(member) for member in data["members"]]
+    view["spares"] = [dict(spare) for spare in data["spares"]]
+    view["world_size"] = len(data["members"])
+
+
+def _session_opened(view: View, event: Event) -> None:
+    view["session"] = dict(event.data)
+
+
+def _session_closed(view: View, event: Event) -> None:
+    view["digest"] = event.data["digest"]
+
+
+def _step_committed(view: View, event: Event) -> None:
+    data = event.data
+    if data["step"] <= view["step"]:
+        return
+    view["step"] = data["step"]
+    view["loss"] = data["loss"]
+    view["step_time_s"] = data["step_time_s"]
+    view["samples"] += data["samples"]
+    view["redone"] += data["redone"]
+    if data["step"] % view["history_stride"] == 0 or data["step"] == 1:
+        view["history"].append([data["step"], data["loss"], event.time_s, data["world_size"]])
+    if len(view["history"]) > HISTORY_POINTS:
+        view["history_stride"] *= 2
+        stride = view["history_stride"]
+        view["history"] = [point for point in view["history"] if point[0] % stride == 0 or point[0] == 1]
+
+
+def _metric_logged(view: View, event: Event) -> None:
+    view["metrics"].update(event.data["values"])
+
+
+def _incident_stage(view: View, event: Event) -> None:
+    data = event.data
+    incident = next((i for i in view["incidents"] if i["incident"] == data["incident"]), None)
+    if incident is None:
+        incident = {
+            "incident": data["incident"],
+            "cause": data["cause"],
+            "node": data["node"],
+            "rank": data["rank"],
+            "rung": data["rung"],
+            "started_s": event.time_s,
+            "resumed_s": None,
+            "stages": [],
+        }
+        view["incidents"].append(incident)
+        del view["incidents"][:-INCIDENTS_KEPT]
+    incident["cause"] = data["cause"] or incident["cause"]
+    incident["rung"] = incident["rung"] if data["rung"] is None else data["rung"]
+    incident["stages"].append({"stage": data["stage"], "time_s": event.time_s, "text": data["text"]})
+    if data["stage"] == "resumed":
+        incident["resumed_s"] = event.time_s
+
+
+def _decision_made(view: View, event: Event) -> None:
+    data = event.data
+    view["decisions"].append({"time_s": event.time_s, "policy": data["policy"], "reason": data["reason"]})
+    del view["decisions"][:-DECISIONS_KEPT]
+
+
+def _output_written(view: View, event: Event) -> None:
+    data = event.data
+    view["output"].append(
+        {key: data[key] for key in ("member", "node", "rank", "stream", "text")} | {"time_s": event.time_s}
+    )
+    del view["output"][:-OUTPUT_LINES]
+
+
+def _user_error(view: View, event: Event) -> None:
+    if view["error"] is None:
+        view["error"] = dict(event.data)
+
+
+def _warning_raised(view: View, event: Event) -> None:
+    view["warnings"].append({"time_s": event.time_s, "text": event.data["text"]})
+    del view["warnings"][:-WARNINGS_KEPT]
+
+
+def _cluster_state(view: View, event: Event) -> None:
+    view["state"] = event.data["state"]
+    view["reason"] = event.data["reason"]
+    view["pid"] = event.data["pid"]
+    if event.data["state"] in ("starting", "stopped"):
+        view["nodes"] = []
+
+
+def _node_state(view: View, event: Event) -> None:
+    record = dict(event.data)
+    record["since_s"] = event.time_s
+    names = [node["node"] for node in view["nodes"]]
+    if record["node"] in names:
+        at = names.index(record["node"])
+        if view["nodes"][at]["state"] == record["state"]:
+            record["since_s"] = view["nodes"][at]["since_s"]
+        view["nodes"][at] = record
+    else:
+        view["nodes"].append(record)
+
+
+_HANDLERS: dict[str, Callable[[View, Event], None]] = {
+    "job.submitted": _job_submitted,
+    "job.state": _job_state,
+    "generation.formed": _generation_formed,
+    "session.opened": _session_opened,
+    "session.closed": _session_closed,
+    "step.committed": _step_committed,
+    "metric.logged": _metric_logged,
+    "incident.stage": _incident_stage,
+    "decision.made": _decision_made,
+    "output.written": _output_written,
+    "user.error": _user_error,
+    "warning.raised": _warning_raised,
+    "cluster.state": _cluster_state,
+    "node.state": _node_state,
+}

@@ -1,0 +1,188 @@
+"""Append-only journals: a directory with one JSONL file a writer, so that writers never contend.
+
+A line is written with one `write(2)` to a file opened with O_APPEND. A writer killed half-way leaves a torn
+tail (no newline): a follower waits for the rest of it, and the next writer never appends to it because every
+writer has a file of its own. A corrupt line in the middle is skipped and reported once, never raised. Times of one writer never go back,
+so merging by time keeps each writer's order.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ..core.errors import ProtocolError, StoreError
+from ..core.events import Command, Event, decode_command, decode_event, encode
+
+Record = TypeVar("Record", Event, Command)
+READ_BYTES = 1 << 20
+LINE_LIMIT_BYTES = 32 << 20
+
+
+class Writer(Generic[Record]):
+    """Appends records to a file of its own in `directory`. Not thread-safe: one a thread."""
+
+    def __init__(self, directory: Path, name: str, record: type[Record], clock: Callable[[], float] = time.time) -> None:
+        self.name = f"{name}.{secrets.token_hex(4)}"
+        self._record = record
+        self._clock = clock
+        self._seq = 0
+        self._size = 0
+        self._last_s = 0.0
+        self._path = directory / f"{self.name}.jsonl"
+        try:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"cannot create {self._path}: {error.strerror}") from error
+
+    def append(self, kind: str, data: Mapping[str, Any], *, durable: bool = False) -> Record:
+        """Write one record and return it; `durable` waits for the disk.
+
+        Raises StoreError when the disk refuses: the partial line is cut off again, so that the journal
+        stays whole and a later append may succeed.
+        """
+        self._last_s = max(self._last_s, self._clock())
+        record = self._record(self.name, self._seq + 1, self._last_s, kind, data)
+        line = encode(record)
+        try:
+            written = os.write(self._file, line)
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+            if durable:
+                os.fsync(self._file)
+        except OSError as error:
+            self._cut_torn_tail()
+            raise StoreError(f"cannot append to {self._path}: {error.strerror}") from error
+        self._seq += 1
+        self._size += len(line)
+        return record
+
+    def _cut_torn_tail(self) -> None:
+        try:
+            os.ftruncate(self._file, self._size)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Close the file; the journal stays."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Writer[Record]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def event_writer(directory: Path, name: str) -> Writer[Event]:
+    """Open a writer of events in `directory`."""
+    return Writer(directory, name, Event)
+
+
+def command_writer(directory: Path, name: str) -> Writer[Command]:
+    """Open a writer of commands in `directory`."""
+    return Writer(directory, name, Command)
+
+
+@dataclass
+class _Source:
+    path: Path
+    offset: int = 0
+    tail: bytes = b""
+    inode: int = 0
+    seq: int = 0
+
+
+@dataclass
+class Follower(Generic[Record]):
+    """Reads what is new in every file of a journal. `cursor` (writer -> last seq) resumes without a gap.
+
+    Records of one writer come in order; those of one `poll` are merged by time, ties by writer.
+    """
+
+    directory: Path
+    decode: Callable[[bytes], Record]
+    cursor: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    _sources: dict[str, _Source] = field(default_factory=dict)
+
+    def poll(self) -> list[Record]:
+        """Return the records that appeared since the last call; never raises for what a file contains."""
+        found: list[Record] = []
+        for name in self._names():
+            source = self._sources.setdefault(name, _Source(self.directory / name))
+            found.extend(self._read(source))
+        found.sort(key=lambda record: record.time_s)
+        return found
+
+    def wait(self, timeout_s: float, stop: Callable[[], bool] = lambda: False) -> list[Record]:
+        """Poll until something appears, `stop()` is true or `timeout_s` has passed."""
+        deadline = time.monotonic() + timeout_s
+        pause_s = 0.005
+        while not (found := self.poll()) and not stop() and time.monotonic() < deadline:
+            time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
+            pause_s = min(pause_s * 1.5, 0.1)
+        return found
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self.directory) if name.endswith(".jsonl"))
+        except FileNotFoundError:
+            return []
+
+    def _read(self, source: _Source) -> Iterator[Record]:
+        try:
+            size = os.stat(source.path).st_size
+            if size <= source.offset:
+                return
+            with open(source.path, "rb") as file:
+                file.seek(source.offset)
+                content = file.read(size - source.offset)
+        except OSError as error:
+            self._report(f"{source.path.name}: {error.strerror}")
+            return
+        source.offset += len(content)
+        *lines, source.tail = (source.tail + content).split(b"\n")
+        if len(source.tail) > LINE_LIMIT_BYTES:
+            self._report(f"{source.path.name}: a line of more than {LINE_LIMIT_BYTES} bytes was left out")
+            source.tail = b""
+        for line in lines:
+            if record := self._decode(source, line):
+                yield record
+
+    def _decode(self, source: _Source, line: bytes) -> Record | None:
+        try:
+            record = self.decode(line)
+        except ProtocolError as error:
+            self._report(f"{source.path.name}: {error}")
+            return None
+        if record.seq <= self.cursor.get(record.writer, 0):
+            return None
+        self.cursor[record.writer] = record.seq
+        return record
+
+    def _report(self, problem: str) -> None:
+        if problem not in self.problems and len(self.problems) < 100:
+            self.problems.append(problem)
+
+
+def follow_events(directory: Path, cursor: Mapping[str, int] | None = None) -> Follower[Event]:
+    """Follow a journal of events from `cursor` (from the beginning where None)."""
+    return Follower(directory, decode_event, dict(cursor or {}))
+
+
+def follow_commands(directory: Path, cursor: Mapping[str, int] | None = None) -> Follower[Command]:
+    """Follow a journal of commands from `cursor`."""
+    return Follower(directory, decode_command, dict(cursor or {}))
+
+
+def read_events(directory: Path) -> list[Event]:
+    """Everything written so far, merged by time."""
+    return follow_events(directory).poll()

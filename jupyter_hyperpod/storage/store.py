@@ -1,0 +1,190 @@
+"""Layout of the job store. Everything is private to its owner: directories 0700, files 0600.
+
+    <store>/cells/<sha256>           source of submitted cells, by digest
+    <store>/cluster/events/          journal of the cluster, one file a writer
+    <store>/cluster/                 the supervisor's lock, socket and log
+    <store>/jobs/<id>/spec.json      what was asked
+    <store>/jobs/<id>/secret         key of the job's control connections
+    <store>/jobs/<id>/events/        facts, one file a writer
+    <store>/jobs/<id>/commands/      requests, one file a writer
+    <store>/shared/                  the default `shared://` mount
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import NotFound, SpecError, StoreError
+from ..core.spec import MAX_CELL_BYTES, JobSpec, validate_job_id, validate_name
+
+ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
+_ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+def default_root() -> Path:
+    """The store named by $JUPYTER_HYPERPOD_STORE, else ~/.local/state/jupyter_hyperpod (XDG)."""
+    if named := os.environ.get(ENVIRONMENT_VARIABLE):
+        return Path(named)
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state) / "jupyter_hyperpod"
+
+
+@contextmanager
+def _store_errors(action: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot {action} {path}: {error.strerror or error}") from error
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write `content` to `path` atomically with mode 0600. Raises StoreError; a failed write leaves nothing."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with _store_errors("write", path):
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def private_directory(path: Path) -> Path:
+    """Create `path` (and its parents) with mode 0700 where missing. Raises StoreError."""
+    with _store_errors("create", path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+class JobStore:
+    """One job's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self.events = path / "events"
+        self.commands = path / "commands"
+
+    def spec(self) -> JobSpec:
+        """Read the specification; raises SpecError or StoreError."""
+        with _store_errors("read", self.path / "spec.json"):
+            text = (self.path / "spec.json").read_text()
+        try:
+            return JobSpec.from_json(json.loads(text))
+        except ValueError as error:
+            raise SpecError(f"{self.path / 'spec.json'} is not JSON: {error}") from error
+
+    def secret(self) -> bytes:
+        """Read the key of the job's control connections."""
+        with _store_errors("read", self.path / "secret"):
+            return (self.path / "secret").read_bytes()
+
+
+class Store:
+    """The directory that holds cells, jobs and the cluster's own records."""
+
+    def __init__(self, root: Path | str | None = None) -> None:
+        self.root = Path(root).absolute() if root is not None else default_root().absolute()
+        self.cells = self.root / "cells"
+        self.jobs = self.root / "jobs"
+        self.cluster = self.root / "cluster"
+        self.cluster_events = self.cluster / "events"
+        self.shared = self.root / "shared"
+
+    def prepare(self) -> Store:
+        """Create the directories; raises StoreError where that is impossible."""
+        for path in (self.root, self.cells, self.jobs, self.cluster, self.cluster_events, self.shared):
+            private_directory(path)
+        return self
+
+    def put_cell(self, source: str) -> str:
+        """Store a cell's source and return its SHA-256 (hex). Raises SpecError for an oversized cell."""
+        content = source.encode()
+        if len(content) > MAX_CELL_BYTES:
+            raise SpecError(
+                f"the cell is {len(content) / 2**20:.0f} MiB; the limit is {MAX_CELL_BYTES // 2**20} MiB: "
+                "put data in a file on shared storage and read it from there"
+            )
+        digest = hashlib.sha256(content).hexdigest()
+        if not (self.cells / digest).exists():
+            write_private(self.cells / digest, content)
+        return digest
+
+    def cell(self, digest: str) -> str:
+        """Return a cell's source; raises NotFound."""
+        try:
+            return (self.cells / digest).read_text()
+        except FileNotFoundError as error:
+            raise NotFound(f"no cell with digest {digest[:12]} in {self.cells}") from error
+
+    def create_job(self, spec: JobSpec) -> JobStore:
+        """Create a job's directory and return it. A full disk leaves no half-made job behind."""
+        suffix = "".join(secrets.choice(_ID_ALPHABET) for _ in range(8))
+        final = self.jobs / f"{spec.name}-{suffix}"
+        building = self.jobs / f".new-{suffix}"
+        try:
+            for path in (building, building / "events", building / "commands"):
+                private_directory(path)
+            write_private(building / "spec.json", json.dumps(spec.to_json()).encode())
+            write_private(building / "secret", secrets.token_bytes(32))
+            with _store_errors("create", final):
+                os.rename(building, final)
+        except StoreError:
+            _remove_tree(building)
+            raise
+        return JobStore(final)
+
+    def job(self, job_id: str) -> JobStore:
+        """Return an existing job's directory; raises SpecError for a malformed id, NotFound for an unknown one."""
+        path = self.jobs / validate_job_id(job_id)
+        if not path.is_dir():
+            raise NotFound(f"no job {job_id}; `jupyter hyperpod list` shows the jobs in {self.jobs}")
+        return JobStore(path)
+
+    def job_ids(self) -> list[str]:
+        """All job ids, newest first."""
+        try:
+            entries = [entry for entry in os.scandir(self.jobs) if not entry.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+        return [entry.name for entry in sorted(entries, key=lambda entry: -entry.stat().st_ctime)]
+
+    def mounts(self) -> dict[str, Any]:
+        """The mount table: area -> directory on this side. `shared` always exists."""
+        return {"shared": str(self.shared)}
+
+
+def resolve_url(url: str, mounts: dict[str, str]) -> str:
+    """Return the path of ``area://relative/path`` under the mount table; other text is returned as it is.
+
+    Raises SpecError for an unknown area or a path that leaves it.
+    """
+    area, separator, rest = url.partition("://")
+    if not separator or area in ("file", "s3", "http", "https"):
+        return rest if area == "file" else url
+    validate_name(area, "mount name")
+    if area not in mounts:
+        raise SpecError(f"no mount named {area!r}; known mounts: {', '.join(sorted(mounts)) or 'none'}")
+    root = os.path.normpath(mounts[area])
+    path = os.path.normpath(os.path.join(root, rest))
+    if os.path.commonpath([root, path]) != root:
+        raise SpecError(f"{url!r} leaves its mount {area!r}")
+    return path
+
+
+def _remove_tree(path: Path) -> None:
+    for child in sorted(path.rglob("*"), reverse=True):
+        child.rmdir() if child.is_dir() else child.unlink(missing_ok=True)
+    if path.exists():
+        path.rmdir()
