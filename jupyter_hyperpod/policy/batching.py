@@ -1,0 +1,80 @@
+"""Which of the V fixed micro-batches each member computes, and the fixed tree their gradients are summed in.
+
+The tree is a function of V alone, never of the membership: node [lo, hi) splits at ``lo`` plus the largest power
+of two below its length. So a sum over [0, V) has the same bits whoever computed which leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Node = tuple[int, int]  # micro-batches lo..hi-1, summed
+
+
+def split(node: Node) -> tuple[Node, Node]:
+    """Return the two children of a node of at least two leaves."""
+    low, high = node
+    middle = low + (1 << ((high - low - 1).bit_length() - 1))
+    return (low, middle), (middle, high)
+
+
+def assign(micro_batches: int, world_size: int) -> tuple[tuple[int, ...], ...]:
+    """Contiguous shares, sizes differing by at most one (3 members, 128: 43 43 42).
+
+    Contiguous blocks are whole sub-trees where V and the world size are powers of two, so they cost no extra traffic.
+    """
+    quotient, extra = divmod(micro_batches, world_size)
+    shares = []
+    start = 0
+    for rank in range(world_size):
+        size = quotient + (rank < extra)
+        shares.append(tuple(range(start, start + size)))
+        start += size
+    return tuple(shares)
+
+
+def leaves_of(nodes: Iterable[Node]) -> frozenset[int]:
+    """The micro-batches that `nodes` sum."""
+    return frozenset(leaf for low, high in nodes for leaf in range(low, high))
+
+
+def assign_missing(micro_batches: int, held: Sequence[Sequence[Node]]) -> tuple[tuple[int, ...], ...]:
+    """Share out the micro-batches that no member holds, so that each ends with about as much work done.
+
+    ``held[rank]`` are the disjoint tree nodes that a member has finished in this step. Nothing held is computed
+    again. Those that hold least are given most; ties go to the lower rank, neighbours stay together.
+    """
+    done = [len(leaves_of(nodes)) for nodes in held]
+    missing = sorted(set(range(micro_batches)) - set().union(*(leaves_of(nodes) for nodes in held)))
+    quota = [0] * len(held)
+    for _ in missing:
+        rank = min(range(len(held)), key=lambda r: (done[r] + quota[r], r))
+        quota[rank] += 1
+    shares = []
+    start = 0
+    for size in quota:
+        shares.append(tuple(missing[start : start + size]))
+        start += size
+    return tuple(shares)
+
+
+def cover(nodes: Iterable[Node], micro_batches: int) -> tuple[Node, ...]:
+    """Merge `nodes` (disjoint nodes of the tree) into the fewest tree nodes with the same leaves, in order."""
+    leaves = leaves_of(nodes)
+
+    def walk(node: Node) -> Iterable[Node]:
+        held = sum(node[0] <= leaf < node[1] for leaf in leaves)
+        if held == node[1] - node[0]:
+            yield node
+        elif held:
+            for child in split(node):
+                yield from walk(child)
+
+    return tuple(walk((0, micro_batches)))
+
+
+def slices(length: int, world_size: int, align: int = 16) -> tuple[tuple[int, int], ...]:
+    """Cut ``length`` elements into one range an owner, aligned so that vector loads stay aligned."""
+    blocks = -(-length // align)
+    bounds = [min(length, align * (blocks * rank // world_size)) for rank in range(world_size)] + [length]
+    return tuple(zip(bounds, bounds[1:], strict=False))

@@ -1,0 +1,93 @@
+"""Who is in the next Generation, and who has been lost. Time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .decision import Decision
+
+BEATS_LOST_S = 2.0
+STOPPED_S = 0.5
+HANG_FLOOR_S = 1.0
+HANG_STEPS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A worker that could be a member: ``rank`` is its place in the present generation, None for a newcomer."""
+
+    member: str
+    node: str
+    rank: int | None
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What is known of one member's liveness; ages in seconds, ``phase`` as reported by its worker."""
+
+    member: str
+    beat_age_s: float
+    progress_age_s: float
+    phase: str
+    stopped_s: float = 0.0
+
+
+def start(ready: int, target: int, minimum: int, waited_s: float, patience_s: float = 2.0) -> Decision[int]:
+    """How many of the ``ready`` workers begin the job now; 0 means wait for more."""
+    if ready >= target:
+        return Decision(target, f"all {target} members are here")
+    if ready >= minimum and waited_s >= patience_s:
+        return Decision(ready, f"{ready} of {target} members are here, at least {minimum} needed, waited {waited_s:.1f} s")
+    return Decision(0, f"{ready} of {target} members are here")
+
+
+def next_members(candidates: Sequence[Candidate], target: int, minimum: int) -> Decision[tuple[str, ...] | None]:
+    """The ordered members of the next generation, or None where too few are left to go on.
+
+    Present members keep their order (a survivor's rank only ever shrinks), newcomers come after them, and
+    a smaller target releases the highest ranks.
+    """
+    present = sorted((c for c in candidates if c.rank is not None), key=lambda c: (c.rank is None, c.rank or 0))
+    newcomers = [c for c in candidates if c.rank is None and c.ready]
+    chosen = [*present, *newcomers][:target]
+    if not present:
+        return Decision(None, "no member that holds the training state is left")
+    if len(chosen) < minimum:
+        return Decision(None, f"{len(chosen)} members are left and at least {minimum} are needed: waiting for a replacement")
+    joined = [c.node for c in chosen if c.rank is None]
+    left = len(present) - sum(c.rank is not None for c in chosen)
+    parts = [f"{len(chosen)} of {target} members"]
+    if joined:
+        parts.append(f"{', '.join(joined)} joined")
+    if left:
+        parts.append(f"{left} released")
+    return Decision(tuple(c.member for c in chosen), "; ".join(parts))
+
+
+def hang_timeout_s(step_time_s: float | None, limit_s: float) -> float:
+    """How long a member may stand still inside a step while others wait for it.
+
+    Before the first step nobody knows how long one takes, so the wait is twenty times the limit.
+    """
+    if step_time_s is None:
+        return 20.0 * limit_s
+    return max(HANG_FLOOR_S, min(limit_s, HANG_STEPS * step_time_s), HANG_STEPS * step_time_s)
+
+
+def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] | None]:
+    """The member to fence now with its cause, or None. One at a time: the next look follows the next generation."""
+    for pulse in pulses:
+        if pulse.beat_age_s > BEATS_LOST_S:
+            reason = f"no heartbeat from {pulse.member} for {pulse.beat_age_s:.1f} s, limit {BEATS_LOST_S:g} s"
+            return Decision((pulse.member, "heartbeat lost"), reason)
+        if pulse.stopped_s > STOPPED_S:
+            return Decision((pulse.member, "process stopped"), f"{pulse.member} has been stopped for {pulse.stopped_s:.1f} s")
+    waiting = [p for p in pulses if p.phase == "exchange"]
+    for pulse in pulses:
+        stuck = pulse.phase == "compute" and pulse.progress_age_s > timeout_s
+        if stuck and any(other.progress_age_s > timeout_s for other in waiting):
+            reason = f"{pulse.member} made no progress for {pulse.progress_age_s:.1f} s, limit {timeout_s:.1f} s, while others wait"
+            return Decision((pulse.member, "process hung"), reason)
+    return Decision(None, "every member is alive")
