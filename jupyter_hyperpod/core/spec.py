@@ -74,7 +74,7 @@ class JobSpec:
     python: str = ""
     threads: int = 1
     max_restarts: int = 100
-    hang_timeout_s: float = 3.0
+    hang_timeout_s: float = 1.0
     mounts: tuple[MountSpec, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
 
@@ -160,7 +160,8 @@ def validate_name(name: str, what: str) -> str:
     """Return `name` if it is safe as a file name and a label; raises SpecError."""
     if not _NAME.fullmatch(name):
         raise SpecError(
-            f"{what} {name[:80]!r} is not allowed; use 1 to 40 letters, digits, '-' or '_', starting with a letter or digit"
+            f"{what} {name[:80]!r} is not allowed; "
+            "use 1 to 40 letters, digits, '-' or '_', starting with a letter or digit"
         )
     return name
 
@@ -168,5 +169,7 @@ def validate_name(name: str, what: str) -> str:
 def validate_job_id(job_id: str) -> str:
     """Return `job_id` if it has the form NAME-xxxxxxxx; raises SpecError. Keeps paths inside the store."""
     if not _JOB_ID.fullmatch(job_id):
-        raise SpecError(f"job id {job_id[:80]!r} is not of the form NAME-xxxxxxxx; `jupyter hyperpod list` shows the ids")
+        raise SpecError(
+            f"job id {job_id[:80]!r} is not of the form NAME-xxxxxxxx; `jupyter hyperpod list` shows the ids"
+        )
     return job_id

@@ -2,8 +2,8 @@
 
 A line is written with one `write(2)` to a file opened with O_APPEND. A writer killed half-way leaves a torn
 tail (no newline): a follower waits for the rest of it, and the next writer never appends to it because every
-writer has a file of its own. A corrupt line in the middle is skipped and reported once, never raised. Times of one writer never go back,
-so merging by time keeps each writer's order.
+writer has a file of its own. A corrupt line in the middle is skipped and reported once, never raised. Times of
+one writer never go back, so merging by time keeps each writer's order.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ LINE_LIMIT_BYTES = 32 << 20
 class Writer(Generic[Record]):
     """Appends records to a file of its own in `directory`. Not thread-safe: one a thread."""
 
-    def __init__(self, directory: Path, name: str, record: type[Record], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, directory: Path, name: str, record: type[Record], clock: Callable[[], float] = time.time
+    ) -> None:
         self.name = f"{name}.{secrets.token_hex(4)}"
-        self._record = record
+        self._record: type[Record] = record
         self._clock = clock
         self._seq = 0
         self._size = 0
@@ -47,7 +49,7 @@ class Writer(Generic[Record]):
         stays whole and a later append may succeed.
         """
         self._last_s = max(self._last_s, self._clock())
-        record = self._record(self.name, self._seq + 1, self._last_s, kind, data)
+        record: Record = self._record(self.name, self._seq + 1, self._last_s, kind, data)
         line = encode(record)
         try:
             written = os.write(self._file, line)
