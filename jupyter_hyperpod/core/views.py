@@ -16,6 +16,7 @@ from .events import TERMINAL_STATES, Event
 HISTORY_POINTS = 512
 OUTPUT_LINES = 400
 DECISIONS_KEPT = 50
+GENERATIONS_KEPT = 200
 INCIDENTS_KEPT = 200
 WARNINGS_KEPT = 20
 
@@ -44,6 +45,7 @@ def new_job_view(job_id: str) -> View:
         "members": [],
         "spares": [],
         "world_size": 0,
+        "generations": [],
         "session": None,
         "step": 0,
         "loss": None,
@@ -129,6 +131,16 @@ def _generation_formed(view: View, event: Event) -> None:
     view["members"] = [dict(member) for member in data["members"]]
     view["spares"] = [dict(spare) for spare in data["spares"]]
     view["world_size"] = len(data["members"])
+    view["generations"].append(
+        {
+            "generation": data["generation"],
+            "time_s": event.time_s,
+            "nodes": [member.get("node", "") for member in data["members"]],
+            "spares": [spare.get("node", "") for spare in data["spares"]],
+            "reason": data["reason"],
+        }
+    )
+    del view["generations"][:-GENERATIONS_KEPT]
 
 
 def _session_opened(view: View, event: Event) -> None:
