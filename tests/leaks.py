@@ -1,0 +1,100 @@
+"""Run a command and insist that it leaves no process, socket, shared memory or temporary file behind.
+
+    python tests/leaks.py COMMAND [ARGUMENT …]
+
+The command gets a temporary directory and a job store of its own and a mark in its environment. Every process
+started under it inherits the mark, daemons included, and so is found in /proc however it was re-parented.
+Exit status: that of the command, or 1 where it succeeded but left something.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+MARK = "HYPERPOD_TEST_RUN"
+GRACE_S = 5.0
+# Caches that other people's tools keep in the temporary directory by design.
+CACHES = ("jest_", "node-compile-cache", "v8-compile-cache", "xfs-", "hsperfdata", "pytest-of-", "tmp_home", "pymp-")
+
+
+def marked_processes(mark: str) -> dict[int, str]:
+    """Return pid -> command line of every living process that carries `mark` in its environment."""
+    wanted = f"{MARK}={mark}".encode()
+    found: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+    return found
+
+
+def wait_until_gone(mark: str, timeout_s: float) -> dict[int, str]:
+    """Return the marked processes that are still there after at most `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while (left := marked_processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def shared_memory() -> set[str]:
+    """Return the names in /dev/shm."""
+    try:
+        return set(os.listdir("/dev/shm"))
+    except OSError:
+        return set()
+
+
+def files_left(directory: Path) -> list[str]:
+    """Return what is in `directory`, other tools' caches and empty directories left out."""
+    left = []
+    for entry in sorted(directory.iterdir()):
+        if entry.name.startswith(CACHES):
+            continue
+        if entry.is_dir() and not entry.is_symlink() and not any(p for p in entry.rglob("*") if not p.is_dir()):
+            continue
+        left.append(entry.name)
+    return left
+
+
+def main(command: list[str]) -> int:
+    """Run `command`; return its exit status, or 1 where it left something behind."""
+    if not command:
+        print(__doc__, file=sys.stderr)
+        return 2
+    directory = Path(tempfile.mkdtemp(prefix="hyperpod-test."))
+    mark = directory.name
+    memory = shared_memory()
+    environment = os.environ | {
+        MARK: mark,
+        "TMPDIR": str(directory),
+        "JUPYTER_HYPERPOD_STORE": str(directory / "store"),
+    }
+    try:
+        status = subprocess.run(command, env=environment, check=False).returncode
+        problems = [f"process {pid}: {line[:200]}" for pid, line in wait_until_gone(mark, GRACE_S).items()]
+        for pid in marked_processes(mark):
+            os.kill(pid, signal.SIGKILL)
+        problems += [f"shared memory /dev/shm/{name}" for name in sorted(shared_memory() - memory) if "hyperpod" in name]
+        problems += [f"temporary file {directory / name}" for name in files_left(directory)]
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    for problem in problems:
+        print(f"left behind: {problem}", file=sys.stderr)
+    if not problems:
+        print("\nnothing was left behind: no process, no socket, no temporary file")
+    return status or bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
