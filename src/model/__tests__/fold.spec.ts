@@ -1,0 +1,78 @@
+import { readdirSync, readFileSync } from 'fs';
+import { basename, join } from 'path';
+
+import { EVENT_FIELDS, IEvent, isEvent } from '../events';
+import { foldCluster, foldJob } from '../fold';
+import { newClusterView, newJobView } from '../views';
+
+const JOURNALS = join(__dirname, '../../../tests/journals');
+const names = readdirSync(JOURNALS)
+  .filter(name => name.endsWith('.jsonl'))
+  .map(name => basename(name, '.jsonl'));
+
+/** The events of a journal; lines that are no known event are skipped, as the server does. */
+function events(name: string): IEvent[] {
+  const found: IEvent[] = [];
+  const text = readFileSync(join(JOURNALS, `${name}.jsonl`), 'utf8');
+  for (const line of text.split('\n')) {
+    try {
+      const value: unknown = JSON.parse(line);
+      if (isEvent(value)) {
+        found.push(value);
+      }
+    } catch {
+      continue; // a torn or corrupt line
+    }
+  }
+  return found;
+}
+
+function fold(name: string, list: IEvent[]): object {
+  if (name.startsWith('cluster')) {
+    const view = newClusterView();
+    list.forEach(event => foldCluster(view, event));
+    return view;
+  }
+  const id = list.find(event => event.kind === 'job.submitted')!.data.id;
+  const view = newJobView(id);
+  list.forEach(event => foldJob(view, event));
+  return view;
+}
+
+describe('fold', () => {
+  it('has golden journals to be tested against', () => {
+    expect(names.length).toBeGreaterThan(0);
+  });
+
+  it.each(names)('gives what Python gives for %s', name => {
+    const golden = JSON.parse(
+      readFileSync(join(JOURNALS, `${name}.view.json`), 'utf8')
+    );
+    expect(fold(name, events(name))).toEqual(golden);
+  });
+
+  it.each(names)('is idempotent for %s', name => {
+    const list = events(name);
+    expect(fold(name, list.flatMap(event => [event, event]))).toEqual(
+      fold(name, list)
+    );
+    expect(fold(name, [...list, ...list])).toEqual(fold(name, list));
+  });
+
+  it('knows exactly the kinds that Python knows', () => {
+    const source = readFileSync(
+      join(__dirname, '../../../jupyter_hyperpod/core/events.py'),
+      'utf8'
+    );
+    const block = source.slice(
+      source.indexOf('EVENT_FIELDS'),
+      source.indexOf('COMMAND_FIELDS')
+    );
+    const python = Object.fromEntries(
+      [...block.matchAll(/^ +"([a-z.]+)": "([a-z_ ]+)",$/gm)].map(
+        ([, kind, fields]) => [kind, fields.split(' ')]
+      )
+    );
+    expect(EVENT_FIELDS).toEqual(python);
+  });
+});

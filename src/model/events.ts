@@ -1,0 +1,111 @@
+/**
+ * Facts that the server sends, twin of `core/events.py`: one Event is identified by `(writer, seq)`.
+ */
+
+/** Kind to the fields that must be present in `data`. */
+export const EVENT_FIELDS = {
+  'job.submitted': ['id', 'spec'],
+  'job.state': ['state', 'reason'],
+  'member.joined': ['member', 'node', 'pid', 'host'],
+  'member.lost': ['member', 'node', 'rank', 'cause', 'detail'],
+  'generation.formed': ['generation', 'members', 'spares', 'target', 'reason'],
+  'session.opened': [
+    'total_steps',
+    'global_batch',
+    'micro_batch',
+    'micro_batches',
+    'parameters',
+    'state_bytes'
+  ],
+  'incident.stage': [
+    'incident',
+    'stage',
+    'cause',
+    'node',
+    'rank',
+    'rung',
+    'text'
+  ],
+  'decision.made': ['policy', 'value', 'reason'],
+  'fault.injected': ['fault', 'node', 'rank', 'member'],
+  'command.done': ['command', 'kind', 'ok', 'reason'],
+  'session.closed': ['step', 'digest'],
+  'step.committed': [
+    'step',
+    'generation',
+    'loss',
+    'loss_hex',
+    'step_time_s',
+    'samples',
+    'world_size',
+    'assignment',
+    'redone'
+  ],
+  'metric.logged': ['step', 'values'],
+  'output.written': ['member', 'node', 'rank', 'stream', 'text'],
+  'user.error': ['member', 'node', 'rank', 'type', 'message', 'traceback'],
+  'warning.raised': ['text'],
+  'cluster.state': ['state', 'reason', 'nodes', 'pid'],
+  'node.state': [
+    'node',
+    'state',
+    'reason',
+    'spare',
+    'slots',
+    'used',
+    'jobs',
+    'pid',
+    'incarnation'
+  ]
+} as const satisfies Record<string, readonly string[]>;
+
+export type EventKind = keyof typeof EVENT_FIELDS;
+
+/** One fact; `time_s` is seconds since the Unix epoch on the writer's clock. */
+export interface IEvent {
+  writer: string;
+  seq: number;
+  time_s: number;
+  kind: string;
+  data: Record<string, any>;
+}
+
+export type JobState =
+  | 'pending'
+  | 'running'
+  | 'recovering'
+  | 'succeeded'
+  | 'failed'
+  | 'stopped';
+
+export type NodeState = 'starting' | 'idle' | 'busy' | 'lost' | 'stopped';
+
+export type Fault = 'kill' | 'hang';
+
+export const FAULTS: readonly Fault[] = ['kill', 'hang'];
+
+export const TERMINAL_STATES: ReadonlySet<string> = new Set([
+  'succeeded',
+  'failed',
+  'stopped'
+]);
+
+/** Whether a value from outside is a whole, known event. */
+export function isEvent(value: unknown): value is IEvent {
+  const event = value as IEvent;
+  if (typeof event !== 'object' || event === null) {
+    return false;
+  }
+  const { writer, seq, time_s, kind, data } = event;
+  return (
+    typeof writer === 'string' &&
+    Number.isInteger(seq) &&
+    seq > 0 &&
+    typeof time_s === 'number' &&
+    Object.hasOwn(EVENT_FIELDS, kind) &&
+    typeof data === 'object' &&
+    data !== null &&
+    !Array.isArray(data) &&
+    EVENT_FIELDS[kind as EventKind].every(field => field in data)
+  );
+}

@@ -1,0 +1,237 @@
+/**
+ * Folds of events into views, the twin of `core/views.py`: golden journals keep the two equal.
+ *
+ * Folding is idempotent (an event already seen changes nothing) and monotonic (an older generation
+ * never regresses a newer view). Views are folded in place: the model owns them.
+ */
+
+import { IEvent, TERMINAL_STATES } from './events';
+import type {
+  IClusterView,
+  IIncident,
+  IJobView,
+  INodeView,
+  IUserError
+} from './views';
+
+export const HISTORY_POINTS = 512;
+export const OUTPUT_LINES = 400;
+export const DECISIONS_KEPT = 50;
+export const GENERATIONS_KEPT = 200;
+export const INCIDENTS_KEPT = 200;
+export const WARNINGS_KEPT = 20;
+
+type Handler<V> = (view: V, event: IEvent) => void;
+
+/** Fold an event of a job's journal; returns whether it was new. */
+export function foldJob(view: IJobView, event: IEvent): boolean {
+  return apply(view, event, JOB_HANDLERS);
+}
+
+/** Fold an event of the cluster's journal; returns whether it was new. */
+export function foldCluster(view: IClusterView, event: IEvent): boolean {
+  return apply(view, event, CLUSTER_HANDLERS);
+}
+
+function apply<V extends IJobView | IClusterView>(
+  view: V,
+  event: IEvent,
+  handlers: Record<string, Handler<V>>
+): boolean {
+  const seen = Object.hasOwn(view.seen, event.writer)
+    ? view.seen[event.writer]
+    : 0;
+  if (event.seq <= seen) {
+    return false;
+  }
+  view.seen[event.writer] = event.seq;
+  if (Object.hasOwn(handlers, event.kind)) {
+    handlers[event.kind](view, event);
+  }
+  view.updated_s = Math.max(view.updated_s || event.time_s, event.time_s);
+  return true;
+}
+
+/** Keep only the newest `count` entries. */
+function keepLast(list: unknown[], count: number): void {
+  if (list.length > count) {
+    list.splice(0, list.length - count);
+  }
+}
+
+const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
+  'job.submitted': (view, event) => {
+    const spec = event.data.spec;
+    const elastic = spec.elastic;
+    view.name = spec.name;
+    view.backend = spec.backend;
+    view.nodes_wanted = spec.nodes;
+    view.target = view.target || spec.nodes;
+    view.minimum = elastic ? elastic.minimum : 1;
+    view.maximum = elastic ? elastic.maximum : spec.nodes;
+    view.spares_wanted = spec.spares ?? 0;
+    view.priority = spec.priority ?? 0;
+    view.origin = { ...(spec.origin ?? {}) };
+    view.submitted_s = event.time_s;
+  },
+
+  'job.state': (view, event) => {
+    if (TERMINAL_STATES.has(view.state)) {
+      return;
+    }
+    view.state = event.data.state;
+    view.reason = event.data.reason;
+    if (view.state === 'running' && view.started_s === null) {
+      view.started_s = event.time_s;
+    }
+    if (TERMINAL_STATES.has(view.state)) {
+      view.ended_s = event.time_s;
+    }
+  },
+
+  'generation.formed': (view, event) => {
+    const data = event.data;
+    if (data.generation < view.generation) {
+      return;
+    }
+    view.generation = data.generation;
+    view.target = data.target;
+    view.members = data.members.map((member: object) => ({ ...member }));
+    view.spares = data.spares.map((spare: object) => ({ ...spare }));
+    view.world_size = data.members.length;
+    view.generations.push({
+      generation: data.generation,
+      time_s: event.time_s,
+      nodes: data.members.map((member: { node?: string }) => member.node ?? ''),
+      spares: data.spares.map((spare: { node?: string }) => spare.node ?? ''),
+      reason: data.reason
+    });
+    keepLast(view.generations, GENERATIONS_KEPT);
+  },
+
+  'session.opened': (view, event) => {
+    view.session = { ...event.data } as IJobView['session'];
+  },
+
+  'session.closed': (view, event) => {
+    view.digest = event.data.digest;
+  },
+
+  'step.committed': (view, event) => {
+    const data = event.data;
+    if (data.step <= view.step) {
+      return;
+    }
+    view.step = data.step;
+    view.loss = data.loss;
+    view.step_time_s = data.step_time_s;
+    view.samples += data.samples;
+    view.redone += data.redone;
+    if (data.step % view.history_stride === 0 || data.step === 1) {
+      view.history.push([data.step, data.loss, event.time_s, data.world_size]);
+    }
+    if (view.history.length > HISTORY_POINTS) {
+      view.history_stride *= 2;
+      view.history = view.history.filter(
+        point => point[0] % view.history_stride === 0 || point[0] === 1
+      );
+    }
+  },
+
+  'metric.logged': (view, event) => {
+    Object.assign(view.metrics, event.data.values);
+  },
+
+  'incident.stage': (view, event) => {
+    const data = event.data;
+    let incident = view.incidents.find(
+      known => known.incident === data.incident
+    );
+    if (incident === undefined) {
+      incident = openIncident(event);
+      view.incidents.push(incident);
+      keepLast(view.incidents, INCIDENTS_KEPT);
+    }
+    incident.cause = data.cause || incident.cause;
+    incident.rung = data.rung === null ? incident.rung : data.rung;
+    incident.stages.push({
+      stage: data.stage,
+      time_s: event.time_s,
+      text: data.text
+    });
+    if (data.stage === 'resumed') {
+      incident.resumed_s = event.time_s;
+    }
+  },
+
+  'decision.made': (view, event) => {
+    view.decisions.push({
+      time_s: event.time_s,
+      policy: event.data.policy,
+      reason: event.data.reason
+    });
+    keepLast(view.decisions, DECISIONS_KEPT);
+  },
+
+  'output.written': (view, event) => {
+    const { member, node, rank, stream, text } = event.data;
+    view.output.push({
+      member,
+      node,
+      rank,
+      stream,
+      text,
+      time_s: event.time_s
+    });
+    keepLast(view.output, OUTPUT_LINES);
+  },
+
+  'user.error': (view, event) => {
+    if (view.error === null) {
+      view.error = { ...event.data } as IUserError;
+    }
+  },
+
+  'warning.raised': (view, event) => {
+    view.warnings.push({ time_s: event.time_s, text: event.data.text });
+    keepLast(view.warnings, WARNINGS_KEPT);
+  }
+};
+
+function openIncident(event: IEvent): IIncident {
+  const { incident, cause, node, rank, rung } = event.data;
+  return {
+    incident,
+    cause,
+    node,
+    rank,
+    rung,
+    started_s: event.time_s,
+    resumed_s: null,
+    stages: []
+  };
+}
+
+const CLUSTER_HANDLERS: Record<string, Handler<IClusterView>> = {
+  'cluster.state': (view, event) => {
+    view.state = event.data.state;
+    view.reason = event.data.reason;
+    view.pid = event.data.pid;
+    if (view.state === 'starting' || view.state === 'stopped') {
+      view.nodes = [];
+    }
+  },
+
+  'node.state': (view, event) => {
+    const record = { ...event.data, since_s: event.time_s } as INodeView;
+    const at = view.nodes.findIndex(node => node.node === record.node);
+    if (at < 0) {
+      view.nodes.push(record);
+      return;
+    }
+    if (view.nodes[at].state === record.state) {
+      record.since_s = view.nodes[at].since_s;
+    }
+    view.nodes[at] = record;
+  }
+};

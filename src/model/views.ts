@@ -1,0 +1,201 @@
+/**
+ * What a person sees: the JSON shape of `core/views.py`. Times are seconds since the Unix epoch.
+ */
+
+import type { JobState, NodeState } from './events';
+
+/** Writer to the last sequence number folded. */
+export type Cursor = Record<string, number>;
+
+export interface IMember {
+  member?: string;
+  node?: string;
+  rank?: number;
+  pid?: number;
+  [key: string]: unknown;
+}
+
+/** Who was in a generation, by node. */
+export interface IGeneration {
+  generation: number;
+  time_s: number;
+  nodes: string[];
+  spares: string[];
+  reason: string;
+}
+
+export interface ISession {
+  total_steps: number | null;
+  global_batch: number;
+  micro_batch: number;
+  micro_batches: number;
+  parameters: number;
+  state_bytes: number;
+}
+
+export interface IStage {
+  stage: string;
+  time_s: number;
+  text: string;
+}
+
+export interface IIncident {
+  incident: string | number;
+  cause: string;
+  node: string | null;
+  rank: number | null;
+  rung: number | null;
+  started_s: number;
+  resumed_s: number | null;
+  stages: IStage[];
+}
+
+export interface IOutput {
+  member: string;
+  node: string;
+  rank: number | null;
+  stream: string;
+  text: string;
+  time_s: number;
+}
+
+export interface IDecision {
+  time_s: number;
+  policy: string;
+  reason: string;
+}
+
+export interface IUserError {
+  member: string;
+  node: string;
+  rank: number | null;
+  type: string;
+  message: string;
+  traceback: string;
+}
+
+/** `[step, loss, time_s, world_size]` */
+export type HistoryPoint = [number, number | null, number, number];
+
+export interface IJobView {
+  id: string;
+  name: string;
+  state: JobState;
+  reason: string;
+  backend: string;
+  nodes_wanted: number;
+  minimum: number;
+  maximum: number;
+  spares_wanted: number;
+  priority: number;
+  origin: Record<string, string>;
+  submitted_s: number | null;
+  started_s: number | null;
+  ended_s: number | null;
+  generation: number;
+  target: number;
+  members: IMember[];
+  spares: IMember[];
+  world_size: number;
+  generations: IGeneration[];
+  session: ISession | null;
+  step: number;
+  loss: number | null;
+  step_time_s: number | null;
+  samples: number;
+  redone: number;
+  metrics: Record<string, unknown>;
+  history: HistoryPoint[];
+  history_stride: number;
+  incidents: IIncident[];
+  decisions: IDecision[];
+  warnings: { time_s: number; text: string }[];
+  output: IOutput[];
+  error: IUserError | null;
+  digest: string | null;
+  updated_s: number | null;
+  seen: Cursor;
+}
+
+export interface INodeView {
+  node: string;
+  state: NodeState;
+  reason: string;
+  spare: boolean;
+  slots: number;
+  used: number;
+  jobs: string[];
+  pid: number | null;
+  incarnation: number;
+  since_s: number;
+}
+
+export interface IClusterView {
+  state: string;
+  reason: string;
+  pid: number | null;
+  nodes: INodeView[];
+  updated_s: number | null;
+  seen: Cursor;
+}
+
+/** What the list of jobs carries of each. */
+export type IJobSummary = Omit<
+  IJobView,
+  'output' | 'history' | 'history_stride' | 'decisions' | 'seen'
+>;
+
+/** The view of a job of which nothing is known yet. */
+export function newJobView(id: string): IJobView {
+  return {
+    id,
+    name: '',
+    state: 'pending',
+    reason: '',
+    backend: '',
+    nodes_wanted: 0,
+    minimum: 0,
+    maximum: 0,
+    spares_wanted: 0,
+    priority: 0,
+    origin: {},
+    submitted_s: null,
+    started_s: null,
+    ended_s: null,
+    generation: 0,
+    target: 0,
+    members: [],
+    spares: [],
+    world_size: 0,
+    generations: [],
+    session: null,
+    step: 0,
+    loss: null,
+    step_time_s: null,
+    samples: 0,
+    redone: 0,
+    metrics: {},
+    history: [],
+    history_stride: 1,
+    incidents: [],
+    decisions: [],
+    warnings: [],
+    output: [],
+    error: null,
+    digest: null,
+    updated_s: null,
+    seen: {}
+  };
+}
+
+/** The view of a cluster of which nothing is known yet. */
+export function newClusterView(): IClusterView {
+  return {
+    state: 'stopped',
+    reason: '',
+    pid: null,
+    nodes: [],
+    updated_s: null,
+    seen: {}
+  };
+}
