@@ -145,6 +145,10 @@ class Store:
             raise
         return JobStore(final)
 
+    def remove_job(self, job_id: str) -> None:
+        """Delete a job's directory: for a job that could not be made whole."""
+        _remove_tree(self.job(job_id).path)
+
     def job(self, job_id: str) -> JobStore:
         """Return an existing job's directory; raises SpecError for a malformed id, NotFound for an unknown one."""
         path = self.jobs / validate_job_id(job_id)

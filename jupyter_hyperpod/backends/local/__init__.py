@@ -1,0 +1,1 @@
+"""Processes of this machine as nodes: a preloaded interpreter is forked instead of started."""

@@ -1,0 +1,101 @@
+"""Processes by pid *and* start time, so that a reused pid is never taken for the process that had it before."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process; ``start`` in clock ticks since boot."""
+
+    pid: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: str
+    group: int
+    session: int
+    start: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return _Stat(fields[0].decode(), int(fields[2]), int(fields[3]), int(fields[19]))
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None where it is gone or a zombie."""
+    found = _stat(pid)
+    return None if found is None or found.state in "ZX" else found.start
+
+
+def identify(pid: int) -> Identity:
+    """The identity of a process that is known to be there (oneself, an unreaped child)."""
+    found = _stat(pid)
+    return Identity(pid, found.start if found else 0)
+
+
+def alive(process: Identity) -> bool:
+    """True while this very process runs."""
+    return start_ticks(process.pid) == process.start
+
+
+def session_members(leader: Identity) -> list[int]:
+    """Living processes of the session or group that `leader` opened, whether or not it still lives itself."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (stat := _stat(int(name))) is not None:
+            belongs = leader.pid in (stat.session, stat.group)
+            if belongs and stat.start >= leader.start and stat.state not in "ZX":
+                found.append(int(name))
+    return found
+
+
+def signal_group(leader: Identity, number: int) -> bool:
+    """Send a signal to the whole process group and session of `leader`; False where nobody is left of it."""
+    stat = _stat(leader.pid)
+    if stat is not None and stat.start != leader.start:
+        return False
+    members = session_members(leader)
+    if members:
+        with suppress(ProcessLookupError):
+            os.killpg(leader.pid, number)
+    for pid in members:
+        if (stat := _stat(pid)) is not None and stat.group != leader.pid and stat.session == leader.pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+    return bool(members)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies; at once if that has happened already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def thread_names() -> list[str]:
+    """Names of this process's threads, native ones included: only a process with one may be forked safely."""
+    names = []
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
+            names.append(file.read().strip())
+    return names
+
+
+def close_descriptors(lowest: int = 3) -> None:
+    """Close every descriptor from `lowest` on."""
+    os.closerange(lowest, max((int(name) for name in os.listdir("/proc/self/fd")), default=lowest) + 1)

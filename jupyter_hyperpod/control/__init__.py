@@ -1,0 +1,1 @@
+"""The hands of the brain, without Jupyter: submit, supervise, follow."""

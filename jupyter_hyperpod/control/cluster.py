@@ -1,0 +1,203 @@
+"""The local cluster as a client sees it: start it, ask it, stop it. Light: importing this starts and loads nothing."""
+
+from __future__ import annotations
+
+import os
+import site
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..backends.local.wire import connect
+from ..core.errors import ClusterError, Conflict, SpecError, StoreError
+from ..core.views import View, apply, new_cluster_view
+from ..storage.journal import follow_events
+from ..storage.store import Store
+
+SOCKET = "supervisor.sock"
+LOCK = "supervisor.lock"
+LOG = "supervisor.log"
+DEFAULT_NODES = 4
+DEFAULT_SPARES = 1
+START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 120.0
+MAX_LOCAL_NODES = 256
+_LOG_TAIL_LINES = 15
+# what belongs to the kernel or the server that happened to start the cluster, not to the jobs it will run
+_FOREIGN_PREFIXES = ("JPY_", "JUPYTERHUB_", "JUPYTER_TOKEN", "JUPYTER_SERVER", "HYPERPOD_")
+
+
+def ensure_started(store: Store, *, nodes: int | None = None, spares: int | None = None) -> None:
+    """Start the cluster's supervisor where none answers; it goes on after this process has ended.
+
+    None means: whatever runs, else 4 nodes and 1 spare. Returns as soon as the supervisor answers; its nodes may still
+    be warming up. Raises Conflict where a cluster of another size runs, ClusterError with the log's last lines where it
+    does not start, StoreError where the store refuses.
+    """
+    _check_size(nodes, spares)
+    store.prepare()
+    if _running(store, nodes, spares):
+        return
+    process = _spawn(store, nodes, spares)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if _running(store, nodes, spares):
+            return
+        if process.poll() is not None and not _locked_by_another(process):
+            break
+        time.sleep(0.01)
+    raise ClusterError(f"the cluster's supervisor did not start; {_log_tail(store)}")
+
+
+def wait_ready(store: Store, timeout_s: float = READY_TIMEOUT_S) -> View:
+    """Wait until every node is idle or busy and return the cluster view. Raises ClusterError."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        view = status(store)
+        states = [node["state"] for node in view["nodes"]]
+        if view["state"] == "running" and states and all(state in ("idle", "busy") for state in states):
+            return view
+        if time.monotonic() > deadline:
+            raise ClusterError(f"the nodes are not ready after {timeout_s:g} s: {', '.join(states) or 'none'}; {_log_tail(store)}")
+        time.sleep(0.05)
+
+
+def status(store: Store) -> View:
+    """The cluster view. ``state`` is "lost" where nodes were running but their supervisor does not answer."""
+    view = new_cluster_view()
+    for event in follow_events(store.cluster_events).poll():
+        apply(view, event)
+    if view["state"] != "stopped" and connectable(store) is False:
+        view["state"] = "lost"
+        view["reason"] = "the supervisor does not answer; running jobs go on, and the next submit or `cluster start` restarts it"
+    return view
+
+
+def connectable(store: Store) -> bool:
+    """True where a supervisor accepts connections."""
+    channel = connect(store.cluster, SOCKET) if store.cluster.is_dir() else None
+    if channel is None:
+        return False
+    channel.close()
+    return True
+
+
+def request(store: Store, message: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
+    """Ask the supervisor and return its answer. Raises ClusterError where none runs or it refuses."""
+    channel = connect(store.cluster, SOCKET) if store.cluster.is_dir() else None
+    if channel is None:
+        raise ClusterError("no cluster is running; start one with `jupyter hyperpod cluster start`")
+    try:
+        answer = channel.ask(dict(message), timeout_s)
+    finally:
+        channel.close()
+    if not answer.get("ok"):
+        raise ClusterError(f"the supervisor refused: {answer.get('error', 'no reason given')}")
+    return answer
+
+
+def poke(store: Store, job_id: str) -> None:
+    """Tell the supervisor that a job or its commands changed. Raises ClusterError where none runs."""
+    request(store, {"op": "poke", "job": job_id})
+
+
+def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """End every job, every node and the supervisor, and wait until all are gone. Raises ClusterError.
+
+    A supervisor that had died is started once more, so that the nodes it left behind are found and ended too.
+    """
+    if not store.cluster.is_dir():
+        raise ClusterError(f"no cluster has been started in {store.root}")
+    if not connectable(store):
+        if not any(name.endswith(".sock") and name != SOCKET for name in os.listdir(store.cluster)):
+            raise ClusterError("no cluster is running")
+        ensure_started(store)
+    answer = request(store, {"op": "stop", "reason": reason}, timeout_s=timeout_s)
+    deadline = time.monotonic() + timeout_s
+    while _same_process(answer["pid"], answer["start"]):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"the supervisor (process {answer['pid']}) did not end within {timeout_s:g} s; {_log_tail(store)}")
+        with suppress(ChildProcessError):
+            os.waitpid(answer["pid"], os.WNOHANG)
+        time.sleep(0.005)
+
+
+def _check_size(nodes: int | None, spares: int | None) -> None:
+    if nodes is not None and not 1 <= nodes <= MAX_LOCAL_NODES:
+        raise SpecError(f"a local cluster of {nodes} nodes is impossible; expected 1 to {MAX_LOCAL_NODES}")
+    if spares is not None and not 0 <= spares <= MAX_LOCAL_NODES:
+        raise SpecError(f"{spares} spare nodes are impossible; expected 0 to {MAX_LOCAL_NODES}")
+
+
+def _running(store: Store, nodes: int | None, spares: int | None) -> bool:
+    if not connectable(store):
+        return False
+    if nodes is None and spares is None:
+        return True
+    answer = request(store, {"op": "status"})
+    for found, wanted, what in ((answer["nodes"], nodes, "nodes"), (answer["spares"], spares, "spare nodes")):
+        if wanted is not None and wanted != found:
+            raise Conflict(f"a cluster with {found} {what} runs already, {wanted} were asked for; stop it first: "
+                           "`jupyter hyperpod cluster stop`")
+    return True
+
+
+def _spawn(store: Store, nodes: int | None, spares: int | None) -> subprocess.Popen[bytes]:
+    arguments = ["--store", str(store.root), "--nodes", str(DEFAULT_NODES if nodes is None else nodes)]
+    arguments += ["--spares", str(DEFAULT_SPARES if spares is None else spares)]
+    try:
+        log = os.open(store.cluster / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"cannot write {store.cluster / LOG}: {error.strerror}") from error
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=store.root,
+            env=daemon_environment(os.environ),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ClusterError(f"cannot start {sys.executable}: {error.strerror}") from error
+    finally:
+        os.close(log)
+
+
+def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for processes that outlive this one: without the kernel's or server's own variables."""
+    kept = {name: value for name, value in environment.items() if not name.startswith(_FOREIGN_PREFIXES)}
+    if "inline" in kept.get("MPLBACKEND", ""):
+        del kept["MPLBACKEND"]
+    package_parent = str(Path(__file__).resolve().parents[2])
+    if package_parent not in (*site.getsitepackages(), site.getusersitepackages()):
+        paths = [package_parent, *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
+        kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    return kept
+
+
+def _locked_by_another(process: subprocess.Popen[bytes]) -> bool:
+    return process.returncode == EXIT_LOCKED
+
+
+EXIT_LOCKED = 3
+
+
+def _same_process(pid: int, start: int) -> bool:
+    from ..backends.local.processes import start_ticks
+
+    return start_ticks(pid) == start
+
+
+def _log_tail(store: Store) -> str:
+    try:
+        lines = (store.cluster / LOG).read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+    except OSError:
+        lines = []
+    return f"the last lines of {store.cluster / LOG}:\n" + "\n".join(lines or ["(empty)"])

@@ -1,0 +1,206 @@
+"""Submit, list, follow and command jobs. Light on purpose: a submit loads nothing heavy and returns in milliseconds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
+from ..core.events import FAULTS, TERMINAL_STATES, Event
+from ..core.spec import ElasticRange, JobSpec, validate_job_id
+from ..core.views import View, apply, new_job_view
+from ..storage.journal import Follower, command_writer, event_writer, follow_events
+from ..storage.store import JobStore, Store
+from . import cluster
+from .source import check_source
+
+AVAILABLE_BACKENDS = ("local",)
+DEFAULT_NAME = "job"
+
+
+def submit(
+    store: Store,
+    source: str,
+    *,
+    name: str = DEFAULT_NAME,
+    nodes: int | None = None,
+    elastic: ElasticRange | str | None = None,
+    backend: str = "local",
+    priority: int = 0,
+    spares: int = 1,
+    seed: int = 0,
+    env: Mapping[str, str] | None = None,
+    filename: str = "<cell>",
+    working_directory: str | None = None,
+    python: str | None = None,
+    threads: int = 1,
+    max_restarts: int = 100,
+    hang_timeout_s: float = 3.0,
+    origin: Mapping[str, str] | None = None,
+) -> str:
+    """Store the cell, create the job, wake the cluster (starting it where none runs) and return the job's id.
+
+    `nodes` defaults to 1, or to the maximum of `elastic`. Raises SpecError for a request that cannot be run, StoreError
+    where the store refuses (nothing half-made is left), ClusterError where the cluster does not start: the job then stays
+    pending and starts with the next cluster.
+    """
+    check_source(source, filename)
+    if backend not in AVAILABLE_BACKENDS:
+        raise SpecError(f"backend {backend!r} is not available; expected one of {', '.join(AVAILABLE_BACKENDS)}")
+    span = ElasticRange.parse(elastic) if isinstance(elastic, str) else elastic
+    fields: dict[str, Any] = {
+        "name": name,
+        "nodes": nodes if nodes is not None else (span.maximum if span else 1),
+        "elastic": span,
+        "backend": backend,
+        "priority": priority,
+        "spares": spares,
+        "seed": seed,
+        "env": dict(env or {}),
+        "filename": filename,
+        "working_directory": working_directory or os.getcwd(),
+        "python": python or sys.executable,
+        "threads": threads,
+        "max_restarts": max_restarts,
+        "hang_timeout_s": hang_timeout_s,
+        "origin": dict(origin or {}),
+    }
+    JobSpec(cell_digest="", **fields)
+    store.prepare()
+    job = _create(store, JobSpec(cell_digest=store.put_cell(source), **fields))
+    _wake(store, job.id, start=True)
+    return job.id
+
+
+def _create(store: Store, spec: JobSpec) -> JobStore:
+    job = store.create_job(spec)
+    try:
+        with event_writer(job.events, "control") as journal:
+            journal.append("job.submitted", {"id": job.id, "spec": spec.to_json()}, durable=True)
+    except StoreError:
+        store.remove_job(job.id)
+        raise
+    return job
+
+
+def _wake(store: Store, job_id: str, *, start: bool) -> None:
+    try:
+        cluster.poke(store, job_id)
+    except ClusterError:
+        if not start:
+            return
+        cluster.ensure_started(store)
+        cluster.poke(store, job_id)
+
+
+def job_view(store: Store, job_id: str) -> View:
+    """The fold of the whole journal; corrupt lines become warnings. Raises NotFound or SpecError for a wrong id."""
+    return _fold(store.job(job_id))
+
+
+def _fold(job: JobStore) -> View:
+    follower = follow_events(job.events)
+    view = new_job_view(job.id)
+    for event in follower.poll():
+        apply(view, event)
+    view["warnings"].extend({"time_s": view["updated_s"], "text": f"journal: {text}"} for text in follower.problems)
+    return view
+
+
+def list_jobs(store: Store) -> list[View]:
+    """Every job's view, newest first. A job that cannot be read is listed with a warning; this never raises for one."""
+    views = []
+    for job_id in store.job_ids():
+        try:
+            views.append(_fold(JobStore(store.jobs / validate_job_id(job_id))))
+        except SpecError:
+            continue
+        except (HyperpodError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+            view = new_job_view(job_id)
+            view["warnings"].append({"time_s": None, "text": f"the job cannot be read: {error!r}"})
+            views.append(view)
+    return views
+
+
+def follow(store: Store, job_id: str, cursor: Mapping[str, int] | None = None) -> Follower[Event]:
+    """Follow a job's events from `cursor` (from the beginning where None)."""
+    return follow_events(store.job(job_id).events, cursor)
+
+
+def stop(store: Store, job_id: str, reason: str = "stopped by its owner") -> None:
+    """Ask a job to stop. Raises Conflict where it has ended."""
+    _command(store, _unfinished(store, job_id), "stop", {"reason": reason})
+
+
+def scale(store: Store, job_id: str, target: int) -> None:
+    """Ask for another number of nodes. Raises SpecError outside the job's range, Conflict where it has ended."""
+    view = _unfinished(store, job_id)
+    allowed = store.job(job_id).spec().range
+    if not allowed.minimum <= target <= allowed.maximum:
+        raise SpecError(f"{target} nodes is outside the range {allowed} of {view['id']}; submit with a wider --elastic MIN:MAX")
+    _command(store, view, "scale", {"target": target})
+
+
+def fault(store: Store, job_id: str, kind: str, *, rank: int | None = None, node: str | None = None) -> None:
+    """Inject a fault at a rank or at a node of a running job.
+
+    Raises SpecError for an unknown kind or not exactly one aim, NotFound for a rank or node the job does not have,
+    Conflict where it is not running.
+    """
+    if kind not in FAULTS:
+        raise SpecError(f"fault {kind!r} is unknown; expected one of {', '.join(FAULTS)}")
+    if (rank is None) == (node is None):
+        raise SpecError("a fault needs exactly one aim: --rank R or --node NODE")
+    view = _unfinished(store, job_id)
+    if view["state"] == "pending":
+        raise Conflict(f"{job_id} has not started yet; inject the fault once it is running")
+    nodes = [member["node"] for member in (*view["members"], *view["spares"])]
+    if node is not None and node not in nodes:
+        raise NotFound(f"{job_id} has no node {node[:80]!r}; it runs on {', '.join(nodes)}")
+    if rank is not None and not 0 <= rank < view["world_size"]:
+        raise NotFound(f"{job_id} has no rank {rank}; its ranks are 0 to {view['world_size'] - 1}")
+    _command(store, view, "fault", {"fault": kind, "rank": rank, "node": node})
+
+
+def _unfinished(store: Store, job_id: str) -> View:
+    view = job_view(store, job_id)
+    if view["state"] in TERMINAL_STATES:
+        raise Conflict(f"{job_id} has already ended: {view['state']}{': ' + view['reason'] if view['reason'] else ''}")
+    return view
+
+
+def _command(store: Store, view: View, kind: str, data: Mapping[str, Any]) -> None:
+    with command_writer(store.job(view["id"]).commands, "control") as journal:
+        journal.append(kind, data, durable=True)
+    with suppress(ClusterError):
+        cluster.poke(store, view["id"])
+
+
+def wait(store: Store, job_id: str, states: Collection[str] = TERMINAL_STATES, timeout_s: float = 60.0) -> View:
+    """Follow a job until its state is one of `states`, or it has ended in any, and return its view.
+
+    Raises TimeoutError after `timeout_s`, saying where the job stands.
+    """
+    follower = follow(store, job_id)
+    view = new_job_view(job_id)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        for event in follower.wait(max(0.0, deadline - time.monotonic())):
+            apply(view, event)
+        if view["state"] in states or view["state"] in TERMINAL_STATES:
+            return view
+        if time.monotonic() >= deadline:
+            raise TimeoutError(
+                f"{job_id} is {view['state']} after {timeout_s:g} s, expected {' or '.join(sorted(states))}"
+                f"{': ' + view['reason'] if view['reason'] else ''}"
+            )
+
+
+def log_directory(store: Store, job_id: str) -> Path:
+    """Where the job's processes write their own diagnostics, one file a node."""
+    return store.job(job_id).path / "logs"
