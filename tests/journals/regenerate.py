@@ -1,0 +1,389 @@
+"""Write the golden journals and the views that Python folds from them: ``python tests/journals/regenerate.py``.
+
+Each `NAME.jsonl` is one journal in the order in which a reader met its lines; `NAME.view.json` is its fold.
+Journals named `cluster*` are folded from an empty cluster view, all others from an empty view of the job that
+their `job.submitted` names. The TypeScript fold is tested against the same files. Lines that do not decode are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from jupyter_hyperpod.core import views
+from jupyter_hyperpod.core.errors import ProtocolError
+from jupyter_hyperpod.core.events import Event, decode_event, encode
+
+HERE = Path(__file__).parent
+START_S = 1_790_000_000.0
+
+
+class Script:
+    """Lines of a journal, written as a story: ``say(writer, kind, after_s, **data)``."""
+
+    def __init__(self, job_id: str = "tinylm-abcdefgh") -> None:
+        self.job_id = job_id
+        self.lines: list[bytes] = []
+        self._now_s = START_S
+        self._seq: dict[str, int] = {}
+
+    def say(self, writer: str, kind: str, after_s: float = 0.0, /, **data: Any) -> bytes:
+        self._now_s = round(self._now_s + after_s, 6)
+        self._seq[writer] = self._seq.get(writer, 0) + 1
+        line = encode(Event(writer, self._seq[writer], self._now_s, kind, data))
+        self.lines.append(line)
+        return line
+
+    def raw(self, line: bytes) -> None:
+        self.lines.append(line)
+
+    def submit(self, nodes: int, elastic: tuple[int, int] | None = None) -> None:
+        spec = {
+            "name": self.job_id.rpartition("-")[0],
+            "cell_digest": "0" * 64,
+            "nodes": nodes,
+            "elastic": {"minimum": elastic[0], "maximum": elastic[1]} if elastic else None,
+            "backend": "local",
+            "priority": 10,
+            "spares": 1,
+            "origin": {"notebook": "01_first_cell.ipynb", "cell": "c0ffee"},
+        }
+        self.say("control.1", "job.submitted", id=self.job_id, spec=spec)
+
+    def form(self, generation: int, nodes: Iterable[int], target: int, reason: str, after_s: float = 0.05) -> None:
+        members = [
+            {"member": f"node-{node}.a", "node": f"node-{node}", "rank": rank, "pid": 4000 + node, "host": "127.0.0.1"}
+            for rank, node in enumerate(nodes)
+        ]
+        spares = [{"member": "node-5.a", "node": "node-5", "pid": 4005, "host": "127.0.0.1"}]
+        self.say(
+            "coordinator.1",
+            "generation.formed",
+            after_s,
+            generation=generation,
+            members=members,
+            spares=[] if any(m["node"] == "node-5" for m in members) else spares,
+            target=target,
+            reason=reason,
+        )
+
+    def open(self, steps: int) -> None:
+        self.say(
+            "node-1.w",
+            "session.opened",
+            0.2,
+            total_steps=steps,
+            global_batch=16,
+            micro_batch=2,
+            micro_batches=8,
+            parameters=5_242_880,
+            state_bytes=62_914_560,
+        )
+
+    def step(self, step: int, generation: int, world: int, *, redone: int = 0, after_s: float = 0.25) -> None:
+        loss = round(5.5 * 0.97**step, 6)
+        self.say(
+            "node-1.w",
+            "step.committed",
+            after_s,
+            step=step,
+            generation=generation,
+            loss=loss,
+            loss_hex=loss.hex(),
+            step_time_s=after_s,
+            samples=16,
+            world_size=world,
+            assignment={f"node-{rank + 1}.a": [i for i in range(8) if i % world == rank] for rank in range(world)},
+            redone=redone,
+        )
+
+    def print(self, node: int, text: str, stream: str = "stdout") -> None:
+        self.say(
+            f"node-{node}.agent",
+            "output.written",
+            0.001,
+            member=f"node-{node}.a",
+            node=f"node-{node}",
+            rank=node - 1,
+            stream=stream,
+            text=text,
+        )
+
+    def incident(self, number: int, stage: str, text: str, after_s: float = 0.02, **fields: Any) -> None:
+        data = {"cause": "process died", "node": "node-2", "rank": 1, "rung": None} | fields
+        self.say("coordinator.1", "incident.stage", after_s, incident=number, stage=stage, text=text, **data)
+
+    def state(self, state: str, reason: str, after_s: float = 0.1) -> None:
+        self.say("coordinator.1", "job.state", after_s, state=state, reason=reason)
+
+
+def happy() -> Script:
+    s = Script()
+    s.submit(2)
+    s.state("running", "2 of 2 nodes are there")
+    s.form(1, (1, 2), 2, "2 members asked for, 2 are ready")
+    s.open(1200)
+    for step in range(1, 1201):
+        s.step(step, 1, 2)
+        if step % 100 == 0:
+            s.say("node-1.w", "metric.logged", step=step, values={"learning_rate": 3e-4, f"seen_{step // 600}": step})
+            s.print(1, f"step {step}\n")
+            s.print(2, f"Schritt {step}: größer als 2 × 2 · \u2028 \U0001f680\n", "stderr")
+    for line in range(450):
+        s.print(1 + line % 2, f"line {line}\n")
+    s.say("node-1.w", "session.closed", step=1200, digest="ab" * 32)
+    s.state("succeeded", "every rank finished")
+    return s
+
+
+def kill() -> Script:
+    s = Script()
+    s.submit(4, (2, 4))
+    s.state("running", "4 of 4 nodes are there")
+    s.form(1, (1, 2, 3, 4), 4, "4 members asked for, 4 are ready")
+    s.open(20)
+    for step in range(1, 9):
+        s.step(step, 1, 4)
+    s.say("supervisor.1", "fault.injected", 0.1, fault="kill", node="node-2", rank=1, member="node-2.a")
+    s.say(
+        "coordinator.1",
+        "member.lost",
+        0.03,
+        member="node-2.a",
+        node="node-2",
+        rank=1,
+        cause="killed",
+        detail="signal 9",
+    )
+    s.state("recovering", "node-2 was lost", 0.0)
+    s.incident(1, "detected", "node-2's agent is gone: its connection closed", 0.0)
+    s.incident(1, "diagnosed", "the process died by signal 9", cause="signal 9")
+    s.incident(1, "fenced", "generation 1 is closed")
+    s.say(
+        "coordinator.1",
+        "decision.made",
+        policy="recovery",
+        value=0,
+        reason="3 survivors hold every step: finish the same step",
+    )
+    s.form(2, (1, 3, 4), 4, "3 survivors go on; node-5 is getting their state")
+    s.incident(1, "repaired", "3 survivors finished step 9", rung=0)
+    s.step(9, 2, 3, redone=2, after_s=0.3)
+    s.state("running", "3 of 4 members train", 0.0)
+    s.incident(1, "replaced", "node-5 takes rank 3", 0.1, rung=1)
+    s.form(3, (1, 3, 4, 5), 4, "node-5 has the state of step 9")
+    s.incident(1, "rejoined", "state received from 3 peers")
+    s.incident(1, "resumed", "4 of 4 members committed step 10", cause="")
+    for step in range(10, 21):
+        s.step(step, 3, 4)
+    s.say("coordinator.1", "command.done", command="control.1:1", kind="fault", ok=True, reason="node-2 was killed")
+    s.say("node-1.w", "session.closed", step=20, digest="cd" * 32)
+    s.state("succeeded", "every rank finished")
+    return s
+
+
+def elastic() -> Script:
+    s = Script("elastic-bcdefghi")
+    s.submit(2, (1, 4))
+    s.state("running", "2 of 2 nodes are there")
+    generation = 0
+    step = 0
+    for nodes, reason in (
+        ((1, 2), "2 members asked for, 2 are ready"),
+        ((1, 2, 3, 4), "scaled from 2 to 4"),
+        ((1, 2, 3), "scaled from 4 to 3: node-4 leaves at the step boundary"),
+        ((1,), "a job of priority 100 needs 2 nodes"),
+        ((1, 2), "2 nodes came back"),
+    ):
+        generation += 1
+        s.say("coordinator.1", "decision.made", 0.01, policy="scaling", value=len(nodes), reason=reason)
+        s.form(generation, nodes, len(nodes), reason)
+        if generation == 1:
+            s.open(30)
+        for _ in range(6):
+            step += 1
+            s.step(step, generation, len(nodes))
+        s.say("coordinator.1", "command.done", command=f"control.1:{generation}", kind="scale", ok=True, reason=reason)
+    s.say("node-1.w", "session.closed", step=step, digest="ef" * 32)
+    s.state("stopped", "asked to stop: enough")
+    s.state("running", "a late writer changes nothing after the end")
+    return s
+
+
+def user_error() -> Script:
+    s = Script("broken-cdefghij")
+    s.submit(2)
+    s.state("running", "2 of 2 nodes are there")
+    s.form(1, (1, 2), 2, "2 members asked for, 2 are ready")
+    for node in (2, 1):
+        s.say(
+            f"node-{node}.agent",
+            "user.error",
+            0.01,
+            member=f"node-{node}.a",
+            node=f"node-{node}",
+            rank=node - 1,
+            type="ZeroDivisionError",
+            message="division by zero",
+            traceback="Traceback (most recent call last):\n"
+            '  File "<cell>", line 3, in <module>\n'
+            "    1 / 0\n"
+            "ZeroDivisionError: division by zero\n",
+        )
+    s.state("failed", "the cell raised ZeroDivisionError on rank 1; an error of the code is not retried")
+    return s
+
+
+def disorder() -> Script:
+    """Duplicates, an older generation after a newer one, unknown and malformed lines, a warning flood."""
+    s = Script("disorder-defghijk")
+    s.submit(2)
+    first = s.lines[-1]
+    s.state("running", "2 of 2 nodes are there")
+    s.raw(first)
+    s.form(1, (1, 2), 2, "2 members asked for, 2 are ready")
+    s.open(10)
+    s.step(1, 1, 2)
+    duplicate = s.lines[-1]
+    s.form(3, (1, 2, 3), 3, "the newest generation")
+    s.say(
+        "coordinator.0",
+        "generation.formed",
+        generation=2,
+        members=[{"member": "node-9.a", "node": "node-9", "rank": 0, "pid": 1, "host": "127.0.0.1"}],
+        spares=[],
+        target=9,
+        reason="a head that was taken for dead",
+    )
+    s.raw(duplicate)
+    s.step(3, 3, 3, redone=1)
+    s.say(
+        "node-2.w",
+        "step.committed",
+        step=2,
+        generation=1,
+        loss=9.9,
+        loss_hex=(9.9).hex(),
+        step_time_s=9.9,
+        samples=16,
+        world_size=2,
+        assignment={},
+        redone=8,
+    )
+    s.raw(b'{"v":1,"writer":"future.1","seq":1,"time_s":1790000100.0,"kind":"dream.dreamt","data":{"of":"sheep"}}\n')
+    s.raw(
+        b'{"v":1,"writer":"coordinator.1","seq":99,"time_s":1790000100.0,"kind":"job.state","data":{"state":"failed"}}\n'
+    )
+    s.raw(
+        b'{"v":1,"writer":"node-1.w","seq":"7","time_s":1790000100.0,"kind":"metric.logged","data":{"step":1,"values":{}}}\n'
+    )
+    s.raw(
+        b'{"v":1,"writer":"node-1.w","seq":0,"time_s":1790000100.0,"kind":"metric.logged","data":{"step":1,"values":{}}}\n'
+    )
+    s.raw(b'{"v":1,"writer":"node-1.w","seq":7,"time_s":"now","kind":"metric.logged","data":{"step":1,"values":{}}}\n')
+    s.raw(b'{"v":1,"writer":"node-1.w","seq":7,"time_s":1790000100.0,"kind":"metric.logged","data":[1]}\n')
+    s.raw(b'{"v":1,"writer":"node-1.w","seq":7,"time_s":17900001\n')
+    s.raw(b"\n")
+    s.raw(b"null\n")
+    s.raw(b"[]\n")
+    s.raw(b'"text"\n')
+    s.raw(b"\xff\xfe not even text\n")
+    for number in range(25):
+        s.say("supervisor.1", "warning.raised", 0.01, text=f"warning {number}")
+    s.say("node-1.w", "metric.logged", step=3, values={"loss": 1.0, "constructor": 2})
+    s.say("node-1.w", "metric.logged", step=3, values={"loss": 2.0})
+    s.incident(7, "resumed", "stages may come in any order")
+    s.incident(7, "detected", "later than its end", rung=2, cause="hang")
+    return s
+
+
+def cluster() -> Script:
+    s = Script()
+
+    def node(number: int, state: str, incarnation: int = 1, jobs: tuple[str, ...] = (), after_s: float = 0.01) -> None:
+        s.say(
+            "supervisor.1",
+            "node.state",
+            after_s,
+            node=f"node-{number}",
+            state=state,
+            reason={"lost": "killed by signal 9"}.get(state, ""),
+            spare=number == 5,
+            slots=1,
+            used=len(jobs),
+            jobs=list(jobs),
+            pid=5000 + number + 100 * incarnation,
+            incarnation=incarnation,
+        )
+
+    s.say("supervisor.0", "cluster.state", state="running", reason="", nodes=1, pid=99)
+    s.say(
+        "supervisor.0",
+        "node.state",
+        node="old",
+        state="idle",
+        reason="",
+        spare=False,
+        slots=1,
+        used=0,
+        jobs=[],
+        pid=98,
+        incarnation=1,
+    )
+    s.say("supervisor.1", "cluster.state", 9.0, state="starting", reason="4 nodes and 1 spare", nodes=5, pid=4999)
+    for number in range(1, 6):
+        node(number, "starting")
+    for number in range(1, 6):
+        node(number, "idle", after_s=0.1)
+    s.say("supervisor.1", "cluster.state", state="running", reason="5 of 5 nodes are up", nodes=5, pid=4999)
+    for number in range(1, 6):
+        node(number, "busy", jobs=("tinylm-abcdefgh",))
+    node(2, "lost", after_s=3.0)
+    node(2, "starting", 2)
+    node(2, "idle", 2, after_s=0.2)
+    node(1, "busy", jobs=("tinylm-abcdefgh", "other-bcdefghi"), after_s=1.0)
+    return s
+
+
+SCRIPTS: dict[str, Callable[[], Script]] = {
+    "happy": happy,
+    "kill": kill,
+    "elastic": elastic,
+    "user-error": user_error,
+    "disorder": disorder,
+    "cluster": cluster,
+}
+
+
+def events_of(path: Path) -> list[Event]:
+    """The events of a golden journal in its order; lines that do not decode are left out."""
+    events = []
+    for line in path.read_bytes().splitlines():
+        try:
+            events.append(decode_event(line))
+        except ProtocolError:
+            continue
+    return events
+
+
+def empty_view(path: Path) -> views.View:
+    """The view from which the fold of a golden journal starts."""
+    if path.name.startswith("cluster"):
+        return views.new_cluster_view()
+    submitted = next(event for event in events_of(path) if event.kind == "job.submitted")
+    return views.new_job_view(submitted.data["id"])
+
+
+def main() -> None:
+    for name, script in SCRIPTS.items():
+        path = HERE / f"{name}.jsonl"
+        path.write_bytes(b"".join(script().lines))
+        view = views.fold_all(empty_view(path), events_of(path))
+        text = json.dumps(view, indent=1, ensure_ascii=False, allow_nan=False)
+        (HERE / f"{name}.view.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
