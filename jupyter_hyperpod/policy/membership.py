@@ -9,7 +9,6 @@ from .decision import Decision
 
 BEATS_LOST_S = 2.0
 STOPPED_S = 0.5
-HANG_FLOOR_S = 1.0
 HANG_STEPS = 3.0
 
 
@@ -66,14 +65,12 @@ def next_members(candidates: Sequence[Candidate], target: int, minimum: int) -> 
     return Decision(tuple(c.member for c in chosen), "; ".join(parts))
 
 
-def hang_timeout_s(step_time_s: float | None, limit_s: float) -> float:
-    """How long a member may stand still inside a step while others wait for it.
+def hang_timeout_s(step_time_s: float | None, floor_s: float) -> float:
+    """How long a member may stand still inside a step while others wait for it: three steps, at least ``floor_s``.
 
-    Before the first step nobody knows how long one takes, so the wait is twenty times the limit.
+    Before the first step nobody knows how long one takes, so the wait is twenty times the floor.
     """
-    if step_time_s is None:
-        return 20.0 * limit_s
-    return max(HANG_FLOOR_S, min(limit_s, HANG_STEPS * step_time_s), HANG_STEPS * step_time_s)
+    return 20.0 * floor_s if step_time_s is None else max(floor_s, HANG_STEPS * step_time_s)
 
 
 def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] | None]:

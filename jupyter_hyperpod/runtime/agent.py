@@ -1,0 +1,250 @@
+"""The agent: one process a node and job. Forks the worker, captures its output, notices its death, relays.
+
+It never decides anything: facts go to the coordinator, and what the coordinator says is done. It must stay
+single-threaded, because it forks. Without a coordinator it keeps the worker training and tries to connect again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from ..core.errors import ProtocolError
+from . import worker
+from .context import Context
+from .process import Output, WorkerProcess
+from .report import Reporter
+from .wire import Channel, Message
+
+BEAT_S = 0.1
+RECONNECT_S = 0.02
+GIVE_UP_S = 600.0
+CONNECT_TIMEOUT_S = 2.0
+# what the coordinator says to the agent itself; everything else is passed to the worker
+OWN_MESSAGES = ("release", "restart", "signal")
+
+
+class Agent:
+    """State of one agent; `run` is its whole life."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.reporter = Reporter(context.job.events, f"agent-{context.node}")
+        self.selector = selectors.DefaultSelector()
+        self.coordinator: Channel | None = None
+        self.process: WorkerProcess | None = None
+        self.member = ""
+        self.rank: int | None = None
+        self.status: Message = {}
+        self.exit_code: int | None = None
+        self._next_connect_s = 0.0
+        self._next_beat_s = 0.0
+        self._alone_since_s = time.monotonic()
+
+    def run(self) -> int:
+        """Serve until released; returns the exit status of the agent."""
+        signal.signal(signal.SIGTERM, self._terminated)
+        self._start_worker()
+        while self.exit_code is None:
+            self._connect_if_needed()
+            self._beat()
+            for key, _ in self.selector.select(0.02 if self.coordinator is None else BEAT_S / 2):
+                self._ready(key.fileobj)
+            self._flush_partial_output()
+            self.reporter.retry()
+        self._end_worker()
+        if self.coordinator is not None:
+            self.coordinator.flush(0.5)
+            self.coordinator.close()
+        self.reporter.close()
+        return self.exit_code
+
+    # ---- the worker ---------------------------------------------------------------------------------------
+
+    def _start_worker(self) -> None:
+        context = self.context
+        self.process = process = WorkerProcess(lambda channel, progress: worker.main(context, channel, progress))
+        self.member = f"{context.node}.{process.pid}"
+        self.rank = None
+        self.status = {}
+        self.selector.register(process.pidfd, selectors.EVENT_READ)
+        for source in (process.channel, *process.outputs):
+            self.selector.register(source, selectors.EVENT_READ)
+
+    def _end_worker(self) -> None:
+        """Kill the worker if it lives, journal its last words and say how it ended."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.signal(signal.SIGKILL)
+        code = process.reap()
+        self._relay_up(process)
+        for source in (process.pidfd, process.channel, *process.outputs):
+            self._unregister(source)
+        for output in process.outputs:
+            self._journal_output(output.stream, output.drain())
+        process.close()
+        self.status["exited"] = code
+        self._tell({"type": "exited", "member": self.member, "code": code})
+
+    def _relay_up(self, process: WorkerProcess) -> None:
+        for message in process.channel.receive():
+            kind = message["type"]
+            if kind == "error":
+                self._drain_before(process)
+                identity = {"member": self.member, "node": self.context.node, "rank": self.rank}
+                self.reporter.append("user.error", identity | message["error"])
+            if kind in ("hello", "session", "finished", "done", "error"):
+                self.status[kind] = message
+            if kind == "hello":
+                self._register()
+            else:
+                self._tell(message | {"member": self.member})
+
+    def _drain_before(self, process: WorkerProcess) -> None:
+        """Output printed before an error is journaled before it."""
+        for output in process.outputs:
+            self._journal_output(output.stream, output.read())
+
+    def _journal_output(self, stream: str, text: str) -> None:
+        if text:
+            identity = {"member": self.member, "node": self.context.node, "rank": self.rank}
+            self.reporter.append("output.written", identity | {"stream": stream, "text": text})
+
+    def _flush_partial_output(self) -> None:
+        for output in self.process.outputs if self.process else ():
+            self._journal_output(output.stream, output.overdue())
+
+    # ---- the coordinator ----------------------------------------------------------------------------------
+
+    def _connect_if_needed(self) -> None:
+        now = time.monotonic()
+        if self.coordinator is not None or now < self._next_connect_s:
+            return
+        self._next_connect_s = now + RECONNECT_S
+        try:
+            endpoint = json.loads(self.context.endpoint_file.read_text())
+            address = (endpoint["host"], endpoint["port"])
+            sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
+        except (OSError, ValueError, KeyError):
+            if now - self._alone_since_s > GIVE_UP_S:
+                self.exit_code = 1
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.coordinator = Channel(sock, self.context.job.secret(), initiator=True)
+        self.selector.register(self.coordinator, selectors.EVENT_READ)
+        self._register()
+
+    def _register(self) -> None:
+        """Say who is here; after a reconnection also what the worker has said and how it ended."""
+        hello = self.status.get("hello")
+        if hello is None:
+            return
+        self._tell(
+            {
+                "type": "register",
+                "node": self.context.node,
+                "member": self.member,
+                "pid": hello["pid"],
+                "host": hello["host"],
+                "port": hello["port"],
+                "rank": self.rank,
+                "status": {key: value for key, value in self.status.items() if key != "hello"},
+            }
+        )
+
+    def _tell(self, message: Message) -> None:
+        if self.coordinator is not None:
+            self.coordinator.send(message)
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self.coordinator is None or self.process is None or now < self._next_beat_s:
+            return
+        self._next_beat_s = now + BEAT_S
+        counter, step, phase = self.process.progress.read()
+        self._tell(
+            {
+                "type": "beat",
+                "member": self.member,
+                "counter": counter,
+                "step": step,
+                "phase": phase,
+                "stopped": self.process.stopped(),
+            }
+        )
+
+    def _obey(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "release":
+            self.exit_code = 0
+        elif kind == "restart":
+            self._end_worker()
+            self._start_worker()
+        elif kind == "signal" and self.process is not None and message["member"] == self.member:
+            self.process.signal(message["number"])
+
+    # ---- the loop -----------------------------------------------------------------------------------------
+
+    def _ready(self, source: Any) -> None:
+        process = self.process
+        if source is self.coordinator:
+            self._hear_coordinator()
+        elif process is None:
+            return
+        elif source is process.channel:
+            self._relay_up(process)
+            if process.channel.closed:
+                self._unregister(source)
+        elif source == process.pidfd:
+            self._end_worker()
+        elif isinstance(source, Output):
+            self._journal_output(source.stream, source.read())
+            if source.ended:
+                self._unregister(source)
+
+    def _hear_coordinator(self) -> None:
+        assert self.coordinator is not None
+        sock = self.coordinator.sock
+        try:
+            messages = self.coordinator.receive()
+        except ProtocolError as error:
+            print(f"coordinator refused: {error}", file=sys.stderr)
+            messages = []
+        for message in messages:
+            if message["type"] in OWN_MESSAGES:
+                self._obey(message)
+                continue
+            if "rank" in message:
+                self.rank = message["rank"]
+            if self.process is not None:
+                self.process.channel.send(message)
+        if self.coordinator.closed:
+            self._unregister(sock)
+            self.coordinator = None
+            self._alone_since_s = time.monotonic()
+
+    def _unregister(self, source: Any) -> None:
+        for key in list(self.selector.get_map().values()):
+            if key.fileobj is source or getattr(key.fileobj, "sock", None) is source or key.fileobj == source:
+                self.selector.unregister(key.fileobj)
+
+    def _terminated(self, *_: object) -> None:
+        self.exit_code = 128 + signal.SIGTERM
+
+
+def main() -> int:
+    """Entry point of ``python -m jupyter_hyperpod.runtime.agent``; everything is in the environment."""
+    return Agent(Context.from_environment()).run()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,132 @@
+"""Data addressed by index: the sample of any position is known without having read those before it.
+
+So nothing has to be replayed or remembered after a fault: (seed, step, micro-batch) names the samples. The tokens are
+memory-mapped; what one process has read is in the page cache for the next, so a newcomer's first batch is there at once.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from ..core.errors import SpecError
+from ..storage.store import default_root, resolve_url
+
+_MASK = (1 << 64) - 1
+_ROUNDS = 4
+
+
+@runtime_checkable
+class IndexedData(Protocol):
+    """What a Session needs of a data set."""
+
+    def __len__(self) -> int:
+        """Number of samples."""
+
+    def batch(self, indices: Sequence[int]) -> Any:
+        """The samples at `indices`, collated."""
+
+
+class TokenDataset:
+    """Windows of ``sequence_length`` tokens from a file of raw bytes (one byte a token).
+
+    ``batch(indices)`` returns ``(inputs, targets)``: int64 tensors ``(len(indices), sequence_length)``, targets one
+    token ahead. ``path`` may be ``shared://corpus/text.bin``. Raises SpecError when the file is missing or too short.
+    """
+
+    vocabulary_size = 256
+
+    def __init__(self, path: str | os.PathLike[str], sequence_length: int) -> None:
+        if sequence_length < 1:
+            raise SpecError(f"sequence_length is {sequence_length}; expected at least 1 token")
+        self.path = resolve_url(os.fspath(path), _mounts())
+        self.sequence_length = sequence_length
+        try:
+            with open(self.path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < sequence_length + 1:
+                    raise SpecError(f"{self.path} holds {size} bytes; one sample needs {sequence_length + 1}")
+                # a private mapping is writable, which torch asks for; the file itself is never changed
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise SpecError(f"cannot open the tokens at {self.path}: {error.strerror}") from error
+        self._tokens = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return (self._tokens.numel() - 1) // self.sequence_length
+
+    def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``(inputs, targets)``, each int64 ``(len(indices), sequence_length)``."""
+        length = self.sequence_length
+        windows = torch.stack([self._tokens[i * length : i * length + length + 1] for i in indices]).long()
+        return windows[:, :-1], windows[:, 1:]
+
+
+class MappedDataset:
+    """Any map-style data set (``len`` and ``[index]``), collated as a DataLoader would."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def batch(self, indices: Sequence[int]) -> Any:
+        """The samples at `indices` through torch's default collate."""
+        return torch.utils.data.default_collate([self._data[index] for index in indices])
+
+
+def indexed(data: Any) -> IndexedData:
+    """Return `data` as a Session needs it; raises SpecError where it has no length or no items."""
+    if isinstance(data, IndexedData):
+        return data
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return MappedDataset(data)
+    raise SpecError(
+        f"data is a {type(data).__name__}; expected something with a length and items by index "
+        "(hp.TokenDataset, a list, a map-style torch Dataset), because samples are addressed by index"
+    )
+
+
+def sample_indices(seed: int, step: int, index: int, micro_batch: int, global_batch: int, length: int) -> list[int]:
+    """The samples of micro-batch ``index`` of step ``step`` (from 0): each epoch is a permutation of all samples."""
+    first = step * global_batch + index * micro_batch
+    return [permute(p % length, length, mix(seed, p // length)) for p in range(first, first + micro_batch)]
+
+
+def mix(*values: int) -> int:
+    """Hash whole numbers into 64 bits (splitmix64 finaliser, Steele et al. 2014)."""
+    state = 0x9E3779B97F4A7C15
+    for value in values:
+        state = (state + (value & _MASK) + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def permute(index: int, length: int, key: int) -> int:
+    """The image of ``index`` under a keyed permutation of range(length): a Feistel network, cycle-walked.
+
+    (Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002.)
+    """
+    half_bits = max(1, ((length - 1).bit_length() + 1) // 2)
+    half = (1 << half_bits) - 1
+    while True:
+        left, right = index >> half_bits, index & half
+        for turn in range(_ROUNDS):
+            left, right = right, left ^ (mix(key, turn, right) & half)
+        index = (left << half_bits) | right
+        if index < length:
+            return index
+
+
+def _mounts() -> dict[str, str]:
+    if mounts := os.environ.get("HYPERPOD_MOUNTS"):
+        return dict(json.loads(mounts))
+    return {"shared": str(default_root() / "shared")}

@@ -1,0 +1,89 @@
+"""The life of an incident, journaled stage by stage: from the first symptom to training at full strength again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE = 0, 1, 2, 3
+NODE_LOST = "node lost"
+
+
+@dataclass
+class Incident:
+    """One fault, from its detection on."""
+
+    name: str
+    member: str
+    node: str
+    rank: int | None
+    cause: str
+    stages: list[str] = field(default_factory=list)
+
+
+class Incidents:
+    """Open and past incidents of one job; `journal(kind, data)` writes the events."""
+
+    def __init__(self, journal: Callable[[str, dict[str, object]], None], counted: int = 0) -> None:
+        self._journal = journal
+        self._count = counted
+        self.open: list[Incident] = []
+        self._replacing: dict[str, Incident] = {}
+
+    def begin(self, member: str, node: str, rank: int | None, cause: str, detail: str) -> Incident:
+        """A member of the generation was lost."""
+        self._count += 1
+        incident = Incident(f"i{self._count}", member, node, rank, cause)
+        self.open.append(incident)
+        self._stage(incident, "detected", None, f"rank {rank} on {node}: {cause}")
+        self._stage(incident, "diagnosed", None, detail)
+        return incident
+
+    def fenced(self, generation: int) -> None:
+        """A generation without the lost members has been decided."""
+        for incident in self.open:
+            if "fenced" not in incident.stages:
+                text = f"generation {generation} no longer contains {incident.member}; what it sends is refused"
+                self._stage(incident, "fenced", RUNG_SALVAGE, text)
+
+    def resumed(self, step: int, world_size: int) -> None:
+        """The first step after the fault was committed."""
+        for incident in list(self.open):
+            if "fenced" in incident.stages and "resumed" not in incident.stages:
+                self._stage(incident, "resumed", None, f"step {step} committed by {world_size} members")
+
+    def replaced(self, newcomer: str, node: str) -> None:
+        """A newcomer takes the oldest place that is still empty."""
+        incident = next((i for i in self.open if not {"repaired", "replaced"} & set(i.stages)), None)
+        if incident is None:
+            return
+        if node == incident.node and incident.cause == NODE_LOST:
+            self._stage(incident, "replaced", RUNG_NODE, f"{node} was started anew")
+        elif node == incident.node:
+            self._stage(incident, "repaired", RUNG_PROCESS, f"{node} runs a new worker in its place")
+        else:
+            self._stage(incident, "replaced", RUNG_SPARE, f"{node} takes the place of {incident.node}")
+        self._replacing[newcomer] = incident
+
+    def rejoined(self, newcomer: str, text: str) -> None:
+        """A newcomer has the state: the incident is over."""
+        incident = self._replacing.pop(newcomer, None)
+        if incident is not None:
+            self._stage(incident, "rejoined", None, text)
+
+    def _stage(self, incident: Incident, stage: str, rung: int | None, text: str) -> None:
+        incident.stages.append(stage)
+        if {"resumed", "rejoined"} <= set(incident.stages):
+            self.open.remove(incident)
+        self._journal(
+            "incident.stage",
+            {
+                "incident": incident.name,
+                "stage": stage,
+                "cause": incident.cause,
+                "node": incident.node,
+                "rank": incident.rank,
+                "rung": rung,
+                "text": text,
+            },
+        )

@@ -1,0 +1,208 @@
+"""Membership seen from inside a worker: the process stays, the generation around it changes.
+
+`Group` speaks with the coordinator and holds the mesh. Any wait inside it may raise `Regroup`; the session then
+calls `form`, says what it holds and learns how to go on. `Solo` is the same outside a job: one member, nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..core.errors import Stopped
+from ..policy.batching import Node
+from .collectives import Address, Door, Mesh, PeerLost, Transfer
+from .reduction import holdings_of
+from .wire import Message
+from .worker import Worker
+
+
+class Regroup(Exception):
+    """A new generation is being formed; ``message`` says which members."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(f"generation {message['generation']}")
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What this member says it holds: see policy.recovery.Report."""
+
+    step: int | None
+    nodes: tuple[Node, ...]
+    replayable: bool
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """How the generation goes on: the coordinator's policy.recovery.Plan, by rank."""
+
+    generation: int
+    rank: int
+    step: int
+    donors: tuple[int, ...]
+    replay: tuple[int, ...]
+    fresh: tuple[int, ...]
+    shares: tuple[tuple[int, ...], ...]
+    holdings: tuple[tuple[Node, ...], ...]
+    owners: tuple[str, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Members of the generation."""
+        return len(self.owners)
+
+
+class Solo:
+    """One member without a cluster: the same trajectory, nothing to recover from."""
+
+    rank = 0
+    world_size = 1
+
+    def join(self, opened: Message, held: Callable[[], Held], micro_batches: int) -> Go:
+        """Begin at once, with every micro-batch."""
+        share = (tuple(range(micro_batches)),)
+        return Go(0, 0, held().step or 0, (0,), (), (), share, tuple(holdings_of(((),), share, micro_batches)), ("solo",))
+
+    def form(self, message: Message, held: Held, micro_batches: int) -> Go:
+        """There is no other member to form a generation with."""
+        raise AssertionError("a session outside a job has no generations")
+
+    def poll(self) -> None:
+        """Nobody calls."""
+
+    def touch(self, phase: str, step: int) -> None:
+        """Nobody watches."""
+
+    def exchange(self, sends: list[Transfer], receives: list[Transfer]) -> None:
+        """Nobody to exchange with."""
+
+    def say(self, message: Message) -> None:
+        """Nobody listens."""
+
+    def journal(self, kind: str, data: Message) -> None:
+        """No journal outside a job."""
+
+    def finish(self, step: int, digest: str) -> None:
+        """Nobody to wait for."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Group:
+    """This worker's place among the members of its job."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._door = Door(worker.listener, worker.context.job.secret())
+        self._mesh: Mesh | None = None
+        self.generation = 0
+        self.rank = worker.rank if worker.rank is not None else -1
+        self.world_size = worker.world_size
+
+    def join(self, opened: Message, held: Callable[[], Held], micro_batches: int) -> Go:
+        """Tell the coordinator that a session opens here and wait for the generation it trains in."""
+        self._worker.sessions += 1
+        state = held()
+        self.say({"type": "session", "index": self._worker.sessions} | opened)
+        self.touch("user", 0)
+        return self._until_formed(self._await("form"), lambda: state, micro_batches)
+
+    def form(self, message: Message, held: Held, micro_batches: int) -> Go:
+        """Form the generation of `message`, or any newer one that overtakes it."""
+        return self._until_formed(message, lambda: held, micro_batches)
+
+    def poll(self) -> None:
+        """Look whether the coordinator has called, without waiting. Raises Regroup."""
+        while (message := self._worker.receive(0.0)) is not None:
+            self._obey(message)
+
+    def touch(self, phase: str, step: int) -> None:
+        """Show the agent that something moved."""
+        self._worker.progress.touch(phase, step)
+
+    def exchange(self, sends: Iterable[Transfer], receives: Iterable[Transfer]) -> None:
+        """Exchange buffers with peers. Raises Regroup when the generation ends meanwhile."""
+        assert self._mesh is not None
+        self.poll()
+        try:
+            self._mesh.exchange(sends, receives, self._worker.channel.fileno(), self.poll)
+        except PeerLost as lost:
+            self._suspect(lost.rank)
+            raise Regroup(self._await("form")) from lost
+
+    def say(self, message: Message) -> None:
+        """Send to the coordinator."""
+        self._worker.say(message)
+
+    def journal(self, kind: str, data: Message) -> None:
+        """Write an event as this worker."""
+        self._worker.journal(kind, data)
+
+    def finish(self, step: int, digest: str) -> None:
+        """Wait until every member has come to the end, so that all get what they still lack. Raises Regroup."""
+        self.touch("closing", step)
+        self.say({"type": "finished", "step": step, "digest": digest})
+        self._await("close")
+
+    def close(self) -> None:
+        """Leave the mesh."""
+        if self._mesh is not None:
+            self._mesh.close()
+            self._mesh = None
+
+    def _until_formed(self, message: Message, held: Callable[[], Held], micro_batches: int) -> Go:
+        while True:
+            try:
+                return self._form(message, held(), micro_batches)
+            except Regroup as newer:
+                message = newer.message
+
+    def _form(self, message: Message, held: Held, micro_batches: int) -> Go:
+        self.close()
+        self.generation, self.rank = message["generation"], message["rank"]
+        addresses = [Address(peer["host"], peer["port"]) for peer in message["members"]]
+        self.world_size = len(addresses)
+        control = self._worker.channel.fileno()
+        self.poll()
+        self._mesh = self._door.form(self.generation, self.rank, addresses, control, self.poll, self._suspect)
+        self.say(
+            {
+                "type": "report",
+                "generation": self.generation,
+                "step": held.step,
+                "nodes": held.nodes,
+                "replayable": held.replayable,
+                "digest": held.digest,
+            }
+        )
+        go = self._await("go")
+        shares = tuple(tuple(share) for share in go["shares"])
+        holdings = tuple(holdings_of(go["held"], shares, micro_batches))
+        return Go(
+            go["generation"], go["rank"], go["step"], tuple(go["donors"]), tuple(go["replay"]), tuple(go["fresh"]),
+            shares, holdings, tuple(go["owners"]),
+        )  # fmt: skip
+
+    def _suspect(self, rank: int) -> None:
+        self.say({"type": "suspect", "generation": self.generation, "rank": rank})
+
+    def _await(self, kind: str) -> Message:
+        """Wait for a message of this kind and generation; any other call of the coordinator raises."""
+        while True:
+            message = self._worker.receive(None)
+            if message is None:
+                continue
+            if message["type"] == kind and (kind == "form" or message["generation"] == self.generation):
+                return message
+            self._obey(message)
+
+    @staticmethod
+    def _obey(message: Message) -> None:
+        if message["type"] == "form":
+            raise Regroup(message)
+        if message["type"] == "stop":
+            raise Stopped("the job was stopped")

@@ -1,0 +1,208 @@
+"""Gradients of micro-batches, summed in one fixed binary tree whoever computed them.
+
+Each member keeps the tree nodes it has finished (`Ledger`). To reduce, every member sends each owner that owner's
+slice of its nodes; the owner adds them in the order of the tree and sends the sum back. The nodes stay untouched
+until the step is committed, so after a fault only what was lost is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..policy.batching import Node, cover, slices, split
+from .collectives import Transfer
+
+ALIGN = 16
+Exchange = Callable[[list[Transfer], list[Transfer]], None]
+
+
+class Buffer:
+    """One gradient of all parameters: a flat tensor a dtype, and ``meta`` (float64, 1 + parameters).
+
+    ``meta[0]`` is the loss; ``meta[1 + i]`` counts the micro-batches in which parameter i had a gradient.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.flats = [torch.zeros(length, dtype=dtype) for dtype, length in layout.lengths.items()]
+        self.meta = torch.zeros(1 + len(layout.parameters), dtype=torch.float64)
+        self.flats.append(self.meta)
+        by_dtype = dict(zip(layout.lengths, self.flats, strict=False))
+        self.gradients = [
+            by_dtype[p.dtype][start : start + p.numel()].view_as(p)
+            for p, start in zip(layout.parameters, layout.starts, strict=True)
+        ]
+
+    def zero_(self) -> Buffer:
+        """Set everything to zero."""
+        for flat in self.flats:
+            flat.zero_()
+        return self
+
+    def add_(self, other: Buffer) -> Buffer:
+        """Add elementwise in place."""
+        for mine, theirs in zip(self.flats, other.flats, strict=True):
+            mine.add_(theirs)
+        return self
+
+
+class Layout:
+    """Where each parameter's gradient lies in the flat tensors."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.lengths: dict[torch.dtype, int] = {}
+        self.starts: list[int] = []
+        for parameter in self.parameters:
+            start = self.lengths.get(parameter.dtype, 0)
+            self.starts.append(start)
+            self.lengths[parameter.dtype] = start + -(-parameter.numel() // ALIGN) * ALIGN
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of one gradient."""
+        return sum(length * dtype.itemsize for dtype, length in self.lengths.items())
+
+
+class Ledger:
+    """The tree nodes this member has finished for the step under way. Siblings are summed as soon as both are here."""
+
+    def __init__(self, layout: Layout, micro_batches: int) -> None:
+        self.layout = layout
+        self.micro_batches = micro_batches
+        self.nodes: dict[Node, Buffer] = {}
+        self._free: list[Buffer] = []
+        self._parents: dict[Node, tuple[Node, Node, Node]] = {}
+        self._plant((0, micro_batches))
+
+    def blank(self) -> Buffer:
+        """A zeroed buffer for the next micro-batch."""
+        return self._free.pop().zero_() if self._free else Buffer(self.layout)
+
+    def add(self, leaf: int, buffer: Buffer) -> None:
+        """Record the finished gradient of micro-batch `leaf`."""
+        node = (leaf, leaf + 1)
+        self.nodes[node] = buffer
+        while (family := self._parents.get(node)) and family[1] in self.nodes and family[2] in self.nodes:
+            parent, left, right = family
+            self.nodes[parent] = self.nodes.pop(left).add_(self.nodes[right])
+            self._free.append(self.nodes.pop(right))
+            node = parent
+
+    def holds(self, leaf: int) -> bool:
+        """True if micro-batch `leaf` is in a finished node."""
+        return any(low <= leaf < high for low, high in self.nodes)
+
+    def clear(self) -> None:
+        """The step is committed: reuse all buffers."""
+        self._free.extend(self.nodes.values())
+        self.nodes.clear()
+
+    def _plant(self, node: Node) -> None:
+        if node[1] - node[0] > 1:
+            left, right = split(node)
+            for child in (left, right):
+                self._parents[child] = (node, left, right)
+                self._plant(child)
+
+
+class Reduction:
+    """Combines the nodes of all members into one sum over all micro-batches."""
+
+    def __init__(self, layout: Layout, micro_batches: int) -> None:
+        self._root: Node = (0, micro_batches)
+        self._results = [Buffer(layout), Buffer(layout)]
+        self._scratch: dict[int, torch.Tensor] = {}
+
+    def next_result(self) -> Buffer:
+        """The buffer that does not hold the last result."""
+        self._results.reverse()
+        return self._results[0]
+
+    def reduce(self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, exchange: Exchange) -> Buffer:
+        """Return the sum over the tree, the same bits on every member. ``holdings[r]`` are rank r's nodes."""
+        world_size = len(holdings)
+        result = self.next_result()
+        sends: list[Transfer] = []
+        receives: list[Transfer] = []
+        mine: list[dict[Node, torch.Tensor]] = []
+        for index, flat in enumerate(result.flats):
+            bounds = slices(flat.numel(), world_size)
+            low, high = bounds[rank]
+            local = {node: ledger.nodes[node].flats[index][low:high] for node in holdings[rank]}
+            for peer in range(world_size):
+                if peer == rank:
+                    continue
+                start, end = bounds[peer]
+                sends += [(peer, as_bytes(ledger.nodes[node].flats[index][start:end])) for node in holdings[rank]]
+            remote = [(peer, node) for peer in range(world_size) if peer != rank for node in holdings[peer]]
+            scratch = self._room(flat.dtype, index, len(remote) * (high - low))
+            for place, (peer, node) in enumerate(remote):
+                part = scratch[place * (high - low) : (place + 1) * (high - low)]
+                local[node] = part
+                receives.append((peer, as_bytes(part)))
+            mine.append(local)
+        exchange(sends, receives)
+        self._combine(result, mine, rank, world_size)
+        self._gather(result, rank, world_size, exchange)
+        return result
+
+    def _combine(self, result: Buffer, parts: list[dict[Node, torch.Tensor]], rank: int, world_size: int) -> None:
+        for flat, nodes in zip(result.flats, parts, strict=True):
+            low, high = slices(flat.numel(), world_size)[rank]
+            if high > low:
+                _tree_sum(self._root, nodes, flat[low:high])
+
+    def _gather(self, result: Buffer, rank: int, world_size: int, exchange: Exchange) -> None:
+        sends: list[Transfer] = []
+        receives: list[Transfer] = []
+        for flat in result.flats:
+            bounds = slices(flat.numel(), world_size)
+            for peer in range(world_size):
+                if peer != rank:
+                    sends.append((peer, as_bytes(flat[slice(*bounds[rank])])))
+                    receives.append((peer, as_bytes(flat[slice(*bounds[peer])])))
+        exchange(sends, receives)
+
+    def _room(self, dtype: torch.dtype, index: int, length: int) -> torch.Tensor:
+        """Scratch memory of one flat tensor: touched once, then reused."""
+        room = self._scratch.get(index)
+        if room is None or room.numel() < length:
+            room = self._scratch[index] = torch.empty(length, dtype=dtype)
+        return room
+
+
+def _tree_sum(node: Node, nodes: dict[Node, torch.Tensor], out: torch.Tensor) -> None:
+    """Write the sum of `node` into `out`; given tensors are left alone."""
+    if node in nodes:
+        out.copy_(nodes[node])
+        return
+    left, right = split(node)
+    if left in nodes and right in nodes:
+        torch.add(nodes[left], nodes[right], out=out)
+        return
+    _tree_sum(left, nodes, out)
+    if right in nodes:
+        out.add_(nodes[right])
+    else:
+        other = torch.empty_like(out)
+        _tree_sum(right, nodes, other)
+        out.add_(other)
+
+
+def as_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy."""
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+
+
+def holdings_of(
+    held: Sequence[Sequence[Node]], shares: Sequence[Sequence[int]], micro_batches: int
+) -> list[tuple[Node, ...]]:
+    """The nodes each member will have when it has computed its share."""
+    return [
+        cover([*map(tuple, nodes), *((leaf, leaf + 1) for leaf in share)], micro_batches)  # type: ignore[list-item]
+        for nodes, share in zip(held, shares, strict=True)
+    ]

@@ -1,0 +1,97 @@
+"""Who has registered with the coordinator and what is known of each: plain records, no decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..policy.membership import Candidate, Pulse
+from ..policy.recovery import Report
+from .wire import Channel, Message
+
+
+@dataclass
+class Member:
+    """A worker and the agent that speaks for it. Times are on the coordinator's monotonic clock, seconds."""
+
+    member: str
+    node: str
+    channel: Channel
+    host: str
+    port: int
+    order: int
+    beat_s: float
+    progress_s: float
+    counter: int = 0
+    phase: str = "idle"
+    stopped_since_s: float | None = None
+    rank: int | None = None
+    running: bool = False
+    session: Message | None = None
+    finished: Message | None = None
+    report: Report | None = None
+    exited: int | None = None
+    done: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """The worker has not ended and its agent is connected."""
+        return self.exited is None and not self.channel.closed
+
+    def beat(self, message: Message, now: float) -> None:
+        """Take in a heartbeat."""
+        self.beat_s = now
+        if message["counter"] != self.counter or message["phase"] != self.phase:
+            self.counter, self.phase, self.progress_s = message["counter"], message["phase"], now
+        if not message["stopped"]:
+            self.stopped_since_s = None
+        elif self.stopped_since_s is None:
+            self.stopped_since_s = now
+
+    def pulse(self, now: float) -> Pulse:
+        """What `policy.membership.lost` needs to know."""
+        stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
+        return Pulse(self.member, now - self.beat_s, now - self.progress_s, self.phase, stopped)
+
+    def public(self) -> dict[str, object]:
+        """As journaled in generation.formed."""
+        return {"member": self.member, "node": self.node, "rank": self.rank}
+
+
+@dataclass
+class Roster:
+    """All members by their id, in order of arrival."""
+
+    members: dict[str, Member] = field(default_factory=dict)
+    arrived: int = 0
+
+    def add(self, message: Message, channel: Channel, now: float) -> Member:
+        """Record a registration; a worker that registers again keeps its place."""
+        known = self.members.get(message["member"])
+        self.arrived += 1
+        order = known.order if known else self.arrived
+        status = message["status"]
+        member = Member(
+            message["member"], message["node"], channel, message["host"], message["port"], order, now, now,
+            rank=message["rank"], running=message["rank"] is not None, session=status.get("session"),
+            finished=status.get("finished"), exited=status.get("exited"), done="done" in status,
+        )  # fmt: skip
+        self.members[member.member] = member
+        return member
+
+    def generation(self) -> list[Member]:
+        """Members of the present generation by rank."""
+        return sorted((m for m in self.members.values() if m.rank is not None), key=lambda m: m.rank or 0)
+
+    def newcomers(self) -> list[Member]:
+        """Living workers that are not in the generation, first come first."""
+        waiting = (m for m in self.members.values() if m.rank is None and m.alive)
+        return sorted(waiting, key=lambda m: m.order)
+
+    def candidates(self, with_newcomers: bool) -> list[Candidate]:
+        """What `policy.membership.next_members` chooses from."""
+        chosen = self.generation() + (self.newcomers() if with_newcomers else [])
+        return [Candidate(m.member, m.node, m.rank, m.session is not None) for m in chosen if m.alive]
+
+    def by_channel(self, channel: Channel) -> Member | None:
+        """The member that an agent's connection speaks for now."""
+        return next((m for m in reversed(self.members.values()) if m.channel is channel), None)

@@ -1,0 +1,405 @@
+"""hp.Session: a training loop whose trajectory depends on code, data and seed, never on the cluster's history."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from ..core.errors import SpecError, TrainingError
+from ..policy.batching import assign, cover
+from . import replicate
+from .datacache import IndexedData, indexed, mix, sample_indices
+from .inprocess import Go, Group, Held, Regroup, Solo
+from .reduction import Buffer, Layout, Ledger, Reduction
+from .worker import current
+
+LossFunction = Callable[[Any], torch.Tensor]
+
+
+class Step:
+    """One optimizer step. ``number`` counts from 1; ``index`` from 0."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self._session = session
+        self.number = number
+
+    @property
+    def index(self) -> int:
+        """The step counted from 0."""
+        return self.number - 1
+
+    def run(self, loss_function: LossFunction) -> float:
+        """Compute this member's micro-batches, reduce, apply the optimizer; return the mean loss of the global batch.
+
+        ``loss_function(batch)`` returns the scalar mean loss of one micro-batch. It is called with the random
+        generators seeded by (seed, step, micro-batch), so dropout does not depend on who computes it.
+        """
+        return self._session._run_step(self.number, loss_function)
+
+
+class Session:
+    """Trains ``model`` with ``optimizer`` on ``data``, on however many members there are.
+
+    ``global_batch`` samples a step are cut into ``global_batch / micro_batch`` micro-batches, fixed for the whole
+    run. ``max_grad_norm`` clips the gradient of the global batch; ``scheduler`` steps once a step. Outside a
+    job the session trains in this process alone, with the same results. Raises SpecError for settings that
+    cannot be trained, TrainingError for a model whose state could depend on the number of members.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data: Any,
+        *,
+        global_batch: int,
+        micro_batch: int,
+        seed: int = 0,
+        max_grad_norm: float | None = None,
+        scheduler: Any = None,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.data: IndexedData = indexed(data)
+        self.global_batch = global_batch
+        self.micro_batch = micro_batch
+        self.seed = seed
+        self.max_grad_norm = max_grad_norm
+        self.scheduler = scheduler
+        _check(self)
+        self.micro_batches = global_batch // micro_batch
+        self._parameters = _trained_parameters(model, optimizer)
+        self._layout = Layout(self._parameters)
+        self._ledger = Ledger(self._layout, self.micro_batches)
+        self._reduction = Reduction(self._layout, self.micro_batches)
+        self._seen = [0] * len(self._parameters)
+        for index, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(lambda _, at=index: self._count(at))
+        worker = current()
+        if worker is not None:
+            torch.set_num_threads(worker.context.spec.threads)
+        self._group: Group | Solo = Group(worker) if worker is not None else Solo()
+        self._go: Go | None = None
+        self._plan_changed = False
+        self._applied: int | None = None  # None: a newcomer without state, until peers have sent it
+        self._planned = 0
+        self._last: Buffer | None = None
+        self._losses = (0, math.nan)
+        self._redone = 0
+        self._journaled = 0
+        self._step_began_s = 0.0
+
+    # ---- what a person uses -------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This member's place in the present generation."""
+        return self._group.rank
+
+    @property
+    def world_size(self) -> int:
+        """Members in the present generation; it may change at any step."""
+        return self._group.world_size
+
+    @property
+    def step(self) -> int:
+        """Steps applied to the model so far."""
+        return self._applied or 0
+
+    def steps(self, count: int) -> Iterator[Step]:
+        """Yield the next ``count`` steps. A newcomer begins where its peers are."""
+        self._planned += count
+        if self._go is None:
+            self._join()
+        while self.step < self._planned:
+            step = Step(self, self.step + 1)
+            yield step
+            if self.step < step.number:
+                raise TrainingError(f"step {step.number} was not run: call step.run(loss_function) once in the loop")
+
+    def log(self, **values: float) -> None:
+        """Journal metrics of the step just run (rank 0 speaks for all)."""
+        if self.rank == 0:
+            numbers = {name: float(value) for name, value in values.items()}
+            self._group.journal("metric.logged", {"step": self.step, "values": {k: _finite(v) for k, v in numbers.items()}})
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of parameters, buffers, optimizer and scheduler state."""
+        return replicate.digest(self._state())
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None and self._go is not None:
+            self._finish()
+        self._group.close()
+
+    # ---- one step -----------------------------------------------------------------------------------------
+
+    def _run_step(self, number: int, loss_function: LossFunction) -> float:
+        self._step_began_s = time.monotonic()
+        while self.step < number:
+            try:
+                self._compute(loss_function)
+                self._reduce()
+            except Regroup as call:
+                self._regroup(call)
+        self._group.touch("user", self.step)
+        return self._losses[1]
+
+    def _compute(self, loss_function: LossFunction) -> None:
+        assert self._go is not None
+        for leaf in self._go.shares[self._go.rank]:
+            self._group.poll()
+            if not self._ledger.holds(leaf):
+                self._group.touch("compute", self.step)
+                self._compute_one(leaf, loss_function)
+
+    def _compute_one(self, leaf: int, loss_function: LossFunction) -> None:
+        indices = sample_indices(self.seed, self.step, leaf, self.micro_batch, self.global_batch, len(self.data))
+        buffer = self._ledger.blank()
+        for parameter, gradient in zip(self._parameters, buffer.gradients, strict=True):
+            parameter.grad = gradient
+        self._seen = [0] * len(self._parameters)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mix(self.seed, self.step, leaf))
+            loss = loss_function(self.data.batch(indices))
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+                raise TrainingError(
+                    f"the loss function returned {_describe(loss)}; expected a scalar tensor that depends on the model"
+                )
+            loss.backward()  # type: ignore[no-untyped-call]
+        buffer.meta[0] = loss.detach()
+        buffer.meta[1:] = torch.tensor(self._seen, dtype=torch.float64)
+        self._ledger.add(leaf, buffer)
+
+    def _reduce(self) -> None:
+        assert self._go is not None
+        self._group.touch("exchange", self.step)
+        result = self._reduction.reduce(self._ledger, self._go.holdings, self._go.rank, self._group.exchange)
+        for flat in result.flats[:-1]:
+            flat.mul_(1.0 / self.micro_batches)
+        self._set_gradients(result)
+        if self.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.max_grad_norm)
+        self._apply(result)
+
+    def _set_gradients(self, result: Buffer) -> None:
+        counts = result.meta[1:].tolist()
+        for parameter, gradient, count in zip(self._parameters, result.gradients, counts, strict=True):
+            parameter.grad = gradient if count else None
+
+    def _apply(self, result: Buffer) -> None:
+        """Step the optimizer with the reduced gradient. Nothing can interrupt this: it polls nobody."""
+        assert self._go is not None
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self._applied = self.step + 1
+        self._last = result
+        self._losses = (self._applied, float(result.meta[0]) / self.micro_batches)
+        self._ledger.clear()
+        self._commit()
+        if self._plan_changed:
+            self._plan_changed, self._redone = False, 0
+            self._go = _ordinary(self._go, self.micro_batches)
+
+    def _commit(self) -> None:
+        assert self._go is not None and self._applied is not None
+        if self._group.rank != 0 or self._journaled >= self._applied:
+            return
+        self._journaled = self._applied
+        took_s = time.monotonic() - self._step_began_s
+        number, loss = self._losses
+        shares = [
+            [owner, sorted(leaf for low, high in nodes for leaf in range(low, high))]
+            for owner, nodes in zip(self._go.owners, self._go.holdings, strict=True)
+        ]
+        self._group.journal(
+            "step.committed",
+            {
+                "step": number,
+                "generation": self._go.generation,
+                "loss": _finite(loss),
+                "loss_hex": loss.hex(),
+                "step_time_s": took_s,
+                "samples": self.global_batch,
+                "world_size": self._go.world_size,
+                "assignment": shares,
+                "redone": self._redone,
+            },
+        )
+        self._group.say(
+            {"type": "committed", "step": number, "generation": self._go.generation, "step_time_s": took_s}
+        )
+
+    # ---- membership ---------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        opened = {
+            "total_steps": self._planned,
+            "global_batch": self.global_batch,
+            "micro_batch": self.micro_batch,
+            "micro_batches": self.micro_batches,
+            "parameters": sum(p.numel() for p in self._parameters),
+            "state_bytes": self._expected_state_bytes(),
+        }
+        self._adopt(self._group.join(opened, self._held, self.micro_batches))
+
+    def _regroup(self, call: Regroup) -> None:
+        self._adopt(self._group.form(call.message, self._held(), self.micro_batches))
+
+    def _held(self) -> Held:
+        nodes = tuple(self._ledger.nodes)
+        fresh = self.digest() if self._applied is None else ""
+        return Held(self._applied, nodes, self._last is not None, fresh)
+
+    def _adopt(self, go: Go) -> None:
+        """Do what the plan says until nobody lacks anything; a call in between starts over with the newer plan."""
+        while True:
+            try:
+                self._catch_up(go)
+                break
+            except Regroup as newer:
+                go = self._group.form(newer.message, self._held(), self.micro_batches)
+        self._group.touch("compute", self.step)
+
+    def _catch_up(self, go: Go) -> None:
+        self._go, self._plan_changed = go, True
+        if go.replay:
+            self._replay(go)
+        if go.fresh:
+            self._share_state(go)
+        if self._applied is None:
+            self._applied = go.step
+        self._redone = sum(map(len, go.shares)) if any(map(len, go.holdings)) and go.generation > 1 else 0
+        self._commit_again()
+
+    def _commit_again(self) -> None:
+        """A new rank 0 says once more what its predecessor may not have had the time to say."""
+        if self.step and self._losses[0] == self.step:
+            self._commit()
+
+    def _replay(self, go: Go) -> None:
+        """Give the last reduced gradient to members that missed the end of its exchange."""
+        donor = go.donors[0]
+        if go.rank == donor:
+            assert self._last is not None
+            self._group.exchange([(r, replicate.as_bytes(f)) for r in go.replay for f in self._last.flats], [])
+        elif go.rank in go.replay:
+            result = self._reduction.next_result()
+            self._group.exchange([], [(donor, replicate.as_bytes(flat)) for flat in result.flats])
+            self._set_gradients(result)
+            self._apply_replayed(result, go)
+
+    def _apply_replayed(self, result: Buffer, go: Go) -> None:
+        self._apply(result)
+        self._go, self._plan_changed = go, True
+
+    def _share_state(self, go: Go) -> None:
+        """Send the whole state to newcomers, striped over all donors."""
+        began_s = time.monotonic()
+        head = go.donors[0]
+        if go.rank in go.donors:
+            skeleton, tensors = replicate.pack(self._state())
+            if go.rank == head:
+                text = replicate.encode(skeleton)
+                self._group.exchange([(r, replicate.length(text)) for r in go.fresh], [])
+                self._group.exchange([(r, memoryview(text)) for r in go.fresh], [])
+            part = go.donors.index(go.rank)
+            self._group.exchange(replicate.transfers(tensors, part, len(go.donors), go.fresh), [])
+        elif go.rank in go.fresh:
+            header = bytearray(8)
+            self._group.exchange([], [(head, memoryview(header))])
+            text = bytearray(int.from_bytes(header, "big"))
+            self._group.exchange([], [(head, memoryview(text))])
+            skeleton = replicate.decode(text)
+            tensors = replicate.blank(skeleton)
+            parts = [(d, v) for i, d in enumerate(go.donors) for v in replicate.stripe(tensors, i, len(go.donors))]
+            self._group.exchange([], parts)
+            self._load(replicate.unpack(skeleton, tensors), go.step)
+            took_s = time.monotonic() - began_s
+            text_line = f"{replicate.size_bytes(tensors) / 1e6:.1f} MB from {len(go.donors)} peers in {took_s * 1000:.0f} ms"
+            self._group.say({"type": "synced", "generation": go.generation, "text": text_line})
+
+    def _state(self) -> dict[str, Any]:
+        state = {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
+        if self.scheduler is not None:
+            state["scheduler"] = self.scheduler.state_dict()
+        return state
+
+    def _load(self, state: dict[str, Any], step: int) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self._ledger.clear()
+        self._last = None
+        self._applied = step
+
+    def _finish(self) -> None:
+        """Stay until every member has come to the end, serving those that fell behind."""
+        digest = self.digest()
+        while True:
+            try:
+                self._group.finish(self.step, digest)
+                return
+            except Regroup as call:
+                self._regroup(call)
+
+    def _expected_state_bytes(self) -> int:
+        """Parameters and buffers, and for Adam-like optimizers their two moments."""
+        own = sum(t.numel() * t.element_size() for t in self.model.state_dict().values())
+        moments = sum(p.numel() * p.element_size() for p in self._parameters)
+        return own + (2 * moments if "betas" in self.optimizer.defaults else 0)
+
+    def _count(self, index: int) -> None:
+        self._seen[index] = 1
+
+
+def _ordinary(go: Go, micro_batches: int) -> Go:
+    """The plan of an undisturbed step: contiguous shares, nothing held beforehand."""
+    shares = assign(micro_batches, go.world_size)
+    holdings = tuple(cover(((leaf, leaf + 1) for leaf in share), micro_batches) for share in shares)
+    return replace(go, shares=shares, holdings=holdings, replay=(), fresh=())
+
+
+def _check(session: Session) -> None:
+    batch, micro = session.global_batch, session.micro_batch
+    if micro < 1 or batch < micro or batch % micro:
+        raise SpecError(f"global_batch is {batch} and micro_batch {micro}; expected a multiple of micro_batch, at least one")
+    if len(session.data) < 1:
+        raise SpecError("data is empty")
+    for name, module in session.model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
+            raise TrainingError(
+                f"{name or 'the model'} is a {type(module).__name__} with running statistics, which would depend on who "
+                "computes which micro-batch; use LayerNorm or GroupNorm, or track_running_stats=False"
+            )
+
+
+def _trained_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    chosen = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    parameters = [p for p in model.parameters() if p.requires_grad and id(p) in chosen]
+    if not parameters:
+        raise SpecError("the optimizer holds no parameter of the model that requires a gradient")
+    if any(p.device.type != "cpu" for p in parameters):
+        raise TrainingError("only CPU tensors are supported so far; the CUDA path is not verified")
+    return parameters
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}, requires_grad={value.requires_grad}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,188 @@
+"""Control connections: JSON frames on a non-blocking socket, authenticated by the job's secret.
+
+Each side first sends a fresh nonce; from both nonces and the secret come two keys, one a direction. Every frame is
+``length(4) || HMAC-SHA256(key, sequence(8) || payload)[:16] || payload``, so a stranger, a replay, a reflection and
+a frame out of order are all refused. Between an agent and the worker it forked (a socket pair) there is no stranger
+and no secret: the tag is left out.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import select
+import socket
+import struct
+import time
+from typing import Any
+
+from ..core.errors import ProtocolError
+
+Message = dict[str, Any]
+MAGIC = b"HPOD1"
+NONCE_BYTES = 16
+TAG_BYTES = 16
+FRAME_LIMIT_BYTES = 64 << 20
+HANDSHAKE_TIMEOUT_S = 5.0
+
+
+class Channel:
+    """A two-way stream of JSON messages over `sock`. Never blocks except in `flush(timeout_s)`."""
+
+    def __init__(self, sock: socket.socket, secret: bytes | None, initiator: bool = False) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.closed = False
+        self._secret = secret
+        self._side = b"a" if initiator else b"b"
+        self._nonce = os.urandom(NONCE_BYTES)
+        self._send_key = self._receive_key = b""
+        self._sent = self._received = 0
+        self._inbox = bytearray()
+        self._outbox = bytearray()
+        self._waiting: list[bytes] = []
+        self.born_s = time.monotonic()
+        if secret is not None:
+            self._outbox += MAGIC + self._nonce
+            self._push()
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for selectors."""
+        return self.sock.fileno()
+
+    @property
+    def authenticated(self) -> bool:
+        """True once a frame from the other side carried a valid tag (always true on a socket pair)."""
+        return self._secret is None or self._received > 0
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that wait to be sent."""
+        return len(self._outbox) + sum(map(len, self._waiting))
+
+    def send(self, message: Message) -> None:
+        """Queue a message and send what the socket takes now. A closed channel swallows it."""
+        if self.closed:
+            return
+        payload = json.dumps(message, separators=(",", ":")).encode()
+        if self._secret is not None and not self._send_key:
+            self._waiting.append(payload)
+        else:
+            self._outbox += self._frame(payload)
+        self._push()
+
+    def receive(self) -> list[Message]:
+        """Read what has arrived; sets `closed` at end of stream. Raises ProtocolError on a bad frame."""
+        try:
+            while not self.closed:
+                chunk = self.sock.recv(1 << 16)
+                if not chunk:
+                    self.close()
+                self._inbox += chunk
+                if len(chunk) < 1 << 16:
+                    break
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+        messages = []
+        if self._handshaken():
+            while (payload := self._unframe()) is not None:
+                messages.append(json.loads(payload))
+        return messages
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send everything queued, waiting at most ``timeout_s``; False if something is left."""
+        deadline = time.monotonic() + timeout_s
+        while self.backlog and not self.closed:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return False
+            readable = [self.sock] if self._waiting and not self._outbox else []
+            writable = [self.sock] if self._outbox else []
+            select.select(readable, writable, [], remaining)
+            if readable:
+                self._peek_handshake()
+            self._push()
+        return not self.closed
+
+    def push(self) -> None:
+        """Send what the socket takes now: call when it is writable."""
+        self._push()
+
+    def close(self) -> None:
+        """Close the socket; safe to call twice."""
+        if not self.closed:
+            self.closed = True
+            self.sock.close()
+
+    def _push(self) -> None:
+        try:
+            while self._outbox and not self.closed:
+                sent = self.sock.send(self._outbox)
+                del self._outbox[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+
+    def _peek_handshake(self) -> None:
+        try:
+            chunk = self.sock.recv(1 << 16)
+        except OSError:
+            return
+        if not chunk:
+            self.close()
+        self._inbox += chunk
+        self._handshaken()
+
+    def _handshaken(self) -> bool:
+        if self._secret is None or self._receive_key:
+            return True
+        if len(self._inbox) < len(MAGIC) + NONCE_BYTES:
+            return False
+        if not self._inbox.startswith(MAGIC):
+            self.close()
+            raise ProtocolError(f"expected {MAGIC!r} at the start of a connection, found {bytes(self._inbox[:5])!r}")
+        theirs = bytes(self._inbox[len(MAGIC) : len(MAGIC) + NONCE_BYTES])
+        del self._inbox[: len(MAGIC) + NONCE_BYTES]
+        first, second = (self._nonce, theirs) if self._side == b"a" else (theirs, self._nonce)
+        other = b"b" if self._side == b"a" else b"a"
+        self._send_key = hmac.digest(self._secret, self._side + first + second, "sha256")
+        self._receive_key = hmac.digest(self._secret, other + first + second, "sha256")
+        for payload in self._waiting:
+            self._outbox += self._frame(payload)
+        self._waiting.clear()
+        self._push()
+        return True
+
+    def _frame(self, payload: bytes) -> bytes:
+        if len(payload) > FRAME_LIMIT_BYTES:
+            raise ProtocolError(f"message of {len(payload)} bytes is over the limit of {FRAME_LIMIT_BYTES}")
+        self._sent += 1
+        return struct.pack(">I", len(payload)) + self._tag(self._send_key, self._sent, payload) + payload
+
+    def _unframe(self) -> bytes | None:
+        tag_bytes = TAG_BYTES if self._secret is not None else 0
+        if len(self._inbox) < 4:
+            return None
+        (length,) = struct.unpack_from(">I", self._inbox)
+        if length > FRAME_LIMIT_BYTES:
+            self.close()
+            raise ProtocolError(f"a frame announces {length} bytes; the limit is {FRAME_LIMIT_BYTES}")
+        end = 4 + tag_bytes + length
+        if len(self._inbox) < end:
+            return None
+        tag, payload = bytes(self._inbox[4 : 4 + tag_bytes]), bytes(self._inbox[4 + tag_bytes : end])
+        del self._inbox[:end]
+        if not hmac.compare_digest(tag, self._tag(self._receive_key, self._received + 1, payload)):
+            self.close()
+            raise ProtocolError("a frame does not carry the job's secret")
+        self._received += 1
+        return payload
+
+    def _tag(self, key: bytes, sequence: int, payload: bytes) -> bytes:
+        if self._secret is None:
+            return b""
+        return hmac.digest(key, struct.pack(">Q", sequence) + payload, "sha256")[:TAG_BYTES]

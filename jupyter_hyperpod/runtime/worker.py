@@ -1,0 +1,163 @@
+"""The worker: the process in which a person's cell runs. Says hello, waits for its turn, runs the cell, says how it went."""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import os
+import random
+import select
+import socket
+import sys
+import traceback
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import Fenced, Stopped
+from .context import Context
+from .progress import Progress
+from .report import Reporter
+from .wire import Channel, Message
+
+TRACEBACK_FRAMES = 50
+BIND_VARIABLE = "HYPERPOD_BIND"
+
+
+@dataclass
+class Worker:
+    """What the Session needs to know of its process."""
+
+    context: Context
+    channel: Channel
+    progress: Progress
+    listener: socket.socket
+    member: str
+    rank: int | None = None
+    world_size: int = 0
+    sessions: int = 0
+    inbox: list[Message] = field(default_factory=list)
+    reporter: Reporter | None = None
+
+    def receive(self, timeout_s: float | None) -> Message | None:
+        """The next message from the coordinator, waiting at most ``timeout_s`` (None: for ever)."""
+        if not self.inbox:
+            select.select([self.channel], [], [], timeout_s)
+            self.inbox.extend(self.channel.receive())
+            if self.channel.closed and not self.inbox:
+                raise Fenced("the agent of this node is gone")
+        return self.inbox.pop(0) if self.inbox else None
+
+    def say(self, message: Message) -> None:
+        """Send to the coordinator, through the agent."""
+        self.channel.send(message)
+        self.channel.flush(5.0)
+
+    def journal(self, kind: str, data: Message) -> None:
+        """Write an event as this worker."""
+        if self.reporter is None:
+            self.reporter = Reporter(self.context.job.events, f"worker-{self.member}")
+        self.reporter.append(kind, data)
+
+
+_current: Worker | None = None
+
+
+def current() -> Worker | None:
+    """The worker this process is, or None outside a job."""
+    return _current
+
+
+def main(context: Context, channel: Channel, progress: Progress) -> int:
+    """The worker's life after the fork; returns its exit status (0: the cell ended well)."""
+    global _current
+    listener = socket.create_server((os.environ.get(BIND_VARIABLE, "127.0.0.1"), 0), backlog=256)
+    host, port = listener.getsockname()[:2]
+    me = Worker(context, channel, progress, listener, f"{context.node}.{os.getpid()}")
+    _current = me
+    me.say({"type": "hello", "pid": os.getpid(), "host": host, "port": port})
+    try:
+        while (message := me.receive(None)) is None or message["type"] != "run":
+            pass
+    except Fenced:
+        return 0
+    me.rank, me.world_size = message["rank"], message["world_size"]
+    _prepare(context, message)
+    progress.touch("user", 0)
+    outcome = _run_cell(context)
+    progress.touch("done", 0)
+    me.say(outcome)
+    return 0 if outcome["type"] == "done" else 1
+
+
+def _prepare(context: Context, run: Message) -> None:
+    """Environment as torchrun gives it, seeds and threads: before the first line of the cell."""
+    os.environ.update(
+        {
+            "RANK": str(run["rank"]) if run["rank"] is not None else "-1",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(run["world_size"]),
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": run["master_host"],
+            "MASTER_PORT": str(run["master_port"]),
+        }
+    )
+    if context.spec.working_directory and os.path.isdir(context.spec.working_directory):
+        os.chdir(context.spec.working_directory)
+    seed_everything(context.spec.seed, context.spec.threads)
+
+
+def seed_everything(seed: int, threads: int | None = None) -> None:
+    """Seed the generators of every library that is already imported; torch when it is there."""
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+    if "torch" in sys.modules:
+        torch = importlib.import_module("torch")
+        torch.manual_seed(seed)
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+
+def _run_cell(context: Context) -> Message:
+    source = Path(context.cell).read_text()
+    filename = context.spec.filename
+    module = types.ModuleType("__main__")
+    module.__dict__.update({"__file__": filename, "__builtins__": __builtins__})
+    sys.modules["__main__"] = module
+    sys.argv = [filename]
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    try:
+        exec(compile(source, filename, "exec", dont_inherit=True), module.__dict__)
+    except (Stopped, Fenced):
+        return {"type": "stopped"}
+    except SystemExit as leaving:
+        if leaving.code in (None, 0):
+            return {"type": "done"}
+        return {"type": "error", "error": _describe(leaving, filename)}
+    except BaseException as error:
+        return {"type": "error", "error": _describe(error, filename)}
+    return {"type": "done"}
+
+
+def _describe(error: BaseException, filename: str) -> dict[str, Any]:
+    """The error as the person should see it: frames of their cell and what it called, none of ours above it."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_frame.f_code.co_filename != filename:
+        tb = tb.tb_next
+    lines = traceback.format_exception(type(error), error, tb or error.__traceback__, limit=-TRACEBACK_FRAMES)
+    cell_line = None
+    walker = tb
+    while walker is not None:
+        if walker.tb_frame.f_code.co_filename == filename:
+            cell_line = walker.tb_lineno
+        walker = walker.tb_next
+    if isinstance(error, SyntaxError) and error.filename == filename:
+        cell_line = error.lineno
+    return {
+        "type": type(error).__name__,
+        "message": str(error)[:10_000],
+        "traceback": "".join(lines).splitlines(),
+        "line": cell_line,
+    }
