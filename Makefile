@@ -115,7 +115,7 @@ test: install chromium  ## run every check; nothing is skipped silently
 
 .PHONY: lint
 lint: install  ## ruff, mypy, tsc, eslint, prettier
-	$(call step,ruff,ruff check . && ruff format --check .)
+	$(call step,ruff,ruff check .)
 	$(call step,mypy,mypy)
 	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm --silent lint:check)
 

@@ -24,25 +24,29 @@ GRACE_S = 5.0
 CACHES = ("jest_", "node-compile-cache", "v8-compile-cache", "xfs-", "hsperfdata", "pytest-of-", "tmp_home", "pymp-")
 
 
-def marked_processes(mark: str) -> dict[int, str]:
-    """Return pid -> command line of every living process that carries `mark` in its environment."""
-    wanted = f"{MARK}={mark}".encode()
+def marked_processes(mark: str, variable: str = MARK) -> dict[int, str]:
+    """Return pid -> command line of every living process that was started with `variable` = `mark`.
+
+    An empty mark stands for any value.
+    """
+    wanted = f"{variable}={mark}".encode()
     found: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            if wanted in variables or (not mark and any(v.startswith(wanted) for v in variables)):
                 found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
     return found
 
 
-def wait_until_gone(mark: str, timeout_s: float) -> dict[int, str]:
+def wait_until_gone(mark: str, timeout_s: float, variable: str = MARK) -> dict[int, str]:
     """Return the marked processes that are still there after at most `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    while (left := marked_processes(mark)) and time.monotonic() < deadline:
+    while (left := marked_processes(mark, variable)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
 
@@ -85,7 +89,9 @@ def main(command: list[str]) -> int:
         problems = [f"process {pid}: {line[:200]}" for pid, line in wait_until_gone(mark, GRACE_S).items()]
         for pid in marked_processes(mark):
             os.kill(pid, signal.SIGKILL)
-        problems += [f"shared memory /dev/shm/{name}" for name in sorted(shared_memory() - memory) if "hyperpod" in name]
+        problems += [
+            f"shared memory /dev/shm/{name}" for name in sorted(shared_memory() - memory) if "hyperpod" in name
+        ]
         problems += [f"temporary file {directory / name}" for name in files_left(directory)]
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -7,6 +7,7 @@ An event is identified by ``(writer, seq)``: each writer counts its own from 1 w
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,7 +87,10 @@ class Command:
 
 
 def encode(record: Event | Command) -> bytes:
-    """Return the record as one line of JSON, newline included. Raises ProtocolError for an unknown kind."""
+    """Return the record as one line of JSON, newline included.
+
+    Raises ProtocolError for an unknown kind and for values JSON cannot hold, NaN and infinity among them.
+    """
     _check(record.kind, record.data, EVENT_FIELDS if isinstance(record, Event) else COMMAND_FIELDS)
     line = {
         "v": VERSION,
@@ -96,7 +100,10 @@ def encode(record: Event | Command) -> bytes:
         "kind": record.kind,
         "data": dict(record.data),
     }
-    return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    try:
+        return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"{record.kind} holds a value that JSON cannot: {error}") from error
 
 
 def decode_event(line: bytes | str) -> Event:
@@ -124,16 +131,21 @@ def _decode(
     line: bytes | str, vocabulary: Mapping[str, frozenset[str]]
 ) -> tuple[str, int, float, str, Mapping[str, Any]]:
     try:
-        raw = json.loads(line)
+        raw = json.loads(line, parse_constant=_refuse_constant)
         writer, seq, time_s, kind, data = (raw[key] for key in ("writer", "seq", "time_s", "kind", "data"))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProtocolError(f"not a journal line: {error!r} in {line[:120]!r}") from error
-    if not (isinstance(writer, str) and type(seq) is int and seq > 0 and isinstance(time_s, (int, float))):
+    timed = type(time_s) in (int, float) and math.isfinite(time_s)
+    if not (isinstance(writer, str) and type(seq) is int and seq > 0 and timed):
         raise ProtocolError(f"journal line has a malformed identity: {line[:120]!r}")
     if not (isinstance(kind, str) and isinstance(data, dict)):
         raise ProtocolError(f"journal line has a malformed kind or data: {line[:120]!r}")
     _check(kind, data, vocabulary)
     return writer, seq, float(time_s), kind, data
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _check(kind: str, data: Mapping[str, Any], vocabulary: Mapping[str, frozenset[str]]) -> None:

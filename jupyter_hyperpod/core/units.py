@@ -29,10 +29,10 @@ def parse_bytes(text: str) -> int:
 def format_bytes(count: float) -> str:
     """Print a number of bytes with three significant digits, decimal units."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(count) < 1000:
+        if abs(count) < (1000 if unit == "B" else 999.5):
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:.3g} PB"
+    return f"{count:.3g} PB" if abs(count) < 999.5 else f"{count:.0f} PB"
 
 
 def parse_duration(text: str) -> float:

@@ -1,0 +1,148 @@
+"""Fixtures every test may use, and the rule every test obeys: leave no process behind.
+
+store            an empty job store in a temporary directory; $JUPYTER_HYPERPOD_STORE names it
+cluster          the same store with a real local cluster on it, stopped and verified gone afterwards
+shared_cluster   one store with one cluster for all tests that only need some cluster
+eventually       eventually(condition, timeout_s=10): wait for a condition with a bound, never for a time
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
+from tests.leaks import MARK, marked_processes, wait_until_gone
+
+pytest_plugins = ["pytest_jupyter.jupyter_server"]
+
+T = TypeVar("T")
+SHARED_MARK = "HYPERPOD_TEST_SHARED"
+RUN = os.environ.setdefault(MARK, f"pytest-{secrets.token_hex(6)}")
+
+settings.register_profile(
+    "default", deadline=None, database=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An empty job store that is also the default one."""
+    root = tmp_path / "store"
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(root))
+    return Store(root).prepare()
+
+
+@pytest.fixture
+def cluster(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A store with a cluster of its own: 4 nodes and a spare."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield from _running_cluster(store, patch, "HYPERPOD_TEST_CLUSTER")
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store with a cluster that other tests use too: leave its nodes as you found them."""
+    store = Store(tmp_path_factory.mktemp("shared") / "store").prepare()
+    with pytest.MonkeyPatch.context() as patch:
+        yield from _running_cluster(store, patch, SHARED_MARK)
+
+
+def _running_cluster(store: Store, patch: pytest.MonkeyPatch, variable: str) -> Iterator[Store]:
+    from jupyter_hyperpod.control import cluster as control
+
+    mark = f"cluster-{secrets.token_hex(6)}"
+    patch.setenv(variable, mark)
+    control.ensure_started(store)
+    patch.delenv(variable)
+    try:
+        yield store
+    finally:
+        control.stop(store)
+        left = wait_until_gone(mark, 15, variable)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left, f"the cluster was stopped but these went on: {left}"
+
+
+@pytest.fixture
+def eventually() -> Callable[..., T]:
+    """Wait for a condition: ``eventually(lambda: …, timeout_s=10)`` returns its first true value."""
+
+    def wait(condition: Callable[[], T], timeout_s: float = 10.0, message: str = "") -> T:
+        deadline = time.monotonic() + timeout_s
+        while not (value := condition()):
+            assert time.monotonic() < deadline, message or f"still {value!r} after {timeout_s:g} s"
+            time.sleep(0.01)
+        return value
+
+    return wait
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    """Fail a test that leaves a process; kill it, so that the next test starts clean."""
+    before = _processes()
+    yield
+    deadline = time.monotonic() + 10
+    while (left := _left_since(before)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in left:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    assert not left, f"this test left processes behind: {left}"
+
+
+def _left_since(before: dict[int, str]) -> dict[int, str]:
+    return {pid: line for pid, line in _processes().items() if pid not in before}
+
+
+def _processes() -> dict[int, str]:
+    """This run's processes but for the shared cluster's: pid -> command line."""
+    found = marked_processes(RUN) | _children()
+    shared = marked_processes("", SHARED_MARK)
+    return {
+        pid: line
+        for pid, line in found.items()
+        if pid not in shared and pid not in _ANCESTORS and "resource_tracker" not in line
+    }
+
+
+def _children() -> dict[int, str]:
+    """Direct children of this process, forked ones included (they carry no mark)."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            pids = (task / "children").read_text().split()
+        except OSError:
+            continue
+        for pid in pids:
+            try:
+                found[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+    return found
+
+
+def _ancestors() -> set[int]:
+    """This process and those above it: the runner itself carries the mark too."""
+    found, pid = set(), os.getpid()
+    while pid > 0:
+        found.add(pid)
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+_ANCESTORS = _ancestors()

@@ -1,0 +1,129 @@
+"""Job specifications: what is accepted, what is refused and with which words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.core.spec import (
+    BACKENDS,
+    MAX_NODES,
+    ElasticRange,
+    JobSpec,
+    MountSpec,
+    validate_job_id,
+    validate_name,
+)
+
+DIGEST = "0" * 64
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", fullmatch=True)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> JobSpec:
+    low, nodes, high = sorted(draw(st.lists(st.integers(1, MAX_NODES), min_size=3, max_size=3)))
+    return JobSpec(
+        name=draw(names),
+        cell_digest=DIGEST,
+        nodes=nodes,
+        elastic=draw(st.none() | st.just(ElasticRange(low, high))),
+        backend=draw(st.sampled_from(BACKENDS)),
+        priority=draw(st.integers(-1000, 1000)),
+        spares=draw(st.integers(0, 8)),
+        env=draw(st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), st.just("välue"), max_size=3)),
+        hang_timeout_s=draw(st.floats(0.1, 1e4)),
+        mounts=draw(st.just(()) | st.just((MountSpec("shared", "/a", "/b", True),))),
+    )
+
+
+@given(specs())
+def test_specification_survives_json(spec: JobSpec) -> None:
+    assert JobSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+@given(specs())
+def test_a_job_may_start_and_shrink_within_its_range(spec: JobSpec) -> None:
+    assert spec.range.minimum <= spec.start_minimum <= spec.range.maximum
+    assert spec.range.minimum <= spec.nodes <= spec.range.maximum
+
+
+def test_specification_of_a_newer_version_is_read() -> None:
+    record = JobSpec(name="a", cell_digest=DIGEST).to_json() | {"invented_later": 1}
+    assert JobSpec.from_json(record).name == "a"
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
+def test_reading_rubbish_raises_nothing_but_a_spec_error(value: Any) -> None:
+    record = {"name": "a", "cell_digest": DIGEST}
+    for field in dataclasses.fields(JobSpec):
+        try:
+            JobSpec.from_json(record | {field.name: value})
+        except SpecError:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "../evil"}, r"job name '\.\./evil' is not allowed; use 1 to 40"),
+        ({"name": ""}, "job name '' is not allowed"),
+        ({"name": "a" * 41}, "not allowed"),
+        ({"name": "a\n"}, "not allowed"),
+        ({"name": "-rf"}, "starting with a letter or digit"),
+        ({"nodes": 0}, "nodes is 0; expected a whole number from 1"),
+        ({"nodes": MAX_NODES + 1}, "expected a whole number"),
+        ({"nodes": 9, "elastic": ElasticRange(2, 8)}, "nodes is 9, outside the elastic range 2:8"),
+        ({"backend": "cloud"}, "backend 'cloud' is unknown; expected one of local"),
+        ({"priority": 1001}, "priority is 1001; expected -1000"),
+        ({"spares": -1}, "cannot be negative"),
+        ({"threads": 0}, "at least 1"),
+        ({"hang_timeout_s": 0}, "expected more than 0 seconds"),
+        ({"hang_timeout_s": float("nan")}, "expected more than 0 seconds"),
+        ({"env": {"A-B": "1"}}, "not of the form NAME=VALUE"),
+        ({"env": {"A": "x\0y"}}, "not of the form NAME=VALUE"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_words(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        JobSpec(**({"name": "job", "cell_digest": DIGEST} | changes))
+
+
+@pytest.mark.parametrize("text", ["4", "2:", ":8", "a:b", "2:8:9", "-1:4", "2.5:4", "", "²:8"])
+def test_malformed_elastic_range(text: str) -> None:
+    with pytest.raises(SpecError, match="not of the form MIN:MAX, for example --elastic 2:8"):
+        ElasticRange.parse(text)
+
+
+@pytest.mark.parametrize("text", ["8:2", "0:4", f"1:{MAX_NODES + 1}"])
+def test_impossible_elastic_range(text: str) -> None:
+    with pytest.raises(SpecError, match="is impossible; expected 1 <= MIN <= MAX"):
+        ElasticRange.parse(text)
+
+
+@given(st.text(max_size=60))
+def test_a_name_that_passes_stays_in_its_directory(text: str) -> None:
+    for validate in (lambda t: validate_name(t, "name"), validate_job_id):
+        try:
+            accepted = validate(text)
+        except SpecError:
+            continue
+        assert os.path.normpath(os.path.join("/store/jobs", accepted)) == f"/store/jobs/{accepted}"
+        assert re.fullmatch(r"[A-Za-z0-9_-]+", accepted)
+
+
+@pytest.mark.parametrize("text", ["../../etc-abcdefgh", "a-ABCDEFGH", "a-1bcdefgh", "a-abcdefg", "a", "a-abcdefgh\n"])
+def test_malformed_job_ids(text: str) -> None:
+    with pytest.raises(SpecError, match="not of the form NAME-xxxxxxxx"):
+        validate_job_id(text)

@@ -1,0 +1,78 @@
+"""Bytes, durations and money, there and back."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.core.errors import SpecError, UserError
+from jupyter_hyperpod.core.units import format_bytes, format_duration, format_money, parse_bytes, parse_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("8MB", 8_000_000), ("8MiB", 8 << 20), ("4096", 4096), ("1.5GiB", 3 << 29), (" 2 kB ", 2000), ("0", 0)],
+)
+def test_sizes_people_write(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("250ms", 0.25), ("30", 30), ("5min", 300), ("5m", 300), ("2h", 7200), ("1d", 86400)]
+)
+def test_durations_people_write(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1e3", "8 megabytes", "inf", "0x10", "1,000", "3 parsecs"])
+def test_nonsense_is_refused_with_an_example(text: str) -> None:
+    for parse in (parse_bytes, parse_duration):
+        with pytest.raises(SpecError, match=re.escape(repr(text)) + ".*for example"):
+            parse(text)
+    assert issubclass(SpecError, UserError)
+
+
+@given(st.text(max_size=40))
+def test_parsers_raise_nothing_but_their_own_error(text: str) -> None:
+    for parse in (parse_bytes, parse_duration):
+        try:
+            assert parse(text) >= 0
+        except SpecError:
+            pass
+
+
+@given(st.integers(min_value=0, max_value=10**18))
+def test_printed_sizes_read_back_within_three_digits(count: int) -> None:
+    printed = format_bytes(count)
+    assert "e+" not in printed
+    assert parse_bytes(printed) == pytest.approx(count, rel=0.006)
+
+
+@given(st.floats(min_value=0, max_value=10**8))
+def test_durations_never_print_a_sixtieth(seconds: float) -> None:
+    printed = format_duration(seconds)
+    assert not re.search(r"\b60 (s|min)\b|\b60\.0 s|\b1000 ms", printed)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0123, "12 ms"),
+        (1.5, "1.5 s"),
+        (0.9996, "1.0 s"),
+        (59.96, "1 min"),
+        (200, "3 min 20 s"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+    ],
+)
+def test_durations_as_a_person_would_say_them(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_money_has_thousands_separators() -> None:
+    assert format_money(25_600_000) == "25,600,000 $"
+    assert format_money(1.5) == "1.50 $"
