@@ -63,7 +63,9 @@ def wait_ready(store: Store, timeout_s: float = READY_TIMEOUT_S) -> View:
         if view["state"] == "running" and states and all(state in ("idle", "busy") for state in states):
             return view
         if time.monotonic() > deadline:
-            raise ClusterError(f"the nodes are not ready after {timeout_s:g} s: {', '.join(states) or 'none'}; {_log_tail(store)}")
+            raise ClusterError(
+                f"the nodes are not ready after {timeout_s:g} s: {', '.join(states) or 'none'}; {_log_tail(store)}"
+            )
         time.sleep(0.05)
 
 
@@ -74,7 +76,9 @@ def status(store: Store) -> View:
         apply(view, event)
     if view["state"] != "stopped" and connectable(store) is False:
         view["state"] = "lost"
-        view["reason"] = "the supervisor does not answer; running jobs go on, and the next submit or `cluster start` restarts it"
+        view["reason"] = (
+            "the supervisor does not answer; running jobs go on, and the next submit or `cluster start` restarts it"
+        )
     return view
 
 
@@ -121,7 +125,9 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
     deadline = time.monotonic() + timeout_s
     while _same_process(answer["pid"], answer["start"]):
         if time.monotonic() > deadline:
-            raise ClusterError(f"the supervisor (process {answer['pid']}) did not end within {timeout_s:g} s; {_log_tail(store)}")
+            raise ClusterError(
+                f"the supervisor (process {answer['pid']}) did not end within {timeout_s:g} s; {_log_tail(store)}"
+            )
         with suppress(ChildProcessError):
             os.waitpid(answer["pid"], os.WNOHANG)
         time.sleep(0.005)
@@ -142,8 +148,10 @@ def _running(store: Store, nodes: int | None, spares: int | None) -> bool:
     answer = request(store, {"op": "status"})
     for found, wanted, what in ((answer["nodes"], nodes, "nodes"), (answer["spares"], spares, "spare nodes")):
         if wanted is not None and wanted != found:
-            raise Conflict(f"a cluster with {found} {what} runs already, {wanted} were asked for; stop it first: "
-                           "`jupyter hyperpod cluster stop`")
+            raise Conflict(
+                f"a cluster with {found} {what} runs already, {wanted} were asked for; stop it first: "
+                "`jupyter hyperpod cluster stop`"
+            )
     return True
 
 

@@ -23,58 +23,44 @@ AVAILABLE_BACKENDS = ("local",)
 DEFAULT_NAME = "job"
 
 
-def submit(
-    store: Store,
-    source: str,
-    *,
-    name: str = DEFAULT_NAME,
-    nodes: int | None = None,
-    elastic: ElasticRange | str | None = None,
-    backend: str = "local",
-    priority: int = 0,
-    spares: int = 1,
-    seed: int = 0,
-    env: Mapping[str, str] | None = None,
-    filename: str = "<cell>",
-    working_directory: str | None = None,
-    python: str | None = None,
-    threads: int = 1,
-    max_restarts: int = 100,
-    hang_timeout_s: float = 3.0,
-    origin: Mapping[str, str] | None = None,
-) -> str:
+def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = None, **more: Any) -> str:
     """Store the cell, create the job, wake the cluster (starting it where none runs) and return the job's id.
 
-    `nodes` defaults to 1, or to the maximum of `elastic`. Raises SpecError for a request that cannot be run, StoreError
-    where the store refuses (nothing half-made is left), ClusterError where the cluster does not start: the job then stays
-    pending and starts with the next cluster.
+    `spec_fields` (or keywords) are the fields of JobSpec, all optional: ``nodes`` defaults to 1, or to the maximum of
+    ``elastic`` (which may be "MIN:MAX"), ``working_directory`` and ``python`` to this process's own. Raises SpecError for
+    a request that cannot be run, StoreError where the store refuses (nothing half-made is left), ClusterError where the
+    cluster does not start: the job then stays pending and starts with the next cluster.
     """
-    check_source(source, filename)
+    fields = _complete({**(spec_fields or {}), **more})
+    check_source(source, fields.get("filename", "<cell>"))
+    make_spec(fields, "")
+    store.prepare()
+    job = _create(store, make_spec(fields, store.put_cell(source)))
+    _wake(store, job.id)
+    return job.id
+
+
+def make_spec(fields: Mapping[str, Any], cell_digest: str) -> JobSpec:
+    """Build the specification; raises SpecError for an unknown field or a backend that is not there."""
+    backend = fields.get("backend", "local")
     if backend not in AVAILABLE_BACKENDS:
         raise SpecError(f"backend {backend!r} is not available; expected one of {', '.join(AVAILABLE_BACKENDS)}")
-    span = ElasticRange.parse(elastic) if isinstance(elastic, str) else elastic
-    fields: dict[str, Any] = {
-        "name": name,
-        "nodes": nodes if nodes is not None else (span.maximum if span else 1),
-        "elastic": span,
-        "backend": backend,
-        "priority": priority,
-        "spares": spares,
-        "seed": seed,
-        "env": dict(env or {}),
-        "filename": filename,
-        "working_directory": working_directory or os.getcwd(),
-        "python": python or sys.executable,
-        "threads": threads,
-        "max_restarts": max_restarts,
-        "hang_timeout_s": hang_timeout_s,
-        "origin": dict(origin or {}),
-    }
-    JobSpec(cell_digest="", **fields)
-    store.prepare()
-    job = _create(store, JobSpec(cell_digest=store.put_cell(source), **fields))
-    _wake(store, job.id, start=True)
-    return job.id
+    try:
+        return JobSpec(**{**fields, "cell_digest": cell_digest})
+    except TypeError as error:
+        raise SpecError(f"not a field of a job: {error}") from error
+
+
+def _complete(fields: dict[str, Any]) -> dict[str, Any]:
+    elastic = fields.get("elastic")
+    if isinstance(elastic, str):
+        elastic = ElasticRange.parse(elastic)
+    defaults = {"name": DEFAULT_NAME, "nodes": elastic.maximum if elastic else 1}
+    given = {name: value for name, value in fields.items() if value is not None}
+    complete = {**defaults, **given, "elastic": elastic}
+    complete["working_directory"] = complete.get("working_directory") or os.getcwd()
+    complete["python"] = complete.get("python") or sys.executable
+    return complete
 
 
 def _create(store: Store, spec: JobSpec) -> JobStore:
@@ -88,12 +74,10 @@ def _create(store: Store, spec: JobSpec) -> JobStore:
     return job
 
 
-def _wake(store: Store, job_id: str, *, start: bool) -> None:
+def _wake(store: Store, job_id: str) -> None:
     try:
         cluster.poke(store, job_id)
     except ClusterError:
-        if not start:
-            return
         cluster.ensure_started(store)
         cluster.poke(store, job_id)
 
@@ -142,7 +126,9 @@ def scale(store: Store, job_id: str, target: int) -> None:
     view = _unfinished(store, job_id)
     allowed = store.job(job_id).spec().range
     if not allowed.minimum <= target <= allowed.maximum:
-        raise SpecError(f"{target} nodes is outside the range {allowed} of {view['id']}; submit with a wider --elastic MIN:MAX")
+        raise SpecError(
+            f"{target} nodes is outside the range {allowed} of {view['id']}; submit with a wider --elastic MIN:MAX"
+        )
     _command(store, view, "scale", {"target": target})
 
 
