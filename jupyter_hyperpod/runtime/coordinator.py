@@ -51,6 +51,7 @@ class Coordinator:
         self.incidents = Incidents(self.reporter.append, len(view["incidents"]))
         self.commands = follow_commands(context.job.commands)
         self.handled = {(c["writer"], c["seq"]) for c in self._handled_commands()}
+        self.state: str = view["state"]
         self.generation: int = view["generation"]
         self.target: int = view["target"] or self.spec.nodes
         self.session: Message | None = view["session"]
@@ -236,7 +237,7 @@ class Coordinator:
         if not decision.value:
             return
         self.generation = 1
-        members = ready[: decision.value]
+        members = sorted(ready[: decision.value], key=lambda m: _natural(m.node))
         for rank, member in enumerate(members):
             member.rank = rank
         self._decided("membership", decision.value, decision.reason)
@@ -398,6 +399,9 @@ class Coordinator:
         self.reporter.append("decision.made", {"policy": policy, "value": value, "reason": reason})
 
     def _state(self, state: str, reason: str) -> None:
+        if state == self.state:
+            return
+        self.state = state
         self.reporter.append("job.state", {"state": state, "reason": reason}, durable=state in TERMINAL_STATES)
 
     def _end(self, state: str, reason: str) -> None:
@@ -500,6 +504,12 @@ class Coordinator:
 
     def _handled_commands(self) -> list[Any]:
         return [e.data["command"] for e in read_events(self.context.job.events) if e.kind == "command.done"]
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """node-2 before node-10."""
+    stem, _, number = name.rpartition("-")
+    return (stem, int(number)) if number.isdecimal() else (name, 0)
 
 
 def main() -> int:

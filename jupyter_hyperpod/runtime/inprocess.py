@@ -45,6 +45,7 @@ class Go:
     donors: tuple[int, ...]
     replay: tuple[int, ...]
     fresh: tuple[int, ...]
+    held: tuple[tuple[Node, ...], ...]
     shares: tuple[tuple[int, ...], ...]
     holdings: tuple[tuple[Node, ...], ...]
     owners: tuple[str, ...]
@@ -64,7 +65,8 @@ class Solo:
     def join(self, opened: Message, held: Callable[[], Held], micro_batches: int) -> Go:
         """Begin at once, with every micro-batch."""
         share = (tuple(range(micro_batches)),)
-        return Go(0, 0, held().step or 0, (0,), (), (), share, tuple(holdings_of(((),), share, micro_batches)), ("solo",))
+        holdings = tuple(holdings_of(((),), share, micro_batches))
+        return Go(0, 0, held().step or 0, (0,), (), (), ((),), share, holdings, ("solo",))
 
     def form(self, message: Message, held: Held, micro_batches: int) -> Go:
         """There is no other member to form a generation with."""
@@ -181,10 +183,11 @@ class Group:
         )
         go = self._await("go")
         shares = tuple(tuple(share) for share in go["shares"])
-        holdings = tuple(holdings_of(go["held"], shares, micro_batches))
+        held_nodes = tuple(tuple((low, high) for low, high in nodes) for nodes in go["held"])
+        holdings = tuple(holdings_of(held_nodes, shares, micro_batches))
         return Go(
             go["generation"], go["rank"], go["step"], tuple(go["donors"]), tuple(go["replay"]), tuple(go["fresh"]),
-            shares, holdings, tuple(go["owners"]),
+            held_nodes, shares, holdings, tuple(go["owners"]),
         )  # fmt: skip
 
     def _suspect(self, rank: int) -> None:

@@ -115,15 +115,19 @@ class Reduction:
         self._results = [Buffer(layout), Buffer(layout)]
         self._scratch: dict[int, torch.Tensor] = {}
 
-    def next_result(self) -> Buffer:
-        """The buffer that does not hold the last result."""
-        self._results.reverse()
-        return self._results[0]
+    def room(self, keep: Buffer | None) -> Buffer:
+        """A result buffer that is not `keep`, which peers may still ask for."""
+        return self._results[1] if keep is self._results[0] else self._results[0]
 
-    def reduce(self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, exchange: Exchange) -> Buffer:
-        """Return the sum over the tree, the same bits on every member. ``holdings[r]`` are rank r's nodes."""
+    def reduce(
+        self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, keep: Buffer | None, exchange: Exchange
+    ) -> Buffer:
+        """Return the sum over the tree, the same bits on every member; `keep` is the result not to overwrite.
+
+        ``holdings[r]`` are rank r's nodes. Given up half-way (`exchange` raised), it has changed no node.
+        """
         world_size = len(holdings)
-        result = self.next_result()
+        result = self.room(keep)
         sends: list[Transfer] = []
         receives: list[Transfer] = []
         mine: list[dict[Node, torch.Tensor]] = []
@@ -203,6 +207,6 @@ def holdings_of(
 ) -> list[tuple[Node, ...]]:
     """The nodes each member will have when it has computed its share."""
     return [
-        cover([*map(tuple, nodes), *((leaf, leaf + 1) for leaf in share)], micro_batches)  # type: ignore[list-item]
+        cover([*nodes, *((leaf, leaf + 1) for leaf in share)], micro_batches)
         for nodes, share in zip(held, shares, strict=True)
     ]

@@ -92,7 +92,7 @@ class Session:
         self._last: Buffer | None = None
         self._losses = (0, math.nan)
         self._redone = 0
-        self._journaled = 0
+        self._record: dict[str, Any] | None = None  # of the last step, while rank 0 alone has journaled it
         self._step_began_s = 0.0
 
     # ---- what a person uses -------------------------------------------------------------------------------
@@ -183,13 +183,17 @@ class Session:
     def _reduce(self) -> None:
         assert self._go is not None
         self._group.touch("exchange", self.step)
-        result = self._reduction.reduce(self._ledger, self._go.holdings, self._go.rank, self._group.exchange)
+        result = self._reduction.reduce(self._ledger, self._go.holdings, self._go.rank, self._last, self._group.exchange)
         for flat in result.flats[:-1]:
             flat.mul_(1.0 / self.micro_batches)
         self._set_gradients(result)
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters, self.max_grad_norm)
         self._apply(result)
+        self._commit()
+        if self._plan_changed:
+            self._plan_changed, self._redone = False, 0
+            self._go = _ordinary(self._go, self.micro_batches)
 
     def _set_gradients(self, result: Buffer) -> None:
         counts = result.meta[1:].tolist()
@@ -198,7 +202,6 @@ class Session:
 
     def _apply(self, result: Buffer) -> None:
         """Step the optimizer with the reduced gradient. Nothing can interrupt this: it polls nobody."""
-        assert self._go is not None
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
@@ -206,39 +209,35 @@ class Session:
         self._last = result
         self._losses = (self._applied, float(result.meta[0]) / self.micro_batches)
         self._ledger.clear()
-        self._commit()
-        if self._plan_changed:
-            self._plan_changed, self._redone = False, 0
-            self._go = _ordinary(self._go, self.micro_batches)
 
     def _commit(self) -> None:
-        assert self._go is not None and self._applied is not None
-        if self._group.rank != 0 or self._journaled >= self._applied:
-            return
-        self._journaled = self._applied
+        """Rank 0 journals the step and tells the coordinator; the others keep the record in case rank 0 could not."""
+        assert self._go is not None
         took_s = time.monotonic() - self._step_began_s
         number, loss = self._losses
-        shares = [
-            [owner, sorted(leaf for low, high in nodes for leaf in range(low, high))]
-            for owner, nodes in zip(self._go.owners, self._go.holdings, strict=True)
-        ]
-        self._group.journal(
-            "step.committed",
-            {
-                "step": number,
-                "generation": self._go.generation,
-                "loss": _finite(loss),
-                "loss_hex": loss.hex(),
-                "step_time_s": took_s,
-                "samples": self.global_batch,
-                "world_size": self._go.world_size,
-                "assignment": shares,
-                "redone": self._redone,
-            },
-        )
-        self._group.say(
-            {"type": "committed", "step": number, "generation": self._go.generation, "step_time_s": took_s}
-        )
+        self._record = {
+            "step": number,
+            "generation": self._go.generation,
+            "loss": _finite(loss),
+            "loss_hex": loss.hex(),
+            "step_time_s": took_s,
+            "samples": self.global_batch,
+            "world_size": self._go.world_size,
+            "assignment": [
+                [owner, sorted(leaf for low, high in nodes for leaf in range(low, high))]
+                for owner, nodes in zip(self._go.owners, self._go.holdings, strict=True)
+            ],
+            "redone": self._redone,
+        }
+        if self._go.rank == 0:
+            self._journal_record()
+            committed = {"step": number, "generation": self._go.generation, "step_time_s": took_s}
+            self._group.say({"type": "committed"} | committed)
+
+    def _journal_record(self) -> None:
+        if self._record is not None:
+            self._group.journal("step.committed", self._record)
+            self._record = None
 
     # ---- membership ---------------------------------------------------------------------------------------
 
@@ -273,19 +272,16 @@ class Session:
 
     def _catch_up(self, go: Go) -> None:
         self._go, self._plan_changed = go, True
+        self._group.touch("exchange", self.step)
         if go.replay:
             self._replay(go)
         if go.fresh:
             self._share_state(go)
         if self._applied is None:
             self._applied = go.step
-        self._redone = sum(map(len, go.shares)) if any(map(len, go.holdings)) and go.generation > 1 else 0
-        self._commit_again()
-
-    def _commit_again(self) -> None:
-        """A new rank 0 says once more what its predecessor may not have had the time to say."""
-        if self.step and self._losses[0] == self.step:
-            self._commit()
+        self._redone = sum(map(len, go.shares)) if any(go.held) else 0
+        if go.rank == go.donors[0]:
+            self._journal_record()  # the rank 0 that should have may be gone
 
     def _replay(self, go: Go) -> None:
         """Give the last reduced gradient to members that missed the end of its exchange."""
@@ -294,14 +290,11 @@ class Session:
             assert self._last is not None
             self._group.exchange([(r, replicate.as_bytes(f)) for r in go.replay for f in self._last.flats], [])
         elif go.rank in go.replay:
-            result = self._reduction.next_result()
+            result = self._reduction.room(self._last)
             self._group.exchange([], [(donor, replicate.as_bytes(flat)) for flat in result.flats])
             self._set_gradients(result)
-            self._apply_replayed(result, go)
-
-    def _apply_replayed(self, result: Buffer, go: Go) -> None:
-        self._apply(result)
-        self._go, self._plan_changed = go, True
+            self._apply(result)
+            self._record = None
 
     def _share_state(self, go: Go) -> None:
         """Send the whole state to newcomers, striped over all donors."""
@@ -341,7 +334,7 @@ class Session:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self._ledger.clear()
-        self._last = None
+        self._last = self._record = None
         self._applied = step
 
     def _finish(self) -> None:
