@@ -38,7 +38,9 @@ def start(ready: int, target: int, minimum: int, waited_s: float, patience_s: fl
     if ready >= target:
         return Decision(target, f"all {target} members are here")
     if ready >= minimum and waited_s >= patience_s:
-        return Decision(ready, f"{ready} of {target} members are here, at least {minimum} needed, waited {waited_s:.1f} s")
+        return Decision(
+            ready, f"{ready} of {target} members are here, at least {minimum} needed, waited {waited_s:.1f} s"
+        )
     return Decision(0, f"{ready} of {target} members are here")
 
 
@@ -54,7 +56,9 @@ def next_members(candidates: Sequence[Candidate], target: int, minimum: int) -> 
     if not present:
         return Decision(None, "no member that holds the training state is left")
     if len(chosen) < minimum:
-        return Decision(None, f"{len(chosen)} members are left and at least {minimum} are needed: waiting for a replacement")
+        return Decision(
+            None, f"{len(chosen)} members are left and at least {minimum} are needed: waiting for a replacement"
+        )
     joined = [c.node for c in chosen if c.rank is None]
     left = len(present) - sum(c.rank is not None for c in chosen)
     parts = [f"{len(chosen)} of {target} members"]
@@ -80,11 +84,16 @@ def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] 
             reason = f"no heartbeat from {pulse.member} for {pulse.beat_age_s:.1f} s, limit {BEATS_LOST_S:g} s"
             return Decision((pulse.member, "heartbeat lost"), reason)
         if pulse.stopped_s > STOPPED_S:
-            return Decision((pulse.member, "process stopped"), f"{pulse.member} has been stopped for {pulse.stopped_s:.1f} s")
+            return Decision(
+                (pulse.member, "process stopped"), f"{pulse.member} has been stopped for {pulse.stopped_s:.1f} s"
+            )
     waiting = [p for p in pulses if p.phase == "exchange"]
     for pulse in pulses:
         stuck = pulse.phase == "compute" and pulse.progress_age_s > timeout_s
         if stuck and any(other.progress_age_s > timeout_s for other in waiting):
-            reason = f"{pulse.member} made no progress for {pulse.progress_age_s:.1f} s, limit {timeout_s:.1f} s, while others wait"
+            reason = (
+                f"{pulse.member} made no progress for {pulse.progress_age_s:.1f} s, limit {timeout_s:.1f} s, "
+                "while others wait"
+            )
             return Decision((pulse.member, "process hung"), reason)
     return Decision(None, "every member is alive")

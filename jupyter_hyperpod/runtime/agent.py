@@ -74,8 +74,9 @@ class Agent:
         self.rank = None
         self.status = {}
         self.selector.register(process.pidfd, selectors.EVENT_READ)
-        for source in (process.channel, *process.outputs):
-            self.selector.register(source, selectors.EVENT_READ)
+        self.selector.register(process.channel, selectors.EVENT_READ)
+        for output in process.outputs:
+            self.selector.register(output, selectors.EVENT_READ)
 
     def _end_worker(self) -> None:
         """Kill the worker if it lives, journal its last words and say how it ended."""

@@ -30,7 +30,9 @@ class Context:
             cell = Path(os.environ["HYPERPOD_CELL"])
             node = os.environ["HYPERPOD_NODE"]
         except KeyError as error:
-            raise ClusterError(f"${error.args[0]} is not set: this module is started by a backend, not by hand") from error
+            raise ClusterError(
+                f"${error.args[0]} is not set: this module is started by a backend, not by hand"
+            ) from error
         mounts = json.loads(os.environ.get("HYPERPOD_MOUNTS", "{}"))
         return cls(job, node, cell, mounts, job.spec())
 

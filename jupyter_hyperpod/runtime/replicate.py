@@ -38,7 +38,9 @@ def pack(state: Any) -> tuple[Skeleton, list[torch.Tensor]]:
             return {kind: [walk(item, f"{path}[{index}]") for index, item in enumerate(value)]}
         if value is None or isinstance(value, (bool, int, float, str)):
             return {"v": value}
-        raise TrainingError(f"state{path} is a {type(value).__name__}; only tensors, numbers, text and containers can travel")
+        raise TrainingError(
+            f"state{path} is a {type(value).__name__}; only tensors, numbers, text and containers can travel"
+        )
 
     return walk(state, ""), tensors
 

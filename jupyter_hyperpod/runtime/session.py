@@ -16,7 +16,7 @@ from ..policy.batching import assign, cover
 from . import replicate
 from .datacache import IndexedData, indexed, mix, sample_indices
 from .inprocess import Go, Group, Held, Regroup, Solo
-from .reduction import Buffer, Layout, Ledger, Reduction
+from .reduction import Buffer, Layout, Ledger, Reduction, as_bytes
 from .worker import current
 
 LossFunction = Callable[[Any], torch.Tensor]
@@ -127,7 +127,9 @@ class Session:
         """Journal metrics of the step just run (rank 0 speaks for all)."""
         if self.rank == 0:
             numbers = {name: float(value) for name, value in values.items()}
-            self._group.journal("metric.logged", {"step": self.step, "values": {k: _finite(v) for k, v in numbers.items()}})
+            self._group.journal(
+                "metric.logged", {"step": self.step, "values": {k: _finite(v) for k, v in numbers.items()}}
+            )
 
     def digest(self) -> str:
         """SHA-256 (hex) of parameters, buffers, optimizer and scheduler state."""
@@ -175,7 +177,7 @@ class Session:
                 raise TrainingError(
                     f"the loss function returned {_describe(loss)}; expected a scalar tensor that depends on the model"
                 )
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         buffer.meta[0] = loss.detach()
         buffer.meta[1:] = torch.tensor(self._seen, dtype=torch.float64)
         self._ledger.add(leaf, buffer)
@@ -183,7 +185,9 @@ class Session:
     def _reduce(self) -> None:
         assert self._go is not None
         self._group.touch("exchange", self.step)
-        result = self._reduction.reduce(self._ledger, self._go.holdings, self._go.rank, self._last, self._group.exchange)
+        result = self._reduction.reduce(
+            self._ledger, self._go.holdings, self._go.rank, self._last, self._group.exchange
+        )
         for flat in result.flats[:-1]:
             flat.mul_(1.0 / self.micro_batches)
         self._set_gradients(result)
@@ -288,10 +292,10 @@ class Session:
         donor = go.donors[0]
         if go.rank == donor:
             assert self._last is not None
-            self._group.exchange([(r, replicate.as_bytes(f)) for r in go.replay for f in self._last.flats], [])
+            self._group.exchange([(r, as_bytes(f)) for r in go.replay for f in self._last.flats], [])
         elif go.rank in go.replay:
             result = self._reduction.room(self._last)
-            self._group.exchange([], [(donor, replicate.as_bytes(flat)) for flat in result.flats])
+            self._group.exchange([], [(donor, as_bytes(flat)) for flat in result.flats])
             self._set_gradients(result)
             self._apply(result)
             self._record = None
@@ -311,15 +315,17 @@ class Session:
         elif go.rank in go.fresh:
             header = bytearray(8)
             self._group.exchange([], [(head, memoryview(header))])
-            text = bytearray(int.from_bytes(header, "big"))
-            self._group.exchange([], [(head, memoryview(text))])
-            skeleton = replicate.decode(text)
+            encoded = bytearray(int.from_bytes(header, "big"))
+            self._group.exchange([], [(head, memoryview(encoded))])
+            skeleton = replicate.decode(encoded)
             tensors = replicate.blank(skeleton)
             parts = [(d, v) for i, d in enumerate(go.donors) for v in replicate.stripe(tensors, i, len(go.donors))]
             self._group.exchange([], parts)
             self._load(replicate.unpack(skeleton, tensors), go.step)
             took_s = time.monotonic() - began_s
-            text_line = f"{replicate.size_bytes(tensors) / 1e6:.1f} MB from {len(go.donors)} peers in {took_s * 1000:.0f} ms"
+            text_line = (
+                f"{replicate.size_bytes(tensors) / 1e6:.1f} MB from {len(go.donors)} peers in {took_s * 1000:.0f} ms"
+            )
             self._group.say({"type": "synced", "generation": go.generation, "text": text_line})
 
     def _state(self) -> dict[str, Any]:
@@ -351,7 +357,7 @@ class Session:
         """Parameters and buffers, and for Adam-like optimizers their two moments."""
         own = sum(t.numel() * t.element_size() for t in self.model.state_dict().values())
         moments = sum(p.numel() * p.element_size() for p in self._parameters)
-        return own + (2 * moments if "betas" in self.optimizer.defaults else 0)
+        return int(own) + (2 * moments if "betas" in self.optimizer.defaults else 0)
 
     def _count(self, index: int) -> None:
         self._seen[index] = 1
@@ -367,14 +373,16 @@ def _ordinary(go: Go, micro_batches: int) -> Go:
 def _check(session: Session) -> None:
     batch, micro = session.global_batch, session.micro_batch
     if micro < 1 or batch < micro or batch % micro:
-        raise SpecError(f"global_batch is {batch} and micro_batch {micro}; expected a multiple of micro_batch, at least one")
+        raise SpecError(
+            f"global_batch is {batch} and micro_batch {micro}; expected a multiple of micro_batch, at least one"
+        )
     if len(session.data) < 1:
         raise SpecError("data is empty")
     for name, module in session.model.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
             raise TrainingError(
-                f"{name or 'the model'} is a {type(module).__name__} with running statistics, which would depend on who "
-                "computes which micro-batch; use LayerNorm or GroupNorm, or track_running_stats=False"
+                f"{name or 'the model'} is a {type(module).__name__} with running statistics, which would depend on "
+                "who computes which micro-batch; use LayerNorm or GroupNorm, or track_running_stats=False"
             )
 
 

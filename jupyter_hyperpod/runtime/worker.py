@@ -1,4 +1,4 @@
-"""The worker: the process in which a person's cell runs. Says hello, waits for its turn, runs the cell, says how it went."""
+"""The worker: the process in which a person's cell runs. Waits for its turn, runs the cell, says how it went."""
 
 from __future__ import annotations
 

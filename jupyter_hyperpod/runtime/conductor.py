@@ -1,0 +1,451 @@
+"""The conductor: what a coordinator thinks. Hears what members say, decides by `policy`, tells members what to do.
+
+A kill is decided in `_regroup` by `policy.membership` and, once every member has said what it holds, in
+`_plan_step` by `policy.recovery`. Every decision is journaled with its sentence. Sockets and the clock belong to
+`coordinator`; here the present time is asked for, never waited for.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+from ..core.events import TERMINAL_STATES, Command
+from ..core.views import View
+from ..policy import membership, recovery
+from . import faults
+from .context import Context
+from .incidents import NODE_LOST, Incidents
+from .report import Reporter
+from .roster import Member, Roster
+from .wire import Channel, Message
+
+SUSPECT_S = 1.0
+ADOPTION_S = 3.0
+CRASHES_IN_A_ROW = 3
+
+
+class Conductor:
+    """Members, generations and the state of one job."""
+
+    def __init__(self, context: Context, view: View, reporter: Reporter) -> None:
+        self.spec = context.spec
+        self.reporter = reporter
+        self.roster = Roster()
+        self.incidents = Incidents(reporter.append, len(view["incidents"]))
+        self.state: str = view["state"]
+        self.generation: int = view["generation"]
+        self.target: int = view["target"] or self.spec.nodes
+        self.session: Message | None = view["session"]
+        self.session_index = 1
+        self.session_over = view["digest"] is not None
+        self.step: int = view["step"]
+        self.step_time_s: float | None = view["step_time_s"]
+        self.committed_in_generation = False
+        self.adopting: dict[str, int] = {m["member"]: m["rank"] for m in view["members"]}
+        self.forming = False
+        self.closing = False
+        self.suspects: dict[int, float] = {}
+        self.crashes: dict[str, int] = {}
+        self.ended = view["state"] in TERMINAL_STATES
+        self.final: tuple[str, str] | None = None
+        self.born_s = time.monotonic()
+
+    def hear(self, channel: Channel, message: Message) -> None:
+        """Take in what an agent or its worker says; what nobody understands is ignored."""
+        handler = getattr(self, f"_on_{message['type']}", None)
+        if handler is not None and not self.ended:
+            handler(channel, message)
+
+    def hung_up(self, channel: Channel) -> None:
+        """An agent's connection has ended."""
+        member = self.roster.by_channel(channel)
+        if member is not None and member.exited is None and not self.ended:
+            self._lose(member, NODE_LOST, f"the connection to the agent of {member.node} was reset")
+
+    def tick(self, now: float) -> None:
+        """Look at the clock: who has been silent for too long?"""
+        if self.ended:
+            return
+        if self.generation == 0:
+            self._start_if_ready()
+        elif self.adopting and now - self.born_s > ADOPTION_S:
+            self._adopt_those_who_came()
+        self._look_for_the_lost(now)
+
+    def obey(self, command: Command) -> None:
+        """Carry out a command of the journal and journal the outcome."""
+        if command.kind == "fault" and command.data["rank"] is None:
+            return  # faults aimed at a node belong to whoever owns the nodes
+        ok, reason = getattr(self, f"_do_{command.kind}")(command.data)
+        done = {"command": {"writer": command.writer, "seq": command.seq}, "kind": command.kind}
+        self.reporter.append("command.done", done | {"ok": ok, "reason": reason})
+
+    def end(self, state: str, reason: str) -> None:
+        """The job ends; the coordinator takes leave of the agents and journals this state."""
+        if not self.ended:
+            self.ended = True
+            self.final = (state, reason)
+
+    def say_final_state(self) -> None:
+        """Journal how the job ended: the last event of all."""
+        if self.final is not None:
+            self._state(*self.final)
+
+    # ---- what members say ---------------------------------------------------------------------------------
+
+    def _on_register(self, channel: Channel, message: Message) -> None:
+        stale = message["rank"] is not None and message["member"] not in self.adopting
+        known = self.roster.members.get(message["member"])
+        if stale and known is None:
+            channel.send({"type": "release", "reason": "fenced: this member belongs to an older generation"})
+            return
+        member = self.roster.add(message, channel, time.monotonic())
+        if known is None:
+            joined = {key: message[key] for key in ("member", "node", "pid", "host")}
+            self.reporter.append("member.joined", joined)
+        if member.member in self.adopting:
+            member.rank = self.adopting.pop(member.member)
+        if self.generation == 0:
+            self._start_if_ready()
+        elif not self.adopting and not self.forming and member.rank is not None:
+            self._adopted()
+        self._welcome_newcomers()
+
+    def _on_beat(self, channel: Channel, message: Message) -> None:
+        if member := self.roster.members.get(message["member"]):
+            member.beat(message, time.monotonic())
+
+    def _on_session(self, channel: Channel, message: Message) -> None:
+        member = self.roster.members[message["member"]]
+        member.session, member.finished = message, None
+        if member.rank is None:
+            self._admit()
+            return
+        members = self.roster.generation()
+        if not self.forming and all(m.session is not None for m in members):
+            fields = ("total_steps", "global_batch", "micro_batch", "micro_batches", "parameters", "state_bytes")
+            opened = {key: message[key] for key in fields}
+            if self.session is None:
+                self.reporter.append("session.opened", opened)
+            self.session, self.session_over, self.closing = opened, False, False
+            self.session_index = message["index"]
+            self._form(members)
+
+    def _on_report(self, channel: Channel, message: Message) -> None:
+        member = self.roster.members[message["member"]]
+        if message["generation"] != self.generation or member.rank is None:
+            return
+        nodes = tuple((low, high) for low, high in message["nodes"])
+        member.report = recovery.Report(message["step"], nodes, message["replayable"], message["digest"])
+        self._plan_step()
+
+    def _on_synced(self, channel: Channel, message: Message) -> None:
+        if message["generation"] == self.generation:
+            self.incidents.rejoined(message["member"], message["text"])
+
+    def _on_committed(self, channel: Channel, message: Message) -> None:
+        self.step, self.step_time_s = message["step"], message["step_time_s"]
+        if message["generation"] != self.generation:
+            return
+        if not self.committed_in_generation:
+            self.committed_in_generation = True
+            self.crashes.clear()
+            self.incidents.resumed(self.step, len(self.roster.generation()))
+            self._state("running", f"step {self.step} committed")
+            self._welcome_newcomers()
+            self._admit()
+
+    def _on_suspect(self, channel: Channel, message: Message) -> None:
+        if message["generation"] == self.generation:
+            self.suspects.setdefault(message["rank"], time.monotonic())
+
+    def _on_finished(self, channel: Channel, message: Message) -> None:
+        member = self.roster.members[message["member"]]
+        member.finished = message
+        self.closing = True
+        members = self.roster.generation()
+        if self.forming or not all(m.finished for m in members):
+            return
+        ends = {(m.finished["step"], m.finished["digest"]) for m in members if m.finished}
+        if len(ends) > 1:
+            text = "; ".join(
+                f"rank {m.rank}: step {m.finished['step']}, {m.finished['digest'][:12]}" for m in members if m.finished
+            )
+            self.end("failed", f"members ended with different steps or state ({text})")
+            return
+        step, digest = ends.pop()
+        self.reporter.append("session.closed", {"step": step, "digest": digest}, durable=True)
+        self.session_over = True
+        for member in members:
+            member.session = None
+            member.channel.send({"type": "close", "generation": self.generation})
+
+    def _on_error(self, channel: Channel, message: Message) -> None:
+        error = message["error"]
+        rank = self.roster.members[message["member"]].rank
+        where = f" at line {error['line']}" if error.get("line") else ""
+        self.end("failed", f"{error['type']} on rank {rank}{where}: {error['message'][:500]}")
+
+    def _on_done(self, channel: Channel, message: Message) -> None:
+        self.roster.members[message["member"]].done = True
+
+    def _on_exited(self, channel: Channel, message: Message) -> None:
+        member = self.roster.members.get(message["member"])
+        if member is None or member.exited is not None:
+            return
+        member.exited = message["code"]
+        if member.done and member.exited == 0:
+            if all(m.done and m.exited == 0 for m in self.roster.generation()):
+                self.end("succeeded", f"all {len(self.roster.generation())} members finished")
+            return
+        code = member.exited
+        name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        self._lose(member, "process killed" if code < 0 else "process died", f"{member.member} ended with {name}")
+
+    # ---- deciding -----------------------------------------------------------------------------------------
+
+    def _start_if_ready(self) -> None:
+        ready = [m for m in self.roster.newcomers() if m.alive]
+        decision = membership.start(len(ready), self.target, self.spec.start_minimum, time.monotonic() - self.born_s)
+        if not decision.value:
+            return
+        self.generation = 1
+        members = sorted(ready[: decision.value], key=lambda m: _natural(m.node))
+        for rank, member in enumerate(members):
+            member.rank = rank
+        self._decided("membership", decision.value, decision.reason)
+        self._journal_generation(decision.reason)
+        self._state("running", decision.reason)
+        self._run(members)
+
+    def _adopted(self) -> None:
+        """Every member of the journal's generation has registered again with this new coordinator."""
+        self._decided("membership", self.generation, "a new coordinator took over: all members registered again")
+        if self.session is not None and not self.session_over:
+            self._regroup("a new coordinator took over")
+
+    def _lose(self, member: Member, cause: str, detail: str) -> None:
+        rank = member.rank
+        self.reporter.append(
+            "member.lost",
+            {"member": member.member, "node": member.node, "rank": rank, "cause": cause, "detail": detail},
+        )
+        del self.roster.members[member.member]
+        if self.generation == 0 or rank is None:
+            self._restart_worker(member)
+            return
+        self.incidents.begin(member.member, member.node, rank, cause, detail)
+        if self.session is None or self.session_over:
+            self._lost_without_session(member, cause, detail)
+            return
+        self._state("recovering", f"rank {rank} on {member.node}: {cause}")
+        self._regroup(f"rank {rank} on {member.node} was lost: {cause}")
+        self._restart_worker(member)
+
+    def _lost_without_session(self, member: Member, cause: str, detail: str) -> None:
+        if self.session is None:
+            hint = "nothing can be recovered outside hp.Session"
+        elif member.rank == 0:
+            hint = "rank 0 was lost after its session had closed"
+        else:
+            self.reporter.append("warning.raised", {"text": f"{detail}, after the session had closed"})
+            return
+        self.end("failed", f"rank {member.rank} on {member.node}: {cause} ({detail}); {hint}")
+
+    def _restart_worker(self, lost: Member) -> None:
+        """Rung 2: the agent lives, so it forks a new worker, which becomes a newcomer."""
+        if lost.channel.closed or self.ended or self.session_over:
+            return
+        self.crashes[lost.node] = self.crashes.get(lost.node, 0) + 1
+        if self.crashes[lost.node] > CRASHES_IN_A_ROW:
+            reason = (
+                f"{lost.node} lost {CRASHES_IN_A_ROW} workers without a committed step in between: not restarted again"
+            )
+            self._decided("recovery", "give up", reason)
+            lost.channel.send({"type": "release"})
+            if not self.roster.members:
+                self.end("failed", f"{lost.member}: {reason}")
+            return
+        self._decided("recovery", "restart", f"the agent of {lost.node} is alive: it forks a new worker")
+        lost.channel.send({"type": "restart"})
+
+    def _admit(self) -> None:
+        """Bring ready newcomers in, at a moment when nothing else is going on."""
+        members = self.roster.generation()
+        room = self.target - len(members)
+        ready = [m for m in self.roster.newcomers() if m.session and m.session["index"] == self.session_index]
+        busy = self.forming or self.closing or self.session_over or self.session is None
+        if room > 0 and ready and not busy and (self.committed_in_generation or not members):
+            self._regroup("newcomers are ready", with_newcomers=True)
+
+    def _regroup(self, reason: str, with_newcomers: bool = False) -> None:
+        """Form the next generation; survivors first, newcomers when the survivors have committed a step."""
+        minimum = min(self.spec.range.minimum, self.target)
+        decision = membership.next_members(self.roster.candidates(with_newcomers), self.target, minimum)
+        if decision.value is None and not with_newcomers:
+            decision = membership.next_members(self.roster.candidates(True), self.target, minimum)
+        self._decided("membership", decision.value, f"{reason}: {decision.reason}")
+        if decision.value is None:
+            if not self.roster.generation():
+                self.end("failed", f"{decision.reason} and there is no durable checkpoint")
+            return
+        newcomers = [self.roster.members[m] for m in decision.value if self.roster.members[m].rank is None]
+        dropped = [m for m in self.roster.generation() if m.member not in decision.value]
+        for member in dropped:
+            self._release(member)
+        for rank, name in enumerate(decision.value):
+            self.roster.members[name].rank = rank
+        self.generation += 1
+        self._journal_generation(f"{reason}: {decision.reason}")
+        self.incidents.fenced(self.generation)
+        for member in newcomers:
+            self.incidents.replaced(member.member, member.node)
+        self._form(self.roster.generation())
+
+    def _plan_step(self) -> None:
+        members = self.roster.generation()
+        reports = [m.report for m in members if m.report is not None]
+        if len(reports) < len(members) or self.session is None:
+            return
+        decision = recovery.plan(reports, self.session["micro_batches"])
+        plan = decision.value
+        assert plan is not None
+        self._decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
+        self.forming = False
+        for member in members:
+            member.channel.send(
+                {
+                    "type": "go",
+                    "generation": self.generation,
+                    "rank": member.rank,
+                    "step": plan.step,
+                    "donors": plan.donors,
+                    "replay": plan.replay,
+                    "fresh": plan.fresh,
+                    "held": plan.held,
+                    "shares": plan.shares,
+                    "owners": [m.member for m in members],
+                }
+            )
+
+    def _adopt_those_who_came(self) -> None:
+        missing, self.adopting = self.adopting, {}
+        self._decided(
+            "membership", self.generation, f"{len(missing)} member(s) did not return: {', '.join(sorted(missing))}"
+        )
+        if self.session is None:
+            self.end(
+                "failed",
+                "members were lost together with the coordinator, and nothing can be recovered outside hp.Session",
+            )
+        elif not self.session_over:
+            self._regroup("members did not return to the new coordinator")
+
+    def _look_for_the_lost(self, now: float) -> None:
+        members = [m for m in self.roster.generation() if m.alive]
+        timeout_s = membership.hang_timeout_s(self.step_time_s, self.spec.hang_timeout_s)
+        decision = membership.lost([m.pulse(now) for m in members], timeout_s)
+        if decision.value is not None:
+            name, cause = decision.value
+            member = self.roster.members[name]
+            self._decided("membership", f"fence {name}", decision.reason)
+            member.channel.send({"type": "signal", "member": name, "number": int(signal.SIGKILL)})
+            self._lose(member, cause, decision.reason)
+        elif not self.forming and any(now - since > SUSPECT_S for since in self.suspects.values()):
+            self._regroup("a connection between members broke")
+
+    def _do_stop(self, data: Any) -> tuple[bool, str]:
+        self.end("stopped", data["reason"])
+        return True, data["reason"]
+
+    def _do_scale(self, data: Any) -> tuple[bool, str]:
+        allowed = self.spec.range
+        target = max(allowed.minimum, min(allowed.maximum, data["target"]))
+        self.target = target
+        reason = f"target is {target} nodes" + (
+            "" if target == data["target"] else f"; {data['target']} is outside {allowed}"
+        )
+        self._decided("membership", target, reason)
+        self._journal_generation(reason)
+        if len(self.roster.generation()) > target and self.session is not None and not self.forming:
+            self._regroup(f"scaled to {target}")
+        else:
+            self._admit()
+        return True, reason
+
+    def _do_fault(self, data: Any) -> tuple[bool, str]:
+        member = next((m for m in self.roster.generation() if m.rank == data["rank"]), None)
+        if member is None:
+            return False, f"there is no rank {data['rank']}; ranks are 0 to {len(self.roster.generation()) - 1}"
+        number = faults.SIGNALS[data["fault"]]
+        self.reporter.append(
+            "fault.injected",
+            {"fault": data["fault"], "node": member.node, "rank": member.rank, "member": member.member},
+        )
+        member.channel.send({"type": "signal", "member": member.member, "number": int(number)})
+        return True, f"{number.name} sent to rank {member.rank} on {member.node}"
+
+    # ---- telling ------------------------------------------------------------------------------------------
+
+    def _run(self, members: list[Member]) -> None:
+        port = faults.free_port()
+        world = len(self.roster.generation())
+        for member in members:
+            member.running = True
+            member.channel.send(
+                {
+                    "type": "run",
+                    "rank": member.rank,
+                    "world_size": world,
+                    "master_host": "127.0.0.1",
+                    "master_port": port,
+                }
+            )
+
+    def _welcome_newcomers(self) -> None:
+        """Spares run the cell up to its session, once the members' session trains."""
+        trains = self.session is not None and not self.session_over and (self.committed_in_generation or self.step)
+        if not trains or self.session_index > 1:  # a newcomer cannot live through sessions that are over
+            return
+        self._run([m for m in self.roster.newcomers() if not m.running])
+
+    def _form(self, members: list[Member]) -> None:
+        self.forming, self.committed_in_generation = True, False
+        self.suspects.clear()
+        peers = [{"member": m.member, "host": m.host, "port": m.port} for m in members]
+        for member in members:
+            member.report, member.finished = None, None
+            member.channel.send({"type": "form", "generation": self.generation, "rank": member.rank, "members": peers})
+
+    def _release(self, member: Member) -> None:
+        del self.roster.members[member.member]
+        member.channel.send({"type": "release", "reason": "the job runs on fewer nodes now"})
+
+    def _journal_generation(self, reason: str) -> None:
+        self.reporter.append(
+            "generation.formed",
+            {
+                "generation": self.generation,
+                "members": [m.public() for m in self.roster.generation()],
+                "spares": [m.public() for m in self.roster.newcomers()],
+                "target": self.target,
+                "reason": reason,
+            },
+        )
+
+    def _decided(self, policy: str, value: Any, reason: str) -> None:
+        self.reporter.append("decision.made", {"policy": policy, "value": value, "reason": reason})
+
+    def _state(self, state: str, reason: str) -> None:
+        if state == self.state:
+            return
+        self.state = state
+        self.reporter.append("job.state", {"state": state, "reason": reason}, durable=state in TERMINAL_STATES)
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """node-2 before node-10."""
+    stem, _, number = name.rpartition("-")
+    return (stem, int(number)) if number.isdecimal() else (name, 0)
