@@ -1,0 +1,31 @@
+"""``jupyter hyperpod …``: jobs, nodes and faults from a terminal. Exit status 0 ok, 1 failure, 2 bad use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ..core.errors import HyperpodError, UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status."""
+    from .parser import build_parser
+    from .terminal import Terminal
+
+    options = build_parser().parse_args(arguments)
+    terminal = Terminal()
+    try:
+        from . import verbs
+
+        return verbs.run(options, terminal)
+    except HyperpodError as error:
+        terminal.note(f"error: {error}")
+        return 2 if isinstance(error, UserError) else 1
+    except KeyboardInterrupt:
+        terminal.clear()
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,120 @@
+"""The command line, declared. Imports nothing heavy: `--help` and bad use answer at once."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..control.request import add_submit_options
+from ..core.events import FAULTS
+
+PROG = "jupyter hyperpod"
+DESCRIPTION = "Train on a cluster, lose a machine, keep the step."
+EPILOG = "A JOB is a job's id, or its name for the newest job of that name. Exit status: 0 ok, 1 failure, 2 bad use."
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, max_help_position=28, width=100)
+
+
+JSON_LINES = "print one JSON object a line"
+
+
+class _Verbs:
+    """Adds verbs that share their looks and the global options."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+    def add(self, name: str, help: str, *, query: bool = False, json: bool = True) -> argparse.ArgumentParser:
+        text = help[0].upper() + help[1:] + "."
+        verb = self._verbs.add_parser(
+            name, help=help, description=text, formatter_class=_formatter, allow_abbrev=False, epilog=None
+        )
+        _add_store(verb, argparse.SUPPRESS)
+        if json:
+            verb.add_argument("--json", action="store_true", help=JSON_LINES if query else "print JSON")
+        return verb
+
+
+
+
+def _add_store(parser: argparse.ArgumentParser, default: Any) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="DIR",
+        default=default,
+        help="directory of jobs and cluster (default: $JUPYTER_HYPERPOD_STORE, else ~/.local/state/jupyter_hyperpod)",
+    )
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the whole command line."""
+    from .. import __version__
+
+    parser = argparse.ArgumentParser(
+        prog=PROG, description=DESCRIPTION, epilog=EPILOG, formatter_class=_formatter, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"jupyter_hyperpod {__version__}")
+    _add_store(parser, None)
+    verbs = _Verbs(parser)
+    _add_job_verbs(verbs)
+    _add_control_verbs(verbs)
+    _add_cluster_verbs(verbs)
+    return parser
+
+
+def _add_job_verbs(verbs: _Verbs) -> None:
+    submit = verbs.add("submit", "run a Python file or the code cells of a notebook as a job", query=False)
+    submit.add_argument("file", metavar="FILE", help="a .py file, or an .ipynb notebook whose code cells are joined")
+    add_submit_options(submit)
+    submit.add_argument("--follow", action="store_true", help="stay and show the output; Ctrl-C leaves the job running")
+
+    verbs.add("list", "list the jobs, newest first")
+
+    describe = verbs.add("describe", "show everything known about a job")
+    _add_job(describe)
+
+    logs = verbs.add("logs", "print the output of a job's ranks", query=True)
+    _add_job(logs)
+    logs.add_argument("--follow", action="store_true", help="stay until the job ends; Ctrl-C leaves the job running")
+    logs.add_argument("--rank", type=int, metavar="R", help="only this rank")
+
+    events = verbs.add("events", "print what happened to a job, one sentence an event", query=True)
+    _add_job(events)
+    events.add_argument("--follow", action="store_true", help="stay until the job ends; Ctrl-C leaves the job running")
+    events.add_argument("--kind", action="append", metavar="KIND", help="only this kind, for example incident.stage; may be repeated")
+
+    verbs.add("nodes", "list the nodes of the cluster")
+
+
+def _add_control_verbs(verbs: _Verbs) -> None:
+    scale = verbs.add("scale", "ask a running job to grow or shrink, without a restart")
+    _add_job(scale)
+    scale.add_argument("target", type=int, metavar="N", help="nodes to run on, within the job's elastic range")
+
+    stop = verbs.add("stop", "stop a job at its next step boundary")
+    _add_job(stop)
+
+    fault = verbs.add("fault", "break something on purpose and watch the job recover")
+    fault.add_argument("kind", choices=FAULTS, metavar="KIND", help=f"one of: {', '.join(FAULTS)}")
+    fault.add_argument("--job", required=True, metavar="JOB", help="the job to break")
+    target = fault.add_mutually_exclusive_group(required=True)
+    target.add_argument("--rank", type=int, metavar="R", help="the process of this rank")
+    target.add_argument("--node", metavar="NODE", help="every process of this node, for example node-2")
+    fault.add_argument("--after-step", type=int, metavar="S", help="wait until the job has committed step S")
+
+
+def _add_cluster_verbs(verbs: _Verbs) -> None:
+    cluster = verbs.add("cluster", "start, show or stop the local cluster")
+    cluster.add_argument("action", choices=("start", "status", "stop"), metavar="ACTION", help="start, status or stop")
+    cluster.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
+    cluster.add_argument("--spares", type=int, metavar="K", help="start: warm nodes kept ready beside them (default: 1)")
+
+    bench = verbs.add("bench", "measure this machine against the product's bars")
+    bench.add_argument("name", metavar="NAME", help="latency, recovery, …; an unknown name lists them all")
+    bench.add_argument("--runs", type=int, metavar="N", help="repetitions (default: the benchmark's own)")
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="a job's id, or its name for the newest job of that name")

@@ -1,0 +1,67 @@
+"""Colour on a terminal, plain text everywhere else; and one line at the bottom that can be rewritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from typing import Any, TextIO
+
+from ..control.report import width
+
+_CODES = {"good": "32", "warn": "33", "bad": "31", "info": "36", "quiet": "2", "title": "1"}
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Colour only on a terminal that can, and never where NO_COLOR is set (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class Terminal:
+    """Standard output and error with the habits of a good citizen."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.out = out or sys.stdout
+        self.err = err or sys.stderr
+        self._colour = wants_colour(self.out)
+        self._live = self.err.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = False
+
+    def paint(self, text: str, tone: str) -> str:
+        """Return `text` in the colour of `tone`."""
+        code = _CODES.get(tone)
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
+
+    def line(self, text: str = "") -> None:
+        """Print a line on standard output, above the status line."""
+        self.clear()
+        print(text, file=self.out, flush=True)
+
+    def note(self, text: str) -> None:
+        """Print a line on standard error, above the status line."""
+        self.clear()
+        print(text, file=self.err, flush=True)
+
+    def json(self, value: Any, indent: int | None = 2) -> None:
+        """Print `value` as JSON: one document, or one line where `indent` is None."""
+        self.clear()
+        print(json.dumps(value, indent=indent, allow_nan=False), file=self.out, flush=True)
+
+    def status(self, text: str) -> None:
+        """Rewrite the status line; shown on a terminal only."""
+        if not self._live:
+            return
+        columns = shutil.get_terminal_size().columns - 1
+        while width(text) > columns:
+            text = text[:-1]
+        self.err.write(f"\r\x1b[2K\x1b[2m{text}\x1b[0m" if wants_colour(self.err) else f"\r\x1b[2K{text}")
+        self.err.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        """Remove the status line."""
+        if self._shown:
+            self.err.write("\r\x1b[2K")
+            self.err.flush()
+            self._shown = False

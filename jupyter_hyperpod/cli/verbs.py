@@ -1,0 +1,270 @@
+"""What each verb does. A verb returns its exit status; errors are raised and reported by `main`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..control import cluster, jobs, lookup, report, watch
+from ..control.request import job_name, spec_fields
+from ..control.source import read_file
+from ..core.errors import HyperpodError, SpecError
+from ..core.events import TERMINAL_STATES, Event, to_json
+from ..core.views import View
+from ..storage.store import Store
+from .terminal import Terminal
+
+SUMMARY_LEAVES_OUT = frozenset({"history", "history_stride", "output", "decisions", "seen"})
+Verb = Callable[[argparse.Namespace, Store, Terminal], int]
+
+
+def run(options: argparse.Namespace, terminal: Terminal) -> int:
+    """Run the verb that `options` name and return the exit status."""
+    return VERBS[options.verb](options, Store(options.store), terminal)
+
+
+def _submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    path = Path(options.file)
+    fields = spec_fields(options, job_name(path.name))
+    source = read_file(path)
+    fields["filename"] = str(path.absolute())
+    if options.dry_run:
+        shown = {name: str(value) if name == "elastic" else value for name, value in fields.items()}
+        if options.json:
+            terminal.json({"dry_run": True, "spec": shown})
+        else:
+            terminal.line(f"would submit {path.name} ({len(source.splitlines())} lines):")
+            for name, value in shown.items():
+                terminal.line(f"  {terminal.paint(f'{name:<14}', 'quiet')}{value}")
+        return 0
+    job_id = jobs.submit(store, source, fields)
+    if options.json:
+        terminal.json({"id": job_id}, None if options.follow else 2)
+    elif not options.follow:
+        terminal.line(job_id)
+        terminal.note(f"follow it with: jupyter hyperpod logs {job_id} --follow")
+    return _follow_to_end(store, job_id, options, terminal) if options.follow else 0
+
+
+def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, terminal: Terminal) -> int:
+    follower = watch.Watch(store, job_id)
+    if _show_output(follower, options, terminal, follow=True):
+        return 0
+    view = follower.view
+    if view["error"] and not options.json:
+        terminal.note("\n".join(report.traceback_lines(view["error"])))
+    terminal.note(report.progress_line(view))
+    return 0 if view["state"] == "succeeded" else 1
+
+
+def _list(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    views = jobs.list_jobs(store)
+    if options.json:
+        terminal.json([_summary(view) for view in views])
+    else:
+        terminal.line(report.jobs_table(views).render(terminal.paint))
+    return 0
+
+
+def _summary(view: View) -> View:
+    return {name: value for name, value in view.items() if name not in SUMMARY_LEAVES_OUT}
+
+
+def _describe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    view = jobs.job_view(store, lookup.job_id(store, options.job))
+    if options.json:
+        terminal.json(view)
+    else:
+        terminal.line(report.describe_lines(view, terminal.paint))
+    return 0
+
+
+def _logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    follower = watch.Watch(store, lookup.job_id(store, options.job))
+    _show_output(follower, options, terminal, follow=options.follow)
+    return 0
+
+
+def _show_output(follower: watch.Watch, options: argparse.Namespace, terminal: Terminal, *, follow: bool) -> bool:
+    """Print a job's output; returns True when the person pressed Ctrl-C."""
+    lines: watch.OutputLines | None = None
+    rank = getattr(options, "rank", None)
+    notice = ""
+    try:
+        for events in follower.batches() if follow else [follower.poll()]:
+            lines = lines or watch.OutputLines(watch.has_several_ranks(follower.view), rank)
+            for event in events:
+                if event.kind == "output.written":
+                    _print_output(event, lines, options.json, terminal)
+            if follow:
+                terminal.status(report.progress_line(follower.view))
+                notice = _say_notice(follower, notice, terminal)
+        if lines and not options.json:
+            for stream, line in lines.finish():
+                _print_line(stream, line, terminal)
+    except KeyboardInterrupt:
+        _say_detached(follower.job_id, terminal)
+        return True
+    terminal.clear()
+    return False
+
+
+def _print_output(event: Event, lines: watch.OutputLines, as_json: bool, terminal: Terminal) -> None:
+    if as_json:
+        if lines.rank is None or event.data["rank"] == lines.rank:
+            terminal.json(to_json(event), None)
+        return
+    for stream, line in lines.feed(event):
+        _print_line(stream, line, terminal)
+
+
+def _print_line(stream: str, line: str, terminal: Terminal) -> None:
+    terminal.note(line) if stream == "stderr" else terminal.line(line)
+
+
+def _say_notice(follower: watch.Watch, said: str, terminal: Terminal) -> str:
+    if follower.notice and not said:
+        terminal.note(f"warning: {follower.notice}; `jupyter hyperpod cluster start` brings it back")
+    return follower.notice
+
+
+def _say_detached(job_id: str, terminal: Terminal) -> None:
+    terminal.note(f"detached; {job_id} goes on. Follow it again with: jupyter hyperpod logs {job_id} --follow")
+
+
+def _events(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    follower = watch.Watch(store, lookup.job_id(store, options.job))
+    kinds = set(options.kind or ())
+    first_s: float | None = None
+    try:
+        for events in follower.batches() if options.follow else [follower.poll()]:
+            for event in events:
+                first_s = event.time_s if first_s is None else first_s
+                if not kinds or event.kind in kinds:
+                    _print_event(event, first_s, options.json, terminal)
+    except KeyboardInterrupt:
+        terminal.note(f"detached; {follower.job_id} goes on")
+    return 0
+
+
+def _print_event(event: Event, first_s: float, as_json: bool, terminal: Terminal) -> None:
+    if as_json:
+        terminal.json(to_json(event), None)
+        return
+    tone = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad", "warning.raised": "warn"}.get(event.kind, "")
+    at = terminal.paint(f"{event.time_s - first_s:9.3f} s  {event.kind:<17}", "quiet")
+    sentence = report.event_sentence(event)
+    terminal.line(f"{at} {terminal.paint(sentence, tone) if tone else sentence}")
+
+
+def _nodes(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    view = cluster.status(store)
+    if options.json:
+        terminal.json(view)
+    else:
+        terminal.line(report.nodes_table(view).render(terminal.paint))
+    return 0
+
+
+def _scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    job_id = lookup.job_id(store, options.job)
+    jobs.scale(store, job_id, options.target)
+    return _asked(options, terminal, job_id, f"asked {job_id} to run on {options.target} nodes", target=options.target)
+
+
+def _stop(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    job_id = lookup.job_id(store, options.job)
+    if jobs.job_view(store, job_id)["state"] in TERMINAL_STATES:
+        return _asked(options, terminal, job_id, f"{job_id} has already ended")
+    jobs.stop(store, job_id, reason="stopped from the command line")
+    return _asked(options, terminal, job_id, f"asked {job_id} to stop")
+
+
+def _fault(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    job_id = lookup.job_id(store, options.job)
+    if options.after_step is not None:
+        watch.wait_for_step(store, job_id, options.after_step)
+    jobs.fault(store, job_id, options.kind, rank=options.rank, node=options.node)
+    where = options.node or f"rank {options.rank}"
+    return _asked(
+        options, terminal, job_id, f"asked for {options.kind} of {where}", fault=options.kind, rank=options.rank, node=options.node
+    )
+
+
+def _asked(options: argparse.Namespace, terminal: Terminal, job_id: str, sentence: str, **details: Any) -> int:
+    if options.json:
+        terminal.json({"id": job_id, "command": options.verb, **details})
+    else:
+        terminal.line(sentence)
+    return 0
+
+
+def _cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    if options.action != "start" and (options.nodes is not None or options.spares is not None):
+        raise SpecError(f"--nodes and --spares belong to `cluster start`, not to `cluster {options.action}`")
+    if options.action == "start":
+        cluster.ensure_started(store, nodes=options.nodes, spares=options.spares)
+        terminal.status("waiting for the nodes to warm up")
+        cluster.wait_ready(store)
+    elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
+        cluster.stop(store)
+    view = cluster.status(store)
+    if options.json:
+        terminal.json(view)
+        return 0
+    terminal.line(report.cluster_line(view))
+    if options.action != "stop" and view["nodes"]:
+        terminal.line(report.nodes_table(view).render(terminal.paint))
+    return 0
+
+
+def _bench(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    try:
+        from .. import bench
+    except ImportError as error:
+        raise HyperpodError(f"the benchmarks need a package that is not installed: {error}") from error
+    if options.store is not None:
+        os.environ["JUPYTER_HYPERPOD_STORE"] = str(store.root)
+    result = bench.run(options.name, **({} if options.runs is None else {"runs": options.runs}))
+    if options.json:
+        terminal.json(result)
+    else:
+        _print_bench(result, terminal)
+    return 0 if all(bar["ok"] for bar in result["bars"]) else 1
+
+
+def _print_bench(result: dict[str, Any], terminal: Terminal) -> None:
+    cell = report.Cell
+    rows = [
+        [cell(row["arm"]), cell(row["case"]), cell(row["metric"])]
+        + [cell(_figure(row[name])) for name in ("median", "min", "max")]
+        + [cell(row["unit"]), cell(str(row["n"]))]
+        for row in result["rows"]
+    ]
+    headers = ("ARM", "CASE", "METRIC", ">MEDIAN", ">MIN", ">MAX", "UNIT", ">N")
+    terminal.line(report.Table(headers, rows, "no measurements").render(terminal.paint))
+    for bar in result["bars"]:
+        verdict = terminal.paint("ok", "good") if bar["ok"] else terminal.paint("missed", "bad")
+        terminal.line(f"{bar['name']}: {_figure(bar['value'])}, limit {_figure(bar['limit'])}: {verdict}")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+VERBS: dict[str, Verb] = {
+    "submit": _submit,
+    "list": _list,
+    "describe": _describe,
+    "logs": _logs,
+    "events": _events,
+    "nodes": _nodes,
+    "scale": _scale,
+    "stop": _stop,
+    "fault": _fault,
+    "cluster": _cluster,
+    "bench": _bench,
+}

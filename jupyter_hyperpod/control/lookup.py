@@ -1,0 +1,27 @@
+"""From what a person types to the job that is meant."""
+
+from __future__ import annotations
+
+from ..core.errors import NotFound, SpecError
+from ..core.spec import validate_job_id, validate_name
+from ..storage.store import Store
+from .request import near_matches
+
+
+def job_id(store: Store, text: str) -> str:
+    """Return the id of the job `text` names: an id, or a name, which means its newest job.
+
+    Raises SpecError for text that can be neither, NotFound where no such job exists.
+    """
+    ids = store.job_ids()
+    if text in ids:
+        return text
+    try:
+        validate_name(text, "job")
+    except SpecError:
+        return store.job(validate_job_id(text)).id
+    for candidate in ids:
+        if candidate.rpartition("-")[0] == text:
+            return candidate
+    known = [*ids, *{candidate.rpartition("-")[0] for candidate in ids}]
+    raise NotFound(f"no job {text!r}{near_matches(text, known)}; `jupyter hyperpod list` shows the jobs in {store.jobs}")

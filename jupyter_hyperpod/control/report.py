@@ -1,0 +1,318 @@
+"""Views and events as plain text: tables and sentences shared by the CLI and the magics. Pure; decides nothing."""
+
+from __future__ import annotations
+
+import html
+import time
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..core.events import TERMINAL_STATES, Event
+from ..core.units import format_bytes, format_duration
+
+View = Mapping[str, Any]
+Paint = Callable[[str, str], str]
+TONES = {
+    "succeeded": "good", "running": "good", "idle": "good", "recovering": "warn", "pending": "warn", "starting": "warn",
+    "busy": "info", "failed": "bad", "lost": "bad", "stopped": "quiet",
+}  # fmt: skip
+
+
+class Cell(NamedTuple):
+    """One cell of a table: its text and the tone (good, warn, bad, info, quiet) it is painted in."""
+
+    text: str
+    tone: str = ""
+
+
+def unpainted(text: str, tone: str) -> str:
+    """Return `text` as it is: the paint of a pipe."""
+    return text
+
+
+def clean(text: str) -> str:
+    """Replace control characters, so that no journal can steer a terminal; newline and tab become a space."""
+    return "".join(
+        " " if c in "\n\t" else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cf") else c for c in text
+    )
+
+
+def width(text: str) -> int:
+    """Return the columns `text` takes in a terminal."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text. Headers that begin with '>' are of columns aligned to the right."""
+
+    headers: tuple[str, ...]
+    rows: list[list[Cell]]
+    empty: str = "nothing to show"
+
+    def render(self, paint: Paint = unpainted) -> str:
+        """Return the table as lines, painted by `paint(text, tone)`."""
+        if not self.rows:
+            return paint(self.empty, "quiet")
+        names = [header.lstrip(">") for header in self.headers]
+        widths = [
+            max(width(name), *(width(clean(row[at].text)) for row in self.rows)) for at, name in enumerate(names)
+        ]
+        lines = [self._line([Cell(name, "quiet") for name in names], widths, paint)]
+        lines += [self._line(row, widths, paint) for row in self.rows]
+        return "\n".join(lines)
+
+    def _line(self, cells: Sequence[Cell], widths: Sequence[int], paint: Paint) -> str:
+        parts = []
+        for at, cell in enumerate(cells):
+            text = clean(cell.text)
+            pad = " " * (widths[at] - width(text))
+            painted = paint(text, cell.tone) if cell.tone else text
+            last = at == len(cells) - 1
+            parts.append(pad + painted if self.headers[at].startswith(">") else painted + ("" if last else pad))
+        return "  ".join(parts).rstrip()
+
+    def html(self) -> str:
+        """Return the table as static HTML that takes its colours from the page."""
+        if not self.rows:
+            return f"<em>{html.escape(self.empty)}</em>"
+        head = "".join(f"<th>{html.escape(header.lstrip('>'))}</th>" for header in self.headers)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(clean(cell.text))}</td>" for cell in row) + "</tr>" for row in self.rows
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def state_cell(state: str) -> Cell:
+    """Return a state in its tone."""
+    return Cell(state, TONES.get(state, ""))
+
+
+def ago(time_s: float | None, now_s: float) -> str:
+    """Return ``12 s ago`` style text; '-' where unknown."""
+    return "-" if time_s is None else f"{format_duration(max(0.0, round(now_s - time_s)))} ago"
+
+
+def throughput(view: View) -> float | None:
+    """Return samples a second of the newest step, None where unknown."""
+    session, step_time_s = view["session"], view["step_time_s"]
+    return session["global_batch"] / step_time_s if session and step_time_s else None
+
+
+def steps(view: View) -> str:
+    """Return ``12/20``, ``12`` where the total is unknown, '-' before the first session."""
+    total = (view["session"] or {}).get("total_steps")
+    return f"{view['step']}/{total}" if total else str(view["step"]) if view["session"] else "-"
+
+
+def loss_text(view: View) -> str:
+    """Return the newest loss with four significant digits."""
+    return "-" if view["loss"] is None else f"{view['loss']:.4g}"
+
+
+def progress_line(view: View) -> str:
+    """Return the one line that says how a job is doing: step, loss, throughput, nodes, incidents."""
+    parts = [f"{view['name'] or view['id']}", view["state"]]
+    if view["session"]:
+        parts += [f"step {steps(view)}", f"loss {loss_text(view)}"]
+        if (rate := throughput(view)) is not None:
+            parts.append(f"{rate:.3g} samples/s")
+    if view["state"] not in TERMINAL_STATES and view["world_size"]:
+        parts.append(_nodes(view["world_size"]) + (f" of {view['target']}" if view["target"] != view["world_size"] else ""))
+    if view["incidents"]:
+        count = len(view["incidents"])
+        parts.append(f"{count} incident{'s' * (count > 1)}")
+    if view["reason"] and view["state"] in ("pending", "failed", "stopped", "recovering"):
+        parts.append(view["reason"])
+    return clean(" · ".join(parts))
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"
+
+
+def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
+    """Return the table of jobs, in the order given."""
+    now_s = time.time() if now_s is None else now_s
+    rows = []
+    for view in views:
+        ended_s = view["ended_s"] or now_s
+        ran = "-" if view["started_s"] is None else format_duration(max(0.0, ended_s - view["started_s"]))
+        wanted = f"{view['minimum']}:{view['maximum']}" if view["minimum"] != view["maximum"] else ""
+        size = view["world_size"] if view["state"] not in TERMINAL_STATES and view["world_size"] else view["nodes_wanted"]
+        rows.append(
+            [
+                Cell(view["id"]),
+                state_cell(view["state"]),
+                Cell(f"{size}" + (f" ({wanted})" if wanted else "")),
+                Cell(steps(view)),
+                Cell(loss_text(view)),
+                Cell(str(len(view["incidents"])), "warn" if view["incidents"] else "quiet"),
+                Cell(ran),
+                Cell(ago(view["submitted_s"], now_s), "quiet"),
+            ]
+        )
+    headers = ("ID", "STATE", ">NODES", ">STEP", ">LOSS", ">INCIDENTS", ">RAN", "SUBMITTED")
+    return Table(headers, rows, "no jobs yet; `jupyter hyperpod submit FILE` or a %%hyperpod cell starts one")
+
+
+def nodes_table(cluster: View, now_s: float | None = None) -> Table:
+    """Return the table of a cluster's nodes."""
+    now_s = time.time() if now_s is None else now_s
+    rows = [
+        [
+            Cell(node["node"]),
+            state_cell(node["state"]),
+            Cell("spare" if node["spare"] else "worker", "quiet"),
+            Cell(f"{node['used']}/{node['slots']}"),
+            Cell(", ".join(node["jobs"]) or "-"),
+            Cell(str(node["pid"] or "-"), "quiet"),
+            Cell(str(max(0, (node["incarnation"] or 1) - 1)), "warn" if (node["incarnation"] or 1) > 1 else "quiet"),
+            Cell(ago(node["since_s"], now_s), "quiet"),
+            Cell(node["reason"]),
+        ]
+        for node in cluster["nodes"]
+    ]
+    headers = ("NODE", "STATE", "ROLE", ">SLOTS", "JOBS", ">PID", ">REPLACED", "SINCE", "REASON")
+    return Table(headers, rows, "no nodes; `jupyter hyperpod cluster start` starts them")
+
+
+def cluster_line(cluster: View) -> str:
+    """Return one line about the cluster."""
+    working = [node for node in cluster["nodes"] if node["state"] in ("idle", "busy")]
+    busy = sum(node["state"] == "busy" for node in working)
+    text = f"cluster {cluster['state']}"
+    if cluster["nodes"]:
+        text += f" · {_nodes(len(working))} up, {busy} busy"
+    if cluster["pid"] and cluster["state"] != "stopped":
+        text += f" · supervisor pid {cluster['pid']}"
+    return clean(text + (f" · {cluster['reason']}" if cluster["reason"] else ""))
+
+
+def describe_lines(view: View, paint: Paint = unpainted, now_s: float | None = None) -> str:
+    """Return everything worth knowing about one job, in paragraphs."""
+    now_s = time.time() if now_s is None else now_s
+    lines = [f"{paint(view['id'], 'title')}  {paint(view['state'], TONES.get(view['state'], ''))}"]
+    lines += [f"  {paint(f'{label:<12}', 'quiet')}{clean(text)}" for label, text in _facts(view, now_s) if text]
+    for title, block in (("members", _members(view)), ("incidents", incidents_table(view))):
+        if block.rows:
+            lines += ["", paint(title, "title"), *("  " + line for line in block.render(paint).splitlines())]
+    if view["decisions"]:
+        lines += ["", paint("newest decisions", "title")]
+        lines += [f"  {paint(d['policy'], 'quiet')}  {clean(d['reason'])}" for d in view["decisions"][-5:]]
+    lines += [paint(f"warning: {clean(warning['text'])}", "warn") for warning in view["warnings"][-5:]]
+    if view["error"]:
+        lines += ["", paint("error", "bad"), *traceback_lines(view["error"])]
+    return "\n".join(lines)
+
+
+def traceback_lines(error: View) -> list[str]:
+    """Return the lines of a user's error, control characters replaced; never empty."""
+    lines = [clean(line.expandtabs(4)) for text in error["traceback"] for line in str(text).splitlines()]
+    return lines or [clean(f"{error['type']}: {error['message']}")]
+
+
+def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
+    session = view["session"] or {}
+    rate = throughput(view)
+    ended_s = view["ended_s"] or now_s
+    return [
+        ("reason", view["reason"]),
+        ("nodes", f"{view['world_size']} now, {view['target']} wanted, {view['minimum']} to {view['maximum']} allowed"),
+        ("backend", f"{view['backend']}, priority {view['priority']}, {view['spares_wanted']} spare"),
+        ("submitted", ago(view["submitted_s"], now_s)),
+        ("ran", "" if view["started_s"] is None else format_duration(max(0.0, ended_s - view["started_s"]))),
+        ("step", steps(view) if session else ""),
+        ("loss", loss_text(view) if session else ""),
+        ("throughput", f"{rate:.3g} samples/s" if rate else ""),
+        ("batch", f"{session['global_batch']} in {session['micro_batches']} micro-batches" if session else ""),
+        ("state", f"{session['parameters']:,} parameters, {format_bytes(session['state_bytes'])}" if session else ""),
+        ("samples", f"{view['samples']:,}, {view['redone']} micro-batches computed again" if session else ""),
+        ("generation", str(view["generation"] or "")),
+        ("digest", str(view["digest"] or "")),
+        ("notebook", view["origin"].get("notebook", "")),
+    ]
+
+
+def _members(view: View) -> Table:
+    rows = [
+        [Cell(str(member.get("rank", at))), Cell(str(member.get("node", ""))), Cell(str(member.get("pid", "-")), "quiet")]
+        for at, member in enumerate(view["members"])
+        if view["state"] not in TERMINAL_STATES
+    ]
+    return Table((">RANK", "NODE", ">PID"), rows)
+
+
+def incident_duration(incident: View) -> str:
+    """Return how long the job was held up, '-' while it still is."""
+    if incident["resumed_s"] is None:
+        return "-"
+    return format_duration(incident["resumed_s"] - incident["started_s"])
+
+
+def incidents_table(view: View) -> Table:
+    """Return the table of a job's incidents with the time of every stage since detection."""
+    rows = []
+    for incident in view["incidents"]:
+        stages = ", ".join(
+            f"{stage['stage']} +{format_duration(max(0.0, stage['time_s'] - incident['started_s']))}"
+            for stage in incident["stages"]
+        )
+        rank = "-" if incident["rank"] is None else str(incident["rank"])
+        rung = "-" if incident["rung"] is None else str(incident["rung"])
+        rows.append(
+            [Cell(incident["node"] or "-"), Cell(rank), Cell(incident["cause"], "warn"), Cell(rung)]
+            + [Cell(incident_duration(incident)), Cell(stages, "quiet")]
+        )
+    return Table(("NODE", ">RANK", "CAUSE", ">RUNG", ">RESUMED IN", "STAGES"), rows, "no incidents")
+
+
+def event_sentence(event: Event) -> str:
+    """Return an event as one line of prose; sentences written by policies and agents are shown verbatim."""
+    data = event.data
+    try:
+        writer = _SENTENCES.get(event.kind)
+        return clean(writer(data)) if writer else clean(f"{data}")
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return clean(f"{dict(data)}")
+
+
+def _session_sentence(data: Mapping[str, Any]) -> str:
+    return (
+        f"session of {data['total_steps']} steps, global batch {data['global_batch']}, "
+        f"{data['parameters']:,} parameters, {format_bytes(data['state_bytes'])} of state"
+    )
+
+
+def _step_sentence(data: Mapping[str, Any]) -> str:
+    again = f", {data['redone']} micro-batches computed again" if data["redone"] else ""
+    loss = "-" if data["loss"] is None else f"{data['loss']:.4g}"
+    return f"step {data['step']} loss {loss} in {format_duration(data['step_time_s'])} on {_nodes(data['world_size'])}{again}"
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items())
+
+
+_SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "job.submitted": lambda d: f"submitted as {d['id']}, {_nodes(d['spec']['nodes'])} asked for",
+    "job.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+    "member.joined": lambda d: f"{d['member']} on {d['node']} joined (pid {d['pid']})",
+    "member.lost": lambda d: f"{d['member']} on {d['node']} lost: {d['cause']}" + (f", {d['detail']}" if d["detail"] else ""),
+    "generation.formed": lambda d: f"generation {d['generation']}: {_nodes(len(d['members']))}, {len(d['spares'])} spare; {d['reason']}",
+    "session.opened": _session_sentence,
+    "incident.stage": lambda d: f"{d['stage']}: {d['text']}",
+    "decision.made": lambda d: f"{d['policy']}: {d['reason']}",
+    "fault.injected": lambda d: f"{d['fault']} injected into {d['node'] or d['member'] or 'rank ' + str(d['rank'])}",
+    "command.done": lambda d: f"{d['kind']} {'done' if d['ok'] else 'refused'}" + (f": {d['reason']}" if d["reason"] else ""),
+    "session.closed": lambda d: f"session closed after step {d['step']}, state {str(d['digest'])[:16]}…",
+    "step.committed": _step_sentence,
+    "metric.logged": lambda d: f"step {d['step']}: {_values(d['values'])}",
+    "output.written": lambda d: f"{'rank ' + str(d['rank']) if d['rank'] is not None else d['node']}: {d['text'].rstrip()}",
+    "user.error": lambda d: f"{d['type']}: {d['message']}",
+    "warning.raised": lambda d: str(d["text"]),
+    "cluster.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+    "node.state": lambda d: f"{d['node']} {d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+}

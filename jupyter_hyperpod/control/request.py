@@ -1,0 +1,132 @@
+"""The options of a submission, declared once: `jupyter hyperpod submit` and `%%hyperpod` read the same table."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
+
+from ..core.errors import SpecError
+from ..core.spec import BACKENDS, ElasticRange, JobSpec
+
+
+def _env_pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value
+
+
+def _elastic(text: str) -> ElasticRange:
+    try:
+        return ElasticRange.parse(text)
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a submission; `field` is the JobSpec field it sets, or its own name where it sets none."""
+
+    flag: str
+    field: str
+    help: str
+    metavar: str | None = None
+    parse: Callable[[str], Any] = str
+    switch: bool = False
+    repeat: bool = False
+    choices: tuple[str, ...] | None = None
+
+
+SUBMIT_OPTIONS = (
+    Option("--nodes", "nodes", "nodes to run on (default: 1, or MAX of --elastic)", "N", int),
+    Option("--elastic", "elastic", "fewest and most nodes; the job follows capacity without a restart", "MIN:MAX", _elastic),
+    Option("--name", "name", "name of the job (default: that of the notebook or file)", "NAME"),
+    Option("--env", "env", "environment variable of every rank; may be repeated", "NAME=VALUE", _env_pair, repeat=True),
+    Option("--backend", "backend", "where it runs (default: local)", choices=BACKENDS),
+    Option("--priority", "priority", "-1000 (lowest) to 1000 (highest); a higher job shrinks lower ones (default: 0)", "P", int),
+    Option("--spares", "spares", "warm nodes kept ready to replace a lost one (default: 1)", "K", int),
+    Option("--seed", "seed", "seed of the session where the code names none (default: 0)", "S", int),
+    Option("--threads", "threads", "CPU threads of every rank (default: 1)", "T", int),
+    Option("--hang-timeout", "hang_timeout_s", "seconds without progress until a rank counts as hung (default: 3)", "S", float),
+    Option("--dry-run", "dry_run", "check everything, show what would be submitted, submit nothing", switch=True),
+)
+_SPEC_FIELDS = frozenset(field.name for field in fields(JobSpec))
+
+
+class HelpShown(Exception):
+    """The parser has printed its help; there is nothing left to do."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises SpecError for bad use and never leaves the interpreter."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Raise instead of leaving: HelpShown after help, SpecError after anything else."""
+        if status == 0:
+            raise HelpShown
+        raise SpecError((message or f"{self.prog}: exit status {status}").strip())
+
+    def error(self, message: str) -> NoReturn:
+        """Raise SpecError with the nearest option that exists."""
+        raise SpecError(f"{self.prog}: {message}{self._suggestion(message)}; --help shows the options")
+
+    def _suggestion(self, message: str) -> str:
+        if not message.startswith("unrecognized arguments: "):
+            return ""
+        wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
+        near = difflib.get_close_matches(wrong, list(self._option_string_actions), 1)
+        return f" (did you mean {near[0]}?)" if near else ""
+
+
+def add_submit_options(parser: argparse.ArgumentParser) -> None:
+    """Add every option of a submission to `parser`; an option not given is None (or False, or empty)."""
+    for option in SUBMIT_OPTIONS:
+        if option.switch:
+            parser.add_argument(option.flag, dest=option.field, action="store_true", help=option.help)
+            continue
+        parser.add_argument(
+            option.flag,
+            dest=option.field,
+            metavar=option.metavar,
+            type=option.parse,
+            action="append" if option.repeat else "store",
+            choices=option.choices,
+            help=option.help,
+        )
+
+
+def job_name(text: str) -> str:
+    """Return a job name made from a notebook's or file's path: ``/a/My run.ipynb`` -> ``My-run``."""
+    stem = os.path.splitext(os.path.basename(text))[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:40].strip("-_") or "cell"
+
+
+def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the JobSpec fields that `options` ask for, validated; `defaults` fill what was not given.
+
+    `name` is the name of a job that got none. With --elastic alone, the job asks for its maximum. Raises SpecError.
+    """
+    chosen: dict[str, Any] = {"name": name, **(defaults or {})}
+    for option in SUBMIT_OPTIONS:
+        value = getattr(options, option.field)
+        if option.field in _SPEC_FIELDS and value is not None:
+            chosen[option.field] = dict(value) if option.repeat else value
+    if options.elastic is not None and options.nodes is None:
+        chosen["nodes"] = options.elastic.maximum
+    JobSpec(cell_digest="0" * 64, **chosen)
+    return chosen
+
+
+def near_matches(word: str, known: Sequence[str]) -> str:
+    """Return ``" (did you mean X?)"`` where something near `word` is known, else nothing."""
+    near = difflib.get_close_matches(word, known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,0 +1,131 @@
+"""From what a person hands in (a cell, a .py file, a notebook) to the plain Python that every rank runs.
+
+Line numbers are kept: what is stripped leaves an empty line behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import SpecError
+from ..core.spec import MAX_CELL_BYTES
+
+_OWN_HEADER = re.compile(r"%%hyperpod(\s|$)")
+_OWN_LOAD = re.compile(r"\s*%(load|reload)_ext\s+jupyter_hyperpod\s*(#.*)?$")
+_MAGIC = re.compile(r"\s*([%!]|[\w.]+\?\??\s*$|\?)")
+_ASSIGNED_MAGIC = re.compile(r"\s*[\w.,\s]+=\s*[%!]\S")
+MAX_NOTEBOOK_BYTES = 512 * 2**20
+
+
+class CellSyntaxError(SpecError):
+    """The source is not Python. ``syntax`` is the SyntaxError, its line counted in the cell or file as the person sees it."""
+
+    def __init__(self, message: str, syntax: SyntaxError) -> None:
+        super().__init__(message)
+        self.syntax = syntax
+
+
+def check_source(source: str, filename: str = "<cell>", what: str = "the cell") -> None:
+    """Raise SpecError where `source` is empty, too large, holds an IPython line or is not Python."""
+    size = len(source) if source.isascii() else len(source.encode(errors="surrogatepass"))
+    if size > MAX_CELL_BYTES:
+        raise SpecError(_too_large(what, size))
+    if not source.strip():
+        raise SpecError(f"{what} is empty; there is nothing to run")
+    try:
+        compile(source, filename, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise _explain(error, source, what) from None
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise SpecError(f"{what} cannot be compiled: {error or type(error).__name__}") from None
+
+
+def _too_large(what: str, size: int) -> str:
+    return (
+        f"{what} is {size / 2**20:.0f} MiB; the limit is {MAX_CELL_BYTES // 2**20} MiB: "
+        "put data in a file on shared storage and read it from there"
+    )
+
+
+def _explain(error: SyntaxError, source: str, what: str) -> SpecError:
+    number = error.lineno or 1
+    lines = source.splitlines()
+    line = lines[number - 1] if number <= len(lines) else ""
+    if _MAGIC.match(line) or _ASSIGNED_MAGIC.match(line):
+        return SpecError(
+            f"line {number} of {what} is for IPython, not Python: {line.strip()[:80]!r}; the nodes run plain Python, "
+            "so move it to a cell of its own or write it in Python"
+        )
+    return CellSyntaxError(f"{what} is not valid Python, line {number}: {error.msg}\n{_caret(error, line)}", error)
+
+
+def _caret(error: SyntaxError, line: str) -> str:
+    stripped = line.lstrip()
+    column = max((error.offset or 1) - 1 - (len(line) - len(stripped)), 0)
+    return f"    {stripped.rstrip()[:200]}\n    {' ' * min(column, 200)}^"
+
+
+def read_file(path: Path) -> str:
+    """Return the Python source in a .py file or in the code cells of a notebook; raises SpecError."""
+    if path.suffix not in (".py", ".ipynb"):
+        raise SpecError(f"{path.name!r} is neither a .py file nor an .ipynb notebook")
+    limit = MAX_CELL_BYTES if path.suffix == ".py" else MAX_NOTEBOOK_BYTES
+    try:
+        size = os.stat(path).st_size
+        if size > limit:
+            raise SpecError(_too_large(path.name, size))
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    if path.suffix == ".ipynb":
+        return notebook_source(text, path.name)
+    check_source(text, str(path), path.name)
+    return text
+
+
+def notebook_source(text: str, name: str) -> str:
+    """Return the code cells of the notebook `text`, joined by an empty line; raises SpecError naming cell and line.
+
+    ``%load_ext jupyter_hyperpod`` and ``%%hyperpod …`` lines are stripped; any other IPython line is refused.
+    """
+    parts = []
+    for number, source in enumerate(_code_cells(text, name), 1):
+        source = strip_own_lines(source)
+        if not source.strip():
+            continue
+        check_source(source, f"<{name}, code cell {number}>", f"code cell {number} of {name}")
+        parts.append(source.rstrip("\n") + "\n")
+    if not parts:
+        raise SpecError(f"{name} has no code to run; expected at least one code cell that is not empty")
+    joined = "\n".join(parts)
+    check_source(joined, name, name)
+    return joined
+
+
+def _code_cells(text: str, name: str) -> list[str]:
+    try:
+        notebook: Any = json.loads(text)
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        language = str(notebook.get("metadata", {}).get("language_info", {}).get("name", "python"))
+        sources = [cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"]) for cell in cells]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SpecError(f"{name} is not a notebook of format 4: {type(error).__name__}: {str(error)[:200]}") from None
+    if language.lower() not in ("python", "ipython"):
+        raise SpecError(f"{name} is written in {language}; only Python notebooks can run on a cluster")
+    return sources
+
+
+def strip_own_lines(source: str) -> str:
+    """Empty the lines that load this extension or mark a cell for the cluster; the others keep their numbers."""
+    lines = source.split("\n")
+    first = next((at for at, line in enumerate(lines) if line.strip()), None)
+    for at, line in enumerate(lines):
+        if _OWN_LOAD.match(line) or (at == first and _OWN_HEADER.match(line)):
+            lines[at] = ""
+    return "\n".join(lines)

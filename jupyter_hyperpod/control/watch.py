@@ -1,0 +1,143 @@
+"""Following one job to its end: batches of events, the view they make, and what silence means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.errors import ClusterError, Conflict
+from ..core.events import TERMINAL_STATES, Event
+from ..core.views import View, apply, new_job_view
+from ..storage.journal import follow_events
+from ..storage.store import Store
+from . import cluster
+
+TICK_S = 0.25
+DRAIN_QUIET_S = 0.1
+DRAIN_S = 2.0
+SILENCE_CHECK_S = 2.0
+SILENCE_NOTICE_S = 5.0
+
+
+@dataclass
+class Watch:
+    """Follows a job from its first event; ``view`` is always the fold of what was yielded.
+
+    ``lost_after_s``: seconds without news and without a supervisor until `batches` raises ClusterError.
+    ``notice`` holds a sentence while the supervisor does not answer, else "".
+    """
+
+    store: Store
+    job_id: str
+    lost_after_s: float = 60.0
+    view: View = field(init=False)
+    notice: str = ""
+    _down_since_s: float | None = None
+    _checked_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.view = new_job_view(self.job_id)
+        self._follower = follow_events(self.store.job(self.job_id).events)
+
+    def batches(self) -> Iterator[list[Event]]:
+        """Yield what is new at least every `TICK_S` (maybe nothing), until the job has ended and its output is read.
+
+        Raises ClusterError when nothing was heard from the job and no supervisor answered for `lost_after_s`.
+        """
+        heard_s = time.monotonic()
+        while self.view["state"] not in TERMINAL_STATES:
+            events = self._take(TICK_S)
+            if events:
+                heard_s, self._down_since_s, self.notice = time.monotonic(), None, ""
+            else:
+                self._judge_silence(heard_s)
+            yield events
+        yield from self._drain()
+
+    def poll(self) -> list[Event]:
+        """Return what is new now, without waiting."""
+        return self._take(0.0)
+
+    def _take(self, timeout_s: float) -> list[Event]:
+        events: list[Event] = self._follower.wait(timeout_s) if timeout_s else self._follower.poll()
+        for event in events:
+            apply(self.view, event)
+        return events
+
+    def _drain(self) -> Iterator[list[Event]]:
+        """Agents may write the last output just after the coordinator wrote the end."""
+        deadline_s = time.monotonic() + DRAIN_S
+        while time.monotonic() < deadline_s and (events := self._take(DRAIN_QUIET_S)):
+            yield events
+
+    def _judge_silence(self, heard_s: float) -> None:
+        now_s = time.monotonic()
+        if now_s - heard_s < SILENCE_CHECK_S or now_s - self._checked_s < SILENCE_CHECK_S:
+            return
+        self._checked_s = now_s
+        if cluster.connectable(self.store):
+            self._down_since_s, self.notice = None, ""
+            return
+        self._down_since_s = self._down_since_s or now_s
+        down_s = now_s - self._down_since_s
+        if down_s >= self.lost_after_s:
+            raise ClusterError(
+                f"no news from {self.job_id} and no supervisor for {down_s:.0f} s; its journal is kept. "
+                f"`jupyter hyperpod cluster start` brings the cluster back, then attach to {self.job_id} again"
+            )
+        if down_s >= SILENCE_NOTICE_S:
+            self.notice = f"the cluster's supervisor has not answered for {down_s:.0f} s"
+
+
+def wait_for_step(store: Store, job_id: str, step: int) -> View:
+    """Wait until the job has committed `step`; raises Conflict where it ends before."""
+    watch = Watch(store, job_id)
+    for _ in watch.batches():
+        if watch.view["step"] >= step:
+            return watch.view
+    raise Conflict(f"{job_id} {watch.view['state']} at step {watch.view['step']}, before step {step}")
+
+
+@dataclass
+class OutputLines:
+    """Turns `output.written` events into whole lines with a ``[rank 2]`` prefix where there are several ranks."""
+
+    prefixed: bool
+    rank: int | None = None
+    _open: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+
+    def feed(self, event: Event) -> Iterator[tuple[str, str]]:
+        """Yield ``(stream, line)`` for every line that `event` completes; lines end without a newline."""
+        data = event.data
+        if self.rank is not None and data["rank"] != self.rank:
+            return
+        key = (str(data["member"]), str(data["stream"]))
+        prefix, text = self._open.pop(key, (self._prefix(data), ""))
+        *lines, rest = (text + data["text"]).split("\n")
+        for line in lines:
+            yield key[1], prefix + _overwritten(line)
+        if rest:
+            self._open[key] = (prefix, rest)
+
+    def finish(self) -> Iterator[tuple[str, str]]:
+        """Yield the lines that never got their newline."""
+        for (_, stream), (prefix, text) in self._open.items():
+            yield stream, prefix + _overwritten(text)
+        self._open.clear()
+
+    def _prefix(self, data: Any) -> str:
+        if not self.prefixed:
+            return ""
+        return f"[rank {data['rank']}] " if data["rank"] is not None else f"[{data['node']}] "
+
+
+def _overwritten(line: str) -> str:
+    """Of a line rewritten with carriage returns (a progress bar), return what was last on the screen."""
+    return line.rstrip("\r").rpartition("\r")[2]
+
+
+def has_several_ranks(view: View) -> bool:
+    """Tell whether a job's output needs a rank in front of every line."""
+    return bool(max(view["maximum"], view["world_size"], view["nodes_wanted"]) > 1)
