@@ -116,6 +116,8 @@ class JobSpec:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> JobSpec:
         """Build from `to_json`; unknown keys of a newer version are ignored. Raises SpecError."""
+        if not isinstance(record, Mapping):
+            raise SpecError(f"job specification is a {type(record).__name__}, expected an object")
         known = {f.name for f in fields(cls)}
         values = {key: value for key, value in record.items() if key in known}
         try:
@@ -166,9 +168,14 @@ def validate_name(name: str, what: str) -> str:
     return name
 
 
+def is_job_id(text: str) -> bool:
+    """Return whether `text` has the form of a job id."""
+    return _JOB_ID.fullmatch(text) is not None
+
+
 def validate_job_id(job_id: str) -> str:
     """Return `job_id` if it has the form NAME-xxxxxxxx; raises SpecError. Keeps paths inside the store."""
-    if not _JOB_ID.fullmatch(job_id):
+    if not is_job_id(job_id):
         raise SpecError(
             f"job id {job_id[:80]!r} is not of the form NAME-xxxxxxxx; `jupyter hyperpod list` shows the ids"
         )

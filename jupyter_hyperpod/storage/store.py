@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import NotFound, SpecError, StoreError
-from ..core.spec import MAX_CELL_BYTES, JobSpec, validate_job_id, validate_name
+from ..core.spec import MAX_CELL_BYTES, JobSpec, is_job_id, validate_job_id, validate_name
 
 ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
 
@@ -79,9 +81,9 @@ class JobStore:
     def spec(self) -> JobSpec:
         """Read the specification; raises SpecError or StoreError."""
         with _store_errors("read", self.path / "spec.json"):
-            text = (self.path / "spec.json").read_text()
+            content = (self.path / "spec.json").read_bytes()
         try:
-            return JobSpec.from_json(json.loads(text))
+            return JobSpec.from_json(json.loads(content))
         except ValueError as error:
             raise SpecError(f"{self.path / 'spec.json'} is not JSON: {error}") from error
 
@@ -110,7 +112,10 @@ class Store:
 
     def put_cell(self, source: str) -> str:
         """Store a cell's source and return its SHA-256 (hex). Raises SpecError for an oversized cell."""
-        content = source.encode()
+        try:
+            content = source.encode()
+        except UnicodeEncodeError as error:
+            raise SpecError(f"the cell cannot be stored as UTF-8: {error}") from error
         if len(content) > MAX_CELL_BYTES:
             raise SpecError(
                 f"the cell is {len(content) / 2**20:.0f} MiB; the limit is {MAX_CELL_BYTES // 2**20} MiB: "
@@ -123,10 +128,11 @@ class Store:
 
     def cell(self, digest: str) -> str:
         """Return a cell's source; raises NotFound."""
-        try:
-            return (self.cells / digest).read_text()
-        except FileNotFoundError as error:
-            raise NotFound(f"no cell with digest {digest[:12]} in {self.cells}") from error
+        path = self.cells / digest
+        if not (_DIGEST.fullmatch(digest) and path.exists()):
+            raise NotFound(f"no cell with digest {digest[:12]!r} in {self.cells}")
+        with _store_errors("read", path):
+            return path.read_bytes().decode()
 
     def create_job(self, spec: JobSpec) -> JobStore:
         """Create a job's directory and return it. A full disk leaves no half-made job behind."""
@@ -159,10 +165,16 @@ class Store:
     def job_ids(self) -> list[str]:
         """All job ids, newest first."""
         try:
-            entries = [entry for entry in os.scandir(self.jobs) if not entry.name.startswith(".")]
+            names = os.listdir(self.jobs)
         except FileNotFoundError:
             return []
-        return [entry.name for entry in sorted(entries, key=lambda entry: -entry.stat().st_ctime)]
+        return sorted(filter(is_job_id, names), key=self._submitted_ns, reverse=True)
+
+    def _submitted_ns(self, job_id: str) -> int:
+        try:
+            return (self.jobs / job_id / "spec.json").stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def mounts(self) -> dict[str, Any]:
         """The mount table: area -> directory on this side. `shared` always exists."""
@@ -182,7 +194,7 @@ def resolve_url(url: str, mounts: dict[str, str]) -> str:
         raise SpecError(f"no mount named {area!r}; known mounts: {', '.join(sorted(mounts)) or 'none'}")
     root = os.path.normpath(mounts[area])
     path = os.path.normpath(os.path.join(root, rest))
-    if os.path.commonpath([root, path]) != root:
+    if "\0" in rest or os.path.commonpath([root, path]) != root:
         raise SpecError(f"{url!r} leaves its mount {area!r}")
     return path
 

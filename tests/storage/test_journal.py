@@ -1,0 +1,323 @@
+"""Journals under real processes: killed in the middle of a write, many at once, on a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.core.errors import ProtocolError, StoreError
+from jupyter_hyperpod.core.events import Event, encode
+from jupyter_hyperpod.storage import journal
+from jupyter_hyperpod.storage.journal import (
+    command_writer,
+    event_writer,
+    follow_commands,
+    follow_events,
+    read_events,
+)
+
+WRITER = Path(__file__).with_name("writer_process.py")
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start writer processes; whatever the test leaves running is killed."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def one(name: str, size: int, count: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(WRITER), str(tmp_path), name, str(size), str(count)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+        return started[-1]
+
+    yield one
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def whole_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
+
+
+def kill_while_writing(process: subprocess.Popen[bytes], delay_s: float) -> int:
+    """SIGKILL the writer after a few records and a moment; return the last sequence number it acknowledged."""
+    assert process.stdout is not None
+    for _ in range(2):
+        acknowledged = int(process.stdout.readline())
+    threading.Event().wait(delay_s)  # aims at another byte of the write each time
+    process.send_signal(signal.SIGKILL)
+    rest = process.communicate()[0].split()
+    return int(rest[-1]) if rest else acknowledged
+
+
+def test_a_writer_killed_in_the_middle_of_a_write_costs_no_one_anything(start: Start, tmp_path: Path) -> None:
+    follower = follow_events(tmp_path)
+    dice = random.Random(0)
+    torn = 0
+    for _ in range(60):
+        acknowledged = kill_while_writing(start("victim", 16 << 20, 10_000), dice.uniform(0, 0.3))
+        (path,) = tmp_path.glob("victim.*.jsonl")
+        seen = [event.seq for event in follower.poll()]
+        assert seen == list(range(1, len(seen) + 1))
+        assert acknowledged <= len(seen) == whole_lines(path)
+        torn += not path.read_bytes().endswith(b"\n")
+        with event_writer(tmp_path, "victim") as successor:
+            successor.append("warning.raised", {"text": "next"})
+        (event,) = follower.poll()
+        assert event.data["text"] == "next"
+        assert len(read_events(tmp_path)) == len(seen) + 1
+        for used in tmp_path.glob("*.jsonl"):
+            used.unlink()
+        if torn >= 2:
+            break
+    assert torn >= 2, "no write was torn in 60 kills"
+    assert follower.problems == []
+
+
+def test_a_torn_tail_is_waited_for_and_read_once_it_is_whole(tmp_path: Path) -> None:
+    line = encode(Event("w.1", 1, 1.0, "warning.raised", {"text": "grüße"}))
+    path = tmp_path / "w.1.jsonl"
+    follower = follow_events(tmp_path)
+    with open(path, "wb", buffering=0) as file:
+        for at in range(len(line) - 1):
+            file.write(line[at : at + 1])
+            assert follower.poll() == []
+        file.write(line[-1:])
+        assert [event.data["text"] for event in follower.poll()] == ["grüße"]
+    assert follower.problems == []
+
+
+def test_a_follower_misses_nothing_while_many_write_and_die(start: Start, tmp_path: Path) -> None:
+    victims = {f"victim{at}": start(f"victim{at}", 5000, 10**9) for at in range(3)}
+    others = {f"other{at}": start(f"other{at}", 5000, 1000) for at in range(3)}
+    writers = victims | others
+    acknowledged: dict[str, int] = {}
+    seen: dict[str, list[int]] = {name: [] for name in writers}
+    follower = follow_events(tmp_path)
+    dice = random.Random(7)
+    fate = {name: dice.randint(1, 800) for name in victims}
+
+    def count(name: str, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        acknowledged[name] = process.stdout.read().count(b"\n")
+
+    readers = [threading.Thread(target=count, args=item) for item in writers.items()]
+    for reader in readers:
+        reader.start()
+    last_round = False
+    while not last_round:
+        last_round = all(process.poll() is not None for process in writers.values())
+        for event in follower.poll():
+            seen[event.writer.partition(".")[0]].append(event.seq)
+        for name, process in victims.items():
+            if len(seen[name]) >= fate[name]:
+                process.kill()
+    for reader in readers:
+        reader.join()
+
+    for name, process in writers.items():
+        (path,) = tmp_path.glob(f"{name}.*.jsonl")
+        assert seen[name] == list(range(1, len(seen[name]) + 1)), "gap, repetition or disorder"
+        assert acknowledged[name] <= len(seen[name]) == whole_lines(path)
+        assert process.returncode == (-signal.SIGKILL if name in victims else 0)
+        assert name in victims or len(seen[name]) == 1000
+    assert follower.problems == []
+
+
+def test_a_cursor_resumes_without_gap_or_repetition(tmp_path: Path) -> None:
+    with event_writer(tmp_path, "a") as one, event_writer(tmp_path, "b") as two:
+        for number in range(10):
+            (one if number % 3 else two).append("warning.raised", {"text": str(number)})
+        first = follow_events(tmp_path)
+        seen = [event.data["text"] for event in first.poll()]
+        for number in range(10, 20):
+            (two if number % 3 else one).append("warning.raised", {"text": str(number)})
+    again = follow_events(tmp_path, json.loads(json.dumps(first.cursor)))
+    seen += [event.data["text"] for event in again.poll()]
+    assert sorted(seen, key=int) == [str(number) for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"",
+        b"\0" * 512,
+        b"{}",
+        b'{"v":1',
+        b"[" * 5000,
+        b"\xff\xfe",
+        b'{"writer":"x","seq":1,"time_s":1,"kind":"?","data":{}}',
+    ],
+)
+def test_a_corrupt_line_is_left_out_and_reported_once(tmp_path: Path, rubbish: bytes) -> None:
+    with event_writer(tmp_path, "w") as writer:
+        writer.append("warning.raised", {"text": "before"})
+        path = tmp_path / f"{writer.name}.jsonl"
+        with open(path, "ab") as file:
+            file.write(rubbish + b"\n")
+        writer.append("warning.raised", {"text": "after"})
+    follower = follow_events(tmp_path)
+    assert [event.data["text"] for event in follower.poll()] == ["before", "after"]
+    assert follower.poll() == []
+    (problem,) = follower.problems
+    assert path.name in problem
+
+
+def test_two_writers_of_one_name_never_share_a_file(tmp_path: Path) -> None:
+    with event_writer(tmp_path, "agent") as one, event_writer(tmp_path, "agent") as two:
+        assert one.name != two.name
+        one.append("warning.raised", {"text": "1"})
+        two.append("warning.raised", {"text": "2"})
+    assert len(read_events(tmp_path)) == 2
+
+
+def test_a_clock_that_goes_back_does_not_reorder_a_writer(tmp_path: Path) -> None:
+    times = iter([10.0, 5.0, 7.0, 11.0])
+    with journal.Writer(tmp_path, "w", Event, clock=lambda: next(times)) as writer:
+        for number in range(4):
+            writer.append("warning.raised", {"text": str(number)})
+    events = read_events(tmp_path)
+    assert [event.data["text"] for event in events] == ["0", "1", "2", "3"]
+    assert [event.time_s for event in events] == [10.0, 10.0, 10.0, 11.0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 100)), max_size=40))
+def test_merging_keeps_each_writers_order(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, float]]
+) -> None:
+    directory = tmp_path_factory.mktemp("merge")
+    now = [0.0]
+    writers = [journal.Writer(directory, f"w{at}", Event, clock=lambda: now[0]) for at in range(4)]
+    for at, now[0] in steps:
+        writers[at].append("warning.raised", {"text": ""})
+    for writer in writers:
+        writer.close()
+    events = read_events(directory)
+    assert len(events) == len(steps)
+    assert [event.time_s for event in events] == sorted(event.time_s for event in events)
+    for writer in writers:
+        mine = [event.seq for event in events if event.writer == writer.name]
+        assert mine == list(range(1, len(mine) + 1))
+
+
+def test_journals_are_private(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        with event_writer(tmp_path, "w") as writer:
+            mode = stat.S_IMODE((tmp_path / f"{writer.name}.jsonl").stat().st_mode)
+    finally:
+        os.umask(old)
+    assert mode == 0o600
+
+
+def test_commands_and_events_do_not_pass_for_each_other(tmp_path: Path) -> None:
+    with command_writer(tmp_path, "cli") as writer:
+        writer.append("stop", {"reason": "enough"})
+        with pytest.raises(ProtocolError, match="unknown kind 'job.state'"):
+            writer.append("job.state", {"state": "running", "reason": ""})
+    assert [command.kind for command in follow_commands(tmp_path).poll()] == ["stop"]
+    follower = follow_events(tmp_path)
+    assert follower.poll() == []
+    assert "unknown kind 'stop'" in follower.problems[0]
+
+
+def test_a_journal_that_does_not_exist_yet_is_empty(tmp_path: Path) -> None:
+    follower = follow_events(tmp_path / "later")
+    assert follower.poll() == []
+    (tmp_path / "later").mkdir()
+    with event_writer(tmp_path / "later", "w") as writer:
+        writer.append("warning.raised", {"text": "x"})
+    assert len(follower.poll()) == 1
+
+
+def test_waiting_returns_at_once_when_something_comes(tmp_path: Path) -> None:
+    follower = follow_events(tmp_path)
+    with event_writer(tmp_path, "w") as writer:
+        timer = threading.Timer(0.05, lambda: writer.append("warning.raised", {"text": "x"}))
+        timer.start()
+        assert len(follower.wait(timeout_s=30)) == 1
+        timer.join()
+    assert follower.wait(timeout_s=0.02) == []
+    assert follower.wait(timeout_s=30, stop=lambda: True) == []
+
+
+def test_an_oversized_line_is_left_out_and_what_follows_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "LINE_LIMIT_BYTES", 1000)
+    follower = follow_events(tmp_path)
+    with event_writer(tmp_path, "w") as writer:
+        path = tmp_path / f"{writer.name}.jsonl"
+        with open(path, "ab", buffering=0) as file:
+            for _ in range(3):
+                file.write(b"x" * 600)
+                assert follower.poll() == []
+            file.write(b"\n")
+        writer.append("warning.raised", {"text": "after"})
+    assert [event.data["text"] for event in follower.poll()] == ["after"]
+    assert "more than 1000 bytes" in follower.problems[0]
+
+
+@pytest.fixture
+def small_file_limit() -> Iterator[None]:
+    """The kernel refuses to let any file of this process grow beyond 64 kB, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("small_file_limit")
+def test_a_full_disk_is_an_error_and_leaves_the_journal_whole(tmp_path: Path) -> None:
+    with event_writer(tmp_path, "w") as writer:
+        writer.append("warning.raised", {"text": "a" * 30_000})
+        with pytest.raises(StoreError, match=f"cannot append to .*{writer.name}"):
+            writer.append("warning.raised", {"text": "b" * 60_000})
+        last = writer.append("warning.raised", {"text": "c" * 1000})
+    assert last.seq == 2
+    follower = follow_events(tmp_path)
+    assert [event.data["text"][0] for event in follower.poll()] == ["a", "c"]
+    assert follower.problems == []
+
+
+def test_a_journal_that_cannot_be_created_says_where_and_why(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot create .*missing.*No such file"):
+        event_writer(tmp_path / "missing", "w")
+
+
+def test_an_unreadable_file_is_reported_and_the_others_are_read(tmp_path: Path, unreadable: Any) -> None:
+    with event_writer(tmp_path, "w") as writer:
+        writer.append("warning.raised", {"text": "x"})
+    unreadable(tmp_path / "bad.jsonl")
+    follower = follow_events(tmp_path)
+    assert len(follower.poll()) == 1
+    assert "bad.jsonl" in follower.problems[0]
+
+
+@pytest.fixture
+def unreadable() -> Callable[[Path], None]:
+    """A directory in a file's place: unreadable as a file even for root."""
+
+    def make(path: Path) -> None:
+        path.mkdir()
+
+    return make
