@@ -1,0 +1,145 @@
+/** What a person can ask for, wherever the button stands: dialogs, requests, and what went wrong. */
+
+import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import { Api, ApiError, FaultTarget } from './api';
+import { ScaleBody } from './components/scale';
+import type { Fault } from './model/events';
+import type { HyperpodModel } from './model/model';
+
+/** Settings of the browser's side; the server has its own. */
+export interface IPreferences {
+  allowFaults: boolean;
+  nodes: number;
+  spares: number;
+  finishedJobs: number;
+}
+
+export const DEFAULTS: IPreferences = {
+  allowFaults: false,
+  nodes: 4,
+  spares: 1,
+  finishedJobs: 20
+};
+
+export class Actions {
+  constructor(
+    private readonly _model: HyperpodModel,
+    private readonly _trans: TranslationBundle,
+    private readonly _open: (id: string) => void
+  ) {}
+
+  preferences: IPreferences = DEFAULTS;
+
+  /** Faults are shown only where the person and the server both allow them. */
+  get faultsAllowed(): boolean {
+    return (
+      this.preferences.allowFaults && this._model.settings?.allow_faults === true
+    );
+  }
+
+  openJob(id: string): void {
+    this._open(id);
+  }
+
+  async startCluster(): Promise<void> {
+    const { nodes, spares } = this.preferences;
+    await this._ask(api => api.startCluster({ nodes, spares }));
+  }
+
+  async stopCluster(): Promise<void> {
+    const active = this._model.activeJobs.length;
+    const sure = await this._confirm(
+      this._trans.__('Stop the cluster?'),
+      active
+        ? this._trans._n(
+            '%1 job runs on it and will be stopped.',
+            '%1 jobs run on it and will be stopped.',
+            active
+          )
+        : this._trans.__('No job runs on it.'),
+      this._trans.__('Stop the cluster')
+    );
+    if (sure) {
+      await this._ask(api => api.stopCluster());
+    }
+  }
+
+  async stopJob(id: string): Promise<void> {
+    const sure = await this._confirm(
+      this._trans.__('Stop %1?', this._name(id)),
+      this._trans.__(
+        'It ends at the next step. A stopped job cannot be continued.'
+      ),
+      this._trans.__('Stop the job')
+    );
+    if (sure) {
+      await this.stopJobNow(id);
+    }
+  }
+
+  async stopJobNow(id: string): Promise<void> {
+    await this._ask(api => api.stopJob(id, 'asked for in JupyterLab'));
+  }
+
+  async scaleJob(id: string): Promise<void> {
+    const job = this._model.summary(id);
+    if (job === null) {
+      return;
+    }
+    const result = await showDialog({
+      title: this._trans.__('Scale %1', job.name),
+      body: new ScaleBody(job, this._trans),
+      buttons: [
+        Dialog.cancelButton(),
+        Dialog.okButton({ label: this._trans.__('Scale') })
+      ],
+      focusNodeSelector: 'input'
+    });
+    if (result.button.accept && typeof result.value === 'number') {
+      const target = result.value;
+      await this._ask(api => api.scaleJob(id, target));
+    }
+  }
+
+  async injectFault(
+    id: string,
+    fault: Fault,
+    target: FaultTarget
+  ): Promise<void> {
+    await this._ask(api => api.injectFault(id, fault, target));
+  }
+
+  private _name(id: string): string {
+    return this._model.summary(id)?.name || id;
+  }
+
+  private async _confirm(
+    title: string,
+    body: string,
+    label: string
+  ): Promise<boolean> {
+    const result = await showDialog({
+      title,
+      body,
+      buttons: [Dialog.cancelButton(), Dialog.warnButton({ label })]
+    });
+    return result.button.accept;
+  }
+
+  /** Make a request; what the server refuses is shown as it says it. */
+  private async _ask(request: (api: Api) => Promise<unknown>): Promise<void> {
+    try {
+      await request(this._model.api);
+    } catch (error) {
+      const { message, hint } =
+        error instanceof ApiError
+          ? error
+          : { message: String(error), hint: '' };
+      Notification.error(hint ? `${message}\n\n${hint}` : message, {
+        autoClose: 10_000
+      });
+    }
+  }
+}

@@ -1,0 +1,286 @@
+/**
+ * The only file that makes requests: REST for what a person asks, one websocket for what happened.
+ */
+
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
+import { IDisposable } from '@lumino/disposable';
+import { ISignal, Signal } from '@lumino/signaling';
+
+import { Fault, IEvent, isEvent } from './model/events';
+import type {
+  Cursor,
+  IClusterView,
+  IJobSummary,
+  IJobView
+} from './model/views';
+
+const ROOT = 'jupyter_hyperpod/api/v1';
+const FIRST_DELAY_MS = 500;
+const LONGEST_DELAY_MS = 30_000;
+
+/** What this server is and allows. */
+export interface IServerSettings {
+  version: string;
+  store: string;
+  allow_faults: boolean;
+}
+
+/** Whom a fault is aimed at. */
+export type FaultTarget = { rank: number } | { node: string };
+
+/** A message of the stream; topics are `cluster` and job ids. */
+export type ServerMessage =
+  | { type: 'snapshot'; topic: string; view: IClusterView | IJobView }
+  | { type: 'events'; topic: string; events: IEvent[] }
+  | { type: 'jobs'; jobs: IJobSummary[] }
+  | { type: 'problem'; text: string; topic?: string };
+
+/** A request that the server refused; `message` and `hint` are meant to be shown as they are. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly hint: string = ''
+  ) {
+    super(message);
+    this.name = 'ApiError';
+  }
+}
+
+/** Requests to the server extension. Every method rejects with ApiError. */
+export class Api {
+  constructor(readonly connection: ServerConnection.ISettings) {}
+
+  settings(): Promise<IServerSettings> {
+    return this._request('settings');
+  }
+
+  startCluster(options: {
+    nodes?: number;
+    spares?: number;
+  }): Promise<IClusterView> {
+    return this._request('cluster/start', options);
+  }
+
+  stopCluster(): Promise<IClusterView> {
+    return this._request('cluster/stop', {});
+  }
+
+  stopJob(id: string, reason: string): Promise<unknown> {
+    return this._request(`jobs/${encodeURIComponent(id)}/stop`, { reason });
+  }
+
+  scaleJob(id: string, target: number): Promise<unknown> {
+    return this._request(`jobs/${encodeURIComponent(id)}/scale`, { target });
+  }
+
+  injectFault(id: string, fault: Fault, target: FaultTarget): Promise<unknown> {
+    return this._request(`jobs/${encodeURIComponent(id)}/fault`, {
+      fault,
+      ...target
+    });
+  }
+
+  /** Open the websocket once; Stream is who keeps it open. */
+  openSocket(): WebSocket {
+    const { wsUrl, token, appendToken, WebSocket: Socket } = this.connection;
+    const query =
+      appendToken && token ? `?token=${encodeURIComponent(token)}` : '';
+    return new Socket(URLExt.join(wsUrl, ROOT, 'stream') + query);
+  }
+
+  private async _request<T>(path: string, body?: object): Promise<T> {
+    const url = URLExt.join(this.connection.baseUrl, ROOT, path);
+    const init =
+      body === undefined
+        ? {}
+        : { method: 'POST', body: JSON.stringify(body) };
+    let response: Response;
+    try {
+      response = await ServerConnection.makeRequest(url, init, this.connection);
+    } catch (error) {
+      throw new ApiError(0, error instanceof Error ? error.message : `${error}`);
+    }
+    const answer = await response.json().catch(() => null);
+    if (!response.ok) {
+      throw new ApiError(
+        response.status,
+        answer?.message || `${response.status} ${response.statusText}`,
+        answer?.hint
+      );
+    }
+    return answer as T;
+  }
+}
+
+/** `waiting`: the connection is lost and will be tried again. */
+export type StreamState = 'closed' | 'connecting' | 'open' | 'waiting';
+
+/** What a stream needs to know and to reach; tests give their own. */
+export interface IStreamOptions {
+  open: () => WebSocket;
+  /** Where the client stands in a topic; undefined asks for a snapshot. */
+  cursor: (topic: string) => Cursor | undefined;
+  /** A number in [0, 1) that keeps many clients from coming back at once. */
+  jitter?: () => number;
+}
+
+/** Milliseconds to wait before attempt number `attempt` (from 0): doubling, bounded, spread by up to a quarter. */
+export function backoffMs(attempt: number, jitter: number): number {
+  const delay = Math.min(FIRST_DELAY_MS * 2 ** attempt, LONGEST_DELAY_MS);
+  return Math.round(delay * (1 - jitter / 4));
+}
+
+/** One websocket that comes back by itself and resumes from its cursors. */
+export class Stream implements IDisposable {
+  constructor(options: IStreamOptions) {
+    this._options = options;
+    window.addEventListener('online', this._retryNow);
+  }
+
+  get state(): StreamState {
+    return this._state;
+  }
+
+  get stateChanged(): ISignal<this, StreamState> {
+    return this._stateChanged;
+  }
+
+  get received(): ISignal<this, ServerMessage> {
+    return this._received;
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  /** Follow a topic from where the client stands; opens the connection where there is none. */
+  watch(topic: string): void {
+    this._topics.add(topic);
+    if (this._state === 'closed') {
+      this._connect();
+    } else if (this._state === 'open') {
+      this._subscribe([topic]);
+    }
+  }
+
+  unwatch(topic: string): void {
+    if (this._topics.delete(topic) && this._state === 'open') {
+      this._send({ type: 'unsubscribe', topics: [topic] });
+    }
+  }
+
+  dispose(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    this._isDisposed = true;
+    window.removeEventListener('online', this._retryNow);
+    window.clearTimeout(this._timer);
+    this._drop();
+    Signal.clearData(this);
+  }
+
+  private _connect(): void {
+    window.clearTimeout(this._timer);
+    this._drop();
+    this._setState('connecting');
+    const socket = (this._socket = this._options.open());
+    socket.onopen = () => {
+      this._setState('open');
+      this._subscribe([...this._topics]);
+    };
+    socket.onmessage = event => this._onMessage(event);
+    socket.onclose = () => this._onClose();
+  }
+
+  /** Forget the present socket without hearing of it again. */
+  private _drop(): void {
+    const socket = this._socket;
+    this._socket = null;
+    if (socket) {
+      socket.onopen = socket.onmessage = socket.onclose = null;
+      socket.close();
+    }
+  }
+
+  private _onMessage(event: MessageEvent): void {
+    const message = decode(event.data);
+    if (message !== null) {
+      this._attempt = 0;
+      this._received.emit(message);
+    }
+  }
+
+  private _onClose(): void {
+    this._socket = null;
+    const jitter = (this._options.jitter ?? Math.random)();
+    const delay = backoffMs(this._attempt++, jitter);
+    this._timer = window.setTimeout(() => this._connect(), delay);
+    this._setState('waiting');
+  }
+
+  private _retryNow = (): void => {
+    if (this._state === 'waiting') {
+      this._attempt = 0;
+      this._connect();
+    }
+  };
+
+  private _subscribe(watch: string[]): void {
+    const cursors: Record<string, Cursor> = {};
+    for (const topic of watch) {
+      const cursor = this._options.cursor(topic);
+      if (cursor !== undefined) {
+        cursors[topic] = cursor;
+      }
+    }
+    this._send({ type: 'subscribe', watch, cursors });
+  }
+
+  private _send(message: object): void {
+    this._socket?.send(JSON.stringify(message));
+  }
+
+  private _setState(state: StreamState): void {
+    if (this._state !== state) {
+      this._state = state;
+      this._stateChanged.emit(state);
+    }
+  }
+
+  private readonly _options: IStreamOptions;
+  private readonly _topics = new Set<string>();
+  private readonly _stateChanged = new Signal<this, StreamState>(this);
+  private readonly _received = new Signal<this, ServerMessage>(this);
+  private _socket: WebSocket | null = null;
+  private _state: StreamState = 'closed';
+  private _attempt = 0;
+  private _timer = 0;
+  private _isDisposed = false;
+}
+
+/** The message in a frame, or null for what is not of the protocol. Events that are not whole are left out. */
+function decode(frame: unknown): ServerMessage | null {
+  let message: any;
+  try {
+    message = JSON.parse(String(frame));
+  } catch {
+    return null;
+  }
+  switch (message?.type) {
+    case 'events':
+      return Array.isArray(message.events)
+        ? { ...message, events: message.events.filter(isEvent) }
+        : null;
+    case 'jobs':
+      return Array.isArray(message.jobs) ? message : null;
+    case 'snapshot':
+      return typeof message.view === 'object' ? message : null;
+    case 'problem':
+      return message;
+    default:
+      return null;
+  }
+}

@@ -1,0 +1,109 @@
+import type { ICommandPalette } from '@jupyterlab/apputils';
+import { InputDialog } from '@jupyterlab/apputils';
+import type { CommandRegistry } from '@lumino/commands';
+
+import type { IShared } from './components/context';
+import { hyperpodIcon } from './icons';
+import type { IJobSummary } from './model/views';
+
+export namespace CommandIDs {
+  export const showPanel = 'hyperpod:show-panel';
+  export const startCluster = 'hyperpod:start-cluster';
+  export const stopCluster = 'hyperpod:stop-cluster';
+  export const openJob = 'hyperpod:open-job';
+  export const chooseJob = 'hyperpod:choose-job';
+  export const stopJob = 'hyperpod:stop-job';
+  export const scaleJob = 'hyperpod:scale-job';
+}
+
+const JOB = {
+  args: {
+    type: 'object',
+    properties: {
+      id: { type: 'string', description: 'The job; asked for where missing' }
+    }
+  }
+} as const;
+
+/** Commands that need no widget. A command on a job asks which one where its arguments do not say. */
+export function addCommands(
+  commands: CommandRegistry,
+  shared: IShared,
+  palette: ICommandPalette | null
+): void {
+  const { model, actions, trans } = shared;
+  const runs = () =>
+    model.cluster !== null && model.cluster.state !== 'stopped';
+
+  commands.addCommand(CommandIDs.startCluster, {
+    label: trans.__('Start the Cluster'),
+    icon: hyperpodIcon,
+    describedBy: { args: null },
+    isEnabled: () => model.connection === 'online' && !runs(),
+    execute: () => actions.startCluster()
+  });
+  commands.addCommand(CommandIDs.stopCluster, {
+    label: trans.__('Stop the Cluster…'),
+    describedBy: { args: null },
+    isEnabled: runs,
+    execute: () => actions.stopCluster()
+  });
+  commands.addCommand(CommandIDs.chooseJob, {
+    label: trans.__('Open a Training Job…'),
+    describedBy: JOB,
+    isEnabled: () => model.jobs.length > 0,
+    execute: args => withJob(shared, args.id, model.jobs, actions.openJob)
+  });
+  commands.addCommand(CommandIDs.stopJob, {
+    label: trans.__('Stop a Training Job…'),
+    describedBy: JOB,
+    isEnabled: () => model.activeJobs.length > 0,
+    execute: args => withJob(shared, args.id, model.activeJobs, actions.stopJob)
+  });
+  commands.addCommand(CommandIDs.scaleJob, {
+    label: trans.__('Scale a Training Job…'),
+    describedBy: JOB,
+    isEnabled: () => elastic(model.activeJobs).length > 0,
+    execute: args =>
+      withJob(shared, args.id, elastic(model.activeJobs), actions.scaleJob)
+  });
+
+  const category = trans.__('Training on a cluster');
+  for (const command of [
+    CommandIDs.showPanel,
+    CommandIDs.startCluster,
+    CommandIDs.stopCluster,
+    CommandIDs.chooseJob,
+    CommandIDs.stopJob,
+    CommandIDs.scaleJob
+  ]) {
+    palette?.addItem({ command, category });
+  }
+}
+
+function elastic(jobs: IJobSummary[]): IJobSummary[] {
+  return jobs.filter(job => job.maximum > job.minimum);
+}
+
+/** Do something with the job that `id` names, the only one there is, or the one a person picks. */
+async function withJob(
+  { actions, trans }: IShared,
+  id: unknown,
+  jobs: IJobSummary[],
+  act: (this: IShared['actions'], id: string) => unknown
+): Promise<void> {
+  let chosen = typeof id === 'string' ? id : undefined;
+  if (chosen === undefined && jobs.length === 1) {
+    chosen = jobs[0].id;
+  }
+  if (chosen === undefined) {
+    const picked = await InputDialog.getItem({
+      title: trans.__('Which job?'),
+      items: jobs.map(job => job.id)
+    });
+    chosen = picked.value ?? undefined;
+  }
+  if (chosen !== undefined) {
+    await act.call(actions, chosen);
+  }
+}

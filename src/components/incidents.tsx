@@ -1,0 +1,144 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import { incidentDuration } from '../derive';
+import { formatClock, formatDuration } from '../format';
+import type { IIncident } from '../model/views';
+import { useNow, useShared } from './context';
+
+/** The word for a stage of an incident. */
+function stageLabel(stage: string, trans: TranslationBundle): string {
+  const labels: Record<string, string> = {
+    detected: trans.__('Detected'),
+    diagnosed: trans.__('Diagnosed'),
+    fenced: trans.__('Fenced'),
+    repaired: trans.__('Repaired'),
+    replaced: trans.__('Replaced'),
+    rejoined: trans.__('Rejoined'),
+    resumed: trans.__('Resumed')
+  };
+  return Object.hasOwn(labels, stage) ? labels[stage] : stage;
+}
+
+function title(incident: IIncident, trans: TranslationBundle): string {
+  if (incident.node !== null) {
+    return incident.rank === null
+      ? incident.node
+      : trans.__('%1 · rank %2', incident.node, incident.rank);
+  }
+  return incident.rank === null
+    ? trans.__('job')
+    : trans.__('rank %1', incident.rank);
+}
+
+/** One incident: what broke and why, how long each stage took, and on request what was said at each. */
+export function Incident(props: {
+  incident: IIncident;
+  ended: boolean;
+  job?: string;
+  expanded?: boolean;
+}): JSX.Element {
+  const { incident } = props;
+  const { trans } = useShared();
+  const [expanded, setExpanded] = React.useState(props.expanded ?? false);
+  const open = incident.resumed_s === null && !props.ended;
+  const now_s = useNow(open);
+  const id = React.useId();
+  const last = incident.stages[incident.stages.length - 1];
+  const until_s = open ? now_s : (last?.time_s ?? incident.started_s);
+  const took = formatDuration(
+    incidentDuration(incident, open ? now_s : until_s)
+  );
+  return (
+    <div className="jp-Hp-incident" data-open={open || undefined}>
+      <button
+        type="button"
+        className="jp-Hp-incident-head"
+        aria-expanded={expanded}
+        aria-controls={id}
+        onClick={() => setExpanded(!expanded)}
+      >
+        <span className="jp-Hp-caret" aria-hidden />
+        <span className="jp-Hp-strong">{title(incident, trans)}</span>
+        <span className="jp-Hp-cause">{incident.cause}</span>
+        <span className="jp-Hp-took">
+          {incident.resumed_s !== null
+            ? trans.__('resumed in %1', took)
+            : open
+              ? trans.__('for %1', took)
+              : trans.__('not resumed')}
+        </span>
+      </button>
+      <StageBar incident={incident} until_s={until_s} trans={trans} />
+      <div id={id} hidden={!expanded}>
+        {expanded && (
+          <>
+            <div className="jp-Hp-incident-facts">
+              {formatClock(incident.started_s)}
+              {props.job && ` · ${props.job}`}
+              {incident.rung !== null &&
+                ` · ${trans.__('rung %1', incident.rung)}`}
+            </div>
+            <Stages incident={incident} trans={trans} />
+          </>
+        )}
+      </div>
+    </div>
+  );
+}
+
+/** Stages as lengths of time, so that the longest is seen at once. */
+function StageBar(props: {
+  incident: IIncident;
+  until_s: number;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { stages } = props.incident;
+  const segments = stages.map((stage, index) => {
+    const next = stages[index + 1];
+    const end_s = next ? next.time_s : props.until_s;
+    return { stage, seconds: Math.max(0, end_s - stage.time_s), last: !next };
+  });
+  const done = props.incident.resumed_s !== null;
+  return (
+    <div className="jp-Hp-stagebar" aria-hidden>
+      {segments
+        .filter(segment => !(done && segment.last))
+        .map(({ stage, seconds }, index) => (
+          <span
+            key={index}
+            data-stage={stage.stage}
+            style={{ flexGrow: Math.max(seconds, 1e-4) * 1e4 }}
+            title={`${stageLabel(stage.stage, props.trans)} · ${formatDuration(seconds)}`}
+          />
+        ))}
+    </div>
+  );
+}
+
+function Stages(props: {
+  incident: IIncident;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { incident, trans } = props;
+  return (
+    <ol className="jp-Hp-stages">
+      {incident.stages.map((stage, index) => {
+        const before = incident.stages[index - 1];
+        return (
+          <li key={index} data-stage={stage.stage}>
+            <span className="jp-Hp-stage-name">
+              {stageLabel(stage.stage, trans)}
+            </span>
+            <span className="jp-Hp-stage-time">
+              {before
+                ? `+${formatDuration(Math.max(0, stage.time_s - before.time_s))}`
+                : formatDuration(0)}
+            </span>
+            <span className="jp-Hp-stage-text">{stage.text}</span>
+          </li>
+        );
+      })}
+    </ol>
+  );
+}

@@ -1,0 +1,180 @@
+import {
+  launchIcon,
+  stopIcon,
+  tableRowsIcon
+} from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { elapsed, progress, remaining, stepsPerSecond } from '../derive';
+import {
+  formatBytes,
+  formatCount,
+  formatDuration,
+  formatInteger,
+  formatLoss
+} from '../format';
+import { TERMINAL_STATES } from '../model/events';
+import type { IJobSummary, IJobView } from '../model/views';
+import { useNow, useShared } from './context';
+import { Button, ProgressBar, Stat, StateChip, stepText } from './parts';
+
+/** What can be asked of a job in its present state. */
+export function JobActions(props: {
+  job: IJobSummary;
+  open?: boolean;
+}): JSX.Element {
+  const { job } = props;
+  const { actions, trans } = useShared();
+  const active = !TERMINAL_STATES.has(job.state);
+  return (
+    <>
+      {active && job.maximum > job.minimum && (
+        <Button
+          icon={tableRowsIcon}
+          title={trans.__('Scale %1…', job.name)}
+          onClick={() => actions.scaleJob(job.id)}
+        />
+      )}
+      {active && (
+        <Button
+          icon={stopIcon}
+          title={trans.__('Stop %1…', job.name)}
+          onClick={() => actions.stopJob(job.id)}
+        />
+      )}
+      {props.open && (
+        <Button
+          icon={launchIcon}
+          title={trans.__('Open the dashboard of %1', job.name)}
+          onClick={() => actions.openJob(job.id)}
+        />
+      )}
+    </>
+  );
+}
+
+/** Name, state, what can be asked, and how far the job is. */
+export function JobHeader(props: {
+  job: IJobView;
+  open?: boolean;
+}): JSX.Element {
+  const { job } = props;
+  const { trans } = useShared();
+  return (
+    <div className="jp-Hp-jobhead">
+      <div className="jp-Hp-row">
+        <StateChip state={job.state} trans={trans} title={job.reason} />
+        <span className="jp-Hp-name">{job.name || job.id}</span>
+        <span className="jp-Hp-id" title={trans.__('Job id')}>
+          {job.id}
+        </span>
+        <span className="jp-Hp-actions">
+          <JobActions job={job} open={props.open} />
+        </span>
+      </div>
+      <JobProgress job={job} />
+    </div>
+  );
+}
+
+/** The progress bar with its words: steps, percentage, time run, time left. */
+export function JobProgress({ job }: { job: IJobView }): JSX.Element {
+  const { trans } = useShared();
+  const active = !TERMINAL_STATES.has(job.state);
+  const now_s = useNow(active && job.started_s !== null);
+  const value = progress(job);
+  const ran = elapsed(job, now_s);
+  const left = remaining(job);
+  const words = [
+    value === null ? null : `${Math.floor(value * 100)} %`,
+    ran === null ? null : formatDuration(ran),
+    left === null || value === 1
+      ? null
+      : trans.__('%1 left', formatDuration(left))
+  ].filter(word => word !== null);
+  return (
+    <div className="jp-Hp-jobprogress">
+      <ProgressBar
+        value={value}
+        state={job.state}
+        label={trans.__('Progress of %1', job.name)}
+      />
+      <div className="jp-Hp-row jp-Hp-small">
+        <span>
+          {job.step || job.session
+            ? trans.__('step %1', stepText(job.step, job.session?.total_steps))
+            : job.reason}
+        </span>
+        <span className="jp-Hp-right">{words.join(' · ')}</span>
+      </div>
+    </div>
+  );
+}
+
+/** The figures one looks for first. */
+export function JobStats({
+  job,
+  full
+}: {
+  job: IJobView;
+  full?: boolean;
+}): JSX.Element {
+  const { trans } = useShared();
+  const rate = stepsPerSecond(job);
+  const { session } = job;
+  return (
+    <dl className="jp-Hp-stats">
+      <Stat name={trans.__('Loss')}>{formatLoss(job.loss)}</Stat>
+      <Stat name={trans.__('Step time')}>
+        {job.step_time_s === null ? '–' : formatDuration(job.step_time_s)}
+      </Stat>
+      <Stat
+        name={trans.__('Throughput')}
+        title={trans.__('Samples a second, over the last steps')}
+      >
+        {rate && session ? `${formatCount(rate * session.global_batch)}/s` : '–'}
+      </Stat>
+      <Stat
+        name={trans.__('Members')}
+        title={trans.__('Members that train, of those wanted')}
+      >
+        {job.world_size}
+        <span className="jp-Hp-unit">
+          {' '}
+          {trans.__('of %1', job.target || job.nodes_wanted)}
+        </span>
+      </Stat>
+      <Stat name={trans.__('Incidents')}>{job.incidents.length}</Stat>
+      <Stat
+        name={trans.__('Redone')}
+        title={trans.__('Micro-batches computed again after a fault')}
+      >
+        {formatInteger(job.redone)}
+      </Stat>
+      {full && session && (
+        <>
+          <Stat name={trans.__('Samples')}>{formatCount(job.samples)}</Stat>
+          <Stat
+            name={trans.__('Batch')}
+            title={trans.__('Global batch, and the micro-batches it is made of')}
+          >
+            {session.global_batch}
+            <span className="jp-Hp-unit">
+              {` = ${session.micro_batches} × ${session.micro_batch}`}
+            </span>
+          </Stat>
+          <Stat name={trans.__('Parameters')}>
+            {formatCount(session.parameters)}
+          </Stat>
+          <Stat
+            name={trans.__('State')}
+            title={trans.__('Bytes a newcomer receives from its peers')}
+          >
+            {formatBytes(session.state_bytes)}
+          </Stat>
+          <Stat name={trans.__('Generation')}>{job.generation}</Stat>
+        </>
+      )}
+    </dl>
+  );
+}

@@ -1,0 +1,161 @@
+import * as React from 'react';
+
+import { ILine, outputLines, ranksOf, stripEscapes } from '../derive';
+import type { IJobView, IUserError } from '../model/views';
+import { useShared } from './context';
+
+/** So many ranks have a button each; more are chosen from a list. */
+const RANK_BUTTONS = 12;
+/** Ranks are told apart by this many colours. */
+const RANK_COLOURS = 8;
+
+/** The tail of what the ranks wrote; follows the end until the reader scrolls away from it. */
+export function Output(props: {
+  job: IJobView;
+  tall?: boolean;
+}): JSX.Element | null {
+  const { job } = props;
+  const { trans } = useShared();
+  const [rank, setRank] = React.useState<number | null>(null);
+  const box = React.useRef<HTMLDivElement>(null);
+  const atEnd = React.useRef(true);
+  const lines = outputLines(job.output);
+  const ranks = ranksOf(lines);
+  const shown =
+    rank === null ? lines : lines.filter(line => line.rank === rank);
+
+  React.useLayoutEffect(() => {
+    if (box.current && atEnd.current) {
+      box.current.scrollTop = box.current.scrollHeight;
+    }
+  });
+
+  if (lines.length === 0) {
+    return null;
+  }
+  const onScroll = () => {
+    const { scrollTop, scrollHeight, clientHeight } = box.current!;
+    atEnd.current = scrollTop + clientHeight >= scrollHeight - 8;
+  };
+  return (
+    <div className="jp-Hp-output" data-tall={props.tall || undefined}>
+      <div className="jp-Hp-output-head">
+        <span className="jp-Hp-label">{trans.__('Output')}</span>
+        {ranks.length > 1 && (
+          <RankFilter ranks={ranks} rank={rank} onChange={setRank} />
+        )}
+      </div>
+      <div
+        ref={box}
+        className="jp-Hp-log"
+        role="log"
+        aria-live="off"
+        aria-label={trans.__('Output of %1', job.name)}
+        tabIndex={0}
+        onScroll={onScroll}
+      >
+        {shown.map(line => (
+          <Line key={line.key} line={line} text={line.text} />
+        ))}
+      </div>
+    </div>
+  );
+}
+
+const Line = React.memo(
+  function Line({ line, text }: { line: ILine; text: string }): JSX.Element {
+    return (
+      <div data-stream={line.stream}>
+        <span
+          className="jp-Hp-rank"
+          data-colour={line.rank === null ? undefined : colourOf(line.rank)}
+          title={line.node}
+        >
+          {line.rank ?? '–'}
+        </span>
+        <span className="jp-Hp-text">{text}</span>
+      </div>
+    );
+  },
+  (before, after) =>
+    before.text === after.text &&
+    before.line.rank === after.line.rank &&
+    before.line.stream === after.line.stream &&
+    before.line.node === after.line.node
+);
+
+function colourOf(rank: number): number {
+  return rank % RANK_COLOURS;
+}
+
+function RankFilter(props: {
+  ranks: number[];
+  rank: number | null;
+  onChange: (rank: number | null) => void;
+}): JSX.Element {
+  const { trans } = useShared();
+  const { ranks, rank, onChange } = props;
+  const label = trans.__('Show the output of');
+  if (ranks.length > RANK_BUTTONS) {
+    return (
+      <select
+        className="jp-Hp-select"
+        aria-label={label}
+        value={rank ?? ''}
+        onChange={event =>
+          onChange(event.target.value === '' ? null : Number(event.target.value))
+        }
+      >
+        <option value="">{trans.__('All ranks')}</option>
+        {ranks.map(number => (
+          <option key={number} value={number}>
+            {trans.__('Rank %1', number)}
+          </option>
+        ))}
+      </select>
+    );
+  }
+  const choices: (number | null)[] = [null, ...ranks];
+  return (
+    <span className="jp-Hp-choices" role="group" aria-label={label}>
+      {choices.map(choice => (
+        <button
+          key={choice ?? 'all'}
+          type="button"
+          aria-pressed={choice === rank}
+          aria-label={
+            choice === null ? undefined : trans.__('Rank %1', choice)
+          }
+          data-colour={choice === null ? undefined : colourOf(choice)}
+          onClick={() => onChange(choice)}
+        >
+          {choice === null ? trans.__('All') : choice}
+        </button>
+      ))}
+    </span>
+  );
+}
+
+/** The user's own exception, with the lines of the cell. */
+export function UserError(props: { error: IUserError }): JSX.Element {
+  const { error } = props;
+  const { trans } = useShared();
+  const where =
+    error.rank === null
+      ? error.node
+      : trans.__('rank %1 on %2', error.rank, error.node);
+  return (
+    <div className="jp-Hp-error" role="alert">
+      <div>
+        <span className="jp-Hp-strong">{error.type}</span>
+        {error.message && `: ${error.message}`}
+        <span className="jp-Hp-cause"> — {where}</span>
+      </div>
+      {error.traceback && (
+        <pre tabIndex={0} aria-label={trans.__('Traceback')}>
+          {stripEscapes(error.traceback)}
+        </pre>
+      )}
+    </div>
+  );
+}

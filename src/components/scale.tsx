@@ -1,0 +1,81 @@
+import { Dialog, ReactWidget } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import type { IJobSummary } from '../model/views';
+
+/** The body of the dialog that asks for a number of nodes within the elastic range. */
+export class ScaleBody extends ReactWidget implements Dialog.IBodyWidget<number> {
+  constructor(
+    private readonly _job: IJobSummary,
+    private readonly _trans: TranslationBundle
+  ) {
+    super();
+    this.addClass('jp-Hp-scale');
+    this._target = _job.target || _job.nodes_wanted;
+  }
+
+  getValue(): number {
+    return this._target;
+  }
+
+  protected render(): JSX.Element {
+    return (
+      <ScaleForm
+        job={this._job}
+        trans={this._trans}
+        onChange={target => {
+          this._target = target;
+        }}
+      />
+    );
+  }
+
+  private _target: number;
+}
+
+function ScaleForm(props: {
+  job: IJobSummary;
+  trans: TranslationBundle;
+  onChange: (target: number) => void;
+}): JSX.Element {
+  const { job, trans } = props;
+  const [target, setTarget] = React.useState(job.target || job.nodes_wanted);
+  const id = React.useId();
+  const change = (event: React.ChangeEvent<HTMLInputElement>) => {
+    const value = event.target.valueAsNumber;
+    if (Number.isInteger(value)) {
+      const within = Math.min(job.maximum, Math.max(job.minimum, value));
+      setTarget(within);
+      props.onChange(within);
+    }
+  };
+  const field = {
+    min: job.minimum,
+    max: job.maximum,
+    step: 1,
+    value: target,
+    onChange: change
+  };
+  return (
+    <>
+      <label htmlFor={id}>
+        {trans.__(
+          'Nodes to run on, from %1 to %2. At present: %3.',
+          job.minimum,
+          job.maximum,
+          job.world_size
+        )}
+      </label>
+      <div className="jp-Hp-row">
+        <input id={id} type="range" {...field} />
+        <input
+          type="number"
+          className="jp-mod-styled"
+          aria-label={trans.__('Nodes')}
+          {...field}
+        />
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,162 @@
+import * as React from 'react';
+
+import { useJob, useShared, useTopics } from '../components/context';
+import { Incident } from '../components/incidents';
+import { JobHeader, JobStats } from '../components/job';
+import { Lanes } from '../components/lanes';
+import { Output, UserError } from '../components/output';
+import { Button } from '../components/parts';
+import { LossPlot } from '../components/plot';
+import { formatClock } from '../format';
+import { FAULTS, Fault, TERMINAL_STATES } from '../model/events';
+import type { IJobView } from '../model/views';
+import { Connection } from '../sidebar/sidebar';
+
+const PLOT_HEIGHT = 240;
+
+/** Everything about one job, in the main area. */
+export function Dashboard({ id }: { id: string }): JSX.Element {
+  const { model, trans } = useShared();
+  const job = useJob(id);
+  const problem = model.problem(id);
+  if (job === null) {
+    return (
+      <>
+        <Connection />
+        <p className="jp-Hp-quiet">
+          {problem ?? trans.__('Asking the server for %1…', id)}
+        </p>
+      </>
+    );
+  }
+  return (
+    <>
+      <Connection />
+      <JobHeader job={job} />
+      <JobStats job={job} full />
+      {job.error && <UserError error={job.error} />}
+      <LossPlot job={job} height={PLOT_HEIGHT} />
+      <Lanes job={job} />
+      <div className="jp-Hp-columns">
+        <Incidents job={job} />
+        <Members job={job} />
+        <Decisions job={job} />
+      </div>
+      <Output job={job} tall />
+    </>
+  );
+}
+
+function Incidents({ job }: { job: IJobView }): JSX.Element {
+  const { trans } = useShared();
+  const newestFirst = [...job.incidents].reverse();
+  return (
+    <section>
+      <h3 className="jp-Hp-label">{trans.__('Incidents')}</h3>
+      {newestFirst.length === 0 && (
+        <p className="jp-Hp-quiet">{trans.__('Nothing has broken.')}</p>
+      )}
+      {newestFirst.map((incident, index) => (
+        <Incident
+          key={incident.incident}
+          incident={incident}
+          ended={TERMINAL_STATES.has(job.state)}
+          expanded={index === 0}
+        />
+      ))}
+    </section>
+  );
+}
+
+function Members({ job }: { job: IJobView }): JSX.Element {
+  const { actions, trans } = useShared();
+  useTopics('connection');
+  const active = !TERMINAL_STATES.has(job.state);
+  const words: Record<Fault, string> = {
+    kill: trans.__('Kill'),
+    hang: trans.__('Hang')
+  };
+  return (
+    <section>
+      <h3 className="jp-Hp-label">{trans.__('Members')}</h3>
+      {job.members.length === 0 && (
+        <p className="jp-Hp-quiet">{trans.__('Nobody has joined yet.')}</p>
+      )}
+      <ul className="jp-Hp-members">
+        {job.members.map((member, index) => {
+          const rank = member.rank ?? index;
+          return (
+            <li key={member.member ?? index} className="jp-Hp-row">
+              <span className="jp-Hp-rank" data-colour={rank % 8}>
+                {rank}
+              </span>
+              <span>{member.node}</span>
+              <span className="jp-Hp-small">
+                {member.pid !== undefined && trans.__('pid %1', member.pid)}
+              </span>
+              {active && actions.faultsAllowed && (
+                <span className="jp-Hp-right">
+                  {FAULTS.map(fault => (
+                    <Button
+                      key={fault}
+                      danger
+                      title={trans.__(
+                        'Inject the fault “%1” into rank %2',
+                        fault,
+                        rank
+                      )}
+                      onClick={() => actions.injectFault(job.id, fault, { rank })}
+                    >
+                      {words[fault]}
+                    </Button>
+                  ))}
+                </span>
+              )}
+            </li>
+          );
+        })}
+        {job.spares.map((spare, index) => (
+          <li key={spare.member ?? index} className="jp-Hp-row">
+            <span className="jp-Hp-rank">·</span>
+            <span>{spare.node}</span>
+            <span className="jp-Hp-small">{trans.__('spare')}</span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Decisions({ job }: { job: IJobView }): JSX.Element {
+  const { trans } = useShared();
+  const said = [
+    ...job.decisions.map(decision => ({
+      time_s: decision.time_s,
+      name: decision.policy,
+      text: decision.reason
+    })),
+    ...job.warnings.map(warning => ({
+      time_s: warning.time_s,
+      name: trans.__('warning'),
+      text: warning.text
+    }))
+  ].sort((a, b) => b.time_s - a.time_s);
+  return (
+    <section>
+      <h3 className="jp-Hp-label">{trans.__('Decisions')}</h3>
+      {said.length === 0 && (
+        <p className="jp-Hp-quiet">{trans.__('None so far.')}</p>
+      )}
+      <ol className="jp-Hp-decisions">
+        {said.map((decision, index) => (
+          <li key={said.length - index}>
+            <span className="jp-Hp-small">
+              {formatClock(decision.time_s)} · {decision.name}
+            </span>
+            <span>{decision.text}</span>
+          </li>
+        ))}
+      </ol>
+    </section>
+  );
+}

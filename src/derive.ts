@@ -1,0 +1,211 @@
+/** What views show but do not hold: pure functions of a view. */
+
+import { TERMINAL_STATES } from './model/events';
+import type {
+  HistoryPoint,
+  IIncident,
+  IJobSummary,
+  IJobView,
+  IOutput
+} from './model/views';
+
+/** Points of the history that a present rate is taken from. */
+const RATE_POINTS = 12;
+
+/** Fraction of the steps that are done, or null where nobody said how many there are. */
+export function progress(job: IJobSummary): number | null {
+  const total = job.session?.total_steps;
+  return total ? Math.min(1, job.step / total) : null;
+}
+
+/** Steps a second: lately for a job that runs, on the whole for one that has ended. */
+export function stepsPerSecond(job: IJobView): number | null {
+  const { history } = job;
+  if (history.length < 2) {
+    return job.step_time_s ? 1 / job.step_time_s : null;
+  }
+  const last = history[history.length - 1];
+  const first = TERMINAL_STATES.has(job.state)
+    ? history[0]
+    : history[Math.max(0, history.length - RATE_POINTS)];
+  const seconds = last[2] - first[2];
+  return seconds > 0 ? (last[0] - first[0]) / seconds : null;
+}
+
+/** Seconds until the last step at the present rate. */
+export function remaining(job: IJobView): number | null {
+  const total = job.session?.total_steps;
+  const rate = stepsPerSecond(job);
+  return total && rate && !TERMINAL_STATES.has(job.state)
+    ? Math.max(0, total - job.step) / rate
+    : null;
+}
+
+/** Seconds the job has run; null before it has begun. */
+export function elapsed(job: IJobSummary, now_s: number): number | null {
+  if (job.started_s === null) {
+    return null;
+  }
+  return Math.max(0, (job.ended_s ?? now_s) - job.started_s);
+}
+
+/** The step at which something happened, read off the history; null where no step is known. */
+export function stepAt(
+  history: readonly HistoryPoint[],
+  time_s: number
+): number | null {
+  let low = 0;
+  let high = history.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (history[middle][2] <= time_s) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  if (low === history.length) {
+    return low ? history[low - 1][0] : null;
+  }
+  if (low === 0) {
+    return history[0][0];
+  }
+  return (history[low - 1][0] + history[low][0]) / 2;
+}
+
+/** Seconds from the first stage to the end of the incident, or to `now_s` while it goes on. */
+export function incidentDuration(incident: IIncident, now_s: number): number {
+  return Math.max(0, (incident.resumed_s ?? now_s) - incident.started_s);
+}
+
+/** One line of output, put together from the pieces that came. */
+export interface ILine {
+  key: number;
+  rank: number | null;
+  node: string;
+  stream: string;
+  text: string;
+}
+
+// Colours and cursor movements of terminals.
+// eslint-disable-next-line no-control-regex
+const ESCAPES = /\u001b\[[0-9;?]*[ -/]*[@-~]/g;
+
+/** Plain text of what was written for a terminal. */
+export function stripEscapes(text: string): string {
+  return text.replace(ESCAPES, '');
+}
+
+/** Lines of the output in the order in which they began; a carriage return begins its line anew. */
+export function outputLines(output: readonly IOutput[]): ILine[] {
+  const lines: ILine[] = [];
+  const open = new Map<string, ILine>();
+  for (const { member, node, rank, stream, text } of output) {
+    const key = `${member}\n${stream}`;
+    const pieces = stripEscapes(text).split('\n');
+    pieces.forEach((piece, index) => {
+      const line = open.get(key);
+      if (line) {
+        line.text += piece;
+      } else if (piece || index < pieces.length - 1) {
+        const begun = { key: lines.length, rank, node, stream, text: piece };
+        lines.push(begun);
+        open.set(key, begun);
+      }
+      if (index < pieces.length - 1) {
+        open.delete(key);
+      }
+    });
+  }
+  for (const line of lines) {
+    line.text = line.text.replace(/\r+$/, '').replace(/^.*\r/, '');
+  }
+  return lines;
+}
+
+/** The ranks that wrote something, in order. */
+export function ranksOf(lines: readonly ILine[]): number[] {
+  const ranks = new Set(lines.map(line => line.rank));
+  return [...ranks]
+    .filter((rank): rank is number => rank !== null)
+    .sort((a, b) => a - b);
+}
+
+/** A stretch of time that a node spent in one role. */
+export interface ISpan {
+  node: string;
+  role: 'member' | 'spare' | 'lost';
+  from_s: number;
+  to_s: number;
+}
+
+/** One lane a node: member, spare, or lost until it is back or the incident is over. */
+export interface ILane {
+  node: string;
+  spans: ISpan[];
+}
+
+/** Who did what when: lanes by node, in the order of their names. */
+export function lanes(job: IJobSummary, now_s: number): ILane[] {
+  const end = job.ended_s ?? now_s;
+  const byNode = new Map<string, ISpan[]>();
+  job.generations.forEach((generation, index) => {
+    const next = job.generations[index + 1];
+    const to_s = next ? next.time_s : end;
+    const add = (node: string, role: ISpan['role']) =>
+      extend(byNode, { node, role, from_s: generation.time_s, to_s });
+    generation.nodes.forEach(node => add(node, 'member'));
+    generation.spares
+      .filter(node => !generation.nodes.includes(node))
+      .forEach(node => add(node, 'spare'));
+  });
+  for (const incident of job.incidents) {
+    if (incident.node !== null) {
+      lose(byNode, incident.node, incident.started_s, end);
+    }
+  }
+  return [...byNode]
+    .map(([node, spans]) => ({ node, spans }))
+    .sort((a, b) => byName(a.node, b.node));
+}
+
+/** Names with their numbers in order: node-2 before node-10. */
+export function byName(a: string, b: string): number {
+  return a.localeCompare(b, undefined, { numeric: true });
+}
+
+function extend(byNode: Map<string, ISpan[]>, span: ISpan): void {
+  const spans = byNode.get(span.node) ?? [];
+  const last = spans[spans.length - 1];
+  if (last && last.role === span.role && last.to_s === span.from_s) {
+    last.to_s = span.to_s;
+  } else {
+    spans.push(span);
+  }
+  byNode.set(span.node, spans);
+}
+
+/** Cut what a node did at its loss, and mark it lost until it appears again. */
+function lose(
+  byNode: Map<string, ISpan[]>,
+  node: string,
+  from_s: number,
+  end_s: number
+): void {
+  const spans = byNode.get(node);
+  const struck = spans?.find(
+    span => span.role !== 'lost' && span.from_s <= from_s && from_s < span.to_s
+  );
+  if (!spans || !struck) {
+    return;
+  }
+  const next = spans.find(span => span.from_s > from_s);
+  struck.to_s = from_s;
+  const back_s = next ? next.from_s : end_s;
+  spans.splice(spans.indexOf(struck) + 1, 0, {
+    node,
+    role: 'lost',
+    from_s,
+    to_s: back_s
+  });
+}

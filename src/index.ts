@@ -1,0 +1,205 @@
+/** What this extension adds to JupyterLab, one plugin a place. */
+
+import {
+  ILayoutRestorer,
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ICommandPalette, WidgetTracker } from '@jupyterlab/apputils';
+import { ILauncher } from '@jupyterlab/launcher';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { IRunningSessionManagers } from '@jupyterlab/running';
+import { ServerConnection } from '@jupyterlab/services';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStatusBar } from '@jupyterlab/statusbar';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { Token } from '@lumino/coreutils';
+
+import { Actions, DEFAULTS, IPreferences } from './actions';
+import { Api } from './api';
+import { addCommands, CommandIDs } from './commands';
+import type { IShared } from './components/context';
+import { DashboardWidget } from './dashboard/widget';
+import { hyperpodIcon } from './icons';
+import { HyperpodModel } from './model/model';
+import { JobRenderer, MIME_TYPE } from './renderer/renderer';
+import { RunningJobs } from './running';
+import { SidebarWidget } from './sidebar/widget';
+import { StatusWidget } from './status';
+
+const PLUGIN = 'jupyter_hyperpod:plugin';
+
+/** The model, its actions and the words: what every part of this extension shares. */
+export const IHyperpod = new Token<IShared>(
+  'jupyter_hyperpod:IHyperpod',
+  'The state of the cluster and of the training jobs, and what can be asked of them.'
+);
+
+const core: JupyterFrontEndPlugin<IShared> = {
+  id: PLUGIN,
+  description: 'The model of the cluster and its jobs, settings and commands.',
+  autoStart: true,
+  provides: IHyperpod,
+  optional: [ITranslator, ISettingRegistry, ICommandPalette],
+  activate: (
+    app: JupyterFrontEnd,
+    translator: ITranslator | null,
+    registry: ISettingRegistry | null,
+    palette: ICommandPalette | null
+  ): IShared => {
+    const trans = (translator ?? nullTranslator).load('jupyter_hyperpod');
+    const api = new Api(ServerConnection.makeSettings());
+    const model = new HyperpodModel(api);
+    const actions = new Actions(model, trans, id => {
+      void app.commands.execute(CommandIDs.openJob, { id });
+    });
+    const shared = { model, actions, trans };
+    addCommands(app.commands, shared, palette);
+    if (registry) {
+      void followSettings(registry, shared);
+    }
+    void model.connect();
+    return shared;
+  }
+};
+
+async function followSettings(
+  registry: ISettingRegistry,
+  { actions, model }: IShared
+): Promise<void> {
+  const settings = await registry.load(PLUGIN);
+  const read = () => {
+    actions.preferences = {
+      ...DEFAULTS,
+      ...(settings.composite as Partial<IPreferences>)
+    };
+    model.refresh();
+  };
+  settings.changed.connect(read);
+  read();
+}
+
+const sidebar: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter_hyperpod:sidebar',
+  description: 'The left panel: cluster, jobs, incidents.',
+  autoStart: true,
+  requires: [IHyperpod],
+  optional: [ILayoutRestorer, ILauncher],
+  activate: (
+    app: JupyterFrontEnd,
+    shared: IShared,
+    restorer: ILayoutRestorer | null,
+    launcher: ILauncher | null
+  ): void => {
+    const widget = new SidebarWidget(shared);
+    app.shell.add(widget, 'left', { rank: 450, type: 'Hyperpod' });
+    restorer?.add(widget, widget.id);
+    app.commands.addCommand(CommandIDs.showPanel, {
+      label: shared.trans.__('Cluster and Training Jobs'),
+      caption: shared.trans.__('Show the cluster, its jobs and incidents'),
+      icon: hyperpodIcon,
+      describedBy: { args: null },
+      execute: () => app.shell.activateById(widget.id)
+    });
+    launcher?.add({ command: CommandIDs.showPanel, category: 'Other' });
+  }
+};
+
+const dashboard: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter_hyperpod:dashboard',
+  description: 'One job in the main area.',
+  autoStart: true,
+  requires: [IHyperpod],
+  optional: [ILayoutRestorer],
+  activate: (
+    app: JupyterFrontEnd,
+    shared: IShared,
+    restorer: ILayoutRestorer | null
+  ): void => {
+    const tracker = new WidgetTracker<DashboardWidget>({
+      namespace: 'jupyter_hyperpod'
+    });
+    app.commands.addCommand(CommandIDs.openJob, {
+      label: shared.trans.__('Open Training Job'),
+      describedBy: {
+        args: { type: 'object', properties: { id: { type: 'string' } } }
+      },
+      isVisible: () => false,
+      execute: async args => {
+        const id = String(args.id);
+        const open = tracker.find(candidate => candidate.jobId === id);
+        const widget = open ?? new DashboardWidget(shared, id);
+        if (!open) {
+          app.shell.add(widget, 'main', { type: 'Training Job' });
+          await tracker.add(widget);
+        }
+        app.shell.activateById(widget.id);
+      }
+    });
+    void restorer?.restore(tracker, {
+      command: CommandIDs.openJob,
+      args: widget => ({ id: widget.jobId }),
+      name: widget => widget.jobId
+    });
+  }
+};
+
+const renderer: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter_hyperpod:renderer',
+  description: 'The live job as the output of its cell.',
+  autoStart: true,
+  requires: [IHyperpod, IRenderMimeRegistry],
+  activate: (
+    _: JupyterFrontEnd,
+    shared: IShared,
+    rendermime: IRenderMimeRegistry
+  ): void => {
+    rendermime.addFactory({
+      safe: true,
+      mimeTypes: [MIME_TYPE],
+      defaultRank: 0,
+      createRenderer: () => new JobRenderer(shared)
+    });
+  }
+};
+
+const running: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter_hyperpod:running',
+  description: 'Active jobs in the panel of what is running.',
+  autoStart: true,
+  requires: [IHyperpod, IRunningSessionManagers],
+  activate: (
+    _: JupyterFrontEnd,
+    shared: IShared,
+    managers: IRunningSessionManagers
+  ): void => {
+    managers.add(new RunningJobs(shared));
+  }
+};
+
+const status: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter_hyperpod:status',
+  description: 'The newest active job in the status bar.',
+  autoStart: true,
+  requires: [IHyperpod, IStatusBar],
+  activate: (
+    app: JupyterFrontEnd,
+    shared: IShared,
+    statusBar: IStatusBar
+  ): void => {
+    const item = new StatusWidget(shared, () => {
+      void app.commands.execute(CommandIDs.showPanel);
+    });
+    statusBar.registerStatusItem('jupyter_hyperpod:status', {
+      item,
+      align: 'left',
+      rank: 50,
+      isActive: () =>
+        shared.model.cluster !== null &&
+        shared.model.cluster.state !== 'stopped',
+      activeStateChanged: shared.model.clusterChanged
+    });
+  }
+};
+
+export default [core, sidebar, dashboard, renderer, running, status];

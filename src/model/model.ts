@@ -1,0 +1,293 @@
+/**
+ * Everything the browser knows, in one place. Views are functions of it; it changes only by what the stream says.
+ */
+
+import { DisposableDelegate, IDisposable } from '@lumino/disposable';
+import { ISignal, Signal } from '@lumino/signaling';
+
+import { Api, ApiError, IServerSettings, ServerMessage, Stream } from '../api';
+import { TERMINAL_STATES } from './events';
+import { foldCluster, foldJob } from './fold';
+import type { Cursor, IClusterView, IJobSummary, IJobView } from './views';
+
+/** Changes are told at most this often, so that a burst of events is one redraw. */
+const QUIET_MS = 50;
+/** Until the first request succeeds; afterwards the stream has its own back-off. */
+const RETRY_MS = 5000;
+/** Views of jobs nobody looks at any more, kept so that coming back needs no snapshot. */
+const RETIRED_VIEWS = 24;
+
+/** `absent`: the server does not have, or does not open, this extension. */
+export type Connection = 'connecting' | 'online' | 'offline' | 'absent';
+
+/** Topics that changed: `cluster`, `jobs`, `connection`, or a job's id. */
+export type Changed = ReadonlySet<string>;
+
+export class HyperpodModel implements IDisposable {
+  constructor(api: Api, stream?: Stream) {
+    this.api = api;
+    this._stream =
+      stream ??
+      new Stream({
+        open: () => api.openSocket(),
+        cursor: topic => this.cursor(topic)
+      });
+    this._stream.received.connect(this._onMessage, this);
+    this._stream.stateChanged.connect(this._onStream, this);
+  }
+
+  readonly api: Api;
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  get changed(): ISignal<this, Changed> {
+    return this._changed;
+  }
+
+  /** For those who only care about the cluster. */
+  get clusterChanged(): ISignal<this, void> {
+    return this._clusterChanged;
+  }
+
+  get connection(): Connection {
+    return this._connection;
+  }
+
+  /** Null until the server has told. */
+  get settings(): IServerSettings | null {
+    return this._settings;
+  }
+
+  /** Null until the server has told. */
+  get cluster(): IClusterView | null {
+    return this._cluster;
+  }
+
+  /** Whether the list of jobs has arrived. */
+  get jobsKnown(): boolean {
+    return this._summaries !== null;
+  }
+
+  /** Newest first. A job that is followed is as fresh as its last event, the others as the server's list. */
+  get jobs(): IJobSummary[] {
+    return (this._summaries ?? []).map(
+      summary => this._views.get(summary.id) ?? summary
+    );
+  }
+
+  get activeJobs(): IJobSummary[] {
+    return this.jobs.filter(job => !TERMINAL_STATES.has(job.state));
+  }
+
+  /** The whole view of a job that is watched, null until it has arrived. */
+  job(id: string): IJobView | null {
+    return this._views.get(id) ?? null;
+  }
+
+  /** What is known of a job, followed or not. */
+  summary(id: string): IJobSummary | null {
+    return (
+      this._views.get(id) ??
+      this._summaries?.find(job => job.id === id) ??
+      null
+    );
+  }
+
+  /** Why the server cannot follow a topic, in its own words; null where it can. */
+  problem(topic: string): string | null {
+    return this._problems.get(topic) ?? null;
+  }
+
+  /** Where this client stands in a topic: writer to last sequence number. */
+  cursor(topic: string): Cursor | undefined {
+    return topic === 'cluster'
+      ? this._cluster?.seen
+      : this._views.get(topic)?.seen;
+  }
+
+  /** Ask what the server allows, then follow the cluster and the list of jobs. */
+  async connect(): Promise<void> {
+    window.clearTimeout(this._retry);
+    this._setConnection('connecting');
+    if (await this._readSettings()) {
+      this._stream.watch('cluster');
+      this._stream.watch('jobs');
+      this._topics.forEach((_, topic) => this._stream.watch(topic));
+      this._started = true;
+    } else if (!this._isDisposed && this._connection === 'offline') {
+      this._retry = window.setTimeout(() => void this.connect(), RETRY_MS);
+    }
+  }
+
+  /** Have everything drawn again, because of something that is not in the model. */
+  refresh(): void {
+    this._tell('connection');
+  }
+
+  /** Follow a job until the result is disposed. */
+  watch(id: string): IDisposable {
+    const count = this._topics.get(id) ?? 0;
+    this._topics.set(id, count + 1);
+    if (count === 0 && this._started) {
+      this._stream.watch(id);
+    }
+    return new DisposableDelegate(() => this._unwatch(id));
+  }
+
+  dispose(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    this._isDisposed = true;
+    window.clearTimeout(this._timer);
+    window.clearTimeout(this._retry);
+    this._stream.dispose();
+    Signal.clearData(this);
+  }
+
+  private _unwatch(id: string): void {
+    const count = (this._topics.get(id) ?? 1) - 1;
+    if (count > 0) {
+      this._topics.set(id, count);
+      return;
+    }
+    this._topics.delete(id);
+    this._problems.delete(id);
+    if (!this._isDisposed) {
+      this._stream.unwatch(id);
+    }
+    this._retire();
+  }
+
+  /** A job that was unknown may have appeared since. */
+  private _askAgain(): void {
+    for (const job of this._summaries ?? []) {
+      if (this._problems.has(job.id) && this._topics.has(job.id)) {
+        this._problems.delete(job.id);
+        this._stream.watch(job.id);
+      }
+    }
+  }
+
+  /** Forget the oldest views that nobody watches. */
+  private _retire(): void {
+    const idle = [...this._views.keys()].filter(id => !this._topics.has(id));
+    for (const id of idle.slice(0, Math.max(0, idle.length - RETIRED_VIEWS))) {
+      this._views.delete(id);
+    }
+  }
+
+  private async _readSettings(): Promise<boolean> {
+    try {
+      this._settings = await this.api.settings();
+      return true;
+    } catch (error) {
+      const status = error instanceof ApiError ? error.status : 0;
+      this._setConnection(
+        status === 404 || status === 403 ? 'absent' : 'offline'
+      );
+      return false;
+    }
+  }
+
+  private _onStream(): void {
+    const state = this._stream.state;
+    if (state === 'waiting') {
+      this._setConnection('offline');
+    } else if (state === 'open') {
+      // A server that was restarted may allow something else.
+      if (this._connection === 'offline') {
+        void this._readSettings().then(() => this._tell('connection'));
+      }
+      this._setConnection('online');
+    }
+  }
+
+  private _onMessage(_: Stream, message: ServerMessage): void {
+    switch (message.type) {
+      case 'jobs':
+        this._summaries = message.jobs;
+        this._askAgain();
+        this._tell('jobs');
+        break;
+      case 'snapshot':
+        if (message.topic === 'cluster') {
+          this._cluster = message.view as IClusterView;
+        } else {
+          this._views.delete(message.topic);
+          this._views.set(message.topic, message.view as IJobView);
+        }
+        this._problems.delete(message.topic);
+        this._tell(message.topic);
+        break;
+      case 'events':
+        this._fold(message);
+        break;
+      case 'problem':
+        if (message.topic !== undefined) {
+          this._problems.set(message.topic, message.text);
+          this._tell(message.topic);
+        }
+        break;
+    }
+  }
+
+  private _fold(message: ServerMessage & { type: 'events' }): void {
+    const { topic, events } = message;
+    const view = this._views.get(topic);
+    let news = false;
+    for (const event of events) {
+      if (topic === 'cluster' && this._cluster) {
+        news = foldCluster(this._cluster, event) || news;
+      } else if (view) {
+        news = foldJob(view, event) || news;
+      }
+    }
+    if (news) {
+      this._problems.delete(topic);
+      this._tell(topic);
+    }
+  }
+
+  private _setConnection(connection: Connection): void {
+    if (this._connection !== connection) {
+      this._connection = connection;
+      this._tell('connection');
+    }
+  }
+
+  private _tell(topic: string): void {
+    if (this._isDisposed) {
+      return;
+    }
+    if (this._dirty.size === 0) {
+      this._timer = window.setTimeout(() => {
+        const changed = this._dirty;
+        this._dirty = new Set();
+        this._changed.emit(changed);
+        if (changed.has('cluster')) {
+          this._clusterChanged.emit();
+        }
+      }, QUIET_MS);
+    }
+    this._dirty.add(topic);
+  }
+
+  private readonly _stream: Stream;
+  private readonly _changed = new Signal<this, Changed>(this);
+  private readonly _clusterChanged = new Signal<this, void>(this);
+  private readonly _views = new Map<string, IJobView>();
+  private readonly _problems = new Map<string, string>();
+  private readonly _topics = new Map<string, number>();
+  private _summaries: IJobSummary[] | null = null;
+  private _cluster: IClusterView | null = null;
+  private _settings: IServerSettings | null = null;
+  private _connection: Connection = 'connecting';
+  private _dirty = new Set<string>();
+  private _timer = 0;
+  private _retry = 0;
+  private _started = false;
+  private _isDisposed = false;
+}

@@ -1,0 +1,107 @@
+import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import * as React from 'react';
+
+import { IShared, useJob, useShared } from '../components/context';
+import { Incident } from '../components/incidents';
+import { JobHeader, JobStats } from '../components/job';
+import { Output, UserError } from '../components/output';
+import { LossPlot } from '../components/plot';
+import { TERMINAL_STATES } from '../model/events';
+import { Root } from '../root';
+
+export const MIME_TYPE = 'application/vnd.hyperpod.job.v1+json';
+const PLOT_HEIGHT = 150;
+/** Older incidents are in the dashboard. */
+const INCIDENTS = 4;
+
+/** The live job under its cell. Nothing of it is in the notebook but the job's id. */
+export class JobRenderer extends Root implements IRenderMime.IRenderer {
+  constructor(shared: IShared) {
+    super(shared);
+    this.addClass('jp-Hp-renderer');
+  }
+
+  async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    const data = model.data[MIME_TYPE];
+    const id = (data as { id?: unknown } | undefined)?.id;
+    this._id = typeof id === 'string' ? id : null;
+    const text = model.data['text/plain'];
+    this._snapshot = Array.isArray(text) ? text.join('') : `${text ?? ''}`;
+    this.update();
+    await this.renderPromise;
+  }
+
+  protected view(): JSX.Element | null {
+    return this._id === null ? (
+      <pre>{this._snapshot}</pre>
+    ) : (
+      <Job key={this._id} id={this._id} snapshot={this._snapshot} />
+    );
+  }
+
+  private _id: string | null = null;
+  private _snapshot = '';
+}
+
+function Job(props: { id: string; snapshot: string }): JSX.Element {
+  const { model, trans } = useShared();
+  const job = useJob(props.id);
+  const problem = model.problem(props.id);
+  if (job === null) {
+    const absent = model.connection === 'absent';
+    return (
+      <div className="jp-Hp-fallback">
+        <p>
+          {problem ??
+            (absent
+              ? trans.__(
+                  'This server does not have, or does not open, the jupyter_hyperpod server extension.'
+                )
+              : trans.__('Attaching to %1…', props.id))}
+        </p>
+        {(problem !== null || absent) && props.snapshot && (
+          <>
+            <p className="jp-Hp-quiet">
+              {trans.__('What the notebook kept of it:')}
+            </p>
+            <pre>{props.snapshot}</pre>
+          </>
+        )}
+      </div>
+    );
+  }
+  const ended = TERMINAL_STATES.has(job.state);
+  return (
+    <section
+      className="jp-Hp-card"
+      data-state={job.state}
+      aria-label={trans.__('Training job %1', job.name)}
+    >
+      <JobHeader job={job} open />
+      {model.connection === 'offline' && (
+        <div className="jp-Hp-banner" role="status">
+          {trans.__('The server does not answer. Trying again…')}
+        </div>
+      )}
+      {job.error && <UserError error={job.error} />}
+      {job.state === 'failed' && !job.error && job.reason && (
+        <div className="jp-Hp-error" role="alert">
+          {job.reason}
+        </div>
+      )}
+      {job.step > 0 && <JobStats job={job} />}
+      <LossPlot job={job} height={PLOT_HEIGHT} />
+      {job.incidents
+        .slice(-INCIDENTS)
+        .reverse()
+        .map(incident => (
+          <Incident
+            key={incident.incident}
+            incident={incident}
+            ended={ended}
+          />
+        ))}
+      <Output job={job} />
+    </section>
+  );
+}

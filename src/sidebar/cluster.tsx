@@ -1,0 +1,188 @@
+import { runIcon, stopIcon } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { useNow, useShared, useTopics } from '../components/context';
+import { Button, Section, StateChip, stateLabel } from '../components/parts';
+import { byName } from '../derive';
+import { formatDuration } from '../format';
+import { FAULTS, Fault } from '../model/events';
+import type { IClusterView, INodeView } from '../model/views';
+import { NodeGrid } from './nodes';
+
+/** The cluster's state, its nodes, and what is known of the selected one. */
+export function ClusterSection(): JSX.Element {
+  const { model, actions, trans } = useShared();
+  useTopics('cluster', 'connection');
+  const { cluster } = model;
+  const stopped = cluster === null || cluster.state === 'stopped';
+  return (
+    <Section
+      title={trans.__('Cluster')}
+      count={
+        cluster && (
+          <StateChip
+            state={cluster.state}
+            trans={trans}
+            title={cluster.reason}
+          />
+        )
+      }
+      actions={
+        cluster &&
+        !stopped && (
+          <Button
+            icon={stopIcon}
+            title={trans.__('Stop the cluster…')}
+            onClick={() => actions.stopCluster()}
+          />
+        )
+      }
+    >
+      {cluster === null ? (
+        <p className="jp-Hp-quiet">{trans.__('Asking the server…')}</p>
+      ) : stopped ? (
+        <StartCluster />
+      ) : (
+        <Nodes cluster={cluster} />
+      )}
+    </Section>
+  );
+}
+
+function StartCluster(): JSX.Element {
+  const { actions, trans } = useShared();
+  const { nodes, spares } = actions.preferences;
+  return (
+    <div className="jp-Hp-start">
+      <p className="jp-Hp-quiet">
+        {trans.__(
+          'No cluster runs. The first job starts one, or start it here: %1 nodes and %2 spare, as processes of this machine.',
+          nodes,
+          spares
+        )}
+      </p>
+      <Button primary icon={runIcon} onClick={() => actions.startCluster()}>
+        {trans.__('Start the cluster')}
+      </Button>
+    </div>
+  );
+}
+
+function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
+  const { trans } = useShared();
+  const [selected, setSelected] = React.useState<string | null>(null);
+  const onSelect = React.useCallback((name: string) => setSelected(name), []);
+  const nodes = [...cluster.nodes].sort((a, b) => byName(a.node, b.node));
+  const chosen = nodes.find(node => node.node === selected);
+  if (nodes.length === 0) {
+    return <p className="jp-Hp-quiet">{trans.__('Nodes are starting…')}</p>;
+  }
+  return (
+    <>
+      <Summary nodes={nodes} />
+      <NodeGrid nodes={nodes} selected={selected} onSelect={onSelect} />
+      {chosen && <NodeDetail node={chosen} />}
+    </>
+  );
+}
+
+/** How many nodes are in which state. */
+function Summary({ nodes }: { nodes: readonly INodeView[] }): JSX.Element {
+  const { trans } = useShared();
+  const counts = new Map<string, number>();
+  for (const node of nodes) {
+    counts.set(node.state, (counts.get(node.state) ?? 0) + 1);
+  }
+  const spares = nodes.filter(node => node.spare).length;
+  return (
+    <div className="jp-Hp-summary">
+      <span className="jp-Hp-strong">
+        {trans._n('%1 node', '%1 nodes', nodes.length - spares)}
+        {spares > 0 && ` + ${trans._n('%1 spare', '%1 spares', spares)}`}
+      </span>
+      <span className="jp-Hp-right">
+        {['busy', 'idle', 'starting', 'lost', 'stopped']
+          .filter(state => counts.has(state))
+          .map(state => (
+            <span key={state} className="jp-Hp-tally">
+              <span className="jp-Hp-dot" data-state={state} aria-hidden />
+              {counts.get(state)} {stateLabel(state, trans).toLowerCase()}
+            </span>
+          ))}
+      </span>
+    </div>
+  );
+}
+
+function NodeDetail({ node }: { node: INodeView }): JSX.Element {
+  const { trans } = useShared();
+  const now_s = useNow(true);
+  return (
+    <div className="jp-Hp-detail" aria-live="polite">
+      <div className="jp-Hp-row">
+        <span className="jp-Hp-strong">{node.node}</span>
+        <StateChip state={node.state} trans={trans} />
+        <span className="jp-Hp-right jp-Hp-small">
+          {trans.__('for %1', formatDuration(Math.max(0, now_s - node.since_s)))}
+        </span>
+      </div>
+      {node.reason && <p>{node.reason}</p>}
+      <dl className="jp-Hp-facts">
+        <dt>{trans.__('Role')}</dt>
+        <dd>{node.spare ? trans.__('spare') : trans.__('node')}</dd>
+        <dt>{trans.__('Slots')}</dt>
+        <dd>{trans.__('%1 of %2 used', node.used, node.slots)}</dd>
+        <dt>{trans.__('Process')}</dt>
+        <dd>{node.pid ?? '–'}</dd>
+        <dt>{trans.__('Incarnation')}</dt>
+        <dd>{node.incarnation}</dd>
+      </dl>
+      {node.jobs.map(id => (
+        <NodeJob key={id} id={id} node={node} />
+      ))}
+    </div>
+  );
+}
+
+function NodeJob({ id, node }: { id: string; node: INodeView }): JSX.Element {
+  const { model, actions, trans } = useShared();
+  useTopics('jobs', id, 'connection');
+  const job = model.summary(id);
+  const member = job?.members.find(candidate => candidate.node === node.node);
+  const words: Record<Fault, string> = {
+    kill: trans.__('Kill node'),
+    hang: trans.__('Hang node')
+  };
+  return (
+    <div className="jp-Hp-row">
+      <button
+        type="button"
+        className="jp-Hp-link"
+        onClick={() => actions.openJob(id)}
+      >
+        {job?.name || id}
+      </button>
+      {member?.rank !== undefined && (
+        <span className="jp-Hp-small">{trans.__('rank %1', member.rank)}</span>
+      )}
+      {actions.faultsAllowed && (
+        <span className="jp-Hp-right">
+          {FAULTS.map(fault => (
+            <Button
+              key={fault}
+              danger
+              title={trans.__(
+                'Inject the fault “%1” into %2',
+                fault,
+                node.node
+              )}
+              onClick={() => actions.injectFault(id, fault, { node: node.node })}
+            >
+              {words[fault]}
+            </Button>
+          ))}
+        </span>
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,123 @@
+import * as React from 'react';
+
+import { useJob, useShared, useTopics } from '../components/context';
+import { JobActions } from '../components/job';
+import {
+  ProgressBar,
+  Section,
+  Sparkline,
+  StateChip,
+  stepText
+} from '../components/parts';
+import { progress } from '../derive';
+import { formatClock, formatDuration, formatLoss } from '../format';
+import { TERMINAL_STATES } from '../model/events';
+import type { IJobSummary } from '../model/views';
+
+/** So many of the newest jobs are followed event by event; the others are as fresh as the list. */
+const FOLLOWED = 8;
+
+/** Jobs, newest first: all that are active, and the last ones that have ended. */
+export function JobsSection(): JSX.Element {
+  const { model, actions, trans } = useShared();
+  useTopics('jobs', 'connection');
+  const { jobs } = model;
+  const ended = jobs.filter(job => TERMINAL_STATES.has(job.state));
+  const kept = new Set(ended.slice(0, actions.preferences.finishedJobs));
+  const shown = jobs.filter(
+    job => !TERMINAL_STATES.has(job.state) || kept.has(job)
+  );
+  return (
+    <Section title={trans.__('Jobs')} count={jobs.length || undefined}>
+      {shown.length === 0 && (
+        <p className="jp-Hp-quiet">
+          {model.jobsKnown
+            ? trans.__('No jobs yet. Begin a notebook cell with %%hyperpod.')
+            : trans.__('Asking the server…')}
+        </p>
+      )}
+      <ul className="jp-Hp-jobs">
+        {shown.map((job, index) => (
+          <JobRow key={job.id} summary={job} follow={index < FOLLOWED} />
+        ))}
+      </ul>
+      {ended.length > kept.size && (
+        <p className="jp-Hp-quiet">
+          {trans._n(
+            '%1 older job is not shown.',
+            '%1 older jobs are not shown.',
+            ended.length - kept.size
+          )}
+        </p>
+      )}
+    </Section>
+  );
+}
+
+function JobRow(props: {
+  summary: IJobSummary;
+  follow: boolean;
+}): JSX.Element {
+  const { actions, trans } = useShared();
+  const view = useJob(props.summary.id, props.follow);
+  const job = view ?? props.summary;
+  const active = !TERMINAL_STATES.has(job.state);
+  const value = progress(job);
+  return (
+    <li className="jp-Hp-job" data-state={job.state}>
+      <div className="jp-Hp-row">
+        <button
+          type="button"
+          className="jp-Hp-link jp-Hp-name"
+          title={job.id}
+          onClick={() => actions.openJob(job.id)}
+        >
+          {job.name || job.id}
+        </button>
+        <StateChip state={job.state} trans={trans} title={job.reason} />
+        <span className="jp-Hp-actions">
+          <JobActions job={job} />
+        </span>
+      </div>
+      {active && (
+        <ProgressBar
+          value={value}
+          state={job.state}
+          label={trans.__('Progress of %1', job.name)}
+        />
+      )}
+      <div className="jp-Hp-row jp-Hp-small">
+        <span>
+          {job.step > 0 || job.session
+            ? stepText(job.step, job.session?.total_steps)
+            : job.reason}
+        </span>
+        {job.loss !== null && (
+          <span title={trans.__('Loss')}>{formatLoss(job.loss)}</span>
+        )}
+        {active && job.world_size > 0 && (
+          <span title={trans.__('Members that train, of those wanted')}>
+            {`${job.world_size}/${job.target || job.nodes_wanted}`}
+          </span>
+        )}
+        {!active && job.submitted_s !== null && (
+          <span>{formatClock(job.submitted_s)}</span>
+        )}
+        {!active && job.ended_s !== null && job.started_s !== null && (
+          <span>{formatDuration(job.ended_s - job.started_s)}</span>
+        )}
+        <span className="jp-Hp-right">
+          {view && view.history.length > 1 && (
+            <Sparkline history={view.history} step={view.step} />
+          )}
+        </span>
+      </div>
+      {job.error && (
+        <div className="jp-Hp-joberror">
+          {job.error.type}
+          {job.error.message && `: ${job.error.message}`}
+        </div>
+      )}
+    </li>
+  );
+}

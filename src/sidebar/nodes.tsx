@@ -1,0 +1,156 @@
+import * as React from 'react';
+
+import { useShared } from '../components/context';
+import { stateLabel } from '../components/parts';
+import type { INodeView } from '../model/views';
+
+/** Up to so many nodes have their names on them. */
+const NAMED = 24;
+/** Above so many, tiles are as small as they can be told apart. */
+const SMALL = 600;
+/** Tiles that are drawn, and left alone, together. */
+const BLOCK = 100;
+
+interface ITiles {
+  nodes: readonly INodeView[];
+  selected: string | null;
+  onSelect: (node: string) => void;
+}
+
+/** Health of all nodes, one tile each. Arrow keys move, thousands stay smooth: a block without news is not drawn again. */
+export function NodeGrid(props: ITiles): JSX.Element {
+  const { nodes, selected, onSelect } = props;
+  const { trans } = useShared();
+  const size =
+    nodes.length <= NAMED ? 'named' : nodes.length <= SMALL ? 'tile' : 'small';
+  const current = nodes.some(node => node.node === selected)
+    ? selected
+    : (nodes[0]?.node ?? null);
+  const onKeyDown = (event: React.KeyboardEvent<HTMLDivElement>) => {
+    const tiles = [
+      ...event.currentTarget.querySelectorAll<HTMLElement>('[role=option]')
+    ];
+    const at = tiles.indexOf(event.target as HTMLElement);
+    const to = destination(event.key, tiles, at);
+    if (to !== null) {
+      event.preventDefault();
+      tiles[to].focus();
+      onSelect(tiles[to].dataset.node!);
+    }
+  };
+  const blocks: (readonly INodeView[])[] = [];
+  for (let start = 0; start < nodes.length; start += BLOCK) {
+    blocks.push(nodes.slice(start, start + BLOCK));
+  }
+  return (
+    <div
+      className="jp-Hp-nodes"
+      data-size={size}
+      role="listbox"
+      aria-label={trans.__('Nodes')}
+      onKeyDown={onKeyDown}
+    >
+      {blocks.map((block, index) => {
+        const holds = (name: string | null) =>
+          block.some(node => node.node === name) ? name : null;
+        return (
+          <Block
+            key={index}
+            nodes={block}
+            selected={holds(selected)}
+            current={holds(current)}
+            named={size === 'named'}
+            onSelect={onSelect}
+          />
+        );
+      })}
+    </div>
+  );
+}
+
+/** The tile that a key leads to; rows are told from where tiles stand. */
+function destination(
+  key: string,
+  tiles: HTMLElement[],
+  at: number
+): number | null {
+  const top = tiles[at]?.offsetTop;
+  const columns = tiles.filter(tile => tile.offsetTop === top).length || 1;
+  const moves: Record<string, number> = {
+    ArrowRight: at + 1,
+    ArrowLeft: at - 1,
+    ArrowDown: at + columns,
+    ArrowUp: at - columns,
+    Home: 0,
+    End: tiles.length - 1
+  };
+  const to = moves[key];
+  return at >= 0 && to >= 0 && to < tiles.length ? to : null;
+}
+
+interface IBlock extends ITiles {
+  current: string | null;
+  named: boolean;
+}
+
+const Block = React.memo(
+  function Block(props: IBlock): JSX.Element {
+    return (
+      <div className="jp-Hp-block" role="presentation">
+        {props.nodes.map(node => (
+          <Tile
+            key={node.node}
+            node={node}
+            named={props.named}
+            selected={node.node === props.selected}
+            current={node.node === props.current}
+            onSelect={props.onSelect}
+          />
+        ))}
+      </div>
+    );
+  },
+  (before, after) =>
+    before.selected === after.selected &&
+    before.current === after.current &&
+    before.named === after.named &&
+    before.nodes.length === after.nodes.length &&
+    before.nodes.every((node, index) => node === after.nodes[index])
+);
+
+const Tile = React.memo(function Tile(props: {
+  node: INodeView;
+  named: boolean;
+  selected: boolean;
+  current: boolean;
+  onSelect: (node: string) => void;
+}): JSX.Element {
+  const { node } = props;
+  const { trans } = useShared();
+  const words = [node.node, stateLabel(node.state, trans)];
+  if (node.spare) {
+    words.push(trans.__('spare'));
+  }
+  words.push(...node.jobs);
+  return (
+    <div
+      className="jp-Hp-node"
+      role="option"
+      tabIndex={props.current ? 0 : -1}
+      aria-selected={props.selected}
+      aria-label={words.join(', ')}
+      title={words.join(' · ')}
+      data-node={node.node}
+      data-state={node.state}
+      data-spare={node.spare || undefined}
+      onClick={() => props.onSelect(node.node)}
+    >
+      {props.named && (
+        <>
+          <span className="jp-Hp-dot" data-state={node.state} aria-hidden />
+          <span>{node.node}</span>
+        </>
+      )}
+    </div>
+  );
+});

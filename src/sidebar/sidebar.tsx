@@ -1,0 +1,50 @@
+import { refreshIcon } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { useShared, useTopics } from '../components/context';
+import { Button } from '../components/parts';
+import { ClusterSection } from './cluster';
+import { IncidentsSection } from './incidents';
+import { JobsSection } from './jobs';
+
+/** The left panel. */
+export function Sidebar(): JSX.Element {
+  return (
+    <>
+      <Connection />
+      <ClusterSection />
+      <JobsSection />
+      <IncidentsSection />
+    </>
+  );
+}
+
+/** Said only when something is wrong with the way to the server. */
+export function Connection(): JSX.Element | null {
+  const { model, trans } = useShared();
+  useTopics('connection');
+  if (model.connection === 'absent') {
+    return (
+      <div className="jp-Hp-banner" role="status">
+        <span>
+          {trans.__(
+            'This server does not have, or does not open, the jupyter_hyperpod server extension.'
+          )}
+        </span>
+        <Button
+          icon={refreshIcon}
+          title={trans.__('Try again')}
+          onClick={() => model.connect()}
+        />
+      </div>
+    );
+  }
+  if (model.connection === 'offline') {
+    return (
+      <div className="jp-Hp-banner" role="status">
+        {trans.__('The server does not answer. Trying again…')}
+      </div>
+    );
+  }
+  return null;
+}

@@ -1,0 +1,61 @@
+import * as React from 'react';
+
+import { useJob, useShared, useTopics } from './components/context';
+import { progress } from './derive';
+import { hyperpodIcon } from './icons';
+import type { IJobSummary } from './model/views';
+import { Root } from './root';
+
+/** The newest active job, or how many there are, in the status bar. */
+export class StatusWidget extends Root {
+  constructor(
+    shared: Root['shared'],
+    private readonly _onClick: () => void
+  ) {
+    super(shared);
+    this.addClass('jp-Hp-status');
+  }
+
+  protected view(): JSX.Element {
+    return <Status onClick={this._onClick} />;
+  }
+}
+
+function Status({ onClick }: { onClick: () => void }): JSX.Element {
+  const { model, trans } = useShared();
+  useTopics('cluster', 'jobs', 'connection');
+  const active = model.activeJobs;
+  const nodes = model.cluster?.nodes ?? [];
+  const busy = nodes.filter(node => node.state === 'busy').length;
+  return (
+    <button
+      type="button"
+      onClick={onClick}
+      title={trans.__('Show the cluster and its jobs')}
+    >
+      <hyperpodIcon.react tag="span" elementPosition="center" height="14px" />
+      {active.length > 0 ? (
+        <Active jobs={active} />
+      ) : (
+        trans.__('%1 of %2 nodes busy', busy, nodes.length)
+      )}
+    </button>
+  );
+}
+
+function Active({ jobs }: { jobs: IJobSummary[] }): JSX.Element {
+  const { trans } = useShared();
+  const newest = useJob(jobs[0].id) ?? jobs[0];
+  const value = progress(newest);
+  if (jobs.length > 1) {
+    return <>{trans.__('%1 jobs', jobs.length)}</>;
+  }
+  return (
+    <>
+      <span className="jp-Hp-dot" data-state={newest.state} aria-hidden />
+      {value === null
+        ? newest.name
+        : `${newest.name} ${Math.floor(value * 100)} %`}
+    </>
+  );
+}
