@@ -13,19 +13,21 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from tests.leaks import MARK, marked_processes, wait_until_gone
 
 pytest_plugins = ["pytest_jupyter.jupyter_server"]
 
 T = TypeVar("T")
-SHARED_MARK = "HYPERPOD_TEST_SHARED"
+SHARED_MARK = "TEST_SHARED_CLUSTER_MARK"
 RUN = os.environ.setdefault(MARK, f"pytest-{secrets.token_hex(6)}")
 
 settings.register_profile(
@@ -44,10 +46,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.fixture
-def cluster(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def cluster(store: Store) -> Iterator[Store]:
     """A store with a cluster of its own: 4 nodes and a spare."""
     with pytest.MonkeyPatch.context() as patch:
-        yield from _running_cluster(store, patch, "HYPERPOD_TEST_CLUSTER")
+        yield from _running_cluster(store, patch, "TEST_CLUSTER_MARK")
 
 
 @pytest.fixture(scope="session")
@@ -63,12 +65,14 @@ def _running_cluster(store: Store, patch: pytest.MonkeyPatch, variable: str) -> 
 
     mark = f"cluster-{secrets.token_hex(6)}"
     patch.setenv(variable, mark)
-    control.ensure_started(store)
-    patch.delenv(variable)
     try:
+        control.ensure_started(store)
+        patch.delenv(variable)
+        control.wait_ready(store)
         yield store
     finally:
-        control.stop(store)
+        with suppress(ClusterError):  # a test may have stopped it already
+            control.stop(store)
         left = wait_until_gone(mark, 15, variable)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -98,10 +102,8 @@ def no_process_left() -> Iterator[None]:
     while (left := _left_since(before)) and time.monotonic() < deadline:
         time.sleep(0.02)
     for pid in left:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     assert not left, f"this test left processes behind: {left}"
 
 
@@ -110,13 +112,13 @@ def _left_since(before: dict[int, str]) -> dict[int, str]:
 
 
 def _processes() -> dict[int, str]:
-    """This run's processes but for the shared cluster's: pid -> command line."""
+    """This run's living processes but for the shared cluster's: pid -> command line (zombies have none)."""
     found = marked_processes(RUN) | _children()
     shared = marked_processes("", SHARED_MARK)
     return {
         pid: line
         for pid, line in found.items()
-        if pid not in shared and pid not in _ANCESTORS and "resource_tracker" not in line
+        if line and pid not in shared and pid not in _ANCESTORS and "resource_tracker" not in line
     }
 
 

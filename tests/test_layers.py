@@ -1,0 +1,235 @@
+"""The architecture, read from the source: who may import whom, and one door an effect.
+
+The table is that of the design; what is not listed is forbidden.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.control.bundle import PACKAGES, runtime_zip, write_runtime_zip
+
+TREE = Path(__file__).resolve().parents[1]
+ROOT = TREE / "jupyter_hyperpod"
+NAME = "jupyter_hyperpod"
+
+MAY_IMPORT = {
+    "core": "",
+    "policy": "core",
+    "storage": "core",
+    "backends": "core",
+    "planner": "core policy",
+    "loader": "core storage",
+    "health": "core storage",
+    "runtime": "core policy storage loader health",
+    "control": "core policy storage health backends",
+    "server": "core storage control planner loader",
+    "notebook": "core storage control planner loader",
+    "bench": "core policy storage backends planner loader health runtime control cli",
+    "cli": "core policy storage backends planner loader health runtime control bench",
+}
+# Other people's packages, layer by layer; where a layer is not listed, the standard library is all it may use.
+THIRD_PARTY = {
+    "storage": {"fsspec", "numpy", "torch"},  # tensors among pushed values, imported on use
+    "loader": {"torch", "fsspec", "numpy"},
+    "runtime": {"torch", "numpy"},
+    "backends": {"torch"},  # the warm interpreter preloads it
+    "control": {"traitlets"},
+    "server": {"jupyter_server", "jupyter_events", "jupyter_core", "tornado", "traitlets"},
+    "notebook": {"IPython", "ipykernel", "ipywidgets", "traitlets"},
+    "bench": {"torch", "numpy", "matplotlib", "nbclient", "nbformat"},
+}
+# Decisions take time, seeds and readings as arguments.
+EFFECTS = {
+    "time",
+    "datetime",
+    "random",
+    "secrets",
+    "os",
+    "io",
+    "socket",
+    "subprocess",
+    "threading",
+    "pathlib",
+    "asyncio",
+}
+LONGEST_MODULE_LINES = 460
+LONGEST_FUNCTION_LINES = 80
+
+MODULES = sorted(ROOT.rglob("*.py"))
+modules = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def layer(path: Path) -> str:
+    """The package a file belongs to; "" for the root module."""
+    relative = path.relative_to(ROOT)
+    return relative.parts[0] if len(relative.parts) > 1 else ""
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module a file imports, at any depth of nesting, as an absolute name."""
+    package = [NAME, *path.relative_to(ROOT).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            if isinstance(node.args[0], ast.Constant):
+                yield node.args[0].value
+
+
+@modules
+def test_layers(path: Path) -> None:
+    here = layer(path)
+    allowed = {here, *MAY_IMPORT.get(here, "").split()}
+    if path.name == "__main__.py" and not here:
+        allowed = {"cli"}
+    for module in imports(path):
+        if module.startswith(f"{NAME}.") and here + path.name != "__init__.py":
+            target = module.split(".")[1]
+            assert (ROOT / target).is_dir() is False or target in allowed, f"{here} imports {module}"
+        elif not module.startswith((NAME, ".")):
+            top = module.split(".")[0]
+            known = top in sys.stdlib_module_names or top in THIRD_PARTY.get(here, ())
+            assert known, f"{here or NAME} imports {module}, which is neither standard library nor allowed there"
+
+
+def test_every_layer_is_in_the_table() -> None:
+    found = {layer(path) for path in MODULES} - {""}
+    assert found <= MAY_IMPORT.keys()
+    assert {"core", "policy", "storage", "runtime", "control"} <= found
+
+
+@pytest.mark.parametrize("package", ["core", "policy"])
+def test_pure_layers_have_no_clock_no_io_no_randomness(package: str) -> None:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        tops = {module.split(".")[0] for module in imports(path)}
+        assert not tops & EFFECTS, f"{path.name} imports {sorted(tops & EFFECTS)}"
+        calls = {
+            ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call)
+        }
+        assert not calls & {"open", "print", "input", "eval", "exec"}
+
+
+def test_every_import_is_declared() -> None:
+    project = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    declared = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ]
+    names = {normal(re.split(r"[<>=!\[; ]", requirement)[0]) for requirement in declared}
+    owners = packages_distributions()
+    for path in MODULES:
+        for module in imports(path):
+            top = module.split(".")[0]
+            if top and top != NAME and top not in sys.stdlib_module_names:
+                assert {normal(owner) for owner in owners.get(top, [top])} & names, f"{path.name} imports {top}"
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@modules
+def test_no_pickle_and_no_shell(path: Path) -> None:
+    tops = {module.split(".")[0] for module in imports(path)}
+    assert not tops & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+    source = path.read_text()
+    assert "shell=True" not in source
+    assert "allow_pickle=True" not in source
+    assert "weights_only=False" not in source
+
+
+@modules
+def test_modules_and_functions_stay_small_and_say_what_they_are(path: Path) -> None:
+    source = path.read_text()
+    tree = ast.parse(source)
+    assert ast.get_docstring(tree), f"{path.relative_to(TREE)} has no docstring"
+    assert len(source.splitlines()) <= LONGEST_MODULE_LINES
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= LONGEST_FUNCTION_LINES, f"{node.name} has {length} lines"
+
+
+def test_one_door_to_journals() -> None:
+    for path in MODULES:
+        if path != ROOT / "storage" / "journal.py":
+            assert ".jsonl" not in path.read_text(), f"{path.relative_to(TREE)} knows how journals are stored"
+
+
+def test_one_door_to_the_server() -> None:
+    requests = re.compile(r"\bfetch\(|makeRequest\(|new WebSocket\(|XMLHttpRequest|EventSource\(|\baxios\b")
+    sources = [path for path in sorted((TREE / "src").rglob("*.ts*")) if "__tests__" not in path.parts]
+    assert sources
+    for path in sources:
+        found = requests.search(path.read_text())
+        assert path.name == "api.ts" or found is None, f"{path.relative_to(TREE)} makes a request: {found}"
+    assert requests.search((TREE / "src" / "api.ts").read_text())
+
+
+HEAVY = ("torch", "numpy", "IPython", "tornado", "traitlets", "jupyter_server", "fsspec", "asyncio")
+
+
+def run_python(code: str, *, path: Path | None = None, cwd: Path | None = None) -> str:
+    """Run `code` in an interpreter of its own and return what it prints."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    environment = {"PYTHONPATH": str(path or TREE), "PATH": "", "HOME": "/nonexistent"}
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("module", [NAME, f"{NAME}.control.jobs", f"{NAME}.control.cluster", f"{NAME}.cli"])
+def test_importing_what_people_wait_for_is_light(module: str) -> None:
+    code = f"import {module}, sys; print(*(name for name in {HEAVY!r} if name in sys.modules))"
+    assert run_python(code).split() == []
+
+
+def test_public_names_resolve() -> None:
+    code = "import jupyter_hyperpod as hp; print(hp.Session.__name__, hp.TokenDataset.__name__, callable(hp.submit))"
+    assert run_python(code).split() == ["Session", "TokenDataset", "True"]
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        import jupyter_hyperpod
+
+        jupyter_hyperpod.nonsense  # noqa: B018
+
+
+def test_the_runtime_runs_from_its_zip_without_jupyter(tmp_path: Path) -> None:
+    bundle = write_runtime_zip(tmp_path / "bundles")
+    names = [
+        ".".join(path.relative_to(TREE).with_suffix("").parts)
+        for path in MODULES
+        if layer(path) in PACKAGES and path.name != "__init__.py"
+    ]
+    jupyter = ("IPython", "ipykernel", "tornado", "traitlets", "zmq", "jupyter_core", "jupyter_server", "jupyterlab")
+    code = "\n".join(
+        [
+            "import importlib, sys",
+            f"for name in {names!r}:",
+            f"    assert importlib.import_module(name).__file__.startswith({str(bundle)!r}), name",
+            f"print(*(name for name in {jupyter!r} if name in sys.modules))",
+            f"print(*(name for name in sys.modules if name.startswith({(NAME + '.control', NAME + '.server')!r})))",
+        ]
+    )
+    assert run_python(code, path=bundle, cwd=tmp_path).split() == []
+
+
+def test_the_zip_is_the_same_to_the_byte_and_private(tmp_path: Path) -> None:
+    first = write_runtime_zip(tmp_path)
+    assert first.read_bytes() == runtime_zip() == runtime_zip()
+    assert write_runtime_zip(tmp_path) == first
+    assert list(tmp_path.iterdir()) == [first]
+    assert first.stat().st_mode & 0o777 == 0o600
