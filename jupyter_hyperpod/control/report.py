@@ -35,7 +35,8 @@ def unpainted(text: str, tone: str) -> str:
 def clean(text: str) -> str:
     """Replace control characters, so that no journal can steer a terminal; newline and tab become a space."""
     return "".join(
-        " " if c in "\n\t" else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cf") else c for c in text
+        " " if c in "\n\t" else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cf") else c
+        for c in text
     )
 
 
@@ -57,9 +58,7 @@ class Table:
         if not self.rows:
             return paint(self.empty, "quiet")
         names = [header.lstrip(">") for header in self.headers]
-        widths = [
-            max(width(name), *(width(clean(row[at].text)) for row in self.rows)) for at, name in enumerate(names)
-        ]
+        widths = [max(width(name), *(width(clean(row[at].text)) for row in self.rows)) for at, name in enumerate(names)]
         lines = [self._line([Cell(name, "quiet") for name in names], widths, paint)]
         lines += [self._line(row, widths, paint) for row in self.rows]
         return "\n".join(lines)
@@ -120,7 +119,9 @@ def progress_line(view: View) -> str:
         if (rate := throughput(view)) is not None:
             parts.append(f"{rate:.3g} samples/s")
     if view["state"] not in TERMINAL_STATES and view["world_size"]:
-        parts.append(_nodes(view["world_size"]) + (f" of {view['target']}" if view["target"] != view["world_size"] else ""))
+        parts.append(
+            _nodes(view["world_size"]) + (f" of {view['target']}" if view["target"] != view["world_size"] else "")
+        )
     if view["incidents"]:
         count = len(view["incidents"])
         parts.append(f"{count} incident{'s' * (count > 1)}")
@@ -141,7 +142,9 @@ def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
         ended_s = view["ended_s"] or now_s
         ran = "-" if view["started_s"] is None else format_duration(max(0.0, ended_s - view["started_s"]))
         wanted = f"{view['minimum']}:{view['maximum']}" if view["minimum"] != view["maximum"] else ""
-        size = view["world_size"] if view["state"] not in TERMINAL_STATES and view["world_size"] else view["nodes_wanted"]
+        size = (
+            view["world_size"] if view["state"] not in TERMINAL_STATES and view["world_size"] else view["nodes_wanted"]
+        )
         rows.append(
             [
                 Cell(view["id"]),
@@ -238,7 +241,11 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
 
 def _members(view: View) -> Table:
     rows = [
-        [Cell(str(member.get("rank", at))), Cell(str(member.get("node", ""))), Cell(str(member.get("pid", "-")), "quiet")]
+        [
+            Cell(str(member.get("rank", at))),
+            Cell(str(member.get("node", ""))),
+            Cell(str(member.get("pid", "-")), "quiet"),
+        ]
         for at, member in enumerate(view["members"])
         if view["state"] not in TERMINAL_STATES
     ]
@@ -289,28 +296,40 @@ def _session_sentence(data: Mapping[str, Any]) -> str:
 def _step_sentence(data: Mapping[str, Any]) -> str:
     again = f", {data['redone']} micro-batches computed again" if data["redone"] else ""
     loss = "-" if data["loss"] is None else f"{data['loss']:.4g}"
-    return f"step {data['step']} loss {loss} in {format_duration(data['step_time_s'])} on {_nodes(data['world_size'])}{again}"
+    took = format_duration(data["step_time_s"])
+    return f"step {data['step']} loss {loss} in {took} on {_nodes(data['world_size'])}{again}"
 
 
 def _values(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items())
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
+    )
 
 
 _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "job.submitted": lambda d: f"submitted as {d['id']}, {_nodes(d['spec']['nodes'])} asked for",
     "job.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
     "member.joined": lambda d: f"{d['member']} on {d['node']} joined (pid {d['pid']})",
-    "member.lost": lambda d: f"{d['member']} on {d['node']} lost: {d['cause']}" + (f", {d['detail']}" if d["detail"] else ""),
-    "generation.formed": lambda d: f"generation {d['generation']}: {_nodes(len(d['members']))}, {len(d['spares'])} spare; {d['reason']}",
+    "member.ready": lambda d: f"{d['member']} on {d['node']} waits at its session, ready to take a place",
+    "member.lost": lambda d: (
+        f"{d['member']} on {d['node']} lost: {d['cause']}" + (f", {d['detail']}" if d["detail"] else "")
+    ),
+    "generation.formed": lambda d: (
+        f"generation {d['generation']}: {_nodes(len(d['members']))}, {len(d['spares'])} spare; {d['reason']}"
+    ),
     "session.opened": _session_sentence,
     "incident.stage": lambda d: f"{d['stage']}: {d['text']}",
     "decision.made": lambda d: f"{d['policy']}: {d['reason']}",
     "fault.injected": lambda d: f"{d['fault']} injected into {d['node'] or d['member'] or 'rank ' + str(d['rank'])}",
-    "command.done": lambda d: f"{d['kind']} {'done' if d['ok'] else 'refused'}" + (f": {d['reason']}" if d["reason"] else ""),
+    "command.done": lambda d: (
+        f"{d['kind']} {'done' if d['ok'] else 'refused'}" + (f": {d['reason']}" if d["reason"] else "")
+    ),
     "session.closed": lambda d: f"session closed after step {d['step']}, state {str(d['digest'])[:16]}…",
     "step.committed": _step_sentence,
     "metric.logged": lambda d: f"step {d['step']}: {_values(d['values'])}",
-    "output.written": lambda d: f"{'rank ' + str(d['rank']) if d['rank'] is not None else d['node']}: {d['text'].rstrip()}",
+    "output.written": lambda d: (
+        f"{'rank ' + str(d['rank']) if d['rank'] is not None else d['node']}: {d['text'].rstrip()}"
+    ),
     "user.error": lambda d: f"{d['type']}: {d['message']}",
     "warning.raised": lambda d: str(d["text"]),
     "cluster.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),

@@ -25,6 +25,7 @@ EVENT_FIELDS: dict[str, frozenset[str]] = {
         # written by the coordinator (pending -> running <-> recovering -> succeeded | failed | stopped)
         "job.state": "state reason",
         "member.joined": "member node pid host",
+        "member.ready": "member node",
         "member.lost": "member node rank cause detail",
         "generation.formed": "generation members spares target reason",
         "session.opened": "total_steps global_batch micro_batch micro_batches parameters state_bytes",

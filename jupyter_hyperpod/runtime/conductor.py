@@ -121,6 +121,7 @@ class Conductor:
         member = self.roster.members[message["member"]]
         member.session, member.finished = message, None
         if member.rank is None:
+            self.reporter.append("member.ready", {"member": member.member, "node": member.node})
             self._admit()
             return
         members = self.roster.generation()

@@ -1,7 +1,8 @@
 """Data addressed by index: the sample of any position is known without having read those before it.
 
 So nothing has to be replayed or remembered after a fault: (seed, step, micro-batch) names the samples. The tokens
-are memory-mapped; what one process has read is in the page cache for the next, so a newcomer's first batch is there at once.
+are memory-mapped; what one process has read is in the page cache for the next, so a newcomer finds its first batch
+there at once.
 """
 
 from __future__ import annotations

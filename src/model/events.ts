@@ -7,6 +7,7 @@ export const EVENT_FIELDS = {
   'job.submitted': ['id', 'spec'],
   'job.state': ['state', 'reason'],
   'member.joined': ['member', 'node', 'pid', 'host'],
+  'member.ready': ['member', 'node'],
   'member.lost': ['member', 'node', 'rank', 'cause', 'detail'],
   'generation.formed': ['generation', 'members', 'spares', 'target', 'reason'],
   'session.opened': [

@@ -1,0 +1,26 @@
+"""Benchmarks: real clusters, real faults, an observer outside. Each returns both sides of every comparison as JSON."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from ..core.errors import SpecError
+
+NAMES = {
+    "latency": "a second cell on a warm cluster: submit to the first line of its own output",
+    "recovery": "a node is killed: the survivors' stall, and the time until a spare is at full strength",
+    "chaos": "random schedules of faults against one undisturbed run: every loss and the final state, bit for bit",
+}
+
+
+def run(name: str, **options: Any) -> dict[str, Any]:
+    """Run one benchmark and return its report (see `bench.report`). Raises SpecError for an unknown name or option."""
+    if name not in NAMES:
+        raise SpecError(f"no benchmark named {name!r}; expected one of {', '.join(NAMES)}")
+    module = import_module(f".{name}", __name__)
+    try:
+        report: dict[str, Any] = module.run(**options)
+    except TypeError as error:
+        raise SpecError(f"bench {name}: {error}") from error
+    return report
