@@ -1,0 +1,1 @@
+"""What a kernel sees: magics, their completion, and the output under the cell. No server needed."""

@@ -1,0 +1,105 @@
+"""What may stand behind ``%%hyperpod`` and ``%hyperpod``. The options of a submission are those of the CLI."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from functools import cache
+
+from ..control.request import Parser, add_submit_options, near_matches
+from ..core.errors import SpecError
+from ..core.events import FAULTS
+
+VERB_HELP = {
+    "jobs": "list the jobs, newest first",
+    "nodes": "list the nodes of the cluster",
+    "describe": "show everything known about a job",
+    "events": "show what happened to a job",
+    "logs": "show what a job's ranks have printed",
+    "attach": "stream a job into this cell until it ends",
+    "scale": "ask a job to grow or shrink, without a restart",
+    "stop": "stop a job at its next step boundary",
+    "fault": "break something on purpose and watch the job recover",
+    "cluster": "start, show or stop the local cluster",
+}
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.HelpFormatter(prog, max_help_position=28, width=100)
+
+
+@cache
+def cell_parser() -> Parser:
+    """Return the parser of ``%%hyperpod``."""
+    parser = Parser(
+        prog="%%hyperpod",
+        description="Run this cell on the cluster, on every rank, and stream what it prints. "
+        "Interrupting the cell leaves the job running.",
+        epilog="%hyperpod --help lists what can be done with jobs and nodes.",
+        formatter_class=_formatter,
+    )
+    add_submit_options(parser)
+    parser.add_argument(
+        "--push",
+        action="append",
+        default=[],
+        metavar="A,B",
+        help="variables of this notebook to define in the job: numbers, text, lists, dicts, arrays, tensors",
+    )
+    parser.add_argument("--detach", action="store_true", help="submit and return at once")
+    parser.add_argument("--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job")
+    return parser
+
+
+@cache
+def verb_parser() -> Parser:
+    """Return the parser of ``%hyperpod VERB …``."""
+    parser = Parser(
+        prog="%hyperpod",
+        description="Jobs, nodes and faults from a cell.",
+        formatter_class=_formatter,
+        epilog="JOB is an id, or a name for its newest job; without it, the last job of this notebook.",
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    made = {
+        name: verbs.add_parser(
+            name, help=text, description=text[0].upper() + text[1:] + ".", formatter_class=_formatter
+        )
+        for name, text in VERB_HELP.items()
+    }
+    for name in ("describe", "events", "logs", "attach", "scale", "stop"):
+        made[name].add_argument(
+            "job", nargs="?", metavar="JOB", help="id or name (default: the last job of this notebook)"
+        )
+    made["events"].add_argument("--kind", action="append", metavar="KIND", help="only this kind; may be repeated")
+    made["logs"].add_argument("--rank", type=int, metavar="R", help="only this rank")
+    made["attach"].add_argument(
+        "--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job"
+    )
+    made["scale"].add_argument("target", type=int, metavar="N", help="nodes to run on, within the elastic range")
+    fault = made["fault"]
+    fault.add_argument("kind", choices=FAULTS, metavar="KIND", help=f"one of: {', '.join(FAULTS)}")
+    fault.add_argument("--job", metavar="JOB", help="id or name (default: the last job of this notebook)")
+    aim = fault.add_mutually_exclusive_group(required=True)
+    aim.add_argument("--rank", type=int, metavar="R", help="the process of this rank")
+    aim.add_argument("--node", metavar="NODE", help="every process of this node, for example node-2")
+    fault.add_argument("--after-step", type=int, metavar="S", help="wait until the job has committed step S")
+    cluster = made["cluster"]
+    cluster.add_argument("action", choices=("start", "status", "stop"), metavar="ACTION", help="start, status or stop")
+    cluster.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
+    cluster.add_argument("--spares", type=int, metavar="K", help="start: warm nodes kept ready (default: 1)")
+    return parser
+
+
+def parse(parser: Parser, line: str) -> argparse.Namespace:
+    """Parse a magic's line; raises SpecError for bad use, HelpShown after ``--help``."""
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise SpecError(f"{parser.prog}: {error} in {line[:80]!r}") from None
+    if parser is verb_parser() and words and not words[0].startswith("-") and words[0] not in VERB_HELP:
+        raise SpecError(
+            f"{parser.prog}: unknown verb {words[0][:40]!r}{near_matches(words[0], list(VERB_HELP))}; "
+            f"expected one of {', '.join(VERB_HELP)}"
+        )
+    return parser.parse_args(words)

@@ -1,0 +1,92 @@
+"""Completion behind the magics: verbs, options, job names and ids, node names. Reads the store, starts nothing."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
+
+from ..control import cluster
+from ..control.request import Parser
+from ..core.errors import HyperpodError
+from ..storage.store import Store
+from .arguments import VERB_HELP, cell_parser, verb_parser
+
+if TYPE_CHECKING:
+    from .magics import HyperpodMagics
+
+MATCHER_ID = "hyperpod_matcher"
+
+
+def register(shell: Any, magics: HyperpodMagics) -> None:
+    """Add the matcher to the shell's completer, replacing an older one."""
+
+    @context_matcher(identifier=MATCHER_ID)
+    def matcher(context: CompletionContext) -> SimpleMatcherResult:
+        words = candidates(context.text_until_cursor, context.cursor_line, magics)
+        found = [SimpleCompletion(text=word, type="hyperpod") for word in words if word.startswith(context.token)]
+        return SimpleMatcherResult(completions=found, matched_fragment=context.token, suppress=bool(found))
+
+    others = [m for m in shell.Completer.custom_matchers if getattr(m, "matcher_identifier", "") != MATCHER_ID]
+    shell.Completer.custom_matchers[:] = [*others, matcher]
+
+
+def candidates(line: str, line_number: int, magics: HyperpodMagics) -> list[str]:
+    """Return what may stand at the end of `line`; empty where the line is not ours."""
+    words = line.lstrip().split(" ")
+    if words[0] == "%%hyperpod" and line_number == 0 and len(words) > 1:
+        return _after(cell_parser(), words[1:], magics)
+    if words[0] != "%hyperpod" or len(words) < 2:
+        return []
+    if len(words) == 2:
+        return list(VERB_HELP)
+    verb = _verb(words[1])
+    return _after(verb, words[2:], magics, words[1]) if verb else []
+
+
+def _verb(name: str) -> argparse.ArgumentParser | None:
+    actions = verb_parser()._subparsers
+    choices: Any = actions._group_actions[0].choices if actions else {}
+    return choices.get(name)  # type: ignore[no-any-return]
+
+
+def _after(
+    parser: argparse.ArgumentParser | Parser, words: list[str], magics: HyperpodMagics, verb: str = ""
+) -> list[str]:
+    previous = words[-2] if len(words) > 1 else ""
+    option = parser._option_string_actions.get(previous)
+    if option is not None and option.nargs != 0:
+        return _values(option, magics)
+    if words[-1].startswith("-"):
+        return [name for name in parser._option_string_actions if name.startswith("--")]
+    found: list[str] = []
+    for action in parser._get_positional_actions():
+        found += _values(action, magics)
+    return found or [name for name in parser._option_string_actions if name.startswith("--")]
+
+
+def _values(action: argparse.Action, magics: HyperpodMagics) -> list[str]:
+    if action.choices is not None:
+        return [str(choice) for choice in action.choices]
+    if action.dest == "job":
+        return job_names(magics.open_store())
+    if action.dest == "node":
+        return node_names(magics.open_store())
+    if action.dest == "push":
+        return sorted(name for name in magics.namespace() if not name.startswith("_"))
+    return []
+
+
+def job_names(store: Store) -> list[str]:
+    """Return the names, then the ids, of the jobs in the store, newest first."""
+    ids = store.job_ids()
+    return [*dict.fromkeys(job.rpartition("-")[0] for job in ids), *ids]
+
+
+def node_names(store: Store) -> list[str]:
+    """Return the names of the cluster's nodes."""
+    try:
+        return [node["node"] for node in cluster.status(store)["nodes"]]
+    except HyperpodError:
+        return []

@@ -1,0 +1,164 @@
+"""``%%hyperpod`` and ``%hyperpod``: parse, delegate, show."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any
+
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from traitlets import Bool, Float, Int, Unicode
+
+from ..control import jobs
+from ..control.request import HelpShown, Parser, job_name, spec_fields
+from ..control.source import CellSyntaxError, check_source
+from ..core.errors import HyperpodError
+from ..storage.store import Store
+from . import push, stream, verbs
+from .arguments import cell_parser, parse, verb_parser
+from .output import JobDisplay
+
+
+@magics_class
+class HyperpodMagics(Magics):
+    """The magics and their defaults, set in ipython_config.py as ``c.HyperpodMagics.backend = "local"``."""
+
+    backend = Unicode("local", help="Where jobs run where --backend is not given.").tag(config=True)
+    nodes = Int(None, allow_none=True, help="Nodes of a job where neither --nodes nor --elastic is given.").tag(
+        config=True
+    )
+    spares = Int(1, help="Warm nodes kept ready where --spares is not given.").tag(config=True)
+    priority = Int(0, help="Priority where --priority is not given, -1000 to 1000.").tag(config=True)
+    threads = Int(1, help="CPU threads of every rank where --threads is not given.").tag(config=True)
+    store = Unicode("", help="Directory of jobs and cluster; empty means $JUPYTER_HYPERPOD_STORE or the default.").tag(
+        config=True
+    )
+    cancel_on_interrupt = Bool(False, help="Stop the job, not only the streaming, when a cell is interrupted.").tag(
+        config=True
+    )
+    lost_after_s = Float(60.0, help="Seconds without news and supervisor until a cell gives up.").tag(config=True)
+
+    def __init__(self, shell: Any, **options: Any) -> None:
+        super().__init__(shell, **options)
+        self._shell: Any = shell
+        self.last_job = ""
+
+    @cell_magic("hyperpod")  # type: ignore[arg-type]
+    def run_cell(self, line: str, cell: str) -> None:
+        try:
+            self._submit(line, cell)
+        except HelpShown:
+            pass
+        except CellSyntaxError as error:
+            raise stream.quiet(error, traceback.format_exception_only(error.syntax)) from None
+        except stream.JobFailed as error:
+            raise error.with_traceback(None) from None
+        except HyperpodError as error:
+            raise stream.quiet(error) from None
+
+    @line_magic("hyperpod")  # type: ignore[arg-type]
+    def run_verb(self, line: str) -> Any:
+        try:
+            options = parse(verb_parser(), line)
+            return verbs.VERBS[options.verb](options, self)
+        except HelpShown:
+            return None
+        except stream.JobFailed as error:
+            raise error.with_traceback(None) from None
+        except HyperpodError as error:
+            raise stream.quiet(error) from None
+
+    def open_store(self) -> Store:
+        """Return the store of the traits, else of the environment."""
+        return Store(self.store or None)
+
+    def namespace(self) -> dict[str, Any]:
+        """Return the notebook's variables."""
+        return dict(self._shell.user_ns)
+
+    def _submit(self, line: str, cell: str) -> None:
+        options = parse(cell_parser(), line)
+        defaults = {"backend": self.backend, "spares": self.spares, "priority": self.priority, "threads": self.threads}
+        if self.nodes is not None and options.elastic is None:
+            defaults["nodes"] = self.nodes
+        origin = self._origin()
+        fields = spec_fields(options, job_name(origin.get("notebook", "") or "cell"), defaults)
+        fields |= {"filename": f"Cell In[{self._shell.execution_count}]", "origin": origin}
+        source = push.place(cell, self._lines_above(cell))
+        check_source(source, fields["filename"])
+        names = [name.strip() for text in options.push for name in text.split(",") if name.strip()]
+        values = push.named_values(names, self.namespace())
+        if options.dry_run:
+            verbs.show_dry_run(fields, source, names)
+            return
+        store = self.open_store()
+        self.last_job = jobs.submit(store, push.with_values(source, values, store), fields)
+        if options.detach:
+            self.show_once(store, self.last_job)
+            return
+        self.attach(store, self.last_job, cancel=options.cancel_on_interrupt or self.cancel_on_interrupt)
+
+    def _lines_above(self, cell: str) -> int:
+        """Lines of the cell, as the person sees it, above the first line of its body."""
+        code = str(self._request().get("content", {}).get("code", ""))
+        if code.rstrip().endswith(cell.rstrip()) and len(code) >= len(cell):
+            return int(code.rstrip()[: -len(cell.rstrip()) or None].count("\n"))
+        return 1
+
+    def _request(self) -> dict[str, Any]:
+        """The front end's request that is being executed; empty where there is none."""
+        parent = self._shell.get_parent() if hasattr(self._shell, "get_parent") else {}
+        return parent if isinstance(parent, dict) else {}
+
+    def _origin(self) -> dict[str, str]:
+        """Which notebook and which cell this is, as far as the front end says."""
+        metadata = self._request().get("metadata", {})
+        known = {"notebook": os.environ.get("JPY_SESSION_NAME", ""), "cell_id": metadata.get("cellId", "")}
+        return {name: str(value) for name, value in known.items() if value}
+
+    def _display(self, store: Store, job_id: str) -> JobDisplay | None:
+        if getattr(self._shell, "kernel", None) is None:
+            return None
+        return JobDisplay(str(store.root), store.job(job_id).spec().cell_digest)
+
+    def show_once(self, store: Store, job_id: str) -> None:
+        """Show a job without following it."""
+        display = self._display(store, job_id)
+        if display is not None:
+            display.show(jobs.job_view(store, job_id))
+        print(f"{job_id} runs in the background; follow it with: %hyperpod attach {job_id}", flush=True)
+
+    def attach(self, store: Store, job_id: str, *, cancel: bool = False) -> None:
+        """Stream a job until it ends; an interrupt leaves it running, or stops it where `cancel`."""
+        try:
+            stream.stream(store, job_id, self._display(store, job_id), self.lost_after_s)
+        except KeyboardInterrupt:
+            if not cancel:
+                print(f"detached; {job_id} goes on. Attach again with: %hyperpod attach {job_id}", flush=True)
+                return
+            jobs.stop(store, job_id, reason="the cell was interrupted")
+            print(f"{job_id} was asked to stop", flush=True)
+
+
+def register(shell: Any) -> None:
+    """Register magics and completion in an IPython shell."""
+    from . import completion
+
+    magics = HyperpodMagics(shell, parent=shell)
+    documented: list[tuple[Any, Parser]] = [
+        (HyperpodMagics.run_cell, cell_parser()),
+        (HyperpodMagics.run_verb, verb_parser()),
+    ]
+    for method, parser in documented:
+        method.__doc__ = parser.format_help()
+    shell.register_magics(magics)
+    completion.register(shell, magics)
+    if keep_empty_cell not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(keep_empty_cell)
+
+
+def keep_empty_cell(lines: list[str]) -> list[str]:
+    """Give a ``%%hyperpod`` cell without a body an empty line, so that it reaches us and not IPython's own refusal."""
+    if len(lines) == 1 and lines[0].split(" ")[0].strip() == "%%hyperpod" and "?" not in lines[0]:
+        return [lines[0].rstrip("\n") + "\n", "\n"]
+    return lines

@@ -1,0 +1,116 @@
+"""The output under a cell: a MIME bundle that names the job, and a static snapshot for places that cannot run code.
+
+The truth stays in the journal. JupyterLab's renderer shows the live job from `MIME_TYPE`; everything else (nbconvert,
+VS Code, a mail) shows the HTML or the text as of the last update. The ranks' own output is ordinary stdout below it.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from ..control import report
+from ..core.views import View
+
+MIME_TYPE = "application/vnd.hyperpod.job.v1+json"
+CHART_WIDTH, CHART_HEIGHT = 360, 64
+_DOTS = {"good": "#2e9e4f", "warn": "#c98500", "bad": "#d13438", "info": "#3b82c4", "quiet": "#8a8a8a"}
+
+
+def job_bundle(view: View, store_root: str, cell_digest: str) -> dict[str, Any]:
+    """Return the MIME bundle of a job: identity for the live renderer, HTML and text as of now."""
+    return {
+        MIME_TYPE: {"job_id": view["id"], "store": store_root, "cell_digest": cell_digest},
+        "text/html": job_html(view),
+        "text/plain": report.progress_line(view),
+    }
+
+
+def job_html(view: View) -> str:
+    """Return a snapshot of the job: no scripts, everything escaped, colours taken from the page."""
+    dot = _DOTS[report.TONES.get(view["state"], "quiet")]
+    facts = " · ".join(html.escape(report.clean(text)) for text in _facts(view))
+    parts = [
+        '<div style="border:1px solid rgba(128,128,128,.35);border-radius:6px;padding:8px 12px;max-width:46em">',
+        f'<div><span style="color:{dot}">●</span> <strong>{html.escape(view["id"])}</strong> '
+        f"{html.escape(view['state'])}</div>",
+        f'<div style="opacity:.75">{facts}</div>' if facts else "",
+        loss_chart([(view["history"], view["incidents"])]),
+        _incidents(view),
+        "</div>",
+    ]
+    return "".join(parts)
+
+
+def _facts(view: View) -> list[str]:
+    facts = []
+    if view["session"]:
+        facts += [f"step {report.steps(view)}", f"loss {report.loss_text(view)}"]
+        if (rate := report.throughput(view)) is not None:
+            facts.append(f"{rate:.3g} samples/s")
+    if view["world_size"]:
+        facts.append(f"{view['world_size']} node{'s' * (view['world_size'] != 1)}")
+    if view["reason"]:
+        facts.append(view["reason"])
+    return facts
+
+
+def _incidents(view: View) -> str:
+    if not view["incidents"]:
+        return ""
+    return '<div style="margin-top:4px">' + report.incidents_table(view).html() + "</div>"
+
+
+def loss_chart(curves: Sequence[tuple[Sequence[Sequence[Any]], Sequence[View]]]) -> str:
+    """Return an SVG of loss over step. A curve is (history points ``[step, loss, time_s, …]``, incidents to mark)."""
+    points = [point for history, _ in curves for point in history if point[1] is not None]
+    if len(points) < 2:
+        return ""
+    left, right = min(p[0] for p in points), max(p[0] for p in points)
+    low, high = min(p[1] for p in points), max(p[1] for p in points)
+
+    def at_x(step: float) -> float:
+        return 4 + (CHART_WIDTH - 8) * float((step - left) / max(right - left, 1))
+
+    def at_y(loss: float) -> float:
+        return CHART_HEIGHT - 4 - (CHART_HEIGHT - 8) * float(loss - low) / ((high - low) or 1)
+
+    drawn = []
+    for number, (history, incidents) in enumerate(curves):
+        line = " ".join(f"{at_x(p[0]):.1f},{at_y(p[1]):.1f}" for p in history if p[1] is not None)
+        dash = ' stroke-dasharray="5 4"' if number else ""
+        drawn.append(f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"{dash}/>')
+        for step in filter(None, (step_of(history, incident["started_s"]) for incident in incidents)):
+            x = at_x(step)
+            drawn.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{CHART_HEIGHT}" stroke="{_DOTS["bad"]}"/>')
+    return (
+        f'<svg width="{CHART_WIDTH}" height="{CHART_HEIGHT}" role="img" style="display:block;margin:6px 0">'
+        f"<title>loss from step {left} to {right}</title>{''.join(drawn)}</svg>"
+    )
+
+
+def step_of(history: Sequence[Sequence[Any]], time_s: float) -> float | None:
+    """Return the first step committed after `time_s`, None where there is none."""
+    return next((point[0] for point in history if point[2] >= time_s), None)
+
+
+class JobDisplay:
+    """One display that is rewritten as the job goes on, so that a saved notebook shows how it ended."""
+
+    def __init__(self, store_root: str, cell_digest: str) -> None:
+        self._store_root = store_root
+        self._cell_digest = cell_digest
+        self._display_id = uuid4().hex
+        self._shown = False
+        self._last: dict[str, Any] | None = None
+
+    def show(self, view: View) -> None:
+        """Show or update the display; nothing is sent where nothing changed."""
+        from IPython.display import display
+
+        bundle = job_bundle(view, self._store_root, self._cell_digest)
+        if bundle != self._last:
+            display(bundle, raw=True, display_id=self._display_id, update=self._shown)
+            self._last, self._shown = bundle, True

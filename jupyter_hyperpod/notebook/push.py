@@ -1,0 +1,51 @@
+"""The cell on its way to the job: pushed values put in front of it, every line keeping its number."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..control.request import near_matches
+from ..core.errors import SpecError
+from ..storage.store import Store
+from ..storage.values import encode_values
+
+PRELUDE = "globals().update(__import__('jupyter_hyperpod.storage.values', fromlist=['pushed']).pushed({digest!r}))"
+
+
+def named_values(names: Sequence[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the notebook's values of `names`; raises SpecError for a name it does not have."""
+    known = [name for name in namespace if not name.startswith("_")]
+    for name in names:
+        if not name.isidentifier():
+            raise SpecError(f"--push {name!r} is not a variable's name; write for example --push a,b")
+        if name not in namespace:
+            raise SpecError(f"--push {name}: the notebook has no variable of that name{near_matches(name, known)}")
+    return {name: namespace[name] for name in names}
+
+
+def place(body: str, lines_above: int) -> str:
+    """Return `body` moved down by the lines above it in its cell, so that tracebacks count as the person does."""
+    return "\n" * max(lines_above, 1) + body
+
+
+def with_values(source: str, values: Mapping[str, Any], store: Store) -> str:
+    """Return `source` (its first line empty) with a prelude that defines `values`, on a line that is already there.
+
+    The prelude follows a ``from __future__`` import, which must stay the first statement.
+    """
+    if not values:
+        return source
+    digest = store.prepare().put_cell(encode_values(values))
+    prelude = PRELUDE.format(digest=digest)
+    futures = [
+        node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    ]
+    if not futures:
+        return prelude + source
+    lines = source.split("\n")
+    last = futures[-1].end_lineno or 1
+    column = len(lines[last - 1].encode()[: futures[-1].end_col_offset].decode())
+    lines[last - 1] = f"{lines[last - 1][:column]}; {prelude}{lines[last - 1][column:]}"
+    return "\n".join(lines)

@@ -1,0 +1,117 @@
+"""A job streamed into a cell: status above, the ranks' output below, and an error that looks like a cell's own."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from ..control import report
+from ..control.watch import OutputLines, Watch, has_several_ranks
+from ..core.errors import HyperpodError
+from ..core.events import Event
+from ..core.views import View
+from ..storage.store import Store
+from .output import JobDisplay
+
+UPDATE_S = 2.0
+
+
+class JobFailed(HyperpodError):
+    """The job ended in failure; shown with the traceback of the user's own code, without ours."""
+
+    def __init__(self, message: str, traceback: list[str]) -> None:
+        super().__init__(message)
+        self._traceback = traceback
+
+    def _render_traceback_(self) -> list[str]:
+        return self._traceback
+
+
+def quiet(error: Exception, lines: list[str] | None = None) -> Exception:
+    """Return `error` such that IPython shows `lines`, else its one line, and no stack of ours."""
+    shown = lines or [f"\x1b[31m{type(error).__name__}\x1b[39m: {error}"]
+    error._render_traceback_ = lambda: [line.rstrip("\n") for line in shown]  # type: ignore[attr-defined]
+    return error.with_traceback(None)
+
+
+class Status:
+    """Where progress is shown: the display in a notebook, the last line of a terminal, nowhere in a pipe."""
+
+    def __init__(self, display: JobDisplay | None) -> None:
+        self._display = display
+        self._live = display is None and sys.stderr.isatty()
+        self._next_s = 0.0
+        self._state: tuple[Any, ...] = ()
+        self._line = ""
+
+    def update(self, view: View, *, force: bool = False) -> None:
+        """Show `view` where its state changed or `UPDATE_S` have passed."""
+        state = (view["state"], len(view["incidents"]), view["world_size"])
+        if self._display is not None and (force or state != self._state or time.monotonic() >= self._next_s):
+            self._display.show(view)
+            self._state, self._next_s = state, time.monotonic() + UPDATE_S
+        elif self._live and (line := report.progress_line(view)) != self._line:
+            sys.stderr.write(f"\r\x1b[2K{line}")
+            sys.stderr.flush()
+            self._line = line
+
+    def clear(self) -> None:
+        """Make room for a line of output."""
+        if self._line:
+            sys.stderr.write("\r\x1b[2K")
+            self._line = ""
+
+
+def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: float) -> View:
+    """Show a job until it ends and return its view. KeyboardInterrupt passes through, the display left up to date.
+
+    Raises JobFailed where the job failed, ClusterError where nothing was heard of it for `lost_after_s`.
+    """
+    watch = Watch(store, job_id, lost_after_s)
+    status = Status(display)
+    lines: OutputLines | None = None
+    noticed = ""
+    try:
+        for events in watch.batches():
+            lines = lines or OutputLines(has_several_ranks(watch.view))
+            _print_output(events, lines, status)
+            status.update(watch.view)
+            if watch.notice and not noticed:
+                print(f"{watch.notice}; `%hyperpod cluster start` brings it back", file=sys.stderr, flush=True)
+            noticed = watch.notice
+        for name, line in lines.finish() if lines else ():
+            _print_line(name, line)
+    finally:
+        status.clear()
+        status.update(watch.view, force=True)
+    if watch.view["state"] == "failed":
+        raise failure(watch.view)
+    if display is None or watch.view["state"] == "stopped":
+        print(report.progress_line(watch.view), flush=True)
+    return watch.view
+
+
+def _print_output(events: list[Event], lines: OutputLines, status: Status) -> None:
+    for event in events:
+        if event.kind == "output.written":
+            for name, line in lines.feed(event):
+                status.clear()
+                _print_line(name, line)
+
+
+def _print_line(stream_name: str, line: str) -> None:
+    print(line, file=sys.stderr if stream_name == "stderr" else sys.stdout, flush=True)
+
+
+def failure(view: View) -> JobFailed:
+    """Return the exception that shows why a job failed."""
+    error = view["error"]
+    if error is None:
+        reason = f"{view['id']} failed: {view['reason'] or 'no reason was given'}"
+        return JobFailed(reason, [f"\x1b[31mJobFailed\x1b[39m: {report.clean(reason)}"])
+    rank = "" if error["rank"] is None else f"rank {error['rank']} on "
+    where = f"{rank}{error['node']} of {view['id']}"
+    head = f"\x1b[31m{report.clean(str(error['type']))}\x1b[39m on {report.clean(where)}"
+    traceback = report.traceback_lines(error)
+    return JobFailed(f"{error['type']}: {error['message']} ({where})", [head, "\n".join(traceback)])

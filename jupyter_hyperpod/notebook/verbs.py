@@ -1,0 +1,159 @@
+"""What each ``%hyperpod`` verb does; a query returns its answer, shown as a table and usable as a value."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..control import cluster, jobs, lookup, report, watch
+from ..core.errors import NotFound, SpecError
+from ..core.events import to_json
+from ..core.views import View
+from ..storage.store import Store
+
+if TYPE_CHECKING:
+    from .magics import HyperpodMagics
+
+
+class Rows(list[dict[str, Any]]):
+    """A list of records that shows itself as a table."""
+
+    def __init__(self, records: list[dict[str, Any]], table: report.Table) -> None:
+        super().__init__(records)
+        self._table = table
+
+    def __repr__(self) -> str:
+        return self._table.render()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        return self._table.html()
+
+
+class JobRecord(dict[str, Any]):
+    """A job's view that shows itself in words."""
+
+    def __repr__(self) -> str:
+        return report.describe_lines(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+
+def _job(options: argparse.Namespace, magics: HyperpodMagics) -> tuple[Store, str]:
+    store = magics.open_store()
+    named = options.job or magics.last_job
+    if not named:
+        raise NotFound("this notebook has not submitted a job yet; name one, `%hyperpod jobs` lists them")
+    return store, lookup.job_id(store, named)
+
+
+def _jobs(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
+    views = jobs.list_jobs(magics.open_store())
+    return Rows(views, report.jobs_table(views))
+
+
+def _nodes(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
+    view = cluster.status(magics.open_store())
+    return Rows(view["nodes"], report.nodes_table(view))
+
+
+def _describe(options: argparse.Namespace, magics: HyperpodMagics) -> JobRecord:
+    return JobRecord(jobs.job_view(*_job(options, magics)))
+
+
+def _events(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
+    found = jobs.follow(*_job(options, magics)).poll()
+    first_s = found[0].time_s if found else 0.0
+    chosen = [event for event in found if not options.kind or event.kind in options.kind]
+    rows = [
+        [
+            report.Cell(f"{event.time_s - first_s:.3f}"),
+            report.Cell(event.kind),
+            report.Cell(report.event_sentence(event)),
+        ]
+        for event in chosen
+    ]
+    return Rows(
+        [to_json(event) for event in chosen], report.Table((">SECONDS", "KIND", "WHAT HAPPENED"), rows, "no events")
+    )
+
+
+def _logs(options: argparse.Namespace, magics: HyperpodMagics) -> None:
+    follower = watch.Watch(*_job(options, magics))
+    found = follower.poll()
+    lines = watch.OutputLines(watch.has_several_ranks(follower.view), options.rank)
+    for event in found:
+        if event.kind == "output.written":
+            for _, line in lines.feed(event):
+                print(line)
+    for _, line in lines.finish():
+        print(line)
+
+
+def _attach(options: argparse.Namespace, magics: HyperpodMagics) -> None:
+    store, job_id = _job(options, magics)
+    magics.last_job = job_id
+    magics.attach(store, job_id, cancel=options.cancel_on_interrupt)
+
+
+def _scale(options: argparse.Namespace, magics: HyperpodMagics) -> None:
+    store, job_id = _job(options, magics)
+    jobs.scale(store, job_id, options.target)
+    print(f"asked {job_id} to run on {options.target} nodes")
+
+
+def _stop(options: argparse.Namespace, magics: HyperpodMagics) -> None:
+    store, job_id = _job(options, magics)
+    jobs.stop(store, job_id, reason="stopped from the notebook")
+    print(f"asked {job_id} to stop")
+
+
+def _fault(options: argparse.Namespace, magics: HyperpodMagics) -> None:
+    store, job_id = _job(options, magics)
+    if options.after_step is not None:
+        try:
+            watch.wait_for_step(store, job_id, options.after_step)
+        except KeyboardInterrupt:
+            print("interrupted before the fault; nothing was broken")
+            return
+    jobs.fault(store, job_id, options.kind, rank=options.rank, node=options.node)
+    print(f"asked for {options.kind} of {options.node or f'rank {options.rank}'} in {job_id}")
+
+
+def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:
+    store = magics.open_store()
+    if options.action != "start" and (options.nodes is not None or options.spares is not None):
+        raise SpecError(f"--nodes and --spares belong to `cluster start`, not to `cluster {options.action}`")
+    if options.action == "start":
+        cluster.ensure_started(store, nodes=options.nodes, spares=options.spares)
+        cluster.wait_ready(store)
+    elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
+        cluster.stop(store)
+    print(report.cluster_line(cluster.status(store)))
+
+
+def show_dry_run(fields: Mapping[str, Any], source: str, names: list[str]) -> None:
+    """Print what would be submitted."""
+    print(f"would submit {len(source.strip().splitlines())} lines, nothing was submitted:")
+    for name, value in fields.items():
+        print(f"  {name:<14}{value}")
+    if names:
+        print(f"  {'push':<14}{', '.join(names)}")
+
+
+VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord | View | None]] = {
+    "jobs": _jobs,
+    "nodes": _nodes,
+    "describe": _describe,
+    "events": _events,
+    "logs": _logs,
+    "attach": _attach,
+    "scale": _scale,
+    "stop": _stop,
+    "fault": _fault,
+    "cluster": _cluster,
+}
