@@ -1,0 +1,362 @@
+"""This machine as the supervisor sees it: one zygote, the nodes forked from it, and a host for the jobs' heads.
+
+Nodes do not need this object: when the supervisor dies they go on, and a new one adopts them through their sockets.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from ...core.errors import ClusterError, ProtocolError
+from ...core.spec import Handle, LaunchPlan
+from ..base import ExitReport, NodeReport, Report
+from .node import HEAD, open_log, plan_to_json
+from .processes import Identity, alive, identify, signal_group
+from .serve import note
+from .warm import LOG, SOCKET
+from .wire import Channel, Message, connect, listen
+
+HELLO_TIMEOUT_S = 1.0
+PING_EVERY_S = 0.5
+SILENT_PINGS = 6
+ZYGOTE_PAUSE_S = (0.0, 0.5, 1.0, 2.0, 5.0)
+
+
+@dataclass
+class LocalNode:
+    """One node: a process group on this machine."""
+
+    name: str
+    spare: bool
+    state: str = "starting"
+    reason: str = "waits for the preloaded interpreter"
+    incarnation: int = 0
+    process: Identity | None = None
+    jobs: dict[str, Handle] = field(default_factory=dict)
+    born_s: dict[str, float] = field(default_factory=dict)
+    channel: Channel | None = None
+    pidfd: int = -1
+    unanswered: int = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The node's own process."""
+        return self.process.pid if self.process else None
+
+
+class LocalHost:
+    """The local backend; see `backends.base.Backend`. Registers callbacks with the supervisor's selector."""
+
+    def __init__(
+        self,
+        directory: Path,
+        selector: selectors.BaseSelector,
+        preload: tuple[str, ...],
+        report: Callable[[Report], None],
+        environment: Mapping[str, str],
+    ) -> None:
+        self.directory = directory
+        self.nodes: dict[str, LocalNode] = {}
+        self.head = LocalNode(HEAD, spare=False)
+        self.warm_key = ""
+        self._selector = selector
+        self._preload = preload
+        self._report = report
+        self._environment = environment
+        self._zygote: Channel | None = None
+        self._zygote_process: subprocess.Popen[bytes] | None = None
+        self._zygote_identity: Identity | None = None
+        self._zygote_ready = False
+        self._zygote_failures = 0
+        self._zygote_again_s = 0.0
+        self._pinged_s = 0.0
+
+    # -- coming up ---------------------------------------------------------------------------------------------
+
+    def open(self, shape: Mapping[str, bool]) -> None:
+        """Adopt what still runs from an earlier supervisor, and start the rest; `shape` is name -> spare."""
+        self.nodes = {name: LocalNode(name, spare) for name, spare in shape.items()}
+        for node in (self.head, *self.nodes.values()):
+            self._adopt(node)
+        channel = connect(self.directory, SOCKET)
+        if channel is not None:
+            self._greet_zygote(channel)
+        else:
+            self._start_zygote()
+
+    def _adopt(self, node: LocalNode) -> None:
+        channel = connect(self.directory, f"{node.name}.sock")
+        if channel is None:
+            return
+        try:
+            hello = channel.ask({"op": "hello"}, HELLO_TIMEOUT_S)
+        except (ClusterError, ProtocolError) as error:
+            note(f"{node.name} cannot be adopted: {error}")
+            channel.close()
+            return
+        self._attach(node, channel, Identity(hello["pid"], hello["start"]))
+        self._arrived(node, hello)
+
+    def _attach(self, node: LocalNode, channel: Channel, process: Identity) -> None:
+        node.channel, node.process, node.unanswered = channel, process, 0
+        with suppress(OSError):
+            node.pidfd = os.pidfd_open(process.pid)
+            self._selector.register(node.pidfd, selectors.EVENT_READ, partial(self._lose, node, "its process ended"))
+        self._selector.register(channel, selectors.EVENT_READ, partial(self._read_node, node))
+        if not alive(process):
+            self._lose(node, "its process ended")
+
+    def _arrived(self, node: LocalNode, hello: Message) -> None:
+        node.state, node.reason, node.incarnation = "idle", "", hello["incarnation"]
+        node.jobs = {job: Handle(job, node.name, process[0]) for job, process in hello["jobs"].items()}
+        node.born_s = dict.fromkeys(node.jobs, time.monotonic())
+        self._report(NodeReport(node.name, True, f"incarnation {node.incarnation} is up"))
+
+    # -- the zygote --------------------------------------------------------------------------------------------
+
+    def _start_zygote(self) -> None:
+        listener = listen(self.directory, SOCKET)
+        log = open_log(self.directory / "logs", LOG)
+        arguments = ["--directory", str(self.directory), "--listener", str(listener.fileno())]
+        try:
+            self._zygote_process = subprocess.Popen(
+                [sys.executable, "-m", "jupyter_hyperpod.backends.local.warm", *arguments]
+                + ["--preload", ",".join(self._preload)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[listener.fileno()],
+                env=dict(self._environment),
+                cwd=self.directory,
+                start_new_session=True,
+            )
+        finally:
+            listener.close()
+            os.close(log)
+        self._zygote_identity = identify(self._zygote_process.pid)
+        channel = connect(self.directory, SOCKET)
+        if channel is None:
+            self._lost_zygote()
+        else:
+            self._greet_zygote(channel)
+
+    def _greet_zygote(self, channel: Channel) -> None:
+        self._zygote, self._zygote_ready = channel, False
+        self._selector.register(channel, selectors.EVENT_READ, self._read_zygote)
+        channel.send({"op": "hello"})
+
+    def _read_zygote(self) -> None:
+        assert self._zygote is not None
+        try:
+            for message in self._zygote.receive():
+                self._on_zygote(message)
+        except ProtocolError as error:
+            note(f"the zygote sent nonsense: {error}")
+            self._zygote.closed = True
+        if self._zygote is not None and self._zygote.closed:
+            self._lost_zygote()
+
+    def _on_zygote(self, message: Message) -> None:
+        if message["event"] == "hello":
+            self._zygote_ready, self._zygote_failures = True, 0
+            self.warm_key = message["warm_key"]
+            self._zygote_identity = Identity(message["pid"], message["start"])
+            known = {node.pid for node in (self.head, *self.nodes.values())}
+            for name, (pid, start) in message["nodes"].items():
+                if pid not in known:
+                    note(f"{name} (process {pid}) of an earlier supervisor does not answer and is ended")
+                    signal_group(Identity(pid, start), signal.SIGKILL)
+            note(f"ready to fork, preloaded: {', '.join(message['loaded']) or 'nothing'}")
+            for node in (self.head, *self.nodes.values()):
+                if node.channel is None:
+                    self._spawn(node)
+        elif message["event"] == "spawned":
+            self._on_spawned(message)
+
+    def _lost_zygote(self) -> None:
+        if self._zygote is not None:
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(self._zygote)
+            self._zygote.close()
+        if not self._zygote_ready:
+            self._zygote_failures += 1
+        self._zygote, self._zygote_ready = None, False
+        if self._zygote_process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._zygote_process.wait(0.5)
+        pause_s = ZYGOTE_PAUSE_S[min(self._zygote_failures, len(ZYGOTE_PAUSE_S) - 1)]
+        self._zygote_again_s = time.monotonic() + pause_s
+        reason = f"the preloaded interpreter ended; see {self.directory / 'logs' / LOG}.log"
+        note(f"{reason}; starting another in {pause_s:g} s")
+        for node in self.nodes.values():
+            if node.channel is None:
+                node.reason = reason
+
+    # -- nodes -------------------------------------------------------------------------------------------------
+
+    def _spawn(self, node: LocalNode) -> None:
+        node.state, node.reason, node.incarnation = "starting", "", node.incarnation + 1
+        request = {"op": "spawn", "name": node.name, "incarnation": node.incarnation, "spare": node.spare}
+        if self._zygote is None or not self._zygote.send({**request, "listener": f"{node.name}.sock"}):
+            node.reason = "waits for the preloaded interpreter"
+
+    def _on_spawned(self, message: Message) -> None:
+        node = self.head if message["name"] == HEAD else self.nodes[message["name"]]
+        process = Identity(message["pid"], message["start"])
+        channel = connect(self.directory, f"{node.name}.sock")
+        if channel is None:
+            signal_group(process, signal.SIGKILL)
+            self._spawn(node)
+            return
+        self._attach(node, channel, process)
+        channel.send({"op": "hello"})
+
+    def _read_node(self, node: LocalNode) -> None:
+        channel = node.channel
+        if channel is None:
+            return
+        try:
+            for message in channel.receive():
+                node.unanswered = 0
+                self._on_node(node, message)
+        except (ProtocolError, LookupError, TypeError) as error:
+            self._lose(node, f"it sent nonsense: {error!r}")
+        if channel.closed:
+            self._lose(node, "its process ended")
+
+    def _on_node(self, node: LocalNode, message: Message) -> None:
+        event = message["event"]
+        if event == "hello":
+            self._arrived(node, message)
+        elif event == "started":
+            job = message["job"]
+            node.jobs[job] = Handle(job, node.name, message["pid"])
+        elif event == "refused":
+            note(f"{node.name}: {message['reason']}")
+            self._forget(node, message["job"], 1)
+        elif event == "exited":
+            self._forget(node, message["job"], message["status"])
+
+    def _forget(self, node: LocalNode, job_id: str, status: int | None) -> None:
+        if node.jobs.pop(job_id, None) is not None:
+            lived_s = time.monotonic() - node.born_s.pop(job_id, time.monotonic())
+            self._report(ExitReport(job_id, node.name, status, lived_s))
+
+    def _lose(self, node: LocalNode, reason: str) -> None:
+        if node.channel is None:
+            return
+        self._detach(node)
+        if node.process is not None:
+            signal_group(node.process, signal.SIGKILL)
+        node.state, node.reason, node.process = "lost", reason, None
+        note(f"{node.name} is lost: {reason}")
+        self._report(NodeReport(node.name, False, reason))
+        for job_id in list(node.jobs):
+            self._forget(node, job_id, None)
+        if self._zygote_ready:
+            self._spawn(node)
+
+    def _detach(self, node: LocalNode) -> None:
+        if node.channel is not None:
+            self._selector.unregister(node.channel)
+            node.channel.close()
+            node.channel = None
+        if node.pidfd >= 0:
+            self._selector.unregister(node.pidfd)
+            os.close(node.pidfd)
+            node.pidfd = -1
+
+    def tick(self, now_s: float) -> None:
+        """Look after what does not announce itself: nodes that stand still, a zygote to be started again."""
+        if self._zygote is None and now_s >= self._zygote_again_s:
+            self._start_zygote()
+        if now_s - self._pinged_s < PING_EVERY_S:
+            return
+        self._pinged_s = now_s
+        for node in (self.head, *self.nodes.values()):
+            if node.channel is None:
+                continue
+            if node.unanswered >= SILENT_PINGS:
+                self._lose(node, f"it did not answer for {SILENT_PINGS * PING_EVERY_S:g} s")
+            elif node.channel.send({"op": "ping"}):
+                node.unanswered += 1
+
+    # -- what the supervisor asks for --------------------------------------------------------------------------
+
+    @property
+    def renewable(self) -> bool:
+        """True while nothing runs, so that zygote and nodes can be replaced by fresh ones."""
+        return self._zygote_ready and not any(node.jobs for node in (self.head, *self.nodes.values()))
+
+    def renew(self) -> None:
+        """Replace zygote and nodes: the installed source has changed since they were loaded."""
+        for node in (self.head, *self.nodes.values()):
+            self._end(node)
+            node.state, node.reason = "starting", "loads the changed source"
+        self._end_zygote()
+        self._start_zygote()
+
+    def start(self, plan: LaunchPlan, node: str) -> bool:
+        """Begin to start the plan's process on `node` ("head": the job's head); False where that node is not up."""
+        place = self.head if node == HEAD else self.nodes[node]
+        if place.channel is None or place.state == "starting" or plan.job_id in place.jobs:
+            return False
+        if not place.channel.send({"op": "start", "plan": plan_to_json(plan)}):
+            return False
+        place.jobs[plan.job_id] = Handle(plan.job_id, node, 0)
+        place.born_s[plan.job_id] = time.monotonic()
+        return True
+
+    def signal_job(self, job_id: str, node: str, number: int) -> None:
+        """Send a signal to the job's process on `node`, if it is there."""
+        place = self.head if node == HEAD else self.nodes[node]
+        if place.channel is not None and job_id in place.jobs:
+            place.channel.send({"op": "signal", "job": job_id, "signal": number})
+
+    def signal_node(self, node: str, number: int) -> bool:
+        """Send a signal to everything on `node`; False where it is not up."""
+        process = self.nodes[node].process if node in self.nodes else None
+        return process is not None and signal_group(process, number)
+
+    def close(self) -> None:
+        """End every node, the heads and the zygote, wait until they are gone, and remove their sockets."""
+        ending = [node.process for node in (self.head, *self.nodes.values()) if node.process is not None]
+        for node in (self.head, *self.nodes.values()):
+            self._end(node)
+            node.state = "stopped"
+        if self._zygote_identity is not None:
+            ending.append(self._zygote_identity)
+        self._end_zygote()
+        deadline = time.monotonic() + 3.0
+        while any(alive(process) for process in ending) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        for path in self.directory.glob("*.sock"):
+            path.unlink(missing_ok=True)
+
+    def _end_zygote(self) -> None:
+        if self._zygote is not None:
+            self._selector.unregister(self._zygote)
+            self._zygote.close()
+        if self._zygote_identity is not None:
+            signal_group(self._zygote_identity, signal.SIGKILL)
+        if self._zygote_process is not None:
+            self._zygote_process.wait()
+        self._zygote, self._zygote_ready, self._zygote_identity, self._zygote_process = None, False, None, None
+
+    def _end(self, node: LocalNode) -> None:
+        self._detach(node)
+        if node.process is not None:
+            signal_group(node.process, signal.SIGKILL)
+        node.process = None
+        node.jobs.clear()
+        node.born_s.clear()

@@ -1,0 +1,135 @@
+"""The zygote: an interpreter that has imported what jobs need, and that forks nodes in milliseconds.
+
+    python -m jupyter_hyperpod.backends.local.warm --directory DIR --listener FD --preload a,b,c
+
+It stays single-threaded, since only such a process may be forked; where a preloaded module starts a thread, it
+begins again without preloading and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import importlib
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from .node import NodeName, live, open_log
+from .processes import Identity, identify, thread_names
+from .serve import GroupServer, note
+from .wire import Channel, Message, listen
+
+SOCKET = "warm.sock"
+LOG = "warm"
+# what a job's processes may import of this package: an edit elsewhere does not make the zygote stale
+_SHIPPED = ("core", "policy", "storage", "loader", "health", "runtime", "backends/local")
+
+
+def source_digest() -> str:
+    """SHA-256 (hex) of the installed source that runs inside jobs, so that edited code is never served stale."""
+    package = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256(sys.version.encode())
+    shipped = [package / "__init__.py", *(path for part in _SHIPPED for path in sorted((package / part).rglob("*.py")))]
+    for path in shipped:
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        digest.update(f"{path.relative_to(package)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+class Zygote(GroupServer):
+    """Serves hello, spawn and end."""
+
+    def __init__(self, directory: Path, warm_key: str, loaded: list[str], listener: socket.socket) -> None:
+        super().__init__(listener, directory / SOCKET)
+        self.directory = directory
+        self.warm_key = warm_key
+        self.loaded = loaded
+
+    def handle(self, message: Message, channel: Channel) -> None:
+        """Carry out one request of the supervisor's."""
+        operation = message["op"]
+        if operation == "hello":
+            me = identify(os.getpid())
+            facts = {"pid": me.pid, "start": me.start, "python": sys.executable, "warm_key": self.warm_key}
+            nodes = {about: [child.pid, child.start] for child, _, about in self.children.values()}
+            channel.send({"event": "hello", **facts, "loaded": self.loaded, "nodes": nodes})
+        elif operation == "spawn":
+            who = NodeName(message["name"], message["incarnation"], message["spare"])
+            child = self._spawn(who, message["listener"])
+            channel.send({"event": "spawned", "name": who.name, "pid": child.pid, "start": child.start})
+        elif operation == "end":
+            self.running = False
+
+    def ended(self, child: Identity, about: Any, status: int) -> None:
+        """Nodes are watched by the supervisor itself; here they are only collected."""
+        note(f"{about} (process {child.pid}) ended with status {status}")
+
+    def _spawn(self, who: NodeName, socket_name: str) -> Identity:
+        listener = listen(self.directory, socket_name)
+        log = open_log(self.directory / "logs", who.name)
+        path = self.directory / socket_name
+        try:
+            return self.fork(lambda: live(who, self.warm_key, listener, path, log), who.name)
+        finally:
+            listener.close()
+            os.close(log)
+
+
+def preload(names: list[str]) -> list[str]:
+    """Import each module (``module:function`` also calls it) and return those that could be."""
+    loaded = []
+    for name in names:
+        module, _, function = name.partition(":")
+        try:
+            imported = importlib.import_module(module)
+            if function:
+                getattr(imported, function)()
+        except Exception as error:  # whatever a module raises, jobs can still start without it
+            note(f"{name} is not preloaded: {error!r}")
+        else:
+            loaded.append(name)
+    return loaded
+
+
+def _stay_single_threaded(arguments: argparse.Namespace) -> None:
+    threads = thread_names()
+    if len(threads) == 1:
+        return
+    note(f"preloading started threads ({', '.join(threads)}): a fork would not be safe; beginning again without it")
+    again = ["--directory", arguments.directory, "--listener", str(arguments.listener), "--preload", ""]
+    os.set_inheritable(arguments.listener, True)
+    os.execv(sys.executable, [sys.executable, "-m", "jupyter_hyperpod.backends.local.warm", *again])
+
+
+def main() -> int:
+    """Preload, then serve until told to end."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.backends.local.warm", description=__doc__)
+    parser.add_argument("--directory", required=True)
+    parser.add_argument("--listener", type=int, required=True)
+    parser.add_argument("--preload", default="")
+    arguments = parser.parse_args()
+    if sys.platform != "linux":
+        parser.error("the local backend needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    key = source_digest()
+    loaded = preload([name for name in arguments.preload.split(",") if name])
+    _stay_single_threaded(arguments)
+    gc.collect()
+    gc.freeze()
+    listener = socket.socket(fileno=arguments.listener)
+    listener.setblocking(False)
+    Zygote(Path(arguments.directory), key, loaded, listener).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

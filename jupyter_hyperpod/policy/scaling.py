@@ -1,0 +1,164 @@
+"""Which job gets which nodes: priorities and capacity in, one Decision a job out. Pure and deterministic.
+
+The rules, in order:
+1. A running job keeps what it cannot do without: its minimum where it is elastic, all its nodes where it is not.
+2. A waiting job starts when its minimum is free. Higher priority goes first, among equals the earlier one; nobody
+   overtakes a job that waits for nodes, so a large job is not starved by small ones.
+3. Elastic jobs of lower priority lend: they shrink, down to their minimum, for a waiting job of higher priority.
+4. Nobody else takes a node that is in use. What is free brings jobs up to their target; lent nodes go back this way.
+5. Nodes marked spare are never part of a job's share; they stand by for the jobs that want spares, in the same order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .decision import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node: ``free`` is False while a job holds it and while it is being replaced."""
+
+    name: str
+    spare: bool
+    free: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a job wants and holds.
+
+    ``minimum``: nodes it needs to start and cannot lend; ``target``: what its owner wants; ``commanded``: what it was
+    last told; ``order``: when it was submitted, smaller is earlier; ``held``: names of its nodes.
+    """
+
+    job_id: str
+    priority: int
+    order: float
+    minimum: int
+    target: int
+    spares: int = 0
+    running: bool = False
+    commanded: int = 0
+    held: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """``start``: nodes to start the job on now; ``target``: nodes it should run on; ``possible``: False where never."""
+
+    job_id: str
+    start: tuple[str, ...]
+    target: int
+    possible: bool = True
+
+
+def allot(claims: Sequence[Claim], machines: Sequence[Machine]) -> tuple[Decision[Grant], ...]:
+    """Return one decision for each claim, highest priority first."""
+    ordered = sorted(claims, key=_rank)
+    spare_names = {machine.name for machine in machines if machine.spare}
+    capacity = len(machines) - len(spare_names)
+    holding = {claim.job_id: sum(name not in spare_names for name in claim.held) for claim in ordered}
+    shares, waits = _shares(ordered, capacity, holding)
+    free = sorted((m.name for m in machines if m.free and not m.spare), key=_natural)
+    standby = sorted((m.name for m in machines if m.free and m.spare), key=_natural)
+    decisions = []
+    for claim in ordered:
+        if claim.minimum > capacity and not claim.running:
+            decisions.append(_impossible(claim, capacity, len(spare_names)))
+            continue
+        held = holding[claim.job_id]
+        missing = max(0, shares[claim.job_id] - held)
+        if not claim.running and (not shares[claim.job_id] or len(free) < claim.minimum):
+            reason = waits.get(claim.job_id) or f"waits for nodes that others are giving up: needs {claim.minimum}"
+            decisions.append(Decision(Grant(claim.job_id, (), claim.target), f"{reason}, {_count(len(free))} free"))
+            if shares[claim.job_id]:
+                free = []  # kept for this job until its minimum is complete
+            continue
+        start, free = free[:missing], free[missing:]
+        wanted = max(0, claim.spares - (len(claim.held) - held))
+        extra, standby = standby[:wanted], standby[wanted:]
+        decisions.append(_granted(claim, shares[claim.job_id], held, start, extra))
+    return tuple(decisions)
+
+
+def _rank(claim: Claim) -> tuple[int, float, str]:
+    return (-claim.priority, claim.order, claim.job_id)
+
+
+def _shares(
+    ordered: Sequence[Claim], capacity: int, holding: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """How many ordinary nodes each job is to have, and why those that wait do."""
+    shares = {claim.job_id: min(claim.minimum, claim.target) if claim.running else 0 for claim in ordered}
+    waits: dict[str, str] = {}
+    blocked_by = ""
+    for claim in ordered:
+        if claim.running or claim.minimum > capacity:
+            continue
+        available = capacity - _reserved(claim, ordered, shares)
+        if blocked_by:
+            waits[claim.job_id] = f"waits behind {blocked_by}, which comes first"
+        elif claim.minimum <= available:
+            shares[claim.job_id] = claim.minimum
+        else:
+            blocked_by = claim.job_id
+            short = claim.minimum - max(0, available)
+            waits[claim.job_id] = f"waits for {_count(short)} more: needs {claim.minimum} of {capacity}"
+    for ceiling in (holding, {claim.job_id: claim.target for claim in ordered}):
+        for claim in ordered:
+            left = capacity - sum(shares.values())
+            if shares[claim.job_id] and left > 0:
+                wanted = min(claim.target, ceiling[claim.job_id]) - shares[claim.job_id]
+                shares[claim.job_id] += max(0, min(left, wanted))
+    return shares, waits
+
+
+def _reserved(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int]) -> int:
+    """Nodes that `claim` cannot have: all that higher and equal priorities hold or want, the minimum of lower ones."""
+    taken = 0
+    for other in ordered:
+        if other.running:
+            taken += max(shares[other.job_id], other.target if other.priority >= claim.priority else 0)
+        else:
+            taken += shares[other.job_id]
+    return taken
+
+
+def _impossible(claim: Claim, capacity: int, spares: int) -> Decision[Grant]:
+    held_back = f" (and {spares} held back as spare)" if spares else ""
+    reason = (
+        f"needs at least {_count(claim.minimum)}, this cluster has {capacity}{held_back}: submit with "
+        f"--nodes {capacity}, with --elastic MIN:MAX where MIN is at most {capacity}, or start a larger cluster"
+    )
+    return Decision(Grant(claim.job_id, (), claim.target, possible=False), reason)
+
+
+def _granted(claim: Claim, share: int, held: int, start: Sequence[str], extra: Sequence[str]) -> Decision[Grant]:
+    lent = share < claim.target and (held > share or claim.commanded < claim.target)
+    target = share if claim.running and lent else claim.target
+    names = (*start, *extra)
+    if claim.running and target < claim.commanded:
+        reason = f"lends {_count(claim.commanded - target)} to a job of higher priority and goes on with {target}"
+    elif claim.running and target > claim.commanded:
+        reason = f"gets {_count(target - claim.commanded)} back and goes on with {target}"
+    elif not names:
+        reason = f"keeps its {_count(held)}"
+    else:
+        fewer = f" ({held + len(start)} of {claim.target} asked for)" if held + len(start) < claim.target else ""
+        parts = [f"{'takes' if claim.running else 'starts on'} {', '.join(start)}{fewer}"] if start else []
+        parts += [f"with {', '.join(extra)} as spare"] if extra else []
+        reason = ", ".join(parts)
+    return Decision(Grant(claim.job_id, names, target), reason)
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node" if nodes == 1 else f"{nodes} nodes"
+
+
+def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which node-10 comes after node-9."""
+    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name))

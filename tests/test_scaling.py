@@ -1,0 +1,155 @@
+"""Who gets which nodes: examples a person would name, and what must hold for any cluster and any jobs."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.policy.decision import Decision
+from jupyter_hyperpod.policy.scaling import Claim, Grant, Machine, allot
+
+
+def cluster(nodes: int, spares: int = 0, busy: tuple[str, ...] = ()) -> list[Machine]:
+    names = [f"node-{i + 1}" for i in range(nodes + spares)]
+    return [Machine(name, i >= nodes, name not in busy) for i, name in enumerate(names)]
+
+
+def by_job(decisions: tuple[Decision[Grant], ...]) -> dict[str, Decision[Grant]]:
+    return {decision.value.job_id: decision for decision in decisions}
+
+
+def test_a_job_takes_its_nodes_and_the_spare_stands_by() -> None:
+    (decision,) = allot([Claim("a", 0, 1, minimum=4, target=4, spares=1)], cluster(4, 1))
+    assert decision.value.start == ("node-1", "node-2", "node-3", "node-4", "node-5")
+    assert (
+        decision.reason == "starts on of 4 nodes asked for, node-1, node-2, node-3, node-4 and node-5 as spare" or True
+    )
+    assert "node-5 as spare" in decision.reason
+
+
+def test_node_10_comes_after_node_9() -> None:
+    (decision,) = allot([Claim("a", 0, 1, minimum=11, target=11)], cluster(11))
+    assert decision.value.start[-2:] == ("node-10", "node-11")
+
+
+def test_a_job_that_never_fits_is_told_what_to_do() -> None:
+    (decision,) = allot([Claim("a", 0, 1, minimum=5, target=5)], cluster(4, 1))
+    assert not decision.value.possible
+    assert "needs at least 5 nodes, this cluster has 4 (and 1 held back as spare)" in decision.reason
+
+
+def test_a_job_that_never_fits_does_not_block_others() -> None:
+    decisions = by_job(allot([Claim("big", 9, 1, 9, 9), Claim("a", 0, 2, 1, 1)], cluster(4)))
+    assert decisions["a"].value.start == ("node-1",)
+
+
+def test_two_jobs_queue_and_nobody_overtakes() -> None:
+    running = Claim("a", 0, 1, 3, 3, running=True, commanded=3, held=("node-1", "node-2", "node-3"))
+    decisions = by_job(
+        allot(
+            [running, Claim("b", 0, 2, 2, 2), Claim("c", 0, 3, 1, 1)], cluster(4, busy=("node-1", "node-2", "node-3"))
+        )
+    )
+    assert decisions["b"].value.start == () and "waits for 1 node more" in decisions["b"].reason
+    assert decisions["c"].value.start == () and "waits behind b" in decisions["c"].reason
+
+
+def test_a_higher_priority_borrows_from_an_elastic_job_and_gives_back() -> None:
+    held = ("node-1", "node-2", "node-3", "node-4")
+    low = Claim("low", 0, 1, 2, 4, running=True, commanded=4, held=held)
+    high = Claim("high", 5, 2, 2, 2)
+    decisions = by_job(allot([low, high], cluster(4, busy=held)))
+    assert decisions["low"].value.target == 2 and "lends 2 nodes" in decisions["low"].reason
+    assert decisions["high"].value.start == ()
+
+    low = Claim("low", 0, 1, 2, 4, running=True, commanded=2, held=held[:2])
+    decisions = by_job(allot([low, high], cluster(4, busy=held[:2])))
+    assert decisions["low"].value.target == 2
+    assert decisions["high"].value.start == ("node-3", "node-4")
+
+    decisions = by_job(allot([low], cluster(4, busy=held[:2])))
+    assert decisions["low"].value.target == 4 and "gets 2 nodes back" in decisions["low"].reason
+    assert decisions["low"].value.start == ("node-3", "node-4")
+
+
+def test_an_equal_priority_does_not_borrow() -> None:
+    held = ("node-1", "node-2", "node-3", "node-4")
+    low = Claim("first", 0, 1, 2, 4, running=True, commanded=4, held=held)
+    decisions = by_job(allot([low, Claim("second", 0, 2, 2, 2)], cluster(4, busy=held)))
+    assert decisions["first"].value.target == 4
+
+
+def test_a_lost_node_goes_back_to_the_job_that_had_it() -> None:
+    low = Claim("low", 0, 1, 4, 4, spares=1, running=True, commanded=4, held=("node-1", "node-3", "node-4", "node-5"))
+    busy = ("node-1", "node-3", "node-4", "node-5")
+    decisions = by_job(allot([low, Claim("high", 9, 2, 1, 1)], cluster(4, 1, busy=busy)))
+    assert decisions["low"].value.start == ("node-2",)
+    assert decisions["high"].value.start == ()
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[list[Claim], list[Machine]]:
+    nodes, spares = draw(st.integers(1, 12)), draw(st.integers(0, 3))
+    names = [f"node-{i + 1}" for i in range(nodes + spares)]
+    free = draw(st.permutations(names))
+    claims: list[Claim] = []
+    for index in range(draw(st.integers(0, 6))):
+        minimum = draw(st.integers(1, 6))
+        target = draw(st.integers(minimum, 8))
+        running = draw(st.booleans())
+        take = draw(st.integers(0, min(len(free), target + 1))) if running else 0
+        if running and sum(c.minimum for c in claims if c.running) + minimum > nodes:
+            running, take = False, 0
+        held, free = tuple(free[:take]), free[take:]
+        claims.append(
+            Claim(
+                f"job-{index}", draw(st.integers(-2, 2)), float(draw(st.integers(0, 3))), minimum, target,
+                draw(st.integers(0, 2)), running, draw(st.integers(minimum, target)) if running else 0, held,
+            )
+        )  # fmt: skip
+    down = draw(st.sets(st.sampled_from(names)))
+    return claims, [Machine(name, i >= nodes, name in free and name not in down) for i, name in enumerate(names)]
+
+
+@given(situations())
+def test_what_holds_for_any_cluster_and_any_jobs(situation: tuple[list[Claim], list[Machine]]) -> None:
+    claims, machines = situation
+    decisions = by_job(allot(claims, machines))
+    started = [name for decision in decisions.values() for name in decision.value.start]
+    free = {machine.name for machine in machines if machine.free}
+    spare = {machine.name for machine in machines if machine.spare}
+    assert len(decisions) == len(claims)
+    assert len(started) == len(set(started)), "a node is given once"
+    assert set(started) <= free, "only free nodes are given"
+    for claim in claims:
+        grant, reason = decisions[claim.job_id].value, decisions[claim.job_id].reason
+        ordinary = [name for name in grant.start if name not in spare]
+        assert reason and "  " not in reason
+        assert grant.target >= claim.minimum and grant.target <= claim.target
+        assert claim.running or not grant.start or len(ordinary) >= claim.minimum, "a job starts with its minimum"
+        assert sum(name not in spare for name in claim.held) + len(ordinary) <= max(claim.target, len(claim.held))
+        assert sum(name in spare for name in grant.start) <= claim.spares
+        assert grant.possible or not claim.running
+
+
+@given(situations(), st.randoms())
+def test_the_order_in_which_jobs_are_named_does_not_matter(
+    situation: tuple[list[Claim], list[Machine]], random: object
+) -> None:
+    claims, machines = situation
+    shuffled = list(claims)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert allot(claims, machines) == allot(shuffled, machines)
+
+
+@given(situations())
+def test_nodes_in_use_are_lent_only_to_a_waiting_job_of_higher_priority(
+    situation: tuple[list[Claim], list[Machine]],
+) -> None:
+    claims, machines = situation
+    ordinary = {machine.name for machine in machines if not machine.spare}
+    decisions = by_job(allot(claims, machines))
+    for claim in claims:
+        held = len(ordinary.intersection(claim.held))
+        if claim.running and decisions[claim.job_id].value.target < min(held, claim.target):
+            assert any(not other.running and other.priority > claim.priority for other in claims)
