@@ -37,8 +37,6 @@ class _Verbs:
         return verb
 
 
-
-
 def _add_store(parser: argparse.ArgumentParser, default: Any) -> None:
     parser.add_argument(
         "--store",
@@ -83,7 +81,9 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     events = verbs.add("events", "print what happened to a job, one sentence an event", query=True)
     _add_job(events)
     events.add_argument("--follow", action="store_true", help="stay until the job ends; Ctrl-C leaves the job running")
-    events.add_argument("--kind", action="append", metavar="KIND", help="only this kind, for example incident.stage; may be repeated")
+    events.add_argument(
+        "--kind", action="append", metavar="KIND", help="only this kind, for example incident.stage; may be repeated"
+    )
 
     verbs.add("nodes", "list the nodes of the cluster")
 
@@ -109,7 +109,9 @@ def _add_cluster_verbs(verbs: _Verbs) -> None:
     cluster = verbs.add("cluster", "start, show or stop the local cluster")
     cluster.add_argument("action", choices=("start", "status", "stop"), metavar="ACTION", help="start, status or stop")
     cluster.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
-    cluster.add_argument("--spares", type=int, metavar="K", help="start: warm nodes kept ready beside them (default: 1)")
+    cluster.add_argument(
+        "--spares", type=int, metavar="K", help="start: warm nodes kept ready beside them (default: 1)"
+    )
 
     bench = verbs.add("bench", "measure this machine against the product's bars")
     bench.add_argument("name", metavar="NAME", help="latency, recovery, …; an unknown name lists them all")

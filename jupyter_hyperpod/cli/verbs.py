@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,9 @@ def _print_event(event: Event, first_s: float, as_json: bool, terminal: Terminal
     if as_json:
         terminal.json(to_json(event), None)
         return
-    tone = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad", "warning.raised": "warn"}.get(event.kind, "")
+    tone = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad", "warning.raised": "warn"}.get(
+        event.kind, ""
+    )
     at = terminal.paint(f"{event.time_s - first_s:9.3f} s  {event.kind:<17}", "quiet")
     sentence = report.event_sentence(event)
     terminal.line(f"{at} {terminal.paint(sentence, tone) if tone else sentence}")
@@ -190,7 +193,13 @@ def _fault(options: argparse.Namespace, store: Store, terminal: Terminal) -> int
     jobs.fault(store, job_id, options.kind, rank=options.rank, node=options.node)
     where = options.node or f"rank {options.rank}"
     return _asked(
-        options, terminal, job_id, f"asked for {options.kind} of {where}", fault=options.kind, rank=options.rank, node=options.node
+        options,
+        terminal,
+        job_id,
+        f"asked for {options.kind} of {where}",
+        fault=options.kind,
+        rank=options.rank,
+        node=options.node,
     )
 
 
@@ -223,7 +232,7 @@ def _cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
 
 def _bench(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     try:
-        from .. import bench
+        bench = import_module("jupyter_hyperpod.bench")
     except ImportError as error:
         raise HyperpodError(f"the benchmarks need a package that is not installed: {error}") from error
     if options.store is not None:

@@ -24,4 +24,6 @@ def job_id(store: Store, text: str) -> str:
         if candidate.rpartition("-")[0] == text:
             return candidate
     known = [*ids, *{candidate.rpartition("-")[0] for candidate in ids}]
-    raise NotFound(f"no job {text!r}{near_matches(text, known)}; `jupyter hyperpod list` shows the jobs in {store.jobs}")
+    raise NotFound(
+        f"no job {text!r}{near_matches(text, known)}; `jupyter hyperpod list` shows the jobs in {store.jobs}"
+    )

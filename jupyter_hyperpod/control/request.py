@@ -44,15 +44,29 @@ class Option:
 
 SUBMIT_OPTIONS = (
     Option("--nodes", "nodes", "nodes to run on (default: 1, or MAX of --elastic)", "N", int),
-    Option("--elastic", "elastic", "fewest and most nodes; the job follows capacity without a restart", "MIN:MAX", _elastic),
+    Option(
+        "--elastic", "elastic", "fewest and most nodes; the job follows capacity without a restart", "MIN:MAX", _elastic
+    ),
     Option("--name", "name", "name of the job (default: that of the notebook or file)", "NAME"),
     Option("--env", "env", "environment variable of every rank; may be repeated", "NAME=VALUE", _env_pair, repeat=True),
     Option("--backend", "backend", "where it runs (default: local)", choices=BACKENDS),
-    Option("--priority", "priority", "-1000 (lowest) to 1000 (highest); a higher job shrinks lower ones (default: 0)", "P", int),
+    Option(
+        "--priority",
+        "priority",
+        "-1000 (lowest) to 1000 (highest); a higher job shrinks lower ones (default: 0)",
+        "P",
+        int,
+    ),
     Option("--spares", "spares", "warm nodes kept ready to replace a lost one (default: 1)", "K", int),
-    Option("--seed", "seed", "seed of the session where the code names none (default: 0)", "S", int),
+    Option("--seed", "seed", "seed of every generator before the code runs (default: 0)", "S", int),
     Option("--threads", "threads", "CPU threads of every rank (default: 1)", "T", int),
-    Option("--hang-timeout", "hang_timeout_s", "seconds without progress until a rank counts as hung (default: 3)", "S", float),
+    Option(
+        "--hang-timeout",
+        "hang_timeout_s",
+        "seconds without progress until a rank counts as hung (default: 3)",
+        "S",
+        float,
+    ),
     Option("--dry-run", "dry_run", "check everything, show what would be submitted, submit nothing", switch=True),
 )
 _SPEC_FIELDS = frozenset(field.name for field in fields(JobSpec))

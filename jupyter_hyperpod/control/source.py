@@ -22,7 +22,7 @@ MAX_NOTEBOOK_BYTES = 512 * 2**20
 
 
 class CellSyntaxError(SpecError):
-    """The source is not Python. ``syntax`` is the SyntaxError, its line counted in the cell or file as the person sees it."""
+    """The source is not Python; ``syntax`` counts lines as the person sees them."""
 
     def __init__(self, message: str, syntax: SyntaxError) -> None:
         super().__init__(message)

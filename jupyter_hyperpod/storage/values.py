@@ -22,7 +22,7 @@ _NUMERIC_KINDS = "biufc"
 
 
 def encode_values(values: Mapping[str, Any]) -> str:
-    """Return `values` (name -> value) as text. Raises SpecError for a value that has no safe form, or too many bytes."""
+    """Return `values` (name -> value) as text. Raises SpecError for what has no safe form or is too much."""
     text = json.dumps({name: _encode(value, name) for name, value in values.items()})
     if len(text) > LIMIT_BYTES:
         raise SpecError(
@@ -38,7 +38,7 @@ def decode_values(text: str) -> dict[str, Any]:
 
 
 def pushed(digest: str, cells: Path | None = None) -> dict[str, Any]:
-    """Return the values stored under `digest` beside the running job's cell. Raises StoreError where they are damaged."""
+    """Return the values stored under `digest` beside the running job's cell; raises StoreError for damage."""
     directory = cells or Path(os.environ["HYPERPOD_CELL"]).parent
     content = (directory / digest).read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
@@ -66,7 +66,9 @@ def _encode_array(value: Any, name: str) -> dict[str, Any] | None:
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         array = numpy.asarray(value)
         if array.dtype.kind not in _NUMERIC_KINDS:
-            raise SpecError(f"--push cannot send {name!r}: an array of dtype {array.dtype}; numbers and booleans can be sent")
+            raise SpecError(
+                f"--push cannot send {name!r}: an array of dtype {array.dtype}; numbers and booleans can be sent"
+            )
         array = array.astype(array.dtype.newbyteorder("<"), order="C")
         return {"numpy": _block(array.dtype.str, array.shape, array.tobytes())}
     if torch is not None and isinstance(value, torch.Tensor):
