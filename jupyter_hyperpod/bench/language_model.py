@@ -26,9 +26,10 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``(batch, context, width)`` to the same."""
         batch, context, width = x.shape
-        heads = self.qkv(self.attention_norm(x)).view(batch, context, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).reshape(batch, context, width)
-        x = x + F.dropout(self.out(mixed), 0.1, self.training)
+        heads = self.qkv(self.attention_norm(x)).view(batch, context, 3, HEADS, width // HEADS)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + F.dropout(self.out(mixed.transpose(1, 2).reshape(batch, context, width)), 0.1, self.training)
         return x + F.dropout(self.down(F.gelu(self.up(self.feed_norm(x)))), 0.1, self.training)
 
 
@@ -44,7 +45,8 @@ class LanguageModel(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """``(batch, context)`` int64 to ``(batch, context, 256)``."""
         x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
-        return self.head(self.norm(self.blocks(x)))
+        logits: torch.Tensor = self.head(self.norm(self.blocks(x)))
+        return logits
 
 
 model = LanguageModel()

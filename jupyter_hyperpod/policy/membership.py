@@ -48,17 +48,19 @@ def next_members(candidates: Sequence[Candidate], target: int, minimum: int) -> 
     """The ordered members of the next generation, or None where too few are left to go on.
 
     Present members keep their order (a survivor's rank only ever shrinks), newcomers come after them, and
-    a smaller target releases the highest ranks.
+    a smaller target releases the highest ranks. Where nobody with state is left, newcomers alone start the run
+    again: it takes the same trajectory from its seed.
     """
     present = sorted((c for c in candidates if c.rank is not None), key=lambda c: (c.rank is None, c.rank or 0))
     newcomers = [c for c in candidates if c.rank is None and c.ready]
     chosen = [*present, *newcomers][:target]
-    if not present:
-        return Decision(None, "no member that holds the training state is left")
     if len(chosen) < minimum:
-        return Decision(
-            None, f"{len(chosen)} members are left and at least {minimum} are needed: waiting for a replacement"
+        return Decision(None, f"{len(chosen)} members are here and at least {minimum} are needed: waiting for more")
+    if not present:
+        text = (
+            f"nobody that holds the training state is left: {len(chosen)} newcomers start the run again from its seed"
         )
+        return Decision(tuple(c.member for c in chosen), text)
     joined = [c.node for c in chosen if c.rank is None]
     left = len(present) - sum(c.rank is not None for c in chosen)
     parts = [f"{len(chosen)} of {target} members"]

@@ -16,7 +16,7 @@ from ..core.views import View
 from ..policy import membership, recovery
 from . import faults
 from .context import Context
-from .incidents import NODE_LOST, Incidents
+from .incidents import NODE_LOST, RUNG_REQUEUED, RUNG_SALVAGE, Incidents
 from .report import Reporter
 from .roster import Member, Roster
 from .wire import Channel, Message
@@ -48,6 +48,8 @@ class Conductor:
         self.closing = False
         self.suspects: dict[int, float] = {}
         self.crashes: dict[str, int] = {}
+        self.restarts = 0
+        self.waiting = False  # for members: too few are here
         self.ended = view["state"] in TERMINAL_STATES
         self.final: tuple[str, str] | None = None
         self.born_s = time.monotonic()
@@ -136,7 +138,7 @@ class Conductor:
 
     def _on_report(self, channel: Channel, message: Message) -> None:
         member = self.roster.members[message["member"]]
-        if message["generation"] != self.generation or member.rank is None:
+        if message["generation"] != self.generation or member.rank is None or self.waiting:
             return
         nodes = tuple((low, high) for low, high in message["nodes"])
         member.report = recovery.Report(message["step"], nodes, message["replayable"], message["digest"])
@@ -278,21 +280,29 @@ class Conductor:
         room = self.target - len(members)
         ready = [m for m in self.roster.newcomers() if m.session and m.session["index"] == self.session_index]
         busy = self.forming or self.closing or self.session_over or self.session is None
-        if room > 0 and ready and not busy and (self.committed_in_generation or not members):
+        if room > 0 and ready and not busy and (self.committed_in_generation or self.waiting):
             self._regroup("newcomers are ready", with_newcomers=True)
 
     def _regroup(self, reason: str, with_newcomers: bool = False) -> None:
         """Form the next generation; survivors first, newcomers when the survivors have committed a step."""
         minimum = min(self.spec.range.minimum, self.target)
-        decision = membership.next_members(self.roster.candidates(with_newcomers), self.target, minimum)
-        if decision.value is None and not with_newcomers:
-            decision = membership.next_members(self.roster.candidates(True), self.target, minimum)
-        self._decided("membership", decision.value, f"{reason}: {decision.reason}")
+        index = self.session_index
+        decision = membership.next_members(
+            self.roster.candidates(index if with_newcomers else None), self.target, minimum
+        )
         if decision.value is None:
-            if not self.roster.generation():
-                self.end("failed", f"{decision.reason} and there is no durable checkpoint")
+            decision = membership.next_members(self.roster.candidates(index), self.target, minimum)
+        self._decided("membership", decision.value, f"{reason}: {decision.reason}")
+        self.waiting = decision.value is None
+        if decision.value is None:
+            self.forming = False
+        if not self.roster.generation() and not self._may_start_again():
+            return
+        if decision.value is None:
+            self._welcome_newcomers()
             return
         newcomers = [self.roster.members[m] for m in decision.value if self.roster.members[m].rank is None]
+        rung = RUNG_SALVAGE if self.roster.generation() else RUNG_REQUEUED
         dropped = [m for m in self.roster.generation() if m.member not in decision.value]
         for member in dropped:
             self._release(member)
@@ -300,10 +310,22 @@ class Conductor:
             self.roster.members[name].rank = rank
         self.generation += 1
         self._journal_generation(f"{reason}: {decision.reason}")
-        self.incidents.fenced(self.generation)
+        self.incidents.fenced(self.generation, rung)
         for member in newcomers:
             self.incidents.replaced(member.member, member.node)
         self._form(self.roster.generation())
+
+    def _may_start_again(self) -> bool:
+        """All members are lost. Newcomers can take the same trajectory again, but not past an earlier session."""
+        self.closing = False
+        self.restarts += not self.waiting
+        if self.session_index > 1:
+            self.end(
+                "failed", "all members were lost in a later session of the cell, and there is no durable checkpoint"
+            )
+        elif self.restarts > self.spec.max_restarts:
+            self.end("failed", f"all members were lost {self.restarts} times; max_restarts is {self.spec.max_restarts}")
+        return not self.ended
 
     def _plan_step(self) -> None:
         members = self.roster.generation()
@@ -407,8 +429,9 @@ class Conductor:
 
     def _welcome_newcomers(self) -> None:
         """Spares run the cell up to its session, once the members' session trains."""
-        trains = self.session is not None and not self.session_over and (self.committed_in_generation or self.step)
-        if not trains or self.session_index > 1:  # a newcomer cannot live through sessions that are over
+        trains = self.session is not None and not self.session_over
+        settled = self.committed_in_generation or self.waiting or self.step > 0
+        if not (trains and settled) or self.session_index > 1:  # a newcomer cannot live through sessions that are over
             return
         self._run([m for m in self.roster.newcomers() if not m.running])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE = 0, 1, 2, 3
+RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_REQUEUED = 0, 1, 2, 3, 5
 NODE_LOST = "node lost"
 
 
@@ -39,12 +39,12 @@ class Incidents:
         self._stage(incident, "diagnosed", None, detail)
         return incident
 
-    def fenced(self, generation: int) -> None:
+    def fenced(self, generation: int, rung: int) -> None:
         """A generation without the lost members has been decided."""
         for incident in self.open:
             if "fenced" not in incident.stages:
                 text = f"generation {generation} no longer contains {incident.member}; what it sends is refused"
-                self._stage(incident, "fenced", RUNG_SALVAGE, text)
+                self._stage(incident, "fenced", rung, text)
 
     def resumed(self, step: int, world_size: int) -> None:
         """The first step after the fault was committed."""

@@ -87,10 +87,11 @@ class Roster:
         waiting = (m for m in self.members.values() if m.rank is None and m.alive)
         return sorted(waiting, key=lambda m: m.order)
 
-    def candidates(self, with_newcomers: bool) -> list[Candidate]:
-        """What `policy.membership.next_members` chooses from."""
-        chosen = self.generation() + (self.newcomers() if with_newcomers else [])
-        return [Candidate(m.member, m.node, m.rank, m.session is not None) for m in chosen if m.alive]
+    def candidates(self, session_index: int | None) -> list[Candidate]:
+        """What `policy.membership.next_members` chooses from; newcomers only of that session, None: no newcomers."""
+        present = [Candidate(m.member, m.node, m.rank, True) for m in self.generation() if m.alive]
+        ready = (m for m in self.newcomers() if m.session is not None and m.session["index"] == session_index)
+        return present + [Candidate(m.member, m.node, None, True) for m in ready]
 
     def by_channel(self, channel: Channel) -> Member | None:
         """The member that an agent's connection speaks for now."""
