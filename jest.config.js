@@ -30,7 +30,7 @@ module.exports = {
     '<rootDir>/.venv/'
   ],
   reporters: ['default'],
-  testRegex: 'src/.*/__tests__/.*\\.spec\\.tsx?$',
+  testRegex: '/src/(.*/)?__tests__/.*\\.spec\\.tsx?$',
   testPathIgnorePatterns: ['/node_modules/', '/.venv/', '/ui-tests/'],
   transformIgnorePatterns: [`/node_modules/(?!${esModules}).+`]
 };

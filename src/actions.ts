@@ -35,7 +35,8 @@ export class Actions {
   /** Faults are shown only where the person and the server both allow them. */
   get faultsAllowed(): boolean {
     return (
-      this.preferences.allowFaults && this._model.settings?.allow_faults === true
+      this.preferences.allowFaults &&
+      this._model.settings?.allow_faults === true
     );
   }
 

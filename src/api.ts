@@ -93,14 +93,15 @@ export class Api {
   private async _request<T>(path: string, body?: object): Promise<T> {
     const url = URLExt.join(this.connection.baseUrl, ROOT, path);
     const init =
-      body === undefined
-        ? {}
-        : { method: 'POST', body: JSON.stringify(body) };
+      body === undefined ? {} : { method: 'POST', body: JSON.stringify(body) };
     let response: Response;
     try {
       response = await ServerConnection.makeRequest(url, init, this.connection);
     } catch (error) {
-      throw new ApiError(0, error instanceof Error ? error.message : `${error}`);
+      throw new ApiError(
+        0,
+        error instanceof Error ? error.message : `${error}`
+      );
     }
     const answer = await response.json().catch(() => null);
     if (!response.ok) {

@@ -88,7 +88,6 @@ export interface ILine {
 }
 
 // Colours and cursor movements of terminals.
-// eslint-disable-next-line no-control-regex
 const ESCAPES = /\u001b\[[0-9;?]*[ -/]*[@-~]/g;
 
 /** Plain text of what was written for a terminal. */

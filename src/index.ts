@@ -19,7 +19,7 @@ import { Actions, DEFAULTS, IPreferences } from './actions';
 import { Api } from './api';
 import { addCommands, CommandIDs } from './commands';
 import type { IShared } from './components/context';
-import { DashboardWidget } from './dashboard/widget';
+import type { DashboardWidget } from './dashboard/widget';
 import { hyperpodIcon } from './icons';
 import { HyperpodModel } from './model/model';
 import { JobRenderer, MIME_TYPE } from './renderer/renderer';
@@ -101,7 +101,10 @@ const sidebar: JupyterFrontEndPlugin<void> = {
       describedBy: { args: null },
       execute: () => app.shell.activateById(widget.id)
     });
-    launcher?.add({ command: CommandIDs.showPanel, category: 'Other' });
+    launcher?.add({
+      command: CommandIDs.showPanel,
+      category: shared.trans.__('Other')
+    });
   }
 };
 
@@ -127,13 +130,17 @@ const dashboard: JupyterFrontEndPlugin<void> = {
       isVisible: () => false,
       execute: async args => {
         const id = String(args.id);
-        const open = tracker.find(candidate => candidate.jobId === id);
-        const widget = open ?? new DashboardWidget(shared, id);
-        if (!open) {
-          app.shell.add(widget, 'main', { type: 'Training Job' });
-          await tracker.add(widget);
+        const known = tracker.find(candidate => candidate.jobId === id);
+        if (known) {
+          app.shell.activateById(known.id);
+          return known;
         }
+        const { DashboardWidget } = await import('./dashboard/widget');
+        const widget = new DashboardWidget(shared, id);
+        app.shell.add(widget, 'main', { type: 'Training Job' });
+        await tracker.add(widget);
         app.shell.activateById(widget.id);
+        return widget;
       }
     });
     void restorer?.restore(tracker, {

@@ -13,8 +13,6 @@ export abstract class Root extends ReactWidget {
   protected abstract view(): JSX.Element | null;
 
   protected render(): JSX.Element {
-    return (
-      <Shared.Provider value={this.shared}>{this.view()}</Shared.Provider>
-    );
+    return <Shared.Provider value={this.shared}>{this.view()}</Shared.Provider>;
   }
 }

@@ -1,8 +1,4 @@
-import {
-  launchIcon,
-  stopIcon,
-  tableRowsIcon
-} from '@jupyterlab/ui-components';
+import { launchIcon, stopIcon, tableRowsIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { elapsed, progress, remaining, stepsPerSecond } from '../derive';
@@ -132,7 +128,9 @@ export function JobStats({
         name={trans.__('Throughput')}
         title={trans.__('Samples a second, over the last steps')}
       >
-        {rate && session ? `${formatCount(rate * session.global_batch)}/s` : '–'}
+        {rate && session
+          ? `${formatCount(rate * session.global_batch)}/s`
+          : '–'}
       </Stat>
       <Stat
         name={trans.__('Members')}
@@ -156,7 +154,9 @@ export function JobStats({
           <Stat name={trans.__('Samples')}>{formatCount(job.samples)}</Stat>
           <Stat
             name={trans.__('Batch')}
-            title={trans.__('Global batch, and the micro-batches it is made of')}
+            title={trans.__(
+              'Global batch, and the micro-batches it is made of'
+            )}
           >
             {session.global_batch}
             <span className="jp-Hp-unit">

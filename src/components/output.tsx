@@ -103,7 +103,9 @@ function RankFilter(props: {
         aria-label={label}
         value={rank ?? ''}
         onChange={event =>
-          onChange(event.target.value === '' ? null : Number(event.target.value))
+          onChange(
+            event.target.value === '' ? null : Number(event.target.value)
+          )
         }
       >
         <option value="">{trans.__('All ranks')}</option>
@@ -123,9 +125,7 @@ function RankFilter(props: {
           key={choice ?? 'all'}
           type="button"
           aria-pressed={choice === rank}
-          aria-label={
-            choice === null ? undefined : trans.__('Rank %1', choice)
-          }
+          aria-label={choice === null ? undefined : trans.__('Rank %1', choice)}
           data-colour={choice === null ? undefined : colourOf(choice)}
           onClick={() => onChange(choice)}
         >

@@ -5,7 +5,10 @@ import * as React from 'react';
 import type { IJobSummary } from '../model/views';
 
 /** The body of the dialog that asks for a number of nodes within the elastic range. */
-export class ScaleBody extends ReactWidget implements Dialog.IBodyWidget<number> {
+export class ScaleBody
+  extends ReactWidget
+  implements Dialog.IBodyWidget<number>
+{
   constructor(
     private readonly _job: IJobSummary,
     private readonly _trans: TranslationBundle

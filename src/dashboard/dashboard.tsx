@@ -105,7 +105,9 @@ function Members({ job }: { job: IJobView }): JSX.Element {
                         fault,
                         rank
                       )}
-                      onClick={() => actions.injectFault(job.id, fault, { rank })}
+                      onClick={() =>
+                        actions.injectFault(job.id, fault, { rank })
+                      }
                     >
                       {words[fault]}
                     </Button>

@@ -72,12 +72,7 @@ export interface IEvent {
 }
 
 export type JobState =
-  | 'pending'
-  | 'running'
-  | 'recovering'
-  | 'succeeded'
-  | 'failed'
-  | 'stopped';
+  'pending' | 'running' | 'recovering' | 'succeeded' | 'failed' | 'stopped';
 
 export type NodeState = 'starting' | 'idle' | 'busy' | 'lost' | 'stopped';
 

@@ -89,9 +89,7 @@ export class HyperpodModel implements IDisposable {
   /** What is known of a job, followed or not. */
   summary(id: string): IJobSummary | null {
     return (
-      this._views.get(id) ??
-      this._summaries?.find(job => job.id === id) ??
-      null
+      this._views.get(id) ?? this._summaries?.find(job => job.id === id) ?? null
     );
   }
 

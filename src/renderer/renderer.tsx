@@ -22,8 +22,8 @@ export class JobRenderer extends Root implements IRenderMime.IRenderer {
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const data = model.data[MIME_TYPE];
-    const id = (data as { id?: unknown } | undefined)?.id;
+    const data = model.data[MIME_TYPE] as { job_id?: unknown } | undefined;
+    const id = data?.job_id;
     this._id = typeof id === 'string' ? id : null;
     const text = model.data['text/plain'];
     this._snapshot = Array.isArray(text) ? text.join('') : `${text ?? ''}`;
@@ -95,11 +95,7 @@ function Job(props: { id: string; snapshot: string }): JSX.Element {
         .slice(-INCIDENTS)
         .reverse()
         .map(incident => (
-          <Incident
-            key={incident.incident}
-            incident={incident}
-            ended={ended}
-          />
+          <Incident key={incident.incident} incident={incident} ended={ended} />
         ))}
       <Output job={job} />
     </section>

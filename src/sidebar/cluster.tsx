@@ -123,7 +123,10 @@ function NodeDetail({ node }: { node: INodeView }): JSX.Element {
         <span className="jp-Hp-strong">{node.node}</span>
         <StateChip state={node.state} trans={trans} />
         <span className="jp-Hp-right jp-Hp-small">
-          {trans.__('for %1', formatDuration(Math.max(0, now_s - node.since_s)))}
+          {trans.__(
+            'for %1',
+            formatDuration(Math.max(0, now_s - node.since_s))
+          )}
         </span>
       </div>
       {node.reason && <p>{node.reason}</p>}
@@ -176,7 +179,9 @@ function NodeJob({ id, node }: { id: string; node: INodeView }): JSX.Element {
                 fault,
                 node.node
               )}
-              onClick={() => actions.injectFault(id, fault, { node: node.node })}
+              onClick={() =>
+                actions.injectFault(id, fault, { node: node.node })
+              }
             >
               {words[fault]}
             </Button>

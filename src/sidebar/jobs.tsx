@@ -54,10 +54,7 @@ export function JobsSection(): JSX.Element {
   );
 }
 
-function JobRow(props: {
-  summary: IJobSummary;
-  follow: boolean;
-}): JSX.Element {
+function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
   const { actions, trans } = useShared();
   const view = useJob(props.summary.id, props.follow);
   const job = view ?? props.summary;

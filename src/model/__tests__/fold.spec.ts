@@ -53,9 +53,12 @@ describe('fold', () => {
 
   it.each(names)('is idempotent for %s', name => {
     const list = events(name);
-    expect(fold(name, list.flatMap(event => [event, event]))).toEqual(
-      fold(name, list)
-    );
+    expect(
+      fold(
+        name,
+        list.flatMap(event => [event, event])
+      )
+    ).toEqual(fold(name, list));
     expect(fold(name, [...list, ...list])).toEqual(fold(name, list));
   });
 

@@ -1,0 +1,187 @@
+import {
+  byName,
+  lanes,
+  outputLines,
+  progress,
+  ranksOf,
+  remaining,
+  stepAt,
+  stepsPerSecond
+} from '../derive';
+import { IJobView, IOutput, newJobView } from '../model/views';
+
+function job(fields: Partial<IJobView>): IJobView {
+  return { ...newJobView('tinylm-abcdefgh'), ...fields };
+}
+
+function piece(rank: number | null, text: string, stream = 'stdout'): IOutput {
+  const member = `m${rank}`;
+  return { member, node: `node-${rank}`, rank, stream, text, time_s: 0 };
+}
+
+const session = {
+  total_steps: 200,
+  global_batch: 64,
+  micro_batch: 4,
+  micro_batches: 16,
+  parameters: 1,
+  state_bytes: 1
+};
+
+describe('rates', () => {
+  const history: IJobView['history'] = Array.from({ length: 100 }, (_, i) => [
+    i + 1,
+    1,
+    100 + (i < 50 ? i : 49 + (i - 49) * 0.5),
+    4
+  ]);
+  const running = job({ state: 'running', step: 100, session, history });
+
+  it('takes the last steps of a job that runs', () => {
+    expect(stepsPerSecond(running)).toBeCloseTo(2);
+    expect(remaining(running)).toBeCloseTo(50);
+  });
+
+  it('takes all steps of a job that has ended', () => {
+    const ended = job({ ...running, state: 'succeeded' });
+    expect(stepsPerSecond(ended)).toBeCloseTo(99 / 74);
+    expect(remaining(ended)).toBeNull();
+  });
+
+  it('knows nothing of a job without steps', () => {
+    expect(stepsPerSecond(job({}))).toBeNull();
+    expect(progress(job({}))).toBeNull();
+    expect(progress(running)).toBe(0.5);
+  });
+});
+
+it('finds the step at which something happened', () => {
+  const history: IJobView['history'] = [
+    [10, 1, 100, 4],
+    [20, 1, 110, 4],
+    [30, 1, 120, 4]
+  ];
+  expect(stepAt(history, 115)).toBe(25);
+  expect(stepAt(history, 90)).toBe(10);
+  expect(stepAt(history, 500)).toBe(30);
+  expect(stepAt([], 1)).toBeNull();
+});
+
+describe('outputLines', () => {
+  it('puts lines together that came in pieces, each rank for itself', () => {
+    const lines = outputLines([
+      piece(0, 'a'),
+      piece(1, 'x\ny'),
+      piece(0, 'b\n'),
+      piece(1, 'z\n')
+    ]);
+    expect(lines.map(line => [line.rank, line.text])).toEqual([
+      [0, 'ab'],
+      [1, 'x'],
+      [1, 'yz']
+    ]);
+    expect(ranksOf(lines)).toEqual([0, 1]);
+  });
+
+  it('keeps empty lines, and apart what is standard error', () => {
+    const lines = outputLines([piece(0, 'a'), piece(0, 'e\n', 'stderr')]);
+    expect(lines.map(line => line.text)).toEqual(['a', 'e']);
+    expect(outputLines([piece(0, 'a\n\nb\n')]).map(l => l.text)).toEqual([
+      'a',
+      '',
+      'b'
+    ]);
+  });
+
+  it('shows what a terminal would: the last of a line drawn again, no escapes', () => {
+    expect(outputLines([piece(0, '10 %\r50 %\r')])[0].text).toBe('50 %');
+    expect(outputLines([piece(0, '\u001b[31mred\u001b[0m\n')])[0].text).toBe(
+      'red'
+    );
+  });
+});
+
+describe('lanes', () => {
+  const generation = (number: number, time_s: number, nodes: string[]) => ({
+    generation: number,
+    time_s,
+    nodes,
+    spares: number === 1 ? ['node-5'] : ['node-2'],
+    reason: ''
+  });
+
+  it('shows who trained, stood by and was lost', () => {
+    const view = job({
+      state: 'running',
+      generations: [
+        generation(1, 0, ['node-1', 'node-2']),
+        generation(2, 10, ['node-1', 'node-5']),
+        generation(3, 20, ['node-1', 'node-5'])
+      ],
+      incidents: [
+        {
+          incident: 1,
+          cause: 'died',
+          node: 'node-2',
+          rank: 1,
+          rung: 1,
+          started_s: 8,
+          resumed_s: 10.5,
+          stages: []
+        }
+      ]
+    });
+    const rows = lanes(view, 30);
+    expect(rows.map(row => row.node)).toEqual(['node-1', 'node-2', 'node-5']);
+    const roles = rows.map(row =>
+      row.spans.map(span => [span.role, span.from_s, span.to_s])
+    );
+    expect(roles).toEqual([
+      [['member', 0, 30]],
+      [
+        ['member', 0, 8],
+        ['lost', 8, 10],
+        ['spare', 10, 30]
+      ],
+      [
+        ['spare', 0, 10],
+        ['member', 10, 30]
+      ]
+    ]);
+  });
+
+  it('leaves a node that never comes back lost until the end', () => {
+    const view = job({
+      state: 'succeeded',
+      ended_s: 50,
+      generations: [
+        { generation: 1, time_s: 0, nodes: ['a', 'b'], spares: [], reason: '' },
+        { generation: 2, time_s: 11, nodes: ['a'], spares: [], reason: '' }
+      ],
+      incidents: [
+        {
+          incident: 1,
+          cause: '',
+          node: 'b',
+          rank: 1,
+          rung: 0,
+          started_s: 10,
+          resumed_s: 12,
+          stages: []
+        }
+      ]
+    });
+    expect(lanes(view, 99)[1].spans).toEqual([
+      { node: 'b', role: 'member', from_s: 0, to_s: 10 },
+      { node: 'b', role: 'lost', from_s: 10, to_s: 50 }
+    ]);
+  });
+});
+
+it('sorts names with numbers as people count', () => {
+  expect(['node-10', 'node-2', 'node-1'].sort(byName)).toEqual([
+    'node-1',
+    'node-2',
+    'node-10'
+  ]);
+});

@@ -1,0 +1,191 @@
+import { FakeSocket, fakeSockets } from '../../__tests__/fakes';
+import { Api, ApiError, Stream } from '../../api';
+import { HyperpodModel } from '../model';
+import { newClusterView, newJobView } from '../views';
+
+const ID = 'tinylm-abcdefgh';
+const SETTINGS = { version: '1', store: '/store', allow_faults: true };
+
+function step(seq: number, number: number) {
+  return {
+    writer: 'worker',
+    seq,
+    time_s: 1000 + seq,
+    kind: 'step.committed',
+    data: {
+      step: number,
+      generation: 1,
+      loss: 2,
+      loss_hex: '',
+      step_time_s: 0.1,
+      samples: 8,
+      world_size: 2,
+      assignment: {},
+      redone: 0
+    }
+  };
+}
+
+describe('HyperpodModel', () => {
+  let sockets: ReturnType<typeof fakeSockets>;
+  let model: HyperpodModel;
+  let settings: jest.Mock;
+
+  const socket = (): FakeSocket => sockets.all[sockets.all.length - 1];
+
+  async function connected(): Promise<void> {
+    await model.connect();
+    socket().accept();
+  }
+
+  beforeEach(() => {
+    jest.useFakeTimers();
+    sockets = fakeSockets();
+    settings = jest.fn().mockResolvedValue(SETTINGS);
+    const stream: Stream = new Stream({
+      open: sockets.open,
+      cursor: topic => model.cursor(topic),
+      jitter: () => 0
+    });
+    model = new HyperpodModel({ settings } as unknown as Api, stream);
+  });
+
+  afterEach(() => {
+    model.dispose();
+    jest.useRealTimers();
+  });
+
+  it('follows the cluster and the list of jobs from the start', async () => {
+    await connected();
+    expect(model.connection).toBe('online');
+    expect(model.settings).toEqual(SETTINGS);
+    expect(sockets.all[0].sent[0].watch).toEqual(['cluster', 'jobs']);
+  });
+
+  it('folds events on top of a snapshot, each once', async () => {
+    await connected();
+    const watch = model.watch(ID);
+    expect(model.job(ID)).toBeNull();
+    const view = newJobView(ID);
+    socket().say({ type: 'snapshot', topic: ID, view });
+    socket().say({ type: 'events', topic: ID, events: [step(1, 1)] });
+    socket().say({
+      type: 'events',
+      topic: ID,
+      events: [step(1, 1), step(2, 2)]
+    });
+    expect(model.job(ID)).toMatchObject({ step: 2, samples: 16 });
+    watch.dispose();
+  });
+
+  it('resumes where it stood, without a snapshot', async () => {
+    await connected();
+    model.watch(ID);
+    socket().say({ type: 'snapshot', topic: ID, view: newJobView(ID) });
+    socket().say({ type: 'events', topic: ID, events: [step(1, 1)] });
+    socket().breakOff();
+    expect(model.connection).toBe('offline');
+    jest.advanceTimersByTime(1000);
+    socket().accept();
+    expect(model.connection).toBe('online');
+    const [subscribe] = socket().sent;
+    expect(subscribe.watch).toContain(ID);
+    expect(subscribe.cursors).toEqual({ [ID]: { worker: 1 } });
+    socket().say({ type: 'events', topic: ID, events: [step(2, 2)] });
+    expect(model.job(ID)?.step).toBe(2);
+  });
+
+  it('asks again what the server allows when it is back', async () => {
+    await connected();
+    socket().breakOff();
+    settings.mockResolvedValue({ ...SETTINGS, allow_faults: false });
+    jest.advanceTimersByTime(1000);
+    socket().accept();
+    await Promise.resolve();
+    await Promise.resolve();
+    expect(model.settings?.allow_faults).toBe(false);
+  });
+
+  it('tells of many events once, and only what changed', async () => {
+    await connected();
+    jest.advanceTimersByTime(100);
+    const told: string[][] = [];
+    model.changed.connect((_, changed) => told.push([...changed]));
+    model.watch(ID);
+    socket().say({ type: 'snapshot', topic: ID, view: newJobView(ID) });
+    for (let seq = 1; seq <= 100; seq++) {
+      socket().say({ type: 'events', topic: ID, events: [step(seq, seq)] });
+    }
+    jest.advanceTimersByTime(100);
+    expect(told).toEqual([[ID]]);
+    socket().say({ type: 'events', topic: ID, events: [step(3, 3)] });
+    jest.advanceTimersByTime(100);
+    expect(told).toHaveLength(1);
+  });
+
+  it('subscribes once for many who watch, and lets go with the last', async () => {
+    await connected();
+    const sent = socket().sent;
+    sent.length = 0;
+    const watches = [model.watch(ID), model.watch(ID)];
+    expect(sent).toHaveLength(1);
+    watches[0].dispose();
+    watches[0].dispose();
+    expect(sent).toHaveLength(1);
+    watches[1].dispose();
+    expect(sent[1]).toEqual({ type: 'unsubscribe', topics: [ID] });
+  });
+
+  it('watches what was asked for before there was a connection', async () => {
+    model.watch(ID);
+    await connected();
+    expect(socket().sent[0].watch).toContain(ID);
+  });
+
+  it('keeps why a job cannot be followed until it can', async () => {
+    await connected();
+    model.watch(ID);
+    socket().say({ type: 'problem', topic: ID, text: 'no such job' });
+    expect(model.problem(ID)).toBe('no such job');
+    socket().sent.length = 0;
+    socket().say({ type: 'jobs', jobs: [newJobView(ID)] });
+    expect(socket().sent).toEqual([
+      { type: 'subscribe', watch: [ID], cursors: {} }
+    ]);
+    socket().say({ type: 'snapshot', topic: ID, view: newJobView(ID) });
+    expect(model.problem(ID)).toBeNull();
+  });
+
+  it('lists a followed job as fresh as its last event', async () => {
+    await connected();
+    model.watch(ID);
+    socket().say({ type: 'jobs', jobs: [newJobView(ID)] });
+    socket().say({ type: 'snapshot', topic: ID, view: newJobView(ID) });
+    socket().say({ type: 'events', topic: ID, events: [step(1, 1)] });
+    expect(model.jobs[0].step).toBe(1);
+    expect(model.activeJobs).toHaveLength(1);
+  });
+
+  it('replaces the cluster with its snapshot', async () => {
+    await connected();
+    const view = { ...newClusterView(), state: 'running' };
+    socket().say({ type: 'snapshot', topic: 'cluster', view });
+    expect(model.cluster?.state).toBe('running');
+  });
+
+  it('does not open a socket where the extension is absent', async () => {
+    settings.mockRejectedValue(new ApiError(404, 'not found'));
+    await model.connect();
+    expect(model.connection).toBe('absent');
+    expect(sockets.all).toHaveLength(0);
+  });
+
+  it('tries again while the server does not answer', async () => {
+    settings.mockRejectedValue(new ApiError(0, 'no answer'));
+    await model.connect();
+    expect(model.connection).toBe('offline');
+    settings.mockResolvedValue(SETTINGS);
+    await jest.advanceTimersByTimeAsync(6000);
+    expect(sockets.all).toHaveLength(1);
+  });
+});
