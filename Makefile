@@ -47,7 +47,7 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/tools: $(STAMPS)/venv constraints.txt
-	$(call step,build tools,$(PIP) hatchling hatch-nodejs-version hatch-jupyter-builder 'jupyter-builder>=1.2$(comma)<2')
+	$(call step,build tools,$(PIP) hatchling editables hatch-nodejs-version hatch-jupyter-builder 'jupyter-builder>=1.2$(comma)<2')
 	@touch $@
 
 $(STAMPS)/node: $(STAMPS)/tools
@@ -61,7 +61,7 @@ node_modules/.stamp: $(STAMPS)/node package.json yarn.lock .yarnrc.yml
 	@touch $@
 
 $(BUNDLE): node_modules/.stamp tsconfig.json package.json $(shell find src labextension/style labextension/schema -type f 2>/dev/null)
-	$(call step,lab extension,jlpm --silent build:prod)
+	$(call step,lab extension,jlpm run build:prod)
 	@touch $@
 
 $(STAMPS)/installed: $(STAMPS)/tools pyproject.toml constraints.txt package.json | $(BUNDLE)
@@ -117,7 +117,7 @@ test: install chromium  ## run every check; nothing is skipped silently
 lint: install  ## ruff, mypy, tsc, eslint, prettier
 	$(call step,ruff,ruff check .)
 	$(call step,mypy,mypy)
-	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm --silent lint:check)
+	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
 
 .PHONY: test-python
 test-python: install  ## Python tests; PYTEST="-k name -x" narrows them
@@ -125,7 +125,7 @@ test-python: install  ## Python tests; PYTEST="-k name -x" narrows them
 
 .PHONY: test-js
 test-js: install  ## TypeScript tests
-	$(call step,TypeScript tests,jlpm --silent test)
+	$(call step,TypeScript tests,jlpm run test)
 
 .PHONY: test-wheel
 test-wheel: install  ## build the wheel, install it where there is no Node, look for both extensions
@@ -133,11 +133,11 @@ test-wheel: install  ## build the wheel, install it where there is no Node, look
 
 .PHONY: test-browser
 test-browser: install chromium  ## drive JupyterLab in a real Chromium; screenshots in test-output/
-	$(call step,browser tests,HYPERPOD_CHROMIUM=$${HYPERPOD_CHROMIUM:-$(or $(CHROMIUM),/usr/bin/chromium)} jlpm --silent ui-test)
+	$(call step,browser tests,HYPERPOD_CHROMIUM=$${HYPERPOD_CHROMIUM:-$(or $(CHROMIUM),/usr/bin/chromium)} jlpm run ui-test)
 
 .PHONY: format
 format: install  ## put Python and TypeScript in their common form
-	@ruff check --fix --quiet . ; ruff format --quiet . ; jlpm --silent prettier --write --log-level warn
+	@ruff check --fix --quiet . ; ruff format --quiet . ; jlpm run prettier --write --log-level warn
 
 .PHONY: clean
 clean:  ## remove everything that was built or installed here
