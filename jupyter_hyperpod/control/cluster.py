@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import site
 import subprocess
@@ -21,6 +22,7 @@ from ..storage.store import Store
 SOCKET = "supervisor.sock"
 LOCK = "supervisor.lock"
 LOG = "supervisor.log"
+SHAPE = "shape.json"
 DEFAULT_NODES = 4
 DEFAULT_SPARES = 1
 START_TIMEOUT_S = 20.0
@@ -156,8 +158,9 @@ def _running(store: Store, nodes: int | None, spares: int | None) -> bool:
 
 
 def _spawn(store: Store, nodes: int | None, spares: int | None) -> subprocess.Popen[bytes]:
-    arguments = ["--store", str(store.root), "--nodes", str(DEFAULT_NODES if nodes is None else nodes)]
-    arguments += ["--spares", str(DEFAULT_SPARES if spares is None else spares)]
+    known = _known_shape(store)
+    arguments = ["--store", str(store.root), "--nodes", str(known[0] if nodes is None else nodes)]
+    arguments += ["--spares", str(known[1] if spares is None else spares)]
     try:
         log = os.open(store.cluster / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -176,6 +179,15 @@ def _spawn(store: Store, nodes: int | None, spares: int | None) -> subprocess.Po
         raise ClusterError(f"cannot start {sys.executable}: {error.strerror}") from error
     finally:
         os.close(log)
+
+
+def _known_shape(store: Store) -> tuple[int, int]:
+    """The size of the cluster whose supervisor has died: its nodes are to be adopted."""
+    try:
+        record = json.loads((store.cluster / SHAPE).read_text())
+        return int(record["nodes"]), int(record["spares"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return DEFAULT_NODES, DEFAULT_SPARES
 
 
 def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -27,9 +27,9 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
     """Store the cell, create the job, wake the cluster (starting it where none runs) and return the job's id.
 
     `spec_fields` (or keywords) are the fields of JobSpec, all optional: ``nodes`` defaults to 1, or to the maximum of
-    ``elastic`` (which may be "MIN:MAX"), ``working_directory`` and ``python`` to this process's own. Raises SpecError for
-    a request that cannot be run, StoreError where the store refuses (nothing half-made is left), ClusterError where the
-    cluster does not start: the job then stays pending and starts with the next cluster.
+    ``elastic`` (which may be "MIN:MAX"), ``working_directory`` and ``python`` to this process's own. Raises SpecError
+    for a request that cannot be run, StoreError where the store refuses (nothing half-made is left), ClusterError where
+    the cluster does not start: the job then stays pending and starts with the next cluster.
     """
     fields = _complete({**(spec_fields or {}), **more})
     check_source(source, fields.get("filename", "<cell>"))

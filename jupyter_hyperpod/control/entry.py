@@ -1,0 +1,168 @@
+"""One unfinished job in the supervisor's hands: its commands, its processes' failures, its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from ..core.errors import ProtocolError, StoreError
+from ..core.events import TERMINAL_STATES, Command, decode_event
+from ..core.spec import LaunchPlan
+from ..storage.journal import follow_commands
+from ..storage.store import JobStore, Store
+from .launch import launch_plan
+from .pen import Pen
+from .reconcile import Failures, JobFacts
+
+WRITER = "supervisor"
+ENDED_MARK = "ended"
+STOP_GRACE_S = 15.0
+_LOG_LINES = 8
+_WANTED = (b'"job.state"', b'"command.done"')
+
+
+class Entry:
+    """Raises SpecError or StoreError where the job cannot be read."""
+
+    def __init__(self, store: Store, job: JobStore) -> None:
+        self.job = job
+        self.spec = job.spec()
+        self.store = store
+        self.order = os.stat(job.path / "spec.json").st_mtime
+        self.target = self.commanded = self.spec.nodes
+        self.state = "pending"
+        self.started = False
+        self.ended_s: float | None = None
+        self.rest_until_s = 0.0
+        self.kill_at_s: float | None = None
+        self.stop_reason = ""
+        self.head = Failures()
+        self.agents = Failures()
+        self.said = ""
+        self.pen = Pen(job.events, WRITER)
+        self._commands = follow_commands(job.commands)
+        self._done: set[tuple[str, int]] = set()
+        self._plan: LaunchPlan | None = None
+        self._recall()
+
+    @property
+    def ended(self) -> bool:
+        """True once the job is in a terminal state."""
+        return self.state in TERMINAL_STATES
+
+    def _recall(self) -> None:
+        for kind, data in _recorded(self.job):
+            if kind == "command.done" and isinstance(data["command"], dict):
+                self._done.add((str(data["command"].get("writer")), int(data["command"].get("seq", 0))))
+            elif kind == "job.state" and self.state not in TERMINAL_STATES:
+                self.state = data["state"]
+        self.started = self.state in ("running", "recovering")
+
+    def look_for_end(self, now_s: float) -> bool:
+        """Read the journal for a terminal state written by the head; True where there is one."""
+        for kind, data in _recorded(self.job):
+            if kind == "job.state" and data["state"] in TERMINAL_STATES:
+                self.close(data["state"], now_s)
+                return True
+        return False
+
+    def commands(self) -> Iterator[Command]:
+        """New commands that nobody has carried out; the target follows every `scale` that passes by."""
+        for command in self._commands.poll():
+            if command.kind == "scale":
+                allowed = self.spec.range
+                self.commanded = max(allowed.minimum, min(allowed.maximum, command.data["target"]))
+                if not command.writer.startswith(f"{WRITER}."):
+                    self.target = self.commanded
+                    self.rest_until_s = 0.0
+            if (command.writer, command.seq) not in self._done:
+                yield command
+
+    def done(self, command: Command, ok: bool, reason: str) -> None:
+        """Journal that `command` has been carried out, or why not."""
+        identity = {"writer": command.writer, "seq": command.seq}
+        self._done.add((command.writer, command.seq))
+        self.pen.write("command.done", {"command": identity, "kind": command.kind, "ok": ok, "reason": reason})
+
+    def plan(self, warm_key: str) -> LaunchPlan:
+        """What a backend starts for this job; the warm key of the first start holds for its life."""
+        if self._plan is None:
+            self._plan = launch_plan(self.store, self.job, self.spec, warm_key)
+        return self._plan
+
+    def say(self, reason: str) -> None:
+        """Journal why the job waits, once a reason."""
+        if reason != self.said:
+            self.said = reason
+            self.pen.write("job.state", {"state": "pending", "reason": reason})
+            self.decided(None, reason)
+
+    def decided(self, value: Any, reason: str) -> None:
+        """Journal a decision."""
+        self.pen.write("decision.made", {"policy": "scaling", "value": value, "reason": reason})
+
+    def end(self, state: str, reason: str, now_s: float) -> None:
+        """Bring the job to a terminal state from outside."""
+        self.pen.write("job.state", {"state": state, "reason": reason})
+        self.close(state, now_s)
+
+    def close(self, state: str, now_s: float) -> None:
+        """The job has ended: remember it, so that no later supervisor reads its journal again."""
+        self.state, self.ended_s = state, now_s
+        with suppress(OSError):
+            os.close(os.open(self.job.path / ENDED_MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def facts(self, head_up: bool, nodes: tuple[str, ...], now_s: float) -> JobFacts:
+        """What `reconcile` wants to know."""
+        return JobFacts(
+            job_id=self.job.id,
+            spec=self.spec,
+            order=self.order,
+            target=self.target,
+            commanded=self.commanded,
+            started=self.started,
+            head_up=head_up,
+            nodes=nodes,
+            resting=now_s < self.rest_until_s or self.kill_at_s is not None,
+        )
+
+    def log_tail(self, name: str) -> str:
+        """The last lines that the process on node `name` wrote, for an error message."""
+        path = self.job.path / "logs" / f"{name}.log"
+        try:
+            lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        except OSError:
+            return f"no log at {path}"
+        return "its last lines: " + " | ".join(lines) if lines else f"{path} is empty"
+
+
+def unfinished(store: Store, known: set[str]) -> Iterator[JobStore]:
+    """Jobs that have no mark of their end and are not `known`."""
+    try:
+        ids = [job_id for job_id in os.listdir(store.jobs) if not job_id.startswith(".") and job_id not in known]
+    except OSError:
+        return
+    for job_id in ids:
+        path = store.jobs / job_id
+        if not (path / ENDED_MARK).exists() and (path / "spec.json").exists():
+            yield JobStore(path)
+
+
+def _recorded(job: JobStore) -> Iterator[tuple[str, dict[str, Any]]]:
+    """States and finished commands in the journal, in each writer's order; other lines are not even parsed."""
+    try:
+        paths = sorted(job.events.glob("*.jsonl"))
+    except OSError as error:
+        raise StoreError(f"cannot read {job.events}: {error}") from error
+    found = []
+    for path in paths:
+        with suppress(OSError), open(path, "rb") as file:
+            for line in file:
+                if line.endswith(b"\n") and any(word in line for word in _WANTED):
+                    with suppress(ProtocolError):
+                        found.append(decode_event(line))
+    for event in sorted(found, key=lambda event: event.time_s):
+        if event.kind in ("job.state", "command.done"):
+            yield event.kind, dict(event.data)

@@ -1,0 +1,53 @@
+"""From what was asked to what is started: JobSpec in, LaunchPlan out. Pure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+
+from ..core.spec import JobSpec, LaunchPlan
+from ..storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
+
+AGENT = "jupyter_hyperpod.runtime.agent"
+HEAD = "jupyter_hyperpod.runtime.coordinator"
+# loaded once by the zygote; names only, since control never imports the runtime
+PRELOAD = (
+    "torch",
+    "jupyter_hyperpod.backends.local.warmup:torch_first_use",
+    AGENT,
+    HEAD,
+    "jupyter_hyperpod.runtime.worker",
+    "jupyter_hyperpod.runtime.session",
+    "jupyter_hyperpod.runtime.datacache",
+)
+
+
+def launch_plan(store: Store, job: JobStore, spec: JobSpec, warm_key: str) -> LaunchPlan:
+    """Return what a backend starts for the job; `warm_key` is the digest of the source that is to run."""
+    return LaunchPlan(
+        job_id=job.id,
+        module=AGENT,
+        head_module=HEAD,
+        arguments=(),
+        env=environment(store, job, spec),
+        python=spec.python or sys.executable,
+        working_directory=spec.working_directory or str(job.path),
+        log_directory=str(job.path / "logs"),
+        warm_key=warm_key,
+    )
+
+
+def environment(store: Store, job: JobStore, spec: JobSpec) -> dict[str, str]:
+    """What the job's processes find in their environment beside their node's name; no secret is among it."""
+    mounts: Mapping[str, str] = {**store.mounts(), **{mount.name: mount.node_path for mount in spec.mounts}}
+    return {
+        "OMP_NUM_THREADS": str(spec.threads),
+        "PYTHONUNBUFFERED": "1",
+        ENVIRONMENT_VARIABLE: str(store.root),
+        **spec.env,
+        "HYPERPOD_JOB_ID": job.id,
+        "HYPERPOD_JOB_DIR": str(job.path),
+        "HYPERPOD_CELL": str(store.cells / spec.cell_digest),
+        "HYPERPOD_MOUNTS": json.dumps(mounts),
+    }

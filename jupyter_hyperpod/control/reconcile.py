@@ -1,0 +1,122 @@
+"""What to start and to stop, from what there is. Pure: the supervisor observes, this decides, the supervisor acts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..core.spec import JobSpec
+from ..policy.scaling import Claim, Machine, allot
+
+HEAD_PAUSE_S = (0.0, 0.05, 0.2, 0.8, 2.0, 5.0)
+QUICK_S = 2.0
+QUICK_LIMIT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """One unfinished job. ``target`` is its owner's wish, ``commanded`` what the job was last told, ``nodes`` where its
+    agents are; ``resting`` is True while nothing may be started for it (it has just ended a process)."""
+
+    job_id: str
+    spec: JobSpec
+    order: float
+    target: int
+    commanded: int
+    started: bool
+    head_up: bool
+    nodes: tuple[str, ...]
+    resting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start agents on `nodes`, and the head where it is not up."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """Tell the job to go on with `target` nodes."""
+
+    job_id: str
+    target: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The job stays pending."""
+
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The job can never run."""
+
+    job_id: str
+    reason: str
+
+
+Action = Begin | Rescale | Wait | Fail
+
+
+def reconcile(jobs: Sequence[JobFacts], machines: Iterable[Machine]) -> list[Action]:
+    """Return what is to be done now; doing it all and asking again returns nothing but `Wait`."""
+    facts = {job.job_id: job for job in jobs}
+    actions: list[Action] = []
+    for decision in allot([_claim(job) for job in jobs], list(machines)):
+        grant, job = decision.value, facts[decision.value.job_id]
+        if not grant.possible:
+            actions.append(Fail(job.job_id, decision.reason))
+        elif not job.started and not grant.start:
+            actions.append(Wait(job.job_id, decision.reason))
+        elif not job.resting:
+            if job.started and grant.target != job.commanded:
+                actions.append(Rescale(job.job_id, grant.target, decision.reason))
+            if grant.start or not job.head_up:
+                actions.append(Begin(job.job_id, grant.start, decision.reason))
+    return actions
+
+
+def _claim(job: JobFacts) -> Claim:
+    return Claim(
+        job_id=job.job_id,
+        priority=job.spec.priority,
+        order=job.order,
+        minimum=min(job.spec.start_minimum, job.target),
+        target=job.target,
+        spares=job.spec.spares,
+        running=job.started,
+        commanded=job.commanded,
+        held=job.nodes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """How often a kind of process of one job has ended without being asked to, and how often in a row at once."""
+
+    total: int = 0
+    quick: int = 0
+
+    def after(self, lived_s: float) -> Failures:
+        """The count after one more failure of a process that lived ``lived_s``."""
+        return Failures(self.total + 1, self.quick + 1 if lived_s < QUICK_S else 0)
+
+    def pause_s(self) -> float:
+        """How long to rest before the next try."""
+        return HEAD_PAUSE_S[min(self.quick, len(HEAD_PAUSE_S) - 1)]
+
+    def too_many(self, max_restarts: int, quick_limit: int = QUICK_LIMIT) -> str:
+        """The reason to give up, or ""."""
+        if self.quick >= quick_limit:
+            return f"it ended {self.quick} times in a row within {QUICK_S:g} s of its start"
+        if self.total > max_restarts:
+            return f"it ended {self.total} times; max_restarts is {max_restarts}"
+        return ""

@@ -1,0 +1,410 @@
+"""The daemon that owns the machines of one store: it starts, replaces and ends processes, and decides nothing itself.
+
+    python -m jupyter_hyperpod.control.supervisor --store DIR --nodes N --spares K
+
+It may die at any moment: jobs go on, and the next supervisor adopts them. SIGTERM makes it leave and leave all running;
+only the request `stop` ends nodes and jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..backends.base import ExitReport, NodeReport, Report
+from ..backends.local.host import LocalHost
+from ..backends.local.node import HEAD, same_interpreter
+from ..backends.local.processes import identify
+from ..backends.local.serve import note
+from ..backends.local.warm import source_digest
+from ..backends.local.wire import Channel, Message, accept, listen
+from ..core.errors import ClusterError, HyperpodError, ProtocolError, StoreError
+from ..core.events import FAULTS, Command
+from ..policy.scaling import Machine
+from ..storage.journal import command_writer
+from ..storage.store import JobStore, Store, write_private
+from .cluster import EXIT_LOCKED, LOCK, SHAPE, SOCKET
+from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
+from .launch import PRELOAD
+from .pen import Pen
+from .reconcile import Begin, Fail, Rescale, Wait, reconcile
+
+TICK_S = 0.25
+SCAN_EVERY_S = 2.0
+LINGER_S = 5.0
+AGENT_REST_S = 0.5
+AGENT_QUICK_LIMIT = 12
+SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
+
+
+class Supervisor:
+    """One store's supervisor; `run` returns when it has been told to stop or to leave."""
+
+    def __init__(self, store: Store, nodes: int, spares: int) -> None:
+        self.store = store
+        self.lock = take_lock(store)
+        self.shape = {f"node-{i + 1}": i >= nodes for i in range(nodes + spares)}
+        with suppress(StoreError):
+            write_private(store.cluster / SHAPE, json.dumps({"nodes": nodes, "spares": spares}).encode())
+        self.selector = selectors.DefaultSelector()
+        self.pen = Pen(store.cluster_events, WRITER)
+        self.entries: dict[str, Entry] = {}
+        self.unreadable: set[str] = set()
+        self.host = LocalHost(store.cluster, self.selector, PRELOAD, self._on_report, os.environ)
+        self.leaving = self.stopping = False
+        self.stop_reason = ""
+        self._written: dict[str, Message] = {}
+        self._renewed_for = ""
+        self._scanned_s = -SCAN_EVERY_S
+        self._problem = ""
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until told to stop (everything ends) or to leave (everything goes on without a supervisor)."""
+        signal.signal(signal.SIGTERM, self._leave)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        me = identify(os.getpid())
+        size = {"nodes": list(self.shape), "pid": me.pid}
+        self.pen.write("cluster.state", {"state": "starting", "reason": "the supervisor starts", **size})
+        listener = listen(self.store.cluster, SOCKET)
+        self.selector.register(listener, selectors.EVENT_READ, lambda: self._accept(accept(listener)))
+        self.host.open(self.shape)
+        self._step()
+        self.pen.write("cluster.state", {"state": "running", "reason": "the supervisor answers", **size})
+        note(f"serves {self.store.root} with {len(self.shape)} nodes, {sum(self.shape.values())} of them spare")
+        while not (self.leaving or self.stopping):
+            for key, _ in self.selector.select(TICK_S):
+                callback: Callable[[], None] = key.data
+                self._guard(callback)
+            self._guard(self._step)
+        if self.stopping:
+            self._end_everything(size)
+        (self.store.cluster / SOCKET).unlink(missing_ok=True)
+        return 0
+
+    def _leave(self, *_: object) -> None:
+        self.leaving = True
+
+    def _guard(self, act: Callable[[], None]) -> None:
+        """Nothing that goes wrong for one job or one request may take the supervisor down."""
+        try:
+            act()
+        except Exception:
+            note(traceback.format_exc())
+
+    def _step(self) -> None:
+        now_s = time.monotonic()
+        self.host.tick(now_s)
+        if now_s - self._scanned_s >= SCAN_EVERY_S:
+            self._scanned_s = now_s
+            self._check_store()
+            for job in unfinished(self.store, self.unreadable | self.entries.keys()):
+                self._load(job)
+        for entry in list(self.entries.values()):
+            self._guard(lambda entry=entry: self._look_after(entry, now_s))  # type: ignore[misc]
+        self._reconcile(now_s)
+        self._write_nodes()
+        self._report_problem()
+
+    def _check_store(self) -> None:
+        if not self.lock.still_there():
+            note("the store has been deleted: ending")
+            self.stopping, self.stop_reason = True, "the store has been deleted"
+
+    def _report_problem(self) -> None:
+        self.pen.flush()
+        if self.pen.problem != self._problem:
+            self._problem = self.pen.problem
+            note(self._problem or "the store can be written again")
+
+    # -- jobs --------------------------------------------------------------------------------------------------
+
+    def _load(self, job: JobStore) -> None:
+        try:
+            entry = Entry(self.store, job)
+        except (HyperpodError, OSError, ValueError) as error:
+            self.unreadable.add(job.id)
+            note(f"{job.id} cannot be read and is left alone: {error}")
+            return
+        self.entries[job.id] = entry
+        entry.started = entry.started or job.id in self.host.head.jobs
+        if entry.ended:
+            entry.close(entry.state, time.monotonic())
+
+    def _look_after(self, entry: Entry, now_s: float) -> None:
+        entry.pen.flush()
+        if entry.ended:
+            self._clear_away(entry, now_s)
+            return
+        for command in entry.commands():
+            self._carry_out(entry, command, now_s)
+        if entry.kill_at_s is not None and now_s > entry.kill_at_s:
+            self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
+
+    def _clear_away(self, entry: Entry, now_s: float) -> None:
+        places = self._places(entry.job.id)
+        if not places and entry.pen.flush():
+            entry.pen.close()
+            del self.entries[entry.job.id]
+        elif now_s - (entry.ended_s or now_s) > LINGER_S:
+            for place in places:
+                self.host.signal_job(entry.job.id, place, signal.SIGKILL)
+
+    def _places(self, job_id: str) -> list[str]:
+        return [node.name for node in (self.host.head, *self.host.nodes.values()) if job_id in node.jobs]
+
+    def _carry_out(self, entry: Entry, command: Command, now_s: float) -> None:
+        if command.kind == "stop":
+            entry.stop_reason = str(command.data["reason"])
+            if entry.started:
+                entry.kill_at_s = now_s + STOP_GRACE_S  # the head ends it; this is for a head that does not
+            else:
+                entry.done(command, True, "the job had not started")
+                entry.end("stopped", entry.stop_reason, now_s)
+        elif command.kind == "fault" and command.data["node"] is not None:
+            entry.done(command, *self._fault(str(command.data["node"]), str(command.data["fault"])))
+        elif command.kind == "scale" and not entry.started:
+            entry.done(command, True, f"starts with {entry.target} nodes")
+
+    def _fault(self, node: str, kind: str) -> tuple[bool, str]:
+        place = self.host.nodes.get(node)
+        if kind not in FAULTS or place is None or place.pid is None:
+            return False, f"no node {node!r} is up" if kind in FAULTS else f"fault {kind!r} is unknown"
+        for job_id in place.jobs:
+            if job_id in self.entries:
+                injected = {"fault": kind, "node": node, "rank": None, "member": None}
+                self.entries[job_id].pen.write("fault.injected", injected)
+        self.host.signal_node(node, SIGNALS[kind])
+        return True, f"{SIGNALS[kind].name} sent to {node} (process group {place.pid})"
+
+    def _give_up(self, entry: Entry, state: str, reason: str) -> None:
+        for place in self._places(entry.job.id):
+            self.host.signal_job(entry.job.id, place, signal.SIGKILL)
+        entry.end(state, reason, time.monotonic())
+
+    # -- reconciling -------------------------------------------------------------------------------------------
+
+    def _reconcile(self, now_s: float) -> None:
+        machines = [Machine(n.name, n.spare, n.state == "idle" and not n.jobs) for n in self.host.nodes.values()]
+        facts = []
+        for entry in self.entries.values():
+            if not entry.ended:
+                nodes = tuple(node.name for node in self.host.nodes.values() if entry.job.id in node.jobs)
+                facts.append(entry.facts(entry.job.id in self.host.head.jobs, nodes, now_s))
+        for action in reconcile(facts, machines) if facts else ():
+            entry = self.entries[action.job_id]
+            if isinstance(action, Wait):
+                entry.say(action.reason)
+            elif isinstance(action, Fail):
+                entry.end("failed", action.reason, now_s)
+            elif isinstance(action, Rescale):
+                self._rescale(entry, action)
+            elif isinstance(action, Begin):
+                self._begin(entry, action)
+
+    def _rescale(self, entry: Entry, action: Rescale) -> None:
+        with command_writer(entry.job.commands, WRITER) as journal:
+            journal.append("scale", {"target": action.target})
+        entry.commanded = action.target
+        entry.decided(action.target, action.reason)
+
+    def _begin(self, entry: Entry, action: Begin) -> None:
+        if self.host.head.state == "starting" or (not entry.started and self._renews(entry)):
+            return
+        plan = entry.plan(source_digest())
+        head_up = entry.job.id in self.host.head.jobs or self.host.start(plan, HEAD)
+        begun = [node for node in action.nodes if head_up and self.host.start(plan, node)]
+        if begun:
+            entry.decided({"nodes": begun}, action.reason)
+        entry.started = entry.started or head_up
+
+    def _renews(self, entry: Entry) -> bool:
+        """Replace zygote and nodes, once, where the installed source is no longer what they have loaded."""
+        digest = source_digest()
+        if digest in (self.host.warm_key, self._renewed_for) or not same_interpreter(entry.spec.python):
+            return False
+        if not self.host.renewable:
+            return False
+        note("the installed source has changed: loading it anew")
+        self._renewed_for = digest
+        self.host.renew()
+        return True
+
+    # -- what the host reports ---------------------------------------------------------------------------------
+
+    def _on_report(self, report: Report) -> None:
+        if isinstance(report, ExitReport):
+            if report.job_id in self.entries:
+                self._on_exit(self.entries[report.job_id], report)
+        elif isinstance(report, NodeReport) and not report.up:
+            self._write_nodes()
+
+    def _on_exit(self, entry: Entry, report: ExitReport) -> None:
+        now_s = time.monotonic()
+        if entry.ended:
+            return
+        if report.node == HEAD:
+            if not entry.look_for_end(now_s):
+                self._restart_head(entry, report, now_s)
+        elif report.status == 0:
+            entry.rest_until_s = now_s + AGENT_REST_S
+        elif report.status is not None:
+            self._count_agent(entry, report, now_s)
+
+    def _restart_head(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+        entry.head = entry.head.after(report.lived_s)
+        status = "was lost with its host" if report.status is None else f"ended with status {report.status}"
+        if reason := entry.head.too_many(entry.spec.max_restarts):
+            self._give_up(entry, "failed", f"the job's coordinator {status}: {reason}; {entry.log_tail(HEAD)}")
+            return
+        entry.rest_until_s = now_s + entry.head.pause_s()
+        text = f"the job's coordinator {status} and is started again ({entry.head.total} of {entry.spec.max_restarts})"
+        entry.pen.write("warning.raised", {"text": text})
+
+    def _count_agent(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+        entry.agents = entry.agents.after(report.lived_s)
+        if reason := entry.agents.too_many(entry.spec.max_restarts, AGENT_QUICK_LIMIT):
+            text = (
+                f"the agent on {report.node} ended with status {report.status}: {reason}; {entry.log_tail(report.node)}"
+            )
+            self._give_up(entry, "failed", text)
+        elif entry.agents.quick > 1:
+            entry.rest_until_s = now_s + entry.agents.pause_s()
+
+    # -- what people ask for -----------------------------------------------------------------------------------
+
+    def _accept(self, channel: Channel | None) -> None:
+        if channel is not None:
+            self.selector.register(channel, selectors.EVENT_READ, lambda: self._read(channel))
+
+    def _read(self, channel: Channel) -> None:
+        try:
+            for message in channel.receive():
+                channel.send(self._answer(message))
+        except ProtocolError as error:
+            channel.send({"ok": False, "error": str(error)})
+            channel.closed = True
+        if channel.closed:
+            self.selector.unregister(channel)
+            channel.close()
+
+    def _answer(self, message: Message) -> Message:
+        operation = message.get("op")
+        if operation == "poke":
+            job_id = message.get("job")
+            if isinstance(job_id, str) and job_id not in self.entries:
+                self._scanned_s = -SCAN_EVERY_S
+                self.unreadable.discard(job_id)
+            return {"ok": True}
+        if operation == "status":
+            return {"ok": True, **self._status()}
+        if operation == "stop":
+            self.stopping, self.stop_reason = True, str(message.get("reason") or "the cluster was stopped")
+            return {"ok": True, **self._status()}
+        if operation == "node-fault":
+            ok, reason = self._fault(str(message.get("node")), str(message.get("kind")))
+            return {"ok": ok, "reason": reason} if ok else {"ok": False, "error": reason}
+        return {"ok": False, "error": f"unknown request {operation!r}; expected poke, status, stop or node-fault"}
+
+    def _status(self) -> Message:
+        me = identify(os.getpid())
+        spares = sum(self.shape.values())
+        states = {node.name: node.state for node in self.host.nodes.values()}
+        ready = all(state == "idle" for state in states.values())
+        facts = {"pid": me.pid, "start": me.start, "nodes": len(self.shape) - spares, "spares": spares}
+        return {**facts, "ready": ready, "states": states, "jobs": sorted(self.entries), "problem": self.pen.problem}
+
+    # -- the cluster's journal ---------------------------------------------------------------------------------
+
+    def _write_nodes(self) -> None:
+        for node in self.host.nodes.values():
+            jobs = sorted(node.jobs)
+            record: dict[str, Any] = {
+                "node": node.name,
+                "state": "busy" if node.state == "idle" and jobs else node.state,
+                "reason": node.reason,
+                "spare": node.spare,
+                "slots": 1,
+                "used": len(jobs),
+                "jobs": jobs,
+                "pid": node.pid,
+                "incarnation": node.incarnation,
+            }
+            if self._written.get(node.name) != record:
+                self._written[node.name] = record
+                self.pen.write("node.state", record)
+
+    def _end_everything(self, size: Message) -> None:
+        self.host.close()
+        (self.store.cluster / SHAPE).unlink(missing_ok=True)
+        for entry in self.entries.values():
+            if not entry.ended and not entry.look_for_end(time.monotonic()):
+                entry.end("stopped", self.stop_reason, time.monotonic())
+            entry.pen.close()
+        self.pen.write("cluster.state", {"state": "stopped", "reason": self.stop_reason, **size})
+        self.pen.close()
+        note(f"stopped: {self.stop_reason}")
+
+
+class Lock:
+    """Held while this process lives, whatever way it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = path
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
+            raise ClusterError(f"a supervisor (process {owner}) already serves {path.parent.parent}") from error
+        os.ftruncate(self._file, 0)
+        try:
+            os.write(self._file, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            note(f"the lock does not name its owner: {error}")
+
+    def still_there(self) -> bool:
+        """False when the file has been deleted: with it the store."""
+        try:
+            return os.stat(self._path).st_ino == os.fstat(self._file).st_ino
+        except OSError:
+            return False
+
+
+def take_lock(store: Store) -> Lock:
+    """Become the store's only supervisor; raises ClusterError where there is one."""
+    return Lock(store.prepare().cluster / LOCK)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; exit status 3 where another supervisor serves the store."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.control.supervisor")
+    parser.add_argument("--store", required=True, type=Path)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--spares", type=int, default=1)
+    options = parser.parse_args(arguments)
+    if sys.platform != "linux":
+        parser.error("the local cluster needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
+    try:
+        supervisor = Supervisor(Store(options.store), options.nodes, options.spares)
+    except ClusterError as error:
+        note(str(error))
+        return EXIT_LOCKED
+    return supervisor.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
