@@ -17,6 +17,7 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.HelpFormatter(prog, max_help_position=28, width=100)
 
 
+FOLLOW = "stay until the job ends; Ctrl-C leaves the job running"
 JSON_LINES = "print one JSON object a line"
 
 
@@ -66,7 +67,12 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     submit = verbs.add("submit", "run a Python file or the code cells of a notebook as a job", query=False)
     submit.add_argument("file", metavar="FILE", help="a .py file, or an .ipynb notebook whose code cells are joined")
     add_submit_options(submit)
-    submit.add_argument("--follow", action="store_true", help="stay and show the output; Ctrl-C leaves the job running")
+    submit.add_argument("--follow", action="store_true", help=FOLLOW)
+
+    rerun = verbs.add("rerun", "run a job again: the same code, the same specification")
+    _add_job(rerun)
+    rerun.add_argument("--name", metavar="NAME", help="name of the new job (default: the same)")
+    rerun.add_argument("--follow", action="store_true", help=FOLLOW)
 
     verbs.add("list", "list the jobs, newest first")
 
@@ -75,12 +81,12 @@ def _add_job_verbs(verbs: _Verbs) -> None:
 
     logs = verbs.add("logs", "print the output of a job's ranks", query=True)
     _add_job(logs)
-    logs.add_argument("--follow", action="store_true", help="stay until the job ends; Ctrl-C leaves the job running")
+    logs.add_argument("--follow", action="store_true", help=FOLLOW)
     logs.add_argument("--rank", type=int, metavar="R", help="only this rank")
 
     events = verbs.add("events", "print what happened to a job, one sentence an event", query=True)
     _add_job(events)
-    events.add_argument("--follow", action="store_true", help="stay until the job ends; Ctrl-C leaves the job running")
+    events.add_argument("--follow", action="store_true", help=FOLLOW)
     events.add_argument(
         "--kind", action="append", metavar="KIND", help="only this kind, for example incident.stage; may be repeated"
     )

@@ -14,11 +14,10 @@ from ..control.request import job_name, spec_fields
 from ..control.source import read_file
 from ..core.errors import HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES, Event, to_json
-from ..core.views import View
+from ..core.views import summary
 from ..storage.store import Store
 from .terminal import Terminal
 
-SUMMARY_LEAVES_OUT = frozenset({"history", "history_stride", "output", "decisions", "seen"})
 Verb = Callable[[argparse.Namespace, Store, Terminal], int]
 
 
@@ -41,13 +40,21 @@ def _submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> in
             for name, value in shown.items():
                 terminal.line(f"  {terminal.paint(f'{name:<14}', 'quiet')}{value}")
         return 0
-    job_id = jobs.submit(store, source, fields)
+    return _submitted(jobs.submit(store, source, fields), options, store, terminal)
+
+
+def _submitted(job_id: str, options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     if options.json:
         terminal.json({"id": job_id}, None if options.follow else 2)
     elif not options.follow:
         terminal.line(job_id)
         terminal.note(f"follow it with: jupyter hyperpod logs {job_id} --follow")
     return _follow_to_end(store, job_id, options, terminal) if options.follow else 0
+
+
+def _rerun(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    job_id = lookup.submit_again(store, lookup.job_id(store, options.job), options.name)
+    return _submitted(job_id, options, store, terminal)
 
 
 def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, terminal: Terminal) -> int:
@@ -64,14 +71,10 @@ def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, termi
 def _list(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     views = jobs.list_jobs(store)
     if options.json:
-        terminal.json([_summary(view) for view in views])
+        terminal.json([summary(view) for view in views])
     else:
         terminal.line(report.jobs_table(views).render(terminal.paint))
     return 0
-
-
-def _summary(view: View) -> View:
-    return {name: value for name, value in view.items() if name not in SUMMARY_LEAVES_OUT}
 
 
 def _describe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -266,6 +269,7 @@ def _figure(value: float | None) -> str:
 
 VERBS: dict[str, Verb] = {
     "submit": _submit,
+    "rerun": _rerun,
     "list": _list,
     "describe": _describe,
     "logs": _logs,

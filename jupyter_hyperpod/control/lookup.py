@@ -1,10 +1,13 @@
-"""From what a person types to the job that is meant."""
+"""From what a person types to the job that is meant; and the same job once more."""
 
 from __future__ import annotations
+
+from dataclasses import fields
 
 from ..core.errors import NotFound, SpecError
 from ..core.spec import validate_job_id, validate_name
 from ..storage.store import Store
+from . import jobs
 from .request import near_matches
 
 
@@ -27,3 +30,10 @@ def job_id(store: Store, text: str) -> str:
     raise NotFound(
         f"no job {text!r}{near_matches(text, known)}; `jupyter hyperpod list` shows the jobs in {store.jobs}"
     )
+
+
+def submit_again(store: Store, job_id: str, name: str | None = None) -> str:
+    """Submit the cell and the specification of an earlier job once more, as `name` where given; return the new id."""
+    spec = store.job(job_id).spec()
+    record = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "cell_digest"}
+    return jobs.submit(store, store.cell(spec.cell_digest), record | ({"name": name} if name else {}))

@@ -73,6 +73,12 @@ class Table:
             parts.append(pad + painted if self.headers[at].startswith(">") else painted + ("" if last else pad))
         return "  ".join(parts).rstrip()
 
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.render())
+
     def html(self) -> str:
         """Return the table as static HTML that takes its colours from the page."""
         if not self.rows:
@@ -91,7 +97,10 @@ def state_cell(state: str) -> Cell:
 
 def ago(time_s: float | None, now_s: float) -> str:
     """Return ``12 s ago`` style text; '-' where unknown."""
-    return "-" if time_s is None else f"{format_duration(max(0.0, round(now_s - time_s)))} ago"
+    if time_s is None:
+        return "-"
+    seconds = round(now_s - time_s)
+    return f"{format_duration(seconds)} ago" if seconds > 0 else "now"
 
 
 def throughput(view: View) -> float | None:
@@ -191,7 +200,7 @@ def cluster_line(cluster: View) -> str:
         text += f" · {_nodes(len(working))} up, {busy} busy"
     if cluster["pid"] and cluster["state"] != "stopped":
         text += f" · supervisor pid {cluster['pid']}"
-    return clean(text + (f" · {cluster['reason']}" if cluster["reason"] else ""))
+    return clean(text + (f" · {cluster['reason']}" if cluster["reason"] and cluster["state"] != "running" else ""))
 
 
 def describe_lines(view: View, paint: Paint = unpainted, now_s: float | None = None) -> str:

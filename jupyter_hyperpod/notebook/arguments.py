@@ -17,6 +17,7 @@ VERB_HELP = {
     "events": "show what happened to a job",
     "logs": "show what a job's ranks have printed",
     "attach": "stream a job into this cell until it ends",
+    "rerun": "run a job again: the same code, the same specification",
     "scale": "ask a job to grow or shrink, without a restart",
     "stop": "stop a job at its next step boundary",
     "fault": "break something on purpose and watch the job recover",
@@ -67,7 +68,7 @@ def verb_parser() -> Parser:
         )
         for name, text in VERB_HELP.items()
     }
-    for name in ("describe", "events", "logs", "attach", "scale", "stop"):
+    for name in ("describe", "events", "logs", "attach", "rerun", "scale", "stop"):
         made[name].add_argument(
             "job", nargs="?", metavar="JOB", help="id or name (default: the last job of this notebook)"
         )
@@ -76,6 +77,9 @@ def verb_parser() -> Parser:
     made["attach"].add_argument(
         "--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job"
     )
+    made["rerun"].add_argument("--name", metavar="NAME", help="name of the new job (default: the same)")
+    made["rerun"].add_argument("--detach", action="store_true", help="submit and return at once")
+    made["rerun"].add_argument("--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job")
     made["scale"].add_argument("target", type=int, metavar="N", help="nodes to run on, within the elastic range")
     fault = made["fault"]
     fault.add_argument("kind", choices=FAULTS, metavar="KIND", help=f"one of: {', '.join(FAULTS)}")

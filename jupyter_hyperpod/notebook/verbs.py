@@ -100,6 +100,15 @@ def _attach(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     magics.attach(store, job_id, cancel=options.cancel_on_interrupt)
 
 
+def _rerun(options: argparse.Namespace, magics: HyperpodMagics) -> None:
+    store, job_id = _job(options, magics)
+    magics.last_job = lookup.submit_again(store, job_id, options.name)
+    if options.detach:
+        magics.show_once(store, magics.last_job)
+    else:
+        magics.attach(store, magics.last_job, cancel=options.cancel_on_interrupt)
+
+
 def _scale(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     store, job_id = _job(options, magics)
     jobs.scale(store, job_id, options.target)
@@ -152,6 +161,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord
     "events": _events,
     "logs": _logs,
     "attach": _attach,
+    "rerun": _rerun,
     "scale": _scale,
     "stop": _stop,
     "fault": _fault,

@@ -1,0 +1,221 @@
+"""Two runs of the same code, one of them disturbed: what the journals prove about the difference.
+
+Nothing here is assumed. A step counts as lost where the journal lacks it or shows it committed in two generations, a
+sample as repeated or skipped where a step's micro-batches were not computed exactly once each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+from ..control import jobs
+from ..control.report import Cell, Table
+from ..core.errors import NotFound
+from ..core.events import Event
+from ..core.units import format_bytes, format_duration
+from ..storage.store import Store
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job's journal, read to its end."""
+
+    job_id: str
+    events: tuple[Event, ...]
+
+    @classmethod
+    def read(cls, store: Store, job_id: str) -> Run:
+        """Read a job's whole journal."""
+        return cls(job_id, tuple(jobs.follow(store, job_id).poll()))
+
+    def of_kind(self, kind: str) -> list[Event]:
+        """Events of one kind, in order of time."""
+        return [event for event in self.events if event.kind == kind]
+
+    @cached_property
+    def commits(self) -> dict[int, Event]:
+        """The first record of every committed step."""
+        found: dict[int, Event] = {}
+        for event in self.of_kind("step.committed"):
+            found.setdefault(event.data["step"], event)
+        return dict(sorted(found.items()))
+
+    @property
+    def state(self) -> str:
+        """The last state the journal tells of."""
+        states = self.of_kind("job.state")
+        return str(states[-1].data["state"]) if states else "pending"
+
+    @property
+    def session(self) -> dict[str, Any]:
+        """What the session said of itself; raises NotFound where none was opened."""
+        opened = self.of_kind("session.opened")
+        if not opened:
+            raise NotFound(f"{self.job_id} opened no session; its journal proves nothing")
+        return dict(opened[0].data)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of parameters and optimizer state at the end; "" where the session was not closed."""
+        closed = self.of_kind("session.closed")
+        return str(closed[-1].data["digest"]) if closed else ""
+
+    @property
+    def losses(self) -> list[tuple[int, float]]:
+        """``(step, loss)`` of every committed step."""
+        return [(step, float.fromhex(event.data["loss_hex"])) for step, event in self.commits.items()]
+
+    @property
+    def exact_losses(self) -> dict[int, frozenset[str]]:
+        """Every loss ever journaled for a step, as exact hexadecimal: one a step unless something is wrong."""
+        found: dict[int, set[str]] = {}
+        for event in self.of_kind("step.committed"):
+            found.setdefault(event.data["step"], set()).add(event.data["loss_hex"])
+        return {step: frozenset(values) for step, values in found.items()}
+
+    @property
+    def steps_lost(self) -> int:
+        """Steps that are missing, and steps that had to be taken a second time."""
+        generations: dict[int, set[int]] = {}
+        for event in self.of_kind("step.committed"):
+            generations.setdefault(event.data["step"], set()).add(event.data["generation"])
+        missing = self.session["total_steps"] - len(generations)
+        return int(missing) + sum(len(found) - 1 for found in generations.values())
+
+    @property
+    def samples_wrong(self) -> int:
+        """Samples used twice or not at all. A micro-batch's samples follow from (seed, step, index), so it is enough
+        that every step used each of its micro-batches exactly once, and was itself taken exactly once."""
+        count = self.session["micro_batches"]
+        wrong = self.steps_lost * count
+        for event in self.commits.values():
+            used = Counter(leaf for _, leaves in event.data["assignment"] for leaf in leaves)
+            wrong += sum(abs(used[leaf] - 1) for leaf in {*range(count), *used})
+        return int(wrong * self.session["micro_batch"])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A disturbed run beside an undisturbed one of the same code and seed."""
+
+    disturbed: Run
+    undisturbed: Run
+
+    @classmethod
+    def read(cls, disturbed_id: str, undisturbed_id: str, store: Store | None = None) -> Comparison:
+        """Read both journals from `store`, the default one where None."""
+        store = store or Store()
+        return cls(Run.read(store, disturbed_id), Run.read(store, undisturbed_id))
+
+    @property
+    def kill(self) -> Event | None:
+        """The first fault that was injected."""
+        return next(iter(self.disturbed.of_kind("fault.injected")), None)
+
+    def _commits_after_kill(self, world_size: int) -> Sequence[Event]:
+        """Steps committed on `world_size` members or more, in a generation formed after the kill."""
+        kill = self.kill
+        if kill is None:
+            return ()
+        before = [e.data["generation"] for e in self.disturbed.of_kind("generation.formed") if e.time_s <= kill.time_s]
+        return [
+            event
+            for event in self.disturbed.commits.values()
+            if event.time_s > kill.time_s
+            and event.data["generation"] > max(before, default=0)
+            and event.data["world_size"] >= world_size
+        ]
+
+    @property
+    def step_s(self) -> float | None:
+        """Median of one undisturbed step before the kill, in seconds."""
+        kill = self.kill
+        times = [e.data["step_time_s"] for e in self.disturbed.commits.values() if kill and e.time_s < kill.time_s]
+        return median(times[1:]) if len(times) > 1 else None
+
+    @property
+    def stall_s(self) -> float | None:
+        """Kill to the survivors' next commit, minus one undisturbed step, in seconds."""
+        commits = self._commits_after_kill(1)
+        if not commits or self.kill is None or self.step_s is None:
+            return None
+        return commits[0].time_s - self.kill.time_s - self.step_s
+
+    @property
+    def full_strength_s(self) -> float | None:
+        """Kill to the first step committed by as many members as before, in seconds."""
+        before = [
+            e.data["world_size"] for e in self.disturbed.commits.values() if self.kill and e.time_s < self.kill.time_s
+        ]
+        commits = self._commits_after_kill(before[-1]) if before else ()
+        return commits[0].time_s - self.kill.time_s if commits and self.kill else None
+
+    @property
+    def killed_step(self) -> float | None:
+        """The step that was being computed when the node was killed."""
+        kill = self.kill
+        return None if kill is None else 1 + sum(e.time_s < kill.time_s for e in self.disturbed.commits.values())
+
+    @property
+    def same_losses(self) -> bool:
+        """Every loss of both runs is the same, to the last bit."""
+        ours, theirs = self.disturbed.exact_losses, self.undisturbed.exact_losses
+        return bool(ours) and ours == theirs and all(len(values) == 1 for values in ours.values())
+
+    @property
+    def same_state(self) -> bool:
+        """Parameters and optimizer state are the same at the end, to the last bit."""
+        return self.disturbed.digest != "" and self.disturbed.digest == self.undisturbed.digest
+
+    @property
+    def undisturbed_is_calm(self) -> bool:
+        """The run to compare with met no fault and kept all its members."""
+        return not self.undisturbed.of_kind("fault.injected") and not self.undisturbed.of_kind("member.lost")
+
+    def checks(self) -> list[tuple[str, str, bool]]:
+        """Return ``(what, figure, holds)`` of everything the demonstration promises."""
+        step, lost, wrong = self.step_s, self.disturbed.steps_lost, self.disturbed.samples_wrong
+        node = self.kill.data["node"] if self.kill else None
+        state = format_bytes(self.disturbed.session["state_bytes"])
+        ended = [self.disturbed.state, self.undisturbed.state]
+        return [
+            ("both runs ended", " and ".join(ended), ended == ["succeeded", "succeeded"]),
+            ("node killed", f"{node} at step {self.killed_step:.0f}" if self.killed_step else "none", node is not None),
+            ("undisturbed run met no fault", _yes(self.undisturbed_is_calm), self.undisturbed_is_calm),
+            ("one undisturbed step", _duration(step), step is not None),
+            ("recovery: kill to next step, minus one step", _duration(self.stall_s), self.stall_s is not None),
+            (
+                f"full strength again, {state} of state",
+                _duration(self.full_strength_s),
+                self.full_strength_s is not None,
+            ),
+            ("steps lost", str(lost), lost == 0),
+            ("samples repeated or skipped", str(wrong), wrong == 0),
+            ("loss curves bit-identical", _yes(self.same_losses), self.same_losses),
+            ("final weights and optimizer bit-identical", _yes(self.same_state), self.same_state),
+        ]
+
+    def table(self) -> Table:
+        """Return `checks` as a table."""
+        rows = [[Cell(what), Cell(figure, "good" if holds else "bad")] for what, figure, holds in self.checks()]
+        return Table(("WHAT THE JOURNALS SAY", ">FIGURE"), rows)
+
+    @property
+    def holds(self) -> bool:
+        """All of it is true."""
+        return all(holds for _, _, holds in self.checks())
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "not measured"
+    return f"-{format_duration(-seconds)}" if seconds < 0 else format_duration(seconds)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
