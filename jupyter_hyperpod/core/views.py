@@ -20,6 +20,9 @@ GENERATIONS_KEPT = 200
 INCIDENTS_KEPT = 200
 WARNINGS_KEPT = 20
 
+# what a list of jobs goes without
+BULK = frozenset({"output", "history", "history_stride", "decisions", "seen"})
+
 View = dict[str, Any]
 
 
@@ -69,6 +72,11 @@ def new_job_view(job_id: str) -> View:
 def new_cluster_view() -> View:
     """Return the view of a cluster of which nothing is known yet."""
     return {"state": "stopped", "reason": "", "pid": None, "nodes": [], "updated_s": None, "seen": {}}
+
+
+def summary(view: View) -> View:
+    """Return a job's view for a list of many: without `BULK`, sharing the rest with the given view."""
+    return {name: value for name, value in view.items() if name not in BULK}
 
 
 def fold(view: View, event: Event) -> View:

@@ -1,0 +1,56 @@
+"""The one place where exceptions become HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tornado import web
+
+from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, StoreError, UserError
+
+# the first that fits counts
+STATUS: tuple[tuple[type[BaseException], int], ...] = (
+    (NotFound, 404),
+    (Conflict, 409),
+    (UserError, 400),
+    (StoreError, 507),
+    (ClusterError, 503),
+    (TimeoutError, 503),
+    (OSError, 507),
+    (HyperpodError, 500),
+)
+HINTS = {
+    503: "The log of the cluster's supervisor, cluster/supervisor.log in the job store, tells more.",
+    507: "Free some space, or choose another directory with HyperpodExtension.store.",
+}
+
+
+class Refused(web.HTTPError):
+    """A request refused with a sentence for the person who made it."""
+
+    def __init__(self, status: int, message: str, hint: str = "") -> None:
+        super().__init__(status, "%s", message)
+        self.message = message
+        self.hint = hint
+
+
+def refusal(error: BaseException) -> Refused:
+    """The answer to a request that ended with `error`."""
+    status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+    return Refused(status, str(error) or type(error).__name__, HINTS.get(status, ""))
+
+
+class JsonErrors(web.RequestHandler):
+    """Errors as ``{"message", "hint"?}``."""
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer with the error's sentence; what is wrong inside the server goes to its log only."""
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        answer = {"message": self._reason}
+        if isinstance(error, Refused):
+            answer = {"message": error.message} | ({"hint": error.hint} if error.hint else {})
+        elif isinstance(error, web.HTTPError) and error.log_message:
+            answer = {"message": error.log_message % error.args if error.args else error.log_message}
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(answer))

@@ -1,0 +1,139 @@
+"""The extension as Jupyter Server sees it: its settings, its routes, its beginning and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from jupyter_server.extension.application import ExtensionApp
+from traitlets import Bool, Float, Int, Unicode
+
+from .. import __version__
+from ..core.events import Event
+from ..storage.store import Store
+from .contract import Contract
+from .handlers import ROUTES
+from .stream import StreamHandler
+from .tailer import AnyReader, Tailer
+
+HERE = Path(__file__).parent
+STATE_CHANGED = "https://events.jupyter.org/jupyter_hyperpod/state_changed/v1"
+REQUEST_THREADS = 8
+STREAM_THREADS = 4
+
+
+class HyperpodExtension(ExtensionApp):
+    """Clusters and training jobs for the browser."""
+
+    name = "jupyter_hyperpod"
+    load_other_extensions = True
+
+    store = Unicode(
+        "",
+        help="Directory of the job store. Empty: $JUPYTER_HYPERPOD_STORE, else ~/.local/state/jupyter_hyperpod.",
+    ).tag(config=True)
+    allow_faults = Bool(
+        False,
+        help="Whether the browser may kill or hang a rank or a node on purpose, to see a job recover.",
+    ).tag(config=True)
+    poll_interval_s = Float(
+        0.05,
+        min=0.001,
+        help="Seconds between two looks at the journals that a browser follows.",
+    ).tag(config=True)
+    idle_interval_s = Float(
+        1.0,
+        min=0.01,
+        help="Seconds between two looks at the journals while no browser follows any.",
+    ).tag(config=True)
+    heartbeat_s = Float(
+        20.0,
+        min=0.0,
+        help="Seconds between two pings of a websocket; one that does not answer in that time is closed. 0: no pings.",
+    ).tag(config=True)
+    jobs_listed = Int(
+        200,
+        min=1,
+        help="How many of the newest jobs the list in the browser holds.",
+    ).tag(config=True)
+    recent_bytes = Int(
+        1024 * 1024,
+        min=0,
+        help="Bytes of each followed journal's newest events kept in memory; readers further behind read the disk.",
+    ).tag(config=True)
+    max_body_bytes = Int(
+        64 * 1024,
+        min=1024,
+        help="Largest body of a request, in bytes.",
+    ).tag(config=True)
+    max_message_bytes = Int(
+        1024 * 1024,
+        min=1024,
+        help="Largest message a browser may send on the websocket, in bytes.",
+    ).tag(config=True)
+
+    def initialize_settings(self) -> None:
+        """Build what the handlers share. No thread starts and nothing of the store is touched yet."""
+        assert self.serverapp is not None
+        assert self.serverapp.event_logger is not None
+        self.serverapp.event_logger.register_event_schema(HERE / "events" / "state_changed.yaml")
+        self.contract = Contract(HERE / "openapi.yaml")
+        self.job_store = Store(self.store or None)
+        self.requests = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="hyperpod-request")
+        self.streams = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="hyperpod-stream")
+        self.sockets: set[StreamHandler] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.tailer = Tailer(
+            self.job_store,
+            poll_interval_s=self.poll_interval_s,
+            idle_interval_s=self.idle_interval_s,
+            recent_bytes=self.recent_bytes,
+            jobs_listed=self.jobs_listed,
+            on_change=self._changed,
+            log=self.log,
+        )
+
+    def initialize_handlers(self) -> None:
+        """Register the routes of `handlers.ROUTES`."""
+        self.handlers.extend((pattern, handler, {"extension": self}) for pattern, handler in ROUTES)
+
+    def begin(self) -> None:
+        """Start to follow the store, on the running event loop; a second call does nothing."""
+        self._loop = asyncio.get_running_loop()
+        self.tailer.start()
+
+    async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
+        self.begin()
+
+    async def stop_extension(self) -> None:
+        """Close every socket, end the thread and the pools."""
+        for socket in list(self.sockets):
+            socket.close(1001, "the server stops")
+        await asyncio.get_running_loop().run_in_executor(self.requests, self.tailer.stop)
+        self._loop = None
+        self.requests.shutdown(wait=False, cancel_futures=True)
+        self.streams.shutdown(wait=False, cancel_futures=True)
+
+    def close_later(self, reader: AnyReader) -> None:
+        """Close a reader away from the event loop: another thread may be reading for it just now."""
+        with suppress(RuntimeError):  # the pool has ended: so has every reader
+            self.streams.submit(reader.close)
+
+    def public_settings(self) -> dict[str, Any]:
+        """What the browser may know of the settings."""
+        return {"version": __version__, "store": str(self.job_store.root), "allow_faults": self.allow_faults}
+
+    def _changed(self, subject: str, name: str, event: Event) -> None:
+        """Called by the tailer's thread for each change of state."""
+        record = {"subject": subject, "name": name, "time_s": event.time_s}
+        record |= {key: str(event.data[key]) for key in ("state", "reason")}
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop was closed in this moment: the server is ending
+                self._loop.call_soon_threadsafe(self._emit, record)
+
+    def _emit(self, record: dict[str, Any]) -> None:
+        assert self.serverapp is not None and self.serverapp.event_logger is not None
+        self.serverapp.event_logger.emit(schema_id=STATE_CHANGED, data=record)

@@ -1,0 +1,156 @@
+"""The one websocket: a client says where it stands, the server tells what came after, in order.
+
+Each message is written only when the one before has left for the network, and is then made from where the
+reader stands: a slow client costs the server one message, however far behind it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jupyter_server.auth.decorator import authorized, ws_authenticated
+from jupyter_server.base.handlers import JupyterHandler
+from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from ..core.errors import HyperpodError
+from .errors import JsonErrors
+from .tailer import AnyReader
+from .topic import dumps
+
+if TYPE_CHECKING:
+    from .extension import HyperpodExtension
+
+AUTH_RESOURCE = "jupyter_hyperpod"
+MAX_TOPICS = 1000
+# lets what one step of a job writes travel in one message
+GATHER_S = 0.02
+Result = TypeVar("Result")
+
+
+class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
+    """One client: its readers, and the task that sends."""
+
+    auth_resource = AUTH_RESOURCE
+
+    def initialize(self, extension: HyperpodExtension) -> None:
+        self.extension = extension
+        self._readers: dict[str, AnyReader] = {}
+        self._news = asyncio.Event()
+        self._problems: list[str] = []
+        self._sender: asyncio.Task[None] | None = None
+
+    async def prepare(self) -> None:  # type: ignore[override]
+        """Refuse strangers with 403: a websocket has no use for a login page."""
+        await super().prepare(_redirect_to_login=False)
+
+    @ws_authenticated
+    @authorized(action="execute")
+    async def get(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        """Open the websocket; the origin is checked by `check_origin`."""
+        await super().get(*args, **kwargs)
+
+    @property
+    def ping_interval(self) -> float | None:
+        """Seconds between pings."""
+        return self.extension.heartbeat_s or None
+
+    @property
+    def ping_timeout(self) -> float | None:
+        """Seconds a client may take to answer a ping."""
+        return self.extension.heartbeat_s or None
+
+    @property
+    def max_message_size(self) -> int:
+        """Bytes a client may send in one message; more closes the socket."""
+        return self.extension.max_message_bytes
+
+    def open(self, *_: str) -> None:
+        """Begin to send."""
+        self.extension.begin()
+        self.extension.sockets.add(self)
+        self._loop = asyncio.get_running_loop()
+        self._sender = asyncio.create_task(self._send())
+
+    def on_close(self) -> None:
+        """Stop sending and let go of every topic."""
+        self.extension.sockets.discard(self)
+        if self._sender is not None:
+            self._sender.cancel()
+        for topic in list(self._readers):
+            self._leave(topic)
+
+    async def on_message(self, message: str | bytes) -> None:
+        """Do what a client asks; the next message is read only after that."""
+        try:
+            asked = self.extension.contract.check_message(json.loads(message))
+        except (ValueError, RecursionError):
+            return self._complain("the message is not JSON")
+        except HyperpodError as error:
+            return self._complain(str(error))
+        if asked["type"] == "unsubscribe":
+            for topic in asked["topics"]:
+                self._leave(topic)
+            return
+        for topic in dict.fromkeys(asked["watch"]):
+            await self._watch(topic, asked.get("cursors", {}).get(topic))
+
+    async def _watch(self, topic: str, cursor: dict[str, int] | None) -> None:
+        self._leave(topic)
+        if len(self._readers) >= MAX_TOPICS:
+            return self._complain(f"{MAX_TOPICS} topics are watched already; unsubscribe from some", topic)
+        try:
+            reader = await self._away(self.extension.tailer.watch, topic, cursor, self._wake)
+        except (HyperpodError, OSError) as error:
+            return self._complain(str(error), topic)
+        self._readers[topic] = reader
+        if self.ws_connection is None:
+            return self._leave(topic)
+        self._news.set()
+
+    def _leave(self, topic: str) -> None:
+        reader = self._readers.pop(topic, None)
+        if reader is not None:
+            self.extension.tailer.unwatch(topic, self._wake)
+            self.extension.close_later(reader)
+
+    def _complain(self, text: str, topic: str | None = None) -> None:
+        """Answer with a problem; a client that reads none of them is told only the newest few."""
+        self._problems.append(dumps({"type": "problem", "text": text} | ({"topic": topic} if topic else {})))
+        del self._problems[:-MAX_TOPICS]
+        self._news.set()
+
+    def _wake(self) -> None:
+        """Called by the tailer's thread."""
+        with suppress(RuntimeError):  # the loop was closed in this moment: the server is ending
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    async def _away(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self.extension.streams, function, *arguments)
+
+    async def _send(self) -> None:
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                while await self._send_one_each():
+                    pass
+                await asyncio.sleep(GATHER_S)
+        except (WebSocketClosedError, StreamClosedError):
+            pass  # on_close tidies up
+
+    async def _send_one_each(self) -> bool:
+        """Send what there is, one message a topic, so that a long one does not keep the others waiting."""
+        waiting, self._problems = self._problems, []
+        for text in waiting:
+            await self.write_message(text)
+        for topic, reader in list(self._readers.items()):
+            if reader.pending:
+                for text in await self._away(reader.take):
+                    if self._readers.get(topic) is reader:
+                        await self.write_message(text)
+        return any(reader.pending for reader in self._readers.values())

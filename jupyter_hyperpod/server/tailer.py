@@ -1,0 +1,295 @@
+"""One thread a server follows every journal that somebody looks at, and tells who waits that there is news."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..control import cluster
+from ..core.errors import UserError
+from ..core.events import TERMINAL_STATES, Event
+from ..core.views import BULK, View, new_cluster_view, new_job_view
+from ..storage.store import Store
+from .topic import Reader, Topic, dumps
+
+CLUSTER = "cluster"
+JOBS = "jobs"
+QUIET_AFTER_S = 10.0
+LINGER_S = 5.0
+PROBE_S = 2.0
+LIST_S = 0.3
+JOIN_S = 10.0
+
+Wake = Callable[[], None]
+# called with (subject, name, event) for each change of state written since the start
+Told = Callable[[str, str, Event], None]
+
+
+@dataclass
+class _Tail:
+    """A topic and who needs it."""
+
+    topic: Topic
+    watchers: set[Wake] = field(default_factory=set)
+    polled_s: float = 0.0
+    changed_s: float = float("-inf")
+
+
+class JobsReader:
+    """Where one socket stands in the list of jobs; the twin of `topic.Reader`."""
+
+    def __init__(self, tailer: Tailer) -> None:
+        self._tailer = tailer
+        self._version = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether the list changed since the last `take`."""
+        return self._version != self._tailer.jobs_version
+
+    def take(self) -> list[str]:
+        """The message that carries the present list."""
+        self._version, text = self._tailer.jobs_message()
+        return [text] if self._version else []
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+AnyReader = Reader | JobsReader
+
+
+class Tailer:
+    """Follows the cluster's and the jobs' journals of one store. Public methods may be called from any thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        poll_interval_s: float,
+        idle_interval_s: float,
+        recent_bytes: int,
+        jobs_listed: int,
+        on_change: Told,
+        log: logging.Logger,
+    ) -> None:
+        self._store = store
+        self._poll_interval_s = poll_interval_s
+        self._idle_interval_s = idle_interval_s
+        self._recent_bytes = recent_bytes
+        self._jobs_listed = jobs_listed
+        self._on_change = on_change
+        self._log = log
+        self._tails: dict[str, _Tail] = {}
+        self._summaries: dict[str, tuple[int, View]] = {}
+        self._jobs_watchers: set[Wake] = set()
+        self._jobs: tuple[int, str] = (0, "")
+        self._told_jobs: list[View] | None = None
+        self._scanned_s = self._probed_s = float("-inf")
+        self._known: set[str] | None = None
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._news = threading.Event()
+        self._stopping = False
+        self._failure = ""
+        self._thread: threading.Thread | None = None
+
+    @property
+    def jobs_version(self) -> int:
+        """Counts the changes of the list of jobs; 0 before it was read."""
+        return self._jobs[0]
+
+    def jobs_message(self) -> tuple[int, str]:
+        """The version of the list of jobs and the message that carries it."""
+        return self._jobs
+
+    def start(self) -> None:
+        """Start the thread, once."""
+        with self._lock:
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="hyperpod-tailer", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait until it has."""
+        with self._lock:
+            self._stopping = True
+            thread = self._thread
+        self._news.set()
+        if thread is not None:
+            thread.join(JOIN_S)
+
+    def watch(self, name: str, cursor: dict[str, int] | None, wake: Wake) -> AnyReader:
+        """Follow a topic for a socket; `wake` is called (from any thread) when there is news.
+
+        Raises SpecError or NotFound for a job that does not exist. Reads the journal: not for the event loop.
+        """
+        reader: AnyReader
+        if name == JOBS:
+            with self._lock:
+                self._jobs_watchers.add(wake)
+            reader = JobsReader(self)
+        else:
+            reader = Reader(self._watched(name, wake), cursor)
+        self._news.set()
+        return reader
+
+    def unwatch(self, name: str, wake: Wake) -> None:
+        """Undo `watch`; a topic nobody watches is let go of after a while."""
+        with self._lock:
+            if name == JOBS:
+                self._jobs_watchers.discard(wake)
+            elif tail := self._tails.get(name):
+                tail.watchers.discard(wake)
+                tail.changed_s = time.monotonic()
+
+    def _watched(self, name: str, wake: Wake) -> Topic:
+        while True:
+            tail = self._open(name)
+            with self._lock:
+                if self._tails.get(name) is tail:
+                    tail.watchers.add(wake)
+                    return tail.topic
+
+    def _open(self, name: str) -> _Tail:
+        """Return a topic's tail, reading its journal where it is not followed yet."""
+        with self._lock:
+            if name in self._tails:
+                return self._tails[name]
+        with self._opening:
+            if tail := self._tails.get(name):
+                return tail
+            tail = _Tail(self._new_topic(name))
+            events = tail.topic.poll()
+            if self._known is not None and name != CLUSTER and name not in self._known:
+                self._known.add(name)
+                self._tell(name, events)
+            with self._lock:
+                self._tails[name] = tail
+            return tail
+
+    def _new_topic(self, name: str) -> Topic:
+        if name == CLUSTER:
+            return Topic(name, self._store.cluster_events, new_cluster_view(), self._recent_bytes)
+        return Topic(name, self._store.job(name).events, new_job_view(name), self._recent_bytes)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            failure = ""
+            try:
+                self._tick()
+            except Exception as error:  # whatever it meets, the thread goes on: it is the only one
+                failure = repr(error)
+                if failure != self._failure:
+                    self._log.warning("the job store cannot be followed at present: %s", failure, exc_info=error)
+            self._failure = failure
+            self._news.wait(self._poll_interval_s if self._is_watched() else self._idle_interval_s)
+            self._news.clear()
+
+    def _is_watched(self) -> bool:
+        with self._lock:
+            return bool(self._jobs_watchers) or any(tail.watchers for tail in self._tails.values())
+
+    def _tick(self) -> None:
+        self._open(CLUSTER)
+        now_s = time.monotonic()
+        with self._lock:
+            tails = list(self._tails.items())
+        for name, tail in tails:
+            if self._stopping:
+                return
+            busy = tail.watchers or now_s - tail.changed_s < QUIET_AFTER_S
+            if busy or now_s - tail.polled_s >= self._idle_interval_s:
+                self._poll(tail)
+            self._let_go(name, tail, now_s)
+        self._probe_cluster(now_s)
+        if now_s - self._scanned_s >= (LIST_S if self._jobs_watchers else self._idle_interval_s):
+            self._scanned_s = now_s
+            self._scan()
+
+    def _poll(self, tail: _Tail) -> None:
+        problems = tail.topic.problem_count
+        events = tail.topic.poll()
+        tail.polled_s = time.monotonic()
+        if events or tail.topic.problem_count != problems:
+            tail.changed_s = tail.polled_s
+            self._wake(tail.watchers)
+        self._tell(tail.topic.name, events)
+
+    def _wake(self, watchers: set[Wake]) -> None:
+        with self._lock:
+            wakes = list(watchers)
+        for wake in wakes:
+            wake()
+
+    def _tell(self, topic: str, events: list[Event]) -> None:
+        for event in events:
+            subject, _, what = event.kind.partition(".")
+            if what == "state":
+                self._on_change(subject, str(event.data.get("node", topic)), event)
+
+    def _let_go(self, name: str, tail: _Tail, now_s: float) -> None:
+        """Forget a topic that will hardly change and that nobody watches; its summary stays."""
+        if name == CLUSTER or tail.watchers or now_s - tail.changed_s < LINGER_S:
+            return
+        if tail.topic.get("state")[0] in TERMINAL_STATES:
+            with self._lock:
+                if not tail.watchers:
+                    del self._tails[name]
+
+    def _probe_cluster(self, now_s: float) -> None:
+        """Notice a supervisor that died without a word: no event tells of it."""
+        tail = self._open(CLUSTER)
+        if not tail.watchers or now_s - self._probed_s < PROBE_S:
+            return
+        self._probed_s = now_s
+        fields: dict[str, Any] = {}
+        if tail.topic.get("state")[0] != "stopped" and not cluster.connectable(self._store):
+            view = cluster.status(self._store)
+            fields = {"state": view["state"], "reason": view["reason"]} if view["state"] == "lost" else {}
+        if tail.topic.overlay(fields):
+            self._wake(tail.watchers)
+
+    def _scan(self) -> None:
+        """Read which jobs there are and what has become of them; tell where that changed."""
+        ids = self._store.job_ids()
+        if self._known is None:
+            self._known = set(ids)
+        self._forget_removed(set(ids))
+        listed = ids[: self._jobs_listed]
+        for job_id in listed:
+            if self._stopping:
+                return
+            self._summarise(job_id)
+        self._summaries = {job_id: self._summaries[job_id] for job_id in listed if job_id in self._summaries}
+        summaries = [view for _, view in self._summaries.values()]
+        if summaries != self._told_jobs:
+            self._told_jobs = summaries
+            self._jobs = (self._jobs[0] + 1, dumps({"type": JOBS, "jobs": summaries}))
+            self._wake(self._jobs_watchers)
+
+    def _summarise(self, job_id: str) -> None:
+        known = self._summaries.get(job_id)
+        tail = self._tails.get(job_id)
+        if known is not None and (tail is None or known[0] == tail.topic.end):
+            return
+        try:
+            tail = tail or self._open(job_id)
+        except UserError:
+            return  # not a job's directory, or gone in the meantime
+        self._summaries[job_id] = (tail.topic.end, tail.topic.copy_fields(_LISTED))
+        if known is None:
+            self._let_go(job_id, tail, time.monotonic())
+
+    def _forget_removed(self, ids: set[str]) -> None:
+        with self._lock:
+            for name in [name for name, tail in self._tails.items() if name not in ids and not tail.watchers]:
+                if name != CLUSTER:
+                    del self._tails[name]
+
+
+_LISTED = tuple(name for name in new_job_view("") if name not in BULK)

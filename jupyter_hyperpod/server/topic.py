@@ -1,0 +1,275 @@
+"""One journal as the server holds it: its fold, its newest events, and readers that each stand somewhere in it.
+
+The journal itself is the buffer: a reader that falls behind the newest events reads them from the disk again, from
+its cursor. So nothing is dropped for a slow reader and nothing is kept for it in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..core.events import SAMPLE_KINDS, Event, to_json
+from ..core.views import View, apply
+from ..storage.journal import follow_events, replay_events
+
+MESSAGE_BYTES = 256 * 1024
+MESSAGE_EVENTS = 1000
+PROBLEMS_KEPT = 200
+# what a fold raises for an event whose fields are there but not of the right type
+UNFOLDABLE = (LookupError, TypeError, ValueError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event, encoded once for all readers. `names` are those of a sample, None for a fact."""
+
+    writer: str
+    seq: int
+    names: frozenset[str] | None
+    text: str
+
+
+def encode_entry(event: Event) -> Entry:
+    """Encode an event for the wire."""
+    names = frozenset(event.data["values"]) if event.kind in SAMPLE_KINDS else None
+    return Entry(event.writer, event.seq, names, dumps(to_json(event)))
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+class Topic:
+    """A followed journal. `poll` belongs to one thread at a time; everything else may be called from any."""
+
+    def __init__(self, name: str, directory: Path, view: View, recent_bytes: int) -> None:
+        self.name = name
+        self.directory = directory
+        self.revision = 0
+        self._view = view
+        self._overlay: View = {}
+        self._recent: deque[Entry] = deque()
+        self._recent_bytes = 0
+        self._limit_bytes = recent_bytes
+        self._before_recent: dict[str, int] = {}
+        self._end = 0
+        self._problems: list[str] = []
+        self._follower_problems = 0
+        self._follower = follow_events(directory)
+        self._lock = threading.Lock()
+
+    @property
+    def end(self) -> int:
+        """How many events were folded so far."""
+        return self._end
+
+    @property
+    def problem_count(self) -> int:
+        """How many lines or events could not be understood so far (bounded)."""
+        return len(self._problems)
+
+    def poll(self) -> list[Event]:
+        """Fold what is new in the journal and return it."""
+        events = self._follower.poll()
+        told, self._follower_problems = self._follower_problems, len(self._follower.problems)
+        if events or told != self._follower_problems:
+            entries = self._encode(events)
+            with self._lock:
+                self._problems += self._follower.problems[told:]
+                self._fold(events)
+                self._remember(len(events), entries)
+        return events
+
+    def _encode(self, events: list[Event]) -> list[Entry]:
+        """Encode the newest of `events`, as many as would be remembered."""
+        entries: list[Entry] = []
+        room = self._limit_bytes
+        for event in reversed(events):
+            entry = encode_entry(event)
+            room -= len(entry.text)
+            if room < 0:
+                break
+            entries.append(entry)
+        return entries[::-1]
+
+    def _fold(self, events: Iterable[Event]) -> None:
+        for event in events:
+            try:
+                apply(self._view, event)
+            except UNFOLDABLE as error:
+                if len(self._problems) < PROBLEMS_KEPT:
+                    line = f"{event.kind} number {event.seq} of {event.writer} cannot be shown: {error!r}"
+                    self._problems.append(line)
+
+    def _remember(self, count: int, entries: list[Entry]) -> None:
+        if len(entries) < count:
+            self._recent.clear()
+            self._recent_bytes = 0
+            self._before_recent = dict(self._view["seen"])
+            for entry in reversed(entries):
+                self._before_recent[entry.writer] = entry.seq - 1
+        self._recent.extend(entries)
+        self._recent_bytes += sum(len(entry.text) for entry in entries)
+        self._end += count
+        while self._recent_bytes > self._limit_bytes:
+            oldest = self._recent.popleft()
+            self._recent_bytes -= len(oldest.text)
+            self._before_recent[oldest.writer] = oldest.seq
+
+    def get(self, *names: str) -> tuple[Any, ...]:
+        """Some fields of the view, of one moment."""
+        with self._lock:
+            return tuple(self._view[name] for name in names)
+
+    def copy_fields(self, names: Iterable[str]) -> View:
+        """Some fields of the view, copied by way of JSON."""
+        with self._lock:
+            text = dumps({name: self._view[name] for name in names})
+        fields: View = json.loads(text)
+        return fields
+
+    def overlay(self, fields: Mapping[str, Any]) -> bool:
+        """Show `fields` in place of what was folded; a change counts as a new `revision`. Returns whether it is one."""
+        with self._lock:
+            if dict(fields) == self._overlay:
+                return False
+            self._overlay = dict(fields)
+            self.revision += 1
+            return True
+
+    def snapshot(self) -> tuple[str, dict[str, int], int, int]:
+        """The message that carries the view, its cursor, its end and its revision."""
+        with self._lock:
+            view = self._view | self._overlay
+            if self._problems and "warnings" in view:
+                lines = [{"time_s": view["updated_s"], "text": f"journal: {text}"} for text in self._problems]
+                view["warnings"] = view["warnings"] + lines
+            text = dumps({"type": "snapshot", "topic": self.name, "view": view})
+            return text, dict(view["seen"]), self._end, self.revision
+
+    def position_after(self, cursor: Mapping[str, int]) -> int | None:
+        """Where in the newest events a reader with `cursor` goes on; None where it lacks older ones."""
+        with self._lock:
+            if any(cursor.get(writer, 0) < seq for writer, seq in self._before_recent.items()):
+                return None
+            return self._end - len(self._recent)
+
+    def after(self, position: int) -> list[Entry] | None:
+        """The newest events from `position` on, at most a message full; None where they are not at hand any more."""
+        with self._lock:
+            skip = position - (self._end - len(self._recent))
+            if skip < 0:
+                return None
+            return list(up_to_a_message(islice(self._recent, skip, None)))
+
+    def problems(self, told: int) -> list[str]:
+        """The problems after the first `told`."""
+        with self._lock:
+            return self._problems[told:]
+
+
+class Reader:
+    """Where one socket stands in one topic. `take` and `close` may come from any thread."""
+
+    def __init__(self, topic: Topic, cursor: Mapping[str, int] | None) -> None:
+        self.topic = topic
+        self._cursor: dict[str, int] = dict(cursor or {})
+        self._position = None if cursor is None else topic.position_after(cursor)
+        self._fresh = cursor is None
+        self._revision = 0
+        self._told = topic.problem_count
+        # generators are closed, and with them their files, when the last reference goes
+        self._replay: Iterator[Entry] | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def pending(self) -> bool:
+        """Whether `take` may have something to say."""
+        topic = self.topic
+        behind = self._position != topic.end or self._revision != topic.revision or self._told != topic.problem_count
+        return not self._closed and (self._fresh or behind or self._replay is not None)
+
+    def take(self) -> list[str]:
+        """The next messages for the socket: one snapshot or one batch of events, and problems. Empty: up to date."""
+        with self._lock:
+            if self._closed:
+                return []
+            if self._fresh or self._revision != self.topic.revision:
+                return [self._snapshot()]
+            messages = [
+                dumps({"type": "problem", "text": f"{self.topic.name}: journal: {text}"})
+                for text in self.topic.problems(self._told)
+            ]
+            self._told += len(messages)
+            if batch := without_old_samples(self._batch()):
+                events = ",".join(entry.text for entry in batch)
+                messages.append(f'{{"type":"events","topic":{dumps(self.topic.name)},"events":[{events}]}}')
+            return messages
+
+    def _snapshot(self) -> str:
+        self._replay = None
+        text, self._cursor, self._position, self._revision = self.topic.snapshot()
+        self._told = self.topic.problem_count
+        self._fresh = False
+        return text
+
+    def _batch(self) -> list[Entry]:
+        """The next events: from the disk where the reader is behind, else from the newest ones at hand."""
+        if self._replay is None:
+            found = None if self._position is None else self.topic.after(self._position)
+            if self._position is not None and found is not None:
+                self._position += len(found)
+                return list(self._unseen(found))
+            self._position = self.topic.end
+            self._replay = map(encode_entry, replay_events(self.topic.directory, self._cursor))
+        batch = list(up_to_a_message(self._unseen(self._replay)))
+        if not batch:
+            self._replay = None
+        return batch
+
+    def _unseen(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            if entry.seq > self._cursor.get(entry.writer, 0):
+                self._cursor[entry.writer] = entry.seq
+                yield entry
+
+    def close(self) -> None:
+        """Let go of the files; `take` says nothing from now on."""
+        with self._lock:
+            self._closed = True
+            self._replay = None
+
+
+def up_to_a_message(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The first of `entries`, as many as make a message of `MESSAGE_BYTES` or `MESSAGE_EVENTS`."""
+    size = 0
+    for count, entry in enumerate(entries, 1):
+        yield entry
+        size += len(entry.text)
+        if size >= MESSAGE_BYTES or count >= MESSAGE_EVENTS:
+            return
+
+
+def without_old_samples(batch: list[Entry]) -> list[Entry]:
+    """Leave out each sample of which the same writer tells every name again later in the batch."""
+    if all(entry.names is None for entry in batch):
+        return batch
+    told: dict[str, frozenset[str]] = {}
+    kept: list[Entry] = []
+    for entry in reversed(batch):
+        if entry.names is not None:
+            later = told.get(entry.writer, frozenset())
+            if entry.names <= later:
+                continue
+            told[entry.writer] = later | entry.names
+        kept.append(entry)
+    return kept[::-1]
