@@ -23,7 +23,13 @@ _PUBLIC = {
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        return getattr(import_module(_PUBLIC[name], __name__), name)
+        try:
+            return getattr(import_module(_PUBLIC[name], __name__), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            hint = f"jupyter_hyperpod.{name} needs PyTorch: pip install 'jupyter_hyperpod[train]'"
+            raise ModuleNotFoundError(hint, name="torch") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
