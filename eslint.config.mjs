@@ -51,6 +51,10 @@ export default typescript.config(
     rules: { 'no-restricted-globals': 'off' }
   },
   {
+    files: ['src/**/__tests__/**'],
+    rules: { 'no-console': 'off', 'jupyter/no-untranslated-string': 'off' }
+  },
+  {
     files: ['*.js'],
     languageOptions: { globals: globals.node },
     rules: { '@typescript-eslint/no-require-imports': 'off' }

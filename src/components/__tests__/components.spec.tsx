@@ -1,0 +1,362 @@
+import { nullTranslator } from '@jupyterlab/translation';
+import { Signal } from '@lumino/signaling';
+import * as React from 'react';
+import { act } from 'react';
+import { createRoot, Root } from 'react-dom/client';
+
+import type { Actions } from '../../actions';
+import type { HyperpodModel } from '../../model/model';
+import { IIncident, IJobView, INodeView, newJobView } from '../../model/views';
+import { ClusterSection } from '../../sidebar/cluster';
+import { NodeGrid } from '../../sidebar/nodes';
+import { IShared, Shared } from '../context';
+import { Incident } from '../incidents';
+import { JobHeader, JobStats } from '../job';
+import { Output, UserError } from '../output';
+import { Button, sparkPath } from '../parts';
+
+(globalThis as any).IS_REACT_ACT_ENVIRONMENT = true;
+
+/** Only what the views under test read; the real model is tested on its own. */
+function shared(
+  model: Partial<HyperpodModel> = {},
+  actions: Partial<Actions> = {}
+): IShared {
+  const owner = {};
+  return {
+    model: {
+      changed: new Signal(owner),
+      cluster: null,
+      connection: 'online',
+      summary: () => null,
+      job: () => null,
+      ...model
+    } as unknown as HyperpodModel,
+    actions: {
+      preferences: { nodes: 4, spares: 1, finishedJobs: 5, allowFaults: true },
+      faultsAllowed: true,
+      ...actions
+    } as unknown as Actions,
+    trans: nullTranslator.load('jupyter_hyperpod')
+  };
+}
+
+let host: HTMLElement;
+let root: Root;
+
+beforeEach(() => {
+  jest.spyOn(console, 'error');
+  host = document.createElement('div');
+  document.body.appendChild(host);
+  root = createRoot(host);
+});
+
+afterEach(() => {
+  act(() => root.unmount());
+  host.remove();
+  expect(console.error).not.toHaveBeenCalled();
+});
+
+function draw(element: JSX.Element, given = shared()): void {
+  act(() =>
+    root.render(<Shared.Provider value={given}>{element}</Shared.Provider>)
+  );
+}
+
+/** Click, and let what it asked for be answered. */
+async function click(selector: string): Promise<void> {
+  await act(async () => find(selector).click());
+}
+
+function find(selector: string): HTMLElement {
+  const found = host.querySelector<HTMLElement>(selector);
+  if (!found) {
+    throw new Error(`${selector} is not in ${host.innerHTML}`);
+  }
+  return found;
+}
+
+function node(number: number, fields: Partial<INodeView> = {}): INodeView {
+  return {
+    node: `node-${number}`,
+    state: 'idle',
+    reason: '',
+    spare: false,
+    slots: 1,
+    used: 0,
+    jobs: [],
+    pid: number,
+    incarnation: 1,
+    since_s: 0,
+    ...fields
+  };
+}
+
+const JOB: IJobView = {
+  ...newJobView('tinylm-abcdefgh'),
+  name: 'tinylm',
+  state: 'running',
+  minimum: 2,
+  maximum: 8,
+  target: 4,
+  world_size: 3,
+  step: 250,
+  loss: 2.5,
+  step_time_s: 0.2,
+  redone: 4,
+  session: {
+    total_steps: 1000,
+    global_batch: 64,
+    micro_batch: 4,
+    micro_batches: 16,
+    parameters: 1e6,
+    state_bytes: 1e7
+  }
+};
+
+describe('NodeGrid', () => {
+  it('says each node and its state, one of them reachable by Tab', () => {
+    const nodes = [node(1), node(2, { state: 'busy', jobs: ['j-1'] })];
+    draw(<NodeGrid nodes={nodes} selected={null} onSelect={() => undefined} />);
+    const tiles = [...host.querySelectorAll<HTMLElement>('[role=option]')];
+    expect(tiles.map(tile => tile.getAttribute('aria-label'))).toEqual([
+      'node-1, Idle',
+      'node-2, Busy, j-1'
+    ]);
+    expect(tiles.map(tile => tile.tabIndex)).toEqual([0, -1]);
+  });
+
+  it('is walked with the keyboard', () => {
+    const selected: string[] = [];
+    draw(
+      <NodeGrid
+        nodes={[node(1), node(2), node(3)]}
+        selected="node-1"
+        onSelect={name => selected.push(name)}
+      />
+    );
+    const press = (key: string) =>
+      act(() => {
+        document.activeElement!.dispatchEvent(
+          new KeyboardEvent('keydown', { key, bubbles: true })
+        );
+      });
+    find('[data-node=node-1]').focus();
+    press('ArrowRight');
+    press('End');
+    press('ArrowRight');
+    press('Home');
+    expect(selected).toEqual(['node-2', 'node-3', 'node-1']);
+  });
+
+  it('leaves blocks without news alone', () => {
+    const nodes = Array.from({ length: 2000 }, (_, i) => node(i));
+    const grid = (list: INodeView[]) => (
+      <NodeGrid nodes={list} selected={null} onSelect={jest.fn()} />
+    );
+    draw(grid(nodes));
+    const changed = [...nodes];
+    changed[1500] = node(1500, { state: 'lost' });
+    const seen: string[] = [];
+    const watch = new MutationObserver(records =>
+      records.forEach(record =>
+        seen.push((record.target as HTMLElement).dataset.node ?? '')
+      )
+    );
+    watch.observe(host, { subtree: true, attributes: true, childList: true });
+    draw(grid(changed));
+    watch
+      .takeRecords()
+      .forEach(record =>
+        seen.push((record.target as HTMLElement).dataset.node ?? '')
+      );
+    expect(new Set(seen)).toEqual(new Set(['node-1500']));
+  });
+});
+
+describe('ClusterSection', () => {
+  const busy = node(2, { state: 'busy', jobs: [JOB.id] });
+  const cluster = {
+    state: 'running',
+    reason: '',
+    pid: 1,
+    nodes: [node(1), busy],
+    updated_s: 0,
+    seen: {}
+  };
+
+  it('offers to start a cluster that is stopped', async () => {
+    const startCluster = jest.fn().mockResolvedValue(undefined);
+    const given = shared(
+      { cluster: { ...cluster, state: 'stopped', nodes: [] } },
+      { startCluster }
+    );
+    draw(<ClusterSection />, given);
+    await click('.jp-Hp-button');
+    expect(startCluster).toHaveBeenCalled();
+  });
+
+  it('injects a fault into the selected node where that is allowed', async () => {
+    const injectFault = jest.fn().mockResolvedValue(undefined);
+    draw(<ClusterSection />, shared({ cluster }, { injectFault }));
+    await click('[data-node=node-2]');
+    await click('.jp-Hp-detail [data-danger]');
+    expect(injectFault).toHaveBeenCalledWith(JOB.id, 'kill', {
+      node: 'node-2'
+    });
+  });
+
+  it('hides faults where they are not allowed', async () => {
+    const given = shared({ cluster }, { faultsAllowed: false });
+    draw(<ClusterSection />, given);
+    await click('[data-node=node-2]');
+    expect(host.querySelector('[data-danger]')).toBeNull();
+  });
+});
+
+describe('job', () => {
+  it('shows state, progress and figures', () => {
+    draw(
+      <>
+        <JobHeader job={JOB} />
+        <JobStats job={JOB} />
+      </>
+    );
+    const bar = find('[role=progressbar]');
+    expect(bar.getAttribute('aria-valuenow')).toBe('25');
+    expect(host.textContent).toContain('Running');
+    expect(host.textContent).toContain('250 / 1\u202f000');
+    expect(host.textContent).toContain('2.5000');
+    expect(host.textContent).toContain('200 ms');
+    expect(host.textContent).toContain('3 of 4');
+    expect(host.textContent).toContain('320/s');
+  });
+
+  it('offers to stop only what runs', () => {
+    const buttons = () =>
+      [...host.querySelectorAll('button')].map(button => button.title);
+    draw(<JobHeader job={JOB} />);
+    expect(buttons()).toEqual(['Scale tinylm…', 'Stop tinylm…']);
+    draw(<JobHeader job={{ ...JOB, state: 'succeeded' }} />);
+    expect(buttons()).toEqual([]);
+    draw(<JobHeader job={{ ...JOB, minimum: 4, maximum: 4 }} />);
+    expect(buttons()).toEqual(['Stop tinylm…']);
+  });
+});
+
+describe('Incident', () => {
+  const incident: IIncident = {
+    incident: 1,
+    cause: 'process died',
+    node: 'node-2',
+    rank: 1,
+    rung: 1,
+    started_s: 100,
+    resumed_s: 100.4,
+    stages: [
+      { stage: 'detected', time_s: 100, text: 'connection closed' },
+      { stage: 'fenced', time_s: 100.1, text: 'generation 1 closed' },
+      { stage: 'resumed', time_s: 100.4, text: 'the same step' }
+    ]
+  };
+
+  it('says what broke, why, how long each stage took and what was said', () => {
+    draw(<Incident incident={incident} ended={false} expanded />);
+    const text = host.textContent!;
+    expect(text).toContain('node-2 · rank 1');
+    expect(text).toContain('process died');
+    expect(text).toContain('resumed in 400 ms');
+    expect(text).toContain('rung 1');
+    const stages = [...host.querySelectorAll('li')].map(li => li.textContent);
+    expect(stages).toEqual([
+      'Detected0 msconnection closed',
+      'Fenced+100 msgeneration 1 closed',
+      'Resumed+300 msthe same step'
+    ]);
+  });
+
+  it('unfolds by its button', async () => {
+    draw(<Incident incident={incident} ended={false} />);
+    expect(host.querySelector('li')).toBeNull();
+    await click('button');
+    expect(find('button').getAttribute('aria-expanded')).toBe('true');
+    expect(host.querySelectorAll('li')).toHaveLength(3);
+  });
+
+  it('does not count on when the job has ended', () => {
+    const open = { ...incident, resumed_s: null };
+    draw(<Incident incident={open} ended />);
+    expect(host.textContent).toContain('not resumed');
+  });
+});
+
+describe('Output', () => {
+  const output = [0, 1, 0].map((rank, index) => ({
+    member: `m${rank}`,
+    node: `node-${rank}`,
+    rank,
+    stream: 'stdout',
+    text: `line ${index}\n`,
+    time_s: index
+  }));
+
+  it('shows all ranks, or one', async () => {
+    draw(<Output job={{ ...JOB, output }} />);
+    const lines = () =>
+      [...host.querySelectorAll('.jp-Hp-text')].map(line => line.textContent);
+    expect(lines()).toEqual(['line 0', 'line 1', 'line 2']);
+    await click('[aria-label="Rank 1"]');
+    expect(lines()).toEqual(['line 1']);
+    expect(find('[aria-label="Rank 1"]').getAttribute('aria-pressed')).toBe(
+      'true'
+    );
+  });
+
+  it('never reads text as markup', () => {
+    const text = '<img src=x onerror=alert(1)>\n';
+    draw(<Output job={{ ...JOB, output: [{ ...output[0], text }] }} />);
+    expect(host.querySelector('img')).toBeNull();
+  });
+
+  it("shows the user's exception with its traceback", () => {
+    draw(
+      <UserError
+        error={{
+          member: 'm',
+          node: 'node-1',
+          rank: 0,
+          type: 'ValueError',
+          message: 'bad shape',
+          traceback: '\u001b[31mline 3\u001b[0m'
+        }}
+      />
+    );
+    expect(host.textContent).toContain('ValueError: bad shape');
+    expect(host.textContent).toContain('rank 0 on node-1');
+    expect(find('pre').textContent).toBe('line 3');
+  });
+});
+
+it('keeps a button busy until what it asked for is answered', async () => {
+  let answer: () => void = () => undefined;
+  const onClick = jest.fn(
+    () => new Promise<void>(resolve => (answer = resolve))
+  );
+  draw(<Button onClick={onClick}>Go</Button>);
+  act(() => find('button').click());
+  act(() => find('button').click());
+  expect(onClick).toHaveBeenCalledTimes(1);
+  expect((find('button') as HTMLButtonElement).disabled).toBe(true);
+  await act(async () => answer());
+  expect((find('button') as HTMLButtonElement).disabled).toBe(false);
+});
+
+it('draws a sparkline only of what there is', () => {
+  expect(sparkPath([[1, 2, 0, 4]])).toBe('');
+  const path = sparkPath([
+    [1, 2, 0, 4],
+    [2, null, 1, 4],
+    [3, 1, 2, 4]
+  ]);
+  expect(path).toBe('M0.0 1.5L96.0 18.5');
+});

@@ -1,0 +1,195 @@
+/** A Jupyter server and a job store of this run's own, and a page that must not complain. */
+
+import { ChildProcess, spawn, spawnSync } from 'child_process';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'fs';
+import { tmpdir } from 'os';
+import { join } from 'path';
+
+import { galata, test as base } from '@jupyterlab/galata';
+import { expect, Page } from '@playwright/test';
+
+const ROOT = join(__dirname, '..', '..');
+const VENV = join(ROOT, '.venv', 'bin', 'python');
+export const PYTHON =
+  process.env.HYPERPOD_PYTHON ?? (existsSync(VENV) ? VENV : 'python3');
+export const SHOTS = join(ROOT, 'test-output', 'ui', 'screenshots');
+
+/** One Jupyter server that can be stopped and started again on the same port and store. */
+export class JupyterServer {
+  readonly home = mkdtempSync(join(tmpdir(), 'hyperpod-ui-'));
+  readonly store = join(this.home, 'store');
+  readonly files = join(this.home, 'files');
+  readonly environment: NodeJS.ProcessEnv = {
+    ...process.env,
+    HOME: this.home,
+    JUPYTER_HYPERPOD_STORE: this.store,
+    JUPYTERLAB_GALATA_ROOT_DIR: this.files,
+    IPYTHONDIR: join(this.home, 'ipython'),
+    JUPYTER_RUNTIME_DIR: join(this.home, 'runtime'),
+    JUPYTERLAB_SETTINGS_DIR: join(this.home, 'settings')
+  };
+
+  async start(): Promise<void> {
+    mkdirSync(this.files, { recursive: true });
+    const config = join(ROOT, 'ui-tests', 'jupyter_server_config.py');
+    const server = spawn(
+      PYTHON,
+      [
+        '-m',
+        'jupyterlab',
+        `--config=${config}`,
+        '--no-browser',
+        '--allow-root'
+      ],
+      {
+        cwd: ROOT,
+        env: this.environment,
+        detached: true,
+        stdio: ['ignore', 'ignore', 'pipe']
+      }
+    );
+    this._process = server;
+    this._log = '';
+    server.stderr!.on('data', chunk => {
+      this._log = (this._log + chunk).slice(-20_000);
+    });
+    await this._answers(server);
+  }
+
+  async stop(): Promise<void> {
+    const server = this._process;
+    this._process = null;
+    if (server && server.exitCode === null) {
+      const gone = new Promise(resolve => server.once('exit', resolve));
+      process.kill(-server.pid!, 'SIGTERM');
+      await gone;
+    }
+  }
+
+  /** Run a Python program against this run's store and return what it printed. */
+  python(...args: string[]): string {
+    const done = spawnSync(PYTHON, args, {
+      cwd: ROOT,
+      env: this.environment,
+      encoding: 'utf8'
+    });
+    if (done.status !== 0) {
+      throw new Error(`python ${args.join(' ')} failed:\n${done.stderr}`);
+    }
+    return done.stdout;
+  }
+
+  /** Stop everything that was started, and forget it. */
+  async remove(): Promise<void> {
+    await this.stop();
+    if (existsSync(join(this.store, 'cluster'))) {
+      spawnSync(PYTHON, ['-m', 'jupyter_hyperpod', 'cluster', 'stop'], {
+        cwd: ROOT,
+        env: this.environment
+      });
+    }
+    rmSync(this.home, { recursive: true, force: true, maxRetries: 5 });
+  }
+
+  private async _answers(server: ChildProcess): Promise<void> {
+    const port = process.env.HYPERPOD_UI_PORT;
+    for (let tries = 0; tries < 600; tries++) {
+      if (server.exitCode !== null) {
+        throw new Error(`the Jupyter server ended:\n${this._log}`);
+      }
+      try {
+        const url = `http://127.0.0.1:${port}/jupyter_hyperpod/api/v1/settings`;
+        if ((await fetch(url)).ok) {
+          return;
+        }
+      } catch {
+        // Not listening yet.
+      }
+      await new Promise(resolve => setTimeout(resolve, 100));
+    }
+    throw new Error(`the Jupyter server did not answer:\n${this._log}`);
+  }
+
+  private _process: ChildProcess | null = null;
+  private _log = '';
+}
+
+/** What the page said that it should not have. */
+export interface INoise {
+  complaints: string[];
+  /** Losing the server is no fault of the page while it is stopped on purpose. */
+  ignore: boolean;
+}
+
+export const test = base.extend<{ noise: INoise }, { server: JupyterServer }>({
+  server: [
+    async ({}, use) => {
+      const server = new JupyterServer();
+      await server.start();
+      await use(server);
+      await server.remove();
+    },
+    { scope: 'worker' }
+  ],
+  // The server has to be there before the page that Galata opens.
+  tmpPath: async ({ server, tmpPath }, use) => {
+    await use(server ? tmpPath : '');
+  },
+  mockSettings: {
+    ...galata.DEFAULT_SETTINGS,
+    'jupyter_hyperpod:plugin': { allowFaults: true }
+  },
+  noise: [
+    async ({ page }, use) => {
+      const noise: INoise = { complaints: [], ignore: false };
+      page.on('pageerror', error => {
+        noise.complaints.push(String(error));
+      });
+      page.on('console', message => {
+        const ours = /hyperpod/i.test(message.text() + message.location().url);
+        const loud = ['error', 'warning'].includes(message.type());
+        if (ours && loud && !noise.ignore) {
+          noise.complaints.push(message.text());
+        }
+      });
+      await use(noise);
+      expect(noise.complaints).toEqual([]);
+    },
+    { auto: true }
+  ]
+});
+
+/** Open the left panel. */
+export async function openPanel(page: Page): Promise<void> {
+  const panel = page.locator('#jp-hyperpod-sidebar');
+  if (!(await panel.isVisible())) {
+    await page.locator('[data-id="jp-hyperpod-sidebar"]').click();
+  }
+  await expect(panel).toBeVisible();
+}
+
+/** Keep a picture of the page in the light and in the dark theme, and go back to the light one. */
+export async function picture(
+  page: Page & { theme: { setTheme: (name: string) => Promise<void> } },
+  name: string
+): Promise<void> {
+  mkdirSync(SHOTS, { recursive: true });
+  for (const theme of ['Dark', 'Light']) {
+    await page.theme.setTheme(`JupyterLab ${theme}`);
+    await page.waitForTimeout(400); // the plot is drawn again in the theme's colours
+    await page.screenshot({
+      path: join(SHOTS, `${name}-${theme.toLowerCase()}.png`)
+    });
+  }
+}
+
+/** Write a file where the server's notebooks are. */
+export function writeFile(
+  server: JupyterServer,
+  name: string,
+  content: string
+): void {
+  writeFileSync(join(server.files, name), content);
+}
+
+export { expect };
