@@ -46,5 +46,6 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
     return [{"src": "../labextension/dist", "dest": "jupyter_hyperpod"}]
 
 
-def _jupyter_server_extension_points() -> list[dict[str, str]]:
-    return [{"module": "jupyter_hyperpod.server.extension", "app": "HyperpodExtension"}]
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    extension = import_module(".server.extension", __name__)
+    return [{"module": extension.__name__, "app": extension.HyperpodExtension}]
