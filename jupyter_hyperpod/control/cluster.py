@@ -7,6 +7,7 @@ import os
 import site
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -46,6 +47,8 @@ def ensure_started(store: Store, *, nodes: int | None = None, spares: int | None
     if _running(store, nodes, spares):
         return
     process = _spawn(store, nodes, spares)
+    # reaped whenever it ends, so that it is never a zombie of the kernel or server that happened to start it
+    threading.Thread(target=process.wait, name="hyperpod-reaper", daemon=True).start()
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if _running(store, nodes, spares):

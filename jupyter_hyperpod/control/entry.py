@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ..core.errors import ProtocolError, StoreError
-from ..core.events import TERMINAL_STATES, Command, decode_event
+from ..core.events import TERMINAL_STATES, Command
 from ..core.spec import LaunchPlan
-from ..storage.journal import follow_commands
+from ..storage.journal import follow_commands, read_kinds
 from ..storage.store import JobStore, Store
 from .launch import launch_plan
 from .pen import Pen
@@ -20,7 +19,6 @@ WRITER = "supervisor"
 ENDED_MARK = "ended"
 STOP_GRACE_S = 15.0
 _LOG_LINES = 8
-_WANTED = (b'"job.state"', b'"command.done"')
 
 
 class Entry:
@@ -151,18 +149,6 @@ def unfinished(store: Store, known: set[str]) -> Iterator[JobStore]:
 
 
 def _recorded(job: JobStore) -> Iterator[tuple[str, dict[str, Any]]]:
-    """States and finished commands in the journal, in each writer's order; other lines are not even parsed."""
-    try:
-        paths = sorted(job.events.glob("*.jsonl"))
-    except OSError as error:
-        raise StoreError(f"cannot read {job.events}: {error}") from error
-    found = []
-    for path in paths:
-        with suppress(OSError), open(path, "rb") as file:
-            for line in file:
-                if line.endswith(b"\n") and any(word in line for word in _WANTED):
-                    with suppress(ProtocolError):
-                        found.append(decode_event(line))
-    for event in sorted(found, key=lambda event: event.time_s):
-        if event.kind in ("job.state", "command.done"):
-            yield event.kind, dict(event.data)
+    """States and finished commands in the journal, in each writer's order."""
+    for event in read_kinds(job.events, ("job.state", "command.done")):
+        yield event.kind, dict(event.data)

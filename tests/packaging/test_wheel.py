@@ -1,4 +1,4 @@
-"""The wheel, built from the tree and installed where there is neither Node nor torch: both extensions are on by themselves."""
+"""The wheel, installed where there is neither Node nor torch: both extensions are on by themselves."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from jupyter_hyperpod.storage.journal import (
     follow_commands,
     follow_events,
     read_events,
+    read_kinds,
 )
 
 WRITER = Path(__file__).with_name("writer_process.py")
@@ -321,3 +322,16 @@ def unreadable() -> Callable[[Path], None]:
         path.mkdir()
 
     return make
+
+
+def test_reading_some_kinds_parses_only_those(tmp_path: Path) -> None:
+    with event_writer(tmp_path, "a") as one, event_writer(tmp_path, "b") as two:
+        one.append("job.state", {"state": "running", "reason": ""})
+        two.append("warning.raised", {"text": 'not a "job.state"'})
+        with open(tmp_path / f"{two.name}.jsonl", "ab") as file:
+            file.write(b'{"kind":"job.state"\n')
+        two.append("job.state", {"state": "succeeded", "reason": ""})
+        with open(tmp_path / f"{two.name}.jsonl", "ab") as file:
+            file.write(b'{"kind":"job.state"')
+    assert [event.data["state"] for event in read_kinds(tmp_path, ("job.state",))] == ["running", "succeeded"]
+    assert read_kinds(tmp_path / "missing", ("job.state",)) == []
