@@ -42,7 +42,7 @@ from .reconcile import Begin, Fail, Rescale, Wait, reconcile
 
 TICK_S = 0.25
 SCAN_EVERY_S = 2.0
-LINGER_S = 5.0
+LINGER_S = 1.0
 AGENT_REST_S = 0.5
 AGENT_QUICK_LIMIT = 12
 SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
@@ -197,12 +197,13 @@ class Supervisor:
     # -- reconciling -------------------------------------------------------------------------------------------
 
     def _reconcile(self, now_s: float) -> None:
-        machines = [Machine(n.name, n.spare, n.state == "idle" and not n.jobs) for n in self.host.nodes.values()]
+        nodes = self.host.nodes.values()
+        machines = [Machine(n.name, n.spare, n.state == "idle" and not n.jobs, n.state == "idle") for n in nodes]
         facts = []
         for entry in self.entries.values():
             if not entry.ended:
-                nodes = tuple(node.name for node in self.host.nodes.values() if entry.job.id in node.jobs)
-                facts.append(entry.facts(entry.job.id in self.host.head.jobs, nodes, now_s))
+                held = tuple(node.name for node in nodes if entry.job.id in node.jobs)
+                facts.append(entry.facts(entry.job.id in self.host.head.jobs, held, now_s))
         for action in reconcile(facts, machines) if facts else ():
             entry = self.entries[action.job_id]
             if isinstance(action, Wait):

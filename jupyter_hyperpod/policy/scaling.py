@@ -20,11 +20,12 @@ from .decision import Decision
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node: ``free`` is False while a job holds it and while it is being replaced."""
+    """A node: ``free`` is False while a job holds it or it is starting, ``up`` only while it is starting."""
 
     name: str
     spare: bool
     free: bool
+    up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,8 @@ def allot(claims: Sequence[Claim], machines: Sequence[Machine]) -> tuple[Decisio
         held = holding[claim.job_id]
         missing = max(0, shares[claim.job_id] - held)
         if not claim.running and (not shares[claim.job_id] or len(free) < claim.minimum):
-            reason = waits.get(claim.job_id) or f"waits for nodes that others are giving up: needs {claim.minimum}"
-            decisions.append(Decision(Grant(claim.job_id, (), claim.target), f"{reason}, {_count(len(free))} free"))
+            reason = waits.get(claim.job_id) or _waits_for_nodes(claim, machines)
+            decisions.append(Decision(Grant(claim.job_id, (), claim.target), reason))
             if shares[claim.job_id]:
                 free = []  # kept for this job until its minimum is complete
             continue
@@ -137,6 +138,12 @@ def _impossible(claim: Claim, capacity: int, spares: int) -> Decision[Grant]:
     return Decision(Grant(claim.job_id, (), claim.target, possible=False), reason)
 
 
+def _waits_for_nodes(claim: Claim, machines: Sequence[Machine]) -> str:
+    if any(not machine.up for machine in machines):
+        return "waits for nodes that are starting"
+    return f"waits until {_count(claim.minimum)} are free at once"
+
+
 def _granted(claim: Claim, share: int, held: int, start: Sequence[str], extra: Sequence[str]) -> Decision[Grant]:
     lent = share < claim.target and (held > share or claim.commanded < claim.target)
     target = share if claim.running and lent else claim.target
@@ -151,7 +158,7 @@ def _granted(claim: Claim, share: int, held: int, start: Sequence[str], extra: S
         fewer = f" ({held + len(start)} of {claim.target} asked for)" if held + len(start) < claim.target else ""
         parts = [f"{'takes' if claim.running else 'starts on'} {', '.join(start)}{fewer}"] if start else []
         parts += [f"with {', '.join(extra)} as spare"] if extra else []
-        reason = ", ".join(parts)
+        reason = ", ".join(parts) if start else f"takes {', '.join(extra)} as spare"
     return Decision(Grant(claim.job_id, names, target), reason)
 
 

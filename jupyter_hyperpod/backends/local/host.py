@@ -44,6 +44,7 @@ class LocalNode:
     process: Identity | None = None
     jobs: dict[str, Handle] = field(default_factory=dict)
     born_s: dict[str, float] = field(default_factory=dict)
+    sessions: dict[str, Identity] = field(default_factory=dict)
     channel: Channel | None = None
     pidfd: int = -1
     unanswered: int = 0
@@ -120,6 +121,7 @@ class LocalHost:
         node.state, node.reason, node.incarnation = "idle", "", hello["incarnation"]
         node.jobs = {job: Handle(job, node.name, process[0]) for job, process in hello["jobs"].items()}
         node.born_s = dict.fromkeys(node.jobs, time.monotonic())
+        node.sessions = {job: Identity(*process) for job, process in hello["jobs"].items()}
         self._report(NodeReport(node.name, True, f"incarnation {node.incarnation} is up"))
 
     # -- the zygote --------------------------------------------------------------------------------------------
@@ -241,6 +243,7 @@ class LocalHost:
         elif event == "started":
             job = message["job"]
             node.jobs[job] = Handle(job, node.name, message["pid"])
+            node.sessions[job] = Identity(message["pid"], message["start"])
         elif event == "refused":
             note(f"{node.name}: {message['reason']}")
             self._forget(node, message["job"], 1)
@@ -248,6 +251,7 @@ class LocalHost:
             self._forget(node, message["job"], message["status"])
 
     def _forget(self, node: LocalNode, job_id: str, status: int | None) -> None:
+        node.sessions.pop(job_id, None)
         if node.jobs.pop(job_id, None) is not None:
             lived_s = time.monotonic() - node.born_s.pop(job_id, time.monotonic())
             self._report(ExitReport(job_id, node.name, status, lived_s))
@@ -256,9 +260,8 @@ class LocalHost:
         if node.channel is None:
             return
         self._detach(node)
-        if node.process is not None:
-            signal_group(node.process, signal.SIGKILL)
-        node.state, node.reason, node.process = "lost", reason, None
+        self._kill(node)
+        node.state, node.reason = "lost", reason
         note(f"{node.name} is lost: {reason}")
         self._report(NodeReport(node.name, False, reason))
         for job_id in list(node.jobs):
@@ -355,8 +358,16 @@ class LocalHost:
 
     def _end(self, node: LocalNode) -> None:
         self._detach(node)
-        if node.process is not None:
-            signal_group(node.process, signal.SIGKILL)
-        node.process = None
+        self._kill(node)
         node.jobs.clear()
         node.born_s.clear()
+
+    def _kill(self, node: LocalNode) -> None:
+        """Kill the node's process group, and the groups that heads lead for themselves."""
+        if node.process is not None:
+            signal_group(node.process, signal.SIGKILL)
+        if node.name == HEAD:
+            for leader in node.sessions.values():
+                signal_group(leader, signal.SIGKILL)
+        node.process = None
+        node.sessions.clear()

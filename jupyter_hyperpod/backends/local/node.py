@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,6 @@ class Node(Server):
             self._signal(message["job"], message["signal"])
         elif operation == "end":
             self.running = False
-            signal_group(self.me, signal.SIGKILL)
 
     def ended(self, child: Identity, about: Any, status: int) -> None:
         """Report a job's process that ended."""
@@ -147,9 +145,9 @@ def live(who: NodeName, warm_key: str, listener: socket.socket, path: Path, log:
     reset_signals()
     node = Node(who, warm_key, socket.socket(fileno=keep), path)
     node.run()
-    if node.running is False:
-        with suppress(OSError):
-            signal_group(node.me, signal.SIGKILL)
+    for child, _, _ in node.children.values():
+        signal_group(child, signal.SIGKILL)
+    signal_group(node.me, signal.SIGKILL)
     return 0
 
 
