@@ -1,0 +1,60 @@
+"""The README's cell runs as it is printed, on a cluster and without one, with the same last line."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.storage.store import Store
+
+TREE = Path(__file__).resolve().parents[1]
+README = (TREE / "README.md").read_text()
+CELLS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_there_is_one_cell_and_every_make_target_exists() -> None:
+    assert len(CELLS) == 1
+    makefile = (TREE / "Makefile").read_text()
+    targets = set(re.findall(r"\bmake ([a-z-]+)", "\n".join(re.findall(r"```bash\n(.*?)```", README, re.DOTALL))))
+    assert targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"README names `make {target}`"
+
+
+def test_every_path_in_the_readme_exists() -> None:
+    table = re.findall(r"^\| (`.*?) \|", README, re.MULTILINE)
+    paths = [path for row in table for path in re.findall(r"`([^`]+)`", row)]
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", README)
+    assert len(paths) > 5
+    for path in [*paths, *links]:
+        assert (TREE / path).exists() or (TREE / "jupyter_hyperpod" / path).exists(), f"README names {path}"
+
+
+@pytest.mark.timeout(300)
+def test_the_cell_prints_the_same_with_and_without_a_cluster(shared_cluster: Store, tmp_path: Path) -> None:
+    magic, _, source = CELLS[0].partition("\n")
+    command, *words = shlex.split(magic)
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert command == "%%hyperpod"
+    job = jobs.submit(
+        shared_cluster,
+        source,
+        name=options["--name"],
+        nodes=int(options["--nodes"]),
+        elastic=options["--elastic"],
+        working_directory=str(tmp_path),
+    )
+    view = jobs.wait(shared_cluster, job, timeout_s=200)
+    assert view["state"] == "succeeded", view["error"] or view["reason"]
+    on_cluster = "".join(line["text"] for line in view["output"] if line["stream"] == "stdout")
+
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"loss \d\.\d{3}, state [0-9a-f]{12}\n", done.stdout)
+    assert on_cluster == done.stdout
