@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ MAGIC = b"HPM1"
 NONCE_BYTES = 16
 MAC_BYTES = 32
 SOCKET_BUFFER_BYTES = 4 << 20
+CONNECT_TIMEOUT_S = 2.0
+CALL_AGAIN_S = 0.01
+CALLERS_KEPT = 256
 _HELLO = struct.Struct(f">4sQI{NONCE_BYTES}s")
 
 Transfer = tuple[int, memoryview]
@@ -136,20 +140,27 @@ class _Greeting:
     inbox: bytes = b""
     transcript: bytes = b""
 
+    @property
     def needed(self) -> int:
+        """Bytes of the next message of the other side."""
         if self.initiator:
             return NONCE_BYTES + MAC_BYTES
         return MAC_BYTES if self.transcript else _HELLO.size
 
+    @property
+    def unanswered(self) -> bool:
+        """Somebody called, and it is not known yet (or only known) for which generation."""
+        return not self.initiator and not self.transcript
+
 
 class Door:
-    """A member's listening socket and the connections that came too early for the present generation."""
+    """A member's listening socket, and the callers that came too early for the generation under way."""
 
     def __init__(self, listener: socket.socket, secret: bytes) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._secret = secret
-        self._early: list[tuple[int, socket.socket, bytes]] = []
+        self._callers: list[_Greeting] = []
 
     def form(
         self, generation: int, rank: int, addresses: Sequence[Address], control: int, check: Check,
@@ -157,114 +168,164 @@ class Door:
     ) -> Mesh:  # fmt: skip
         """Connect to every member; the lower rank of a pair calls, the higher answers.
 
-        `check` may raise to give up; `unreachable(rank)` is told of a peer that refuses, and the wait goes on.
+        `check` is called when the descriptor `control` is readable and may raise to give up; `unreachable(rank)` is
+        told of a peer that refuses, which is called again and again meanwhile.
         """
-        links: dict[int, socket.socket] = {}
-        greetings: dict[int, _Greeting] = {}
-        poller = select.poll()
-        poller.register(self._listener, select.POLLIN)
+        forming = _Forming(self._listener, self._secret, generation, rank, addresses, unreachable)
+        callers, self._callers = self._callers, []
+        try:
+            return forming.run(callers, control, check)
+        finally:
+            self._callers = forming.leave()
+
+
+class _Forming:
+    """One attempt to connect the members of one generation."""
+
+    def __init__(
+        self, listener: socket.socket, secret: bytes, generation: int, rank: int, addresses: Sequence[Address],
+        unreachable: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        self._listener = listener
+        self._secret = secret
+        self._generation = generation
+        self._rank = rank
+        self._addresses = addresses
+        self._unreachable = unreachable
+        self._poller = select.poll()
+        self._links: dict[int, socket.socket] = {}
+        self._greetings: dict[int, _Greeting] = {}
+        self._later: list[_Greeting] = []
+        self._to_call = set(range(rank + 1, len(addresses)))
+        self._call_from_s = 0.0
+        self._formed = False
+
+    def run(self, callers: Iterable[_Greeting], control: int, check: Check) -> Mesh:
+        """Greet until every member is connected."""
+        self._poller.register(self._listener, select.POLLIN)
         if control >= 0:
-            poller.register(control, select.POLLIN)
+            self._poller.register(control, select.POLLIN)
+        for greeting in callers:
+            self._greet(greeting)
+        while len(self._links) < len(self._addresses) - 1:
+            if self._to_call and time.monotonic() >= self._call_from_s:
+                self._call_from_s = time.monotonic() + CALL_AGAIN_S
+                for peer in sorted(self._to_call):
+                    self._call(peer)
+            for descriptor, _ in self._poller.poll(1000 * CALL_AGAIN_S if self._to_call else None):
+                if descriptor == control:
+                    check()
+                elif descriptor == self._listener.fileno():
+                    self._accept()
+                elif descriptor in self._greetings:
+                    self._advance(self._greetings[descriptor])
+        self._formed = True
+        return Mesh(self._generation, self._rank, self._links)
 
-        def greet(greeting: _Greeting) -> None:
-            greetings[greeting.sock.fileno()] = greeting
-            poller.register(greeting.sock, select.POLLIN)
-
-        try:
-            for peer in range(rank + 1, len(addresses)):
-                try:
-                    greet(self._call(generation, rank, peer, addresses[peer]))
-                except OSError:
-                    unreachable(peer)
-            for greeting in self._take_early(generation, rank):
-                greet(greeting)
-            while len(links) < len(addresses) - 1:
-                for descriptor, _ in poller.poll():
-                    if descriptor == control:
-                        check()
-                    elif descriptor == self._listener.fileno():
-                        greet(_Greeting(self._listener.accept()[0], initiator=False))
-                    elif self._advance(greeting := greetings[descriptor], generation, rank):
-                        poller.unregister(descriptor)
-                        del greetings[descriptor]
-                        if greeting.peer >= 0:
-                            links[greeting.peer] = greeting.sock
-        except BaseException:
-            for sock in [*links.values(), *(g.sock for g in greetings.values())]:
-                sock.close()
-            raise
-        for greeting in greetings.values():
+    def leave(self) -> list[_Greeting]:
+        """Close what is of no use any more; return callers that may belong to a later generation."""
+        callers = self._later + [g for g in self._greetings.values() if g.unanswered]
+        for greeting in self._greetings.values():
+            if not greeting.unanswered:
+                greeting.sock.close()
+        for link in () if self._formed else self._links.values():
+            link.close()
+        for greeting in callers[:-CALLERS_KEPT]:
             greeting.sock.close()
-        return Mesh(generation, rank, links)
+        return callers[-CALLERS_KEPT:]
 
-    def _call(self, generation: int, rank: int, peer: int, address: Address) -> _Greeting:
-        sock = socket.create_connection(address, timeout=2.0)
+    def _greet(self, greeting: _Greeting) -> None:
+        greeting.sock.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        greeting = _Greeting(sock, initiator=True, peer=peer)
-        greeting.transcript = _HELLO.pack(MAGIC, generation, rank, greeting.nonce)
-        sock.sendall(greeting.transcript)
-        return greeting
+            greeting.sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+        self._greetings[greeting.sock.fileno()] = greeting
+        self._poller.register(greeting.sock, select.POLLIN)
+        if len(greeting.inbox) >= greeting.needed:
+            self._understand(greeting)
 
-    def _take_early(self, generation: int, rank: int) -> Iterable[_Greeting]:
-        early, self._early = self._early, []
-        for theirs, sock, hello in early:
-            if theirs > generation:
-                self._early.append((theirs, sock, hello))
-            elif theirs < generation:
-                sock.close()
-            else:
-                greeting = _Greeting(sock, initiator=False)
-                self._answer(greeting, hello)
-                yield greeting
-
-    def _advance(self, greeting: _Greeting, generation: int, rank: int) -> bool:
-        """Read what arrived; True when this greeting is over (``peer`` >= 0 only if it succeeded)."""
+    def _accept(self) -> None:
         try:
-            chunk = greeting.sock.recv(greeting.needed() - len(greeting.inbox))
+            self._greet(_Greeting(self._listener.accept()[0], initiator=False))
+        except OSError:
+            return  # the caller has hung up already
+
+    def _call(self, peer: int) -> None:
+        try:
+            sock = socket.create_connection(self._addresses[peer], timeout=CONNECT_TIMEOUT_S)
+        except OSError:
+            self._unreachable(peer)
+            return
+        self._to_call.discard(peer)
+        greeting = _Greeting(sock, initiator=True, peer=peer)
+        greeting.transcript = _HELLO.pack(MAGIC, self._generation, self._rank, greeting.nonce)
+        self._greet(greeting)
+        self._send(greeting, greeting.transcript)
+
+    def _send(self, greeting: _Greeting, message: bytes) -> bool:
+        """A greeting is small and its socket fresh: it takes all of it, or the peer is gone."""
+        try:
+            if greeting.sock.send(message) == len(message):
+                return True
+        except OSError:
+            pass
+        self._refuse(greeting)
+        return False
+
+    def _advance(self, greeting: _Greeting) -> None:
+        try:
+            chunk = greeting.sock.recv(greeting.needed - len(greeting.inbox))
         except BlockingIOError:
-            return False
+            return
         except OSError:
             chunk = b""
         if not chunk:
-            return self._refuse(greeting)
+            self._refuse(greeting)
+            return
         greeting.inbox += chunk
-        if len(greeting.inbox) < greeting.needed():
-            return False
+        if len(greeting.inbox) >= greeting.needed:
+            self._understand(greeting)
+
+    def _understand(self, greeting: _Greeting) -> None:
+        """A whole message of the other side is here."""
+        if greeting.unanswered:
+            self._hear_hello(greeting)
+            return
         content, greeting.inbox = greeting.inbox, b""
-        if greeting.initiator:
-            greeting.transcript += content[:NONCE_BYTES]
-            if not hmac.compare_digest(content[NONCE_BYTES:], self._mac(b"answer", greeting)):
-                return self._refuse(greeting)
-            greeting.sock.sendall(self._mac(b"call", greeting))
-            return True
-        if greeting.transcript:
-            if hmac.compare_digest(content, self._mac(b"call", greeting)):
-                return True
-            return self._refuse(greeting)
-        return self._hear_hello(greeting, content, generation, rank)
+        if not greeting.initiator:
+            self._connected(greeting, hmac.compare_digest(content, self._mac(b"call", greeting)))
+            return
+        greeting.transcript += content[:NONCE_BYTES]
+        proven = hmac.compare_digest(content[NONCE_BYTES:], self._mac(b"answer", greeting))
+        if not proven or self._send(greeting, self._mac(b"call", greeting)):
+            self._connected(greeting, proven)
 
-    def _hear_hello(self, greeting: _Greeting, hello: bytes, generation: int, rank: int) -> bool:
-        magic, theirs, peer, _ = _HELLO.unpack(hello)
-        if magic != MAGIC or theirs < generation or (theirs == generation and peer >= rank):
-            return self._refuse(greeting)
-        if theirs > generation:
-            self._early.append((theirs, greeting.sock, hello))
-            return True
-        self._answer(greeting, hello)
-        return False
+    def _hear_hello(self, greeting: _Greeting) -> None:
+        magic, theirs, peer, _ = _HELLO.unpack(greeting.inbox)
+        if magic == MAGIC and theirs > self._generation:
+            self._later.append(self._drop(greeting))
+        elif magic != MAGIC or theirs < self._generation or peer >= self._rank:
+            self._refuse(greeting)
+        else:
+            greeting.peer = peer
+            greeting.transcript, greeting.inbox = greeting.inbox + greeting.nonce, b""
+            self._send(greeting, greeting.nonce + self._mac(b"answer", greeting))
 
-    def _answer(self, greeting: _Greeting, hello: bytes) -> None:
-        greeting.peer = _HELLO.unpack(hello)[2]
-        greeting.transcript = hello + greeting.nonce
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            greeting.sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        greeting.sock.sendall(greeting.nonce + self._mac(b"answer", greeting))
+    def _connected(self, greeting: _Greeting, proven: bool) -> None:
+        if not proven or greeting.peer in self._links:
+            self._refuse(greeting)
+        else:
+            self._links[greeting.peer] = self._drop(greeting).sock
 
-    def _refuse(self, greeting: _Greeting) -> bool:
-        greeting.peer = -1
-        greeting.sock.close()
-        return True
+    def _refuse(self, greeting: _Greeting) -> None:
+        """Hang up; a peer that we called is called again, since it may be between two generations."""
+        self._drop(greeting).sock.close()
+        if greeting.initiator and greeting.peer not in self._links:
+            self._to_call.add(greeting.peer)
+
+    def _drop(self, greeting: _Greeting) -> _Greeting:
+        self._poller.unregister(greeting.sock)
+        del self._greetings[greeting.sock.fileno()]
+        return greeting
 
     def _mac(self, side: bytes, greeting: _Greeting) -> bytes:
         return hmac.digest(self._secret, side + greeting.transcript, "sha256")
