@@ -82,8 +82,9 @@ class Session:
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(lambda _, at=index: self._count(at))
         worker = current()
-        if worker is not None:
-            torch.set_num_threads(worker.context.spec.threads)
+        # the number of threads is part of the arithmetic: alone, a session uses as many as a rank does by default
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
         self._group: Group | Solo = Group(worker) if worker is not None else Solo()
         self._go: Go | None = None
         self._plan_changed = False
@@ -142,6 +143,7 @@ class Session:
         if kind is None and self._go is not None:
             self._finish()
         self._group.close()
+        torch.set_num_threads(self._threads_before)
 
     # ---- one step -----------------------------------------------------------------------------------------
 

@@ -277,8 +277,9 @@ def test_an_oversized_line_is_left_out_and_what_follows_is_read(
 
 
 @pytest.fixture
-def small_file_limit() -> Iterator[None]:
+def small_file_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The kernel refuses to let any file of this process grow beyond 64 kB, as a full disk would."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # an import now would leave half a .pyc behind
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64_000, hard))

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,8 +109,9 @@ def test_a_damaged_specification_is_an_error_of_ours(store: Store) -> None:
 
 
 @pytest.fixture
-def full_disk() -> Iterator[None]:
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No file of this process may grow at all: every write fails, as on a full disk."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # an import now would leave half a .pyc behind
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
