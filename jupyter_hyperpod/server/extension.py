@@ -86,6 +86,7 @@ class HyperpodExtension(ExtensionApp):
         self.streams = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="hyperpod-stream")
         self.sockets: set[StreamHandler] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = False
         self.tailer = Tailer(
             self.job_store,
             poll_interval_s=self.poll_interval_s,
@@ -109,7 +110,10 @@ class HyperpodExtension(ExtensionApp):
         self.begin()
 
     async def stop_extension(self) -> None:
-        """Close every socket, end the thread and the pools."""
+        """Close every socket, end the thread and the pools; a second call does nothing."""
+        if self._ended:
+            return
+        self._ended = True
         for socket in list(self.sockets):
             socket.close(1001, "the server stops")
         await asyncio.get_running_loop().run_in_executor(self.requests, self.tailer.stop)

@@ -1,0 +1,302 @@
+"""REST: who may ask, what is answered, and that the OpenAPI file says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from tornado.httpclient import HTTPClientError
+
+from jupyter_hyperpod import __version__
+from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.core.views import BULK, new_job_view
+from jupyter_hyperpod.server.handlers import ROOT, ROUTES
+from jupyter_hyperpod.storage.journal import event_writer, follow_commands
+from jupyter_hyperpod.storage.store import Store
+from tests.server.conftest import Api, MakeJob
+
+UNKNOWN = "nothing-abcdefgh"
+
+
+def operations(openapi: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (verb.upper(), path)
+        for path, item in openapi["paths"].items()
+        for verb in item
+        if verb in ("get", "post", "put", "patch", "delete")
+    ]
+
+
+def check(openapi: dict[str, Any], schema: str, value: Any) -> None:
+    Draft202012Validator({"$ref": f"#/components/schemas/{schema}", "components": openapi["components"]}).validate(
+        value
+    )
+
+
+def test_the_openapi_file_names_the_routes_and_their_verbs(openapi: dict[str, Any]) -> None:
+    served = {
+        (verb.upper(), pattern.removeprefix(ROOT).replace("([^/]+)", "{id}"))
+        for pattern, handler in ROUTES
+        for verb in ("get", "post", "put", "patch", "delete", "head", "options")
+        if any(verb in base.__dict__ for base in handler.__mro__ if base.__module__.startswith("jupyter_hyperpod"))
+    }
+    assert served == set(operations(openapi))
+
+
+def test_the_openapi_file_names_every_field_of_a_job(openapi: dict[str, Any]) -> None:
+    view = new_job_view(UNKNOWN)
+    schemas = openapi["components"]["schemas"]
+    assert list(schemas["JobSummary"]["properties"]) == schemas["JobSummary"]["required"]
+    assert set(schemas["JobSummary"]["required"]) == set(view) - BULK
+    assert set(schemas["JobView"]["properties"]) == set(view)
+
+
+async def test_strangers_are_refused_everywhere(
+    openapi: dict[str, Any], api: Api, jp_fetch: Any, jp_ws_fetch: Any, make_job: MakeJob
+) -> None:
+    job = make_job()
+    for method, path in operations(openapi):
+        parts = f"{ROOT}{path.format(id=job.id)}".strip("/").split("/")
+        with pytest.raises(HTTPClientError) as refused:
+            if path == "/stream":
+                await jp_ws_fetch(*parts, headers={"Authorization": "token wrong"})
+            else:
+                body = "{}" if method == "POST" else None
+                await jp_fetch(*parts, method=method, body=body, headers={"Authorization": ""})
+        assert refused.value.code == 403, (method, path)
+        if path != "/stream":
+            assert refused.value.response is not None
+            check(openapi, "Error", json.loads(refused.value.response.body))
+    assert follow_commands(job.commands).poll() == []
+
+
+async def test_the_authorizer_is_asked_about_our_resource(
+    openapi: dict[str, Any], api: Api, jp_serverapp: Any, jp_ws_fetch: Any, make_job: MakeJob
+) -> None:
+    job = make_job()
+    asked: list[tuple[str, str]] = []
+
+    class Nobody(type(jp_serverapp.authorizer)):  # type: ignore[misc]
+        def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
+            asked.append((action, resource))
+            return False
+
+    jp_serverapp.web_app.settings["authorizer"] = Nobody(parent=jp_serverapp)
+    for method, path in operations(openapi):
+        if path != "/stream":
+            status, answer = await api(method, path.format(id=job.id))
+            assert (status, "not authorized" in answer["message"]) == (403, True), (method, path, answer)
+    with pytest.raises(HTTPClientError) as refused:
+        await jp_ws_fetch(*ROOT.strip("/").split("/"), "stream")
+    assert refused.value.code == 403
+    assert set(asked) == {(action, "jupyter_hyperpod") for action in ("read", "write", "execute")}
+    assert follow_commands(job.commands).poll() == []
+
+
+async def test_a_cookie_alone_does_not_post(api: Api, jp_fetch: Any, jp_serverapp: Any, jp_base_url: str) -> None:
+    """A page of another site can make a browser send cookies, but knows no XSRF token."""
+    answer = await jp_fetch("api", "status")
+    cookies = "; ".join(cookie.split(";")[0] for cookie in answer.headers.get_list("Set-Cookie"))
+    assert "username-" in cookies
+    headers = {"Authorization": "", "Cookie": cookies}
+    status, _ = await api("GET", "/settings", headers={**headers, "Sec-Fetch-Site": "same-origin"})
+    assert status in (200, 403)
+    status, _ = await api("POST", "/cluster/stop", headers=dict(headers))
+    assert status == 403
+
+
+@pytest.mark.parametrize("jp_base_url", ["/", "/user/someone@example.org/", "/a%40b/%C3%BC/"])
+async def test_any_base_url(api: Api, store: Store) -> None:
+    assert await api("GET", "/settings") == (
+        200,
+        {"version": __version__, "store": str(store.root), "allow_faults": False},
+    )
+
+
+async def test_a_store_that_does_not_exist_is_an_empty_one(api: Api, store: Store, openapi: dict[str, Any]) -> None:
+    for path in (store.cluster_events, store.cluster, store.cells, store.jobs, store.shared, store.root):
+        path.rmdir()
+    assert await api("GET", "/jobs") == (200, {"jobs": []})
+    status, view = await api("GET", "/cluster")
+    assert (status, view["state"]) == (200, "stopped")
+    check(openapi, "ClusterView", view)
+    status, answer = await api("GET", f"/jobs/{UNKNOWN}")
+    assert status == 404 and UNKNOWN in answer["message"]
+    status, answer = await api("POST", "/cluster/stop")
+    assert status == 503 and answer["hint"]
+    assert not store.root.exists()
+
+
+async def test_jobs_and_their_cells(api: Api, make_job: MakeJob, openapi: dict[str, Any]) -> None:
+    first = make_job("first")
+    second = make_job("second", source="x = 'ü'\n")
+    os.utime(first.path, (1, 1))
+    status, answer = await api("GET", "/jobs")
+    assert status == 200
+    assert {job["id"] for job in answer["jobs"]} == {first.id, second.id}
+    for job in answer["jobs"]:
+        check(openapi, "JobSummary", job)
+        assert not BULK & set(job)
+    status, view = await api("GET", f"/jobs/{second.id}")
+    assert (status, view["name"], view["state"]) == (200, "second", "pending")
+    check(openapi, "JobView", view)
+    assert await api("GET", f"/jobs/{second.id}/cell") == (200, {"source": "x = 'ü'\n"})
+
+
+async def test_one_corrupt_job_does_not_hide_the_others(api: Api, make_job: MakeJob, store: Store) -> None:
+    good, bad = make_job("good"), make_job("bad")
+    journal = next(bad.events.iterdir())
+    journal.write_bytes(journal.read_bytes() + b'{"half a line\n')
+    (store.jobs / "not a job").mkdir()
+    status, answer = await api("GET", "/jobs")
+    assert status == 200
+    listed = {job["name"]: job for job in answer["jobs"]}
+    assert set(listed) == {"good", "bad"}
+    assert "not a journal line" in listed["bad"]["warnings"][0]["text"]
+    assert listed["good"]["warnings"] == []
+    assert good.id == listed["good"]["id"]
+
+
+async def test_commands_are_written_for_the_job(api: Api, make_job: MakeJob) -> None:
+    job = make_job(nodes=2)
+    stop, scale = f"/jobs/{job.id}/stop", f"/jobs/{job.id}/scale"
+    assert await api("POST", scale, {"target": 1}) == (202, {"id": job.id, "command": "scale"})
+    assert await api("POST", stop, {"reason": "enough"}) == (202, {"id": job.id, "command": "stop"})
+    assert await api("POST", stop) == (202, {"id": job.id, "command": "stop"})
+    found = [(command.kind, dict(command.data)) for command in follow_commands(job.commands).poll()]
+    assert found[:2] == [("scale", {"target": 1}), ("stop", {"reason": "enough"})]
+    status, answer = await api("POST", scale, {"target": 9})
+    assert status == 400 and "outside the range 1:2" in answer["message"]
+    with event_writer(job.events, "coordinator") as journal:
+        journal.append("job.state", {"state": "failed", "reason": "it broke"})
+    status, answer = await api("POST", stop)
+    assert status == 409 and "failed: it broke" in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("scale", {}, "'target' is a required property"),
+        ("scale", {"target": "two"}, "target: 'two' is not of type 'integer'"),
+        ("scale", {"target": True}, "target: True is not of type 'integer'"),
+        ("scale", {"target": 0}, "target: 0 is less than the minimum"),
+        ("scale", {"target": 1, "force": 1}, "'force' was unexpected"),
+        ("scale", [1], "the body: [1] is not of type 'object'"),
+        ("scale", b"target=1", "the body is not JSON"),
+        ("scale", b"\xff\xfe", "the body is not JSON"),
+        ("scale", b"[" * 60_000, "the body is not JSON"),
+        ("stop", {"reason": "x" * 501}, "reason: "),
+        ("stop", {"reason": 5}, "reason: 5 is not of type 'string'"),
+    ],
+)
+async def test_bad_bodies(api: Api, make_job: MakeJob, path: str, body: Any, words: str) -> None:
+    job = make_job()
+    status, answer = await api("POST", f"/jobs/{job.id}/{path}", body)
+    assert status == 400
+    assert words in answer["message"]
+    assert follow_commands(job.commands).poll() == []
+
+
+@pytest.mark.parametrize("extension_config", [{"max_body_bytes": 2000}])
+async def test_a_large_body_is_refused_before_it_is_read(
+    api: Api, make_job: MakeJob, http_server_client: Any, jp_http_port: int, jp_auth_header: Any, jp_base_url: str
+) -> None:
+    job = make_job()
+    status, answer = await api("POST", f"/jobs/{job.id}/stop", b"x" * 2001)
+    assert (status, answer["message"]) == (413, "the body is larger than 2000 bytes")
+    reader, writer = await asyncio.open_connection("127.0.0.1", jp_http_port)
+    path = f"{jp_base_url}{ROOT.strip('/')}/jobs/{job.id}/stop"
+    token = jp_auth_header["Authorization"]
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{jp_http_port}\r\nAuthorization: {token}\r\n"
+    writer.write(f"{head}Content-Length: 100000000\r\n\r\n".encode())
+    line = await asyncio.wait_for(reader.readline(), 10)
+    assert b" 413 " in line
+    writer.close()
+    await writer.wait_closed()
+    reader, writer = await asyncio.open_connection("127.0.0.1", jp_http_port)
+    writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+    for _ in range(4):
+        writer.write(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+    line = await asyncio.wait_for(reader.readline(), 10)
+    assert line == b"" or re.search(rb" 4\d\d ", line)
+    writer.close()
+    assert follow_commands(job.commands).poll() == []
+
+
+@pytest.mark.parametrize(
+    "job_id",
+    ["..", "..%2F..%2Fetc%2Fpasswd", "%2e%2e%2f%2e%2e", "a%00b", "a%0a-abcdefgh", "x" * 3000, "tinylm-ABCDEFGH"],
+)
+async def test_ids_never_become_paths(
+    api: Api, http_server_client: Any, jp_auth_header: Any, jp_base_url: str, job_id: str
+) -> None:
+    for verb, end in (("GET", ""), ("GET", "/cell"), ("POST", "/stop")):
+        with pytest.raises(HTTPClientError) as refused:
+            await http_server_client.fetch(
+                f"{jp_base_url}{ROOT.strip('/')}/jobs/{job_id}{end}",
+                method=verb,
+                body="{}" if verb == "POST" else None,
+                headers=dict(jp_auth_header),
+            )
+        assert refused.value.code in (400, 404)
+
+
+async def test_faults_need_leave(api: Api, make_job: MakeJob) -> None:
+    job = make_job()
+    status, answer = await api("POST", f"/jobs/{job.id}/fault", {"fault": "kill", "rank": 0})
+    assert status == 403
+    assert "does not allow faults" in answer["message"] and "allow_faults=True" in answer["hint"]
+    assert follow_commands(job.commands).poll() == []
+
+
+@pytest.mark.parametrize("extension_config", [{"allow_faults": True}])
+async def test_faults_with_leave(api: Api, make_job: MakeJob) -> None:
+    job = make_job()
+    path = f"/jobs/{job.id}/fault"
+    assert (await api("GET", "/settings"))[1]["allow_faults"] is True
+    assert (await api("POST", path, {"fault": "melt", "rank": 0}))[0] == 400
+    assert (await api("POST", path, {"fault": "kill"}))[0] == 400
+    assert (await api("POST", path, {"fault": "kill", "rank": 0}))[0] == 409
+    member = {"member": "node-1.a", "node": "node-1", "rank": 0, "pid": 1, "host": "127.0.0.1"}
+    with event_writer(job.events, "coordinator") as journal:
+        journal.append("job.state", {"state": "running", "reason": ""})
+        formed = {"generation": 1, "members": [member], "spares": [], "target": 1, "reason": ""}
+        journal.append("generation.formed", formed)
+    assert (await api("POST", path, {"fault": "kill", "node": "node-7"}))[0] == 404
+    assert await api("POST", path, {"fault": "kill", "node": "node-1", "rank": None}) == (
+        202,
+        {"id": job.id, "command": "fault"},
+    )
+    assert [dict(c.data) for c in follow_commands(job.commands).poll()] == [
+        {"fault": "kill", "rank": None, "node": "node-1"}
+    ]
+
+
+async def test_a_store_that_cannot_be_read_is_507(api: Api, make_job: MakeJob, store: Store) -> None:
+    job = make_job()
+    (job.path / "spec.json").unlink()
+    status, answer = await api("GET", f"/jobs/{job.id}/cell")
+    assert status == 507 and "spec.json" in answer["message"] and answer["hint"]
+
+
+async def test_a_blocked_call_does_not_block_the_server(api: Api, make_job: MakeJob, monkeypatch: Any) -> None:
+    """Nothing of `control` runs on the event loop."""
+    import threading
+
+    release = threading.Event()
+    listed = jobs.list_jobs
+    monkeypatch.setattr(jobs, "list_jobs", lambda store: release.wait(20) and listed(store))
+    slow = asyncio.ensure_future(api("GET", "/jobs"))
+    try:
+        async with asyncio.timeout(5):
+            assert (await api("GET", "/settings"))[0] == 200
+            assert (await api("GET", f"/jobs/{make_job().id}"))[0] == 200
+        assert not slow.done()
+    finally:
+        release.set()
+    assert (await slow)[0] == 200
