@@ -138,7 +138,7 @@ export interface ISpan {
   to_s: number;
 }
 
-/** One lane a node: member, spare, or lost until it is back or the incident is over. */
+/** One lane a node: member, spare, or lost. */
 export interface ILane {
   node: string;
   spans: ISpan[];
@@ -160,7 +160,8 @@ export function lanes(job: IJobSummary, now_s: number): ILane[] {
   });
   for (const incident of job.incidents) {
     if (incident.node !== null) {
-      lose(byNode, incident.node, incident.started_s, end);
+      const over_s = incident.resumed_s ?? end;
+      lose(byNode, incident.node, incident.started_s, over_s);
     }
   }
   return [...byNode]
@@ -184,12 +185,12 @@ function extend(byNode: Map<string, ISpan[]>, span: ISpan): void {
   byNode.set(span.node, spans);
 }
 
-/** Cut what a node did at its loss, and mark it lost until it appears again. */
+/** Cut what a node did at its loss, and mark it lost until it appears again or the incident is over. */
 function lose(
   byNode: Map<string, ISpan[]>,
   node: string,
   from_s: number,
-  end_s: number
+  over_s: number
 ): void {
   const spans = byNode.get(node);
   const struck = spans?.find(
@@ -200,7 +201,7 @@ function lose(
   }
   const next = spans.find(span => span.from_s > from_s);
   struck.to_s = from_s;
-  const back_s = next ? next.from_s : end_s;
+  const back_s = Math.min(next?.from_s ?? over_s, over_s);
   spans.splice(spans.indexOf(struck) + 1, 0, {
     node,
     role: 'lost',

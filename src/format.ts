@@ -19,6 +19,13 @@ export function formatDuration(seconds: number): string {
   return rest ? `${hours} h ${rest} min` : `${hours} h`;
 }
 
+/** A duration that goes on, in whole seconds: `5 s`, `3 min 20 s`. */
+export function formatClockwork(seconds: number): string {
+  return seconds < 59.5
+    ? `${Math.round(seconds)} s`
+    : formatDuration(Math.round(seconds));
+}
+
 /** Three significant digits, decimal units. */
 export function formatBytes(count: number): string {
   let value = count;

@@ -150,7 +150,7 @@ describe('lanes', () => {
     ]);
   });
 
-  it('leaves a node that never comes back lost until the end', () => {
+  it('shows nothing of a node that never comes back, once the incident is over', () => {
     const view = job({
       state: 'succeeded',
       ended_s: 50,
@@ -173,7 +173,7 @@ describe('lanes', () => {
     });
     expect(lanes(view, 99)[1].spans).toEqual([
       { node: 'b', role: 'member', from_s: 0, to_s: 10 },
-      { node: 'b', role: 'lost', from_s: 10, to_s: 50 }
+      { node: 'b', role: 'lost', from_s: 10, to_s: 12 }
     ]);
   });
 });

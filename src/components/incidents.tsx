@@ -40,7 +40,8 @@ export function Incident(props: {
 }): JSX.Element {
   const { incident } = props;
   const { trans } = useShared();
-  const [expanded, setExpanded] = React.useState(props.expanded ?? false);
+  const [choice, setChoice] = React.useState<boolean | null>(null);
+  const expanded = choice ?? props.expanded ?? false;
   const open = incident.resumed_s === null && !props.ended;
   const now_s = useNow(open);
   const id = React.useId();
@@ -56,17 +57,21 @@ export function Incident(props: {
         className="jp-Hp-incident-head"
         aria-expanded={expanded}
         aria-controls={id}
-        onClick={() => setExpanded(!expanded)}
+        onClick={() => setChoice(!expanded)}
       >
         <span className="jp-Hp-caret" aria-hidden />
         <span className="jp-Hp-strong">{title(incident, trans)}</span>
         <span className="jp-Hp-cause">{incident.cause}</span>
         <span className="jp-Hp-took">
-          {incident.resumed_s !== null
-            ? trans.__('resumed in %1', took)
-            : open
-              ? trans.__('for %1', took)
-              : trans.__('not resumed')}
+          {incident.resumed_s !== null ? (
+            <>
+              <span>{trans.__('resumed in')}</span> {took}
+            </>
+          ) : open ? (
+            trans.__('for %1', took)
+          ) : (
+            trans.__('not resumed')
+          )}
         </span>
       </button>
       <StageBar incident={incident} until_s={until_s} trans={trans} />
@@ -75,6 +80,7 @@ export function Incident(props: {
           <>
             <div className="jp-Hp-incident-facts">
               {formatClock(incident.started_s)}
+              <span className="jp-Hp-narrow">{` · ${incident.cause}`}</span>
               {props.job && ` · ${props.job}`}
               {incident.rung !== null &&
                 ` · ${trans.__('rung %1', incident.rung)}`}
@@ -87,31 +93,31 @@ export function Incident(props: {
   );
 }
 
-/** Stages as lengths of time, so that the longest is seen at once. */
+/** Stages as lengths of time, so that the longest is seen at once: each from the one before it. */
 function StageBar(props: {
   incident: IIncident;
   until_s: number;
   trans: TranslationBundle;
 }): JSX.Element {
-  const { stages } = props.incident;
-  const segments = stages.map((stage, index) => {
-    const next = stages[index + 1];
-    const end_s = next ? next.time_s : props.until_s;
-    return { stage, seconds: Math.max(0, end_s - stage.time_s), last: !next };
+  const { incident, until_s, trans } = props;
+  const segments = incident.stages.map((stage, index) => {
+    const before = incident.stages[index - 1] ?? stage;
+    return { name: stage.stage, seconds: stage.time_s - before.time_s };
   });
-  const done = props.incident.resumed_s !== null;
+  const last = incident.stages[incident.stages.length - 1];
+  if (last && incident.resumed_s === null && until_s > last.time_s) {
+    segments.push({ name: '', seconds: until_s - last.time_s });
+  }
   return (
     <div className="jp-Hp-stagebar" aria-hidden>
-      {segments
-        .filter(segment => !(done && segment.last))
-        .map(({ stage, seconds }, index) => (
-          <span
-            key={index}
-            data-stage={stage.stage}
-            style={{ flexGrow: Math.max(seconds, 1e-4) * 1e4 }}
-            title={`${stageLabel(stage.stage, props.trans)} · ${formatDuration(seconds)}`}
-          />
-        ))}
+      {segments.map(({ name, seconds }, index) => (
+        <span
+          key={index}
+          data-stage={name}
+          style={{ flexGrow: Math.max(0, seconds) * 1e4 }}
+          title={`${stageLabel(name, trans)} · ${formatDuration(Math.max(0, seconds))}`}
+        />
+      ))}
     </div>
   );
 }

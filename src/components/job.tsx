@@ -4,6 +4,7 @@ import * as React from 'react';
 import { elapsed, progress, remaining, stepsPerSecond } from '../derive';
 import {
   formatBytes,
+  formatClockwork,
   formatCount,
   formatDuration,
   formatInteger,
@@ -83,10 +84,10 @@ export function JobProgress({ job }: { job: IJobView }): JSX.Element {
   const left = remaining(job);
   const words = [
     value === null ? null : `${Math.floor(value * 100)} %`,
-    ran === null ? null : formatDuration(ran),
+    ran === null ? null : formatClockwork(ran),
     left === null || value === 1
       ? null
-      : trans.__('%1 left', formatDuration(left))
+      : trans.__('%1 left', formatClockwork(left))
   ].filter(word => word !== null);
   return (
     <div className="jp-Hp-jobprogress">
@@ -119,7 +120,7 @@ export function JobStats({
   const rate = stepsPerSecond(job);
   const { session } = job;
   return (
-    <dl className="jp-Hp-stats">
+    <div className="jp-Hp-stats">
       <Stat name={trans.__('Loss')}>{formatLoss(job.loss)}</Stat>
       <Stat name={trans.__('Step time')}>
         {job.step_time_s === null ? '–' : formatDuration(job.step_time_s)}
@@ -172,9 +173,8 @@ export function JobStats({
           >
             {formatBytes(session.state_bytes)}
           </Stat>
-          <Stat name={trans.__('Generation')}>{job.generation}</Stat>
         </>
       )}
-    </dl>
+    </div>
   );
 }

@@ -200,8 +200,8 @@ export function Stat(props: {
 }): JSX.Element {
   return (
     <div className="jp-Hp-stat" title={props.title}>
-      <dt>{props.name}</dt>
-      <dd>{props.children}</dd>
+      <span className="jp-Hp-label">{props.name}</span>
+      <span className="jp-Hp-value">{props.children}</span>
     </div>
   );
 }

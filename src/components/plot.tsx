@@ -2,7 +2,7 @@ import * as React from 'react';
 import uPlot from 'uplot';
 
 import { stepAt } from '../derive';
-import { formatCount, formatInteger, formatLoss } from '../format';
+import { formatInteger, formatLoss } from '../format';
 import type { IJobView } from '../model/views';
 import { useShared } from './context';
 
@@ -147,7 +147,7 @@ function plotOptions(
         grid: { show: false },
         space: 64,
         incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5],
-        values: (_, splits) => splits.map(formatCount)
+        values: (_, splits) => splits.map(formatInteger)
       },
       {
         ...axis,

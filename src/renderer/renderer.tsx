@@ -91,12 +91,20 @@ function Job(props: { id: string; snapshot: string }): JSX.Element {
       )}
       {job.step > 0 && <JobStats job={job} />}
       <LossPlot job={job} height={PLOT_HEIGHT} />
-      {job.incidents
-        .slice(-INCIDENTS)
-        .reverse()
-        .map(incident => (
-          <Incident key={incident.incident} incident={incident} ended={ended} />
-        ))}
+      {job.incidents.length > 0 && (
+        <div>
+          {job.incidents
+            .slice(-INCIDENTS)
+            .reverse()
+            .map(incident => (
+              <Incident
+                key={incident.incident}
+                incident={incident}
+                ended={ended}
+              />
+            ))}
+        </div>
+      )}
       <Output job={job} />
     </section>
   );

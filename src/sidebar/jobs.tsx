@@ -10,7 +10,7 @@ import {
   stepText
 } from '../components/parts';
 import { progress } from '../derive';
-import { formatClock, formatDuration, formatLoss } from '../format';
+import { formatDuration, formatLoss } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary } from '../model/views';
 
@@ -72,9 +72,13 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
           {job.name || job.id}
         </button>
         <StateChip state={job.state} trans={trans} title={job.reason} />
-        <span className="jp-Hp-actions">
-          <JobActions job={job} />
-        </span>
+        {active ? (
+          <span className="jp-Hp-actions">
+            <JobActions job={job} />
+          </span>
+        ) : (
+          <Ended job={job} />
+        )}
       </div>
       {active && (
         <ProgressBar
@@ -97,12 +101,6 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
             {`${job.world_size}/${job.target || job.nodes_wanted}`}
           </span>
         )}
-        {!active && job.submitted_s !== null && (
-          <span>{formatClock(job.submitted_s)}</span>
-        )}
-        {!active && job.ended_s !== null && job.started_s !== null && (
-          <span>{formatDuration(job.ended_s - job.started_s)}</span>
-        )}
         <span className="jp-Hp-right">
           {view && view.history.length > 1 && (
             <Sparkline history={view.history} step={view.step} />
@@ -116,5 +114,20 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
         </div>
       )}
     </li>
+  );
+}
+
+/** How long a job ran that has ended; when, on request. */
+function Ended({ job }: { job: IJobSummary }): JSX.Element | null {
+  if (job.ended_s === null) {
+    return null;
+  }
+  return (
+    <span
+      className="jp-Hp-right jp-Hp-small"
+      title={new Date(job.ended_s * 1000).toLocaleString()}
+    >
+      {job.started_s !== null && formatDuration(job.ended_s - job.started_s)}
+    </span>
   );
 }
