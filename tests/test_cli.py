@@ -1,0 +1,373 @@
+"""Every verb of the command line, on a real cluster, and what it says to bad use."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_hyperpod.cli import main
+from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.storage.store import Store
+from tests.cells import train
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Eventually = Callable[..., Any]
+
+
+def command(store: Store, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "jupyter_hyperpod", "--store", str(store.root), *arguments]
+
+
+def run(store: Store, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(store, *arguments), capture_output=True, text=True, timeout=60)
+
+
+def ask(store: Store, *arguments: str) -> Any:
+    done = run(store, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def write(directory: Path, source: str, name: str = "cell.py") -> str:
+    path = directory / name
+    path.write_text(source)
+    return str(path)
+
+
+def notebook(directory: Path, *cells: str, language: str = "python") -> str:
+    content = {
+        "cells": [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells],
+        "metadata": {"language_info": {"name": language}},
+        "nbformat": 4,
+    }
+    return write(directory, json.dumps(content), "book.ipynb")
+
+
+@pytest.fixture
+def training(shared_cluster: Store, tmp_path: Path, eventually: Eventually) -> Iterator[str]:
+    """The id of a job that trains on two of up to three nodes until the test is over."""
+    path = write(tmp_path, train())
+    job_id = ask(shared_cluster, "submit", path, "--nodes", "2", "--elastic", "1:3", "--name", "training")["id"]
+    eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] >= 3, 30)
+    yield job_id
+    if jobs.job_view(shared_cluster, job_id)["state"] not in ("succeeded", "failed", "stopped"):
+        jobs.stop(shared_cluster, job_id)
+        jobs.wait(shared_cluster, job_id, timeout_s=30)
+
+
+# ---- jobs ---------------------------------------------------------------------------------------------------
+
+
+def test_submit_follow_prints_every_rank_and_succeeds(shared_cluster: Store, tmp_path: Path) -> None:
+    path = write(tmp_path, "import os\nprint('hello', os.environ['RANK'], os.environ['GREETING'])\n")
+    done = run(shared_cluster, "submit", path, "--nodes", "2", "--env", "GREETING=a=b", "--follow")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[rank 0] hello 0 a=b", "[rank 1] hello 1 a=b"]
+
+
+def test_submit_json_then_describe_logs_and_events(shared_cluster: Store, tmp_path: Path) -> None:
+    path = write(tmp_path, "print('one')\nprint('two')\n", "My first run.py")
+    job_id = ask(shared_cluster, "submit", path)["id"]
+    assert job_id.startswith("My-first-run-")
+    jobs.wait(shared_cluster, job_id, timeout_s=30)
+    view = ask(shared_cluster, "describe", job_id)
+    assert (view["id"], view["state"]) == (job_id, "succeeded")
+    assert run(shared_cluster, "logs", job_id).stdout == "one\ntwo\n"
+    assert run(shared_cluster, "logs", "My-first-run", "--follow").stdout == "one\ntwo\n"
+    events = [json.loads(line) for line in run(shared_cluster, "events", job_id, "--json").stdout.splitlines()]
+    assert [event["kind"] for event in events][0] == "job.submitted"
+    assert {"writer", "seq", "time_s", "kind", "data"} == set(events[0])
+    prose = run(shared_cluster, "events", job_id, "--kind", "job.state").stdout
+    assert "succeeded" in prose and "job.submitted" not in prose
+    described = run(shared_cluster, "describe", job_id).stdout
+    assert job_id in described and "succeeded" in described
+
+
+def test_list_shows_newest_first_as_table_and_as_json(shared_cluster: Store, tmp_path: Path) -> None:
+    path = write(tmp_path, "print(1)\n")
+    ids = [ask(shared_cluster, "submit", path, "--name", name)["id"] for name in ("older", "newer")]
+    listed = [view["id"] for view in ask(shared_cluster, "list")]
+    assert listed.index(ids[1]) < listed.index(ids[0])
+    table = run(shared_cluster, "list").stdout
+    assert table.splitlines()[0].split()[:3] == ["ID", "STATE", "NODES"]
+    assert "\x1b" not in table
+    for job_id in ids:
+        jobs.wait(shared_cluster, job_id, timeout_s=30)
+
+
+def test_users_error_is_shown_with_its_line_and_is_a_failure(shared_cluster: Store, tmp_path: Path) -> None:
+    path = write(tmp_path, "def f():\n    return 1 / 0\nf()\n")
+    done = run(shared_cluster, "submit", path, "--follow")
+    assert done.returncode == 1
+    assert "line 2, in f" in done.stderr and "ZeroDivisionError: division by zero" in done.stderr
+    assert "jupyter_hyperpod" not in done.stderr
+
+
+def test_notebook_runs_as_its_code_cells(shared_cluster: Store, tmp_path: Path) -> None:
+    path = notebook(tmp_path, "%load_ext jupyter_hyperpod\nx = 1", "", "%%hyperpod --nodes 4\nprint('x is', x)")
+    done = run(shared_cluster, "submit", path, "--follow")
+    assert (done.returncode, done.stdout) == (0, "x is 1\n"), done.stderr
+
+
+def test_rerun_runs_the_same_code_again(shared_cluster: Store, tmp_path: Path) -> None:
+    first = ask(shared_cluster, "submit", write(tmp_path, "print('again')\n"), "--seed", "7")["id"]
+    jobs.wait(shared_cluster, first, timeout_s=30)
+    done = run(shared_cluster, "rerun", first, "--name", "second", "--follow")
+    assert (done.returncode, done.stdout) == (0, "again\n"), done.stderr
+    second = next(view["id"] for view in ask(shared_cluster, "list") if view["name"] == "second")
+    assert shared_cluster.job(second).spec().seed == 7
+
+
+def test_scale_fault_and_stop_reach_a_running_job(shared_cluster: Store, training: str, eventually: Eventually) -> None:
+    def view() -> dict[str, Any]:
+        return jobs.job_view(shared_cluster, training)
+
+    assert ask(shared_cluster, "scale", training, "3")["target"] == 3
+    eventually(lambda: view()["world_size"] == 3, 30)
+    done = run(shared_cluster, "fault", "kill", "--job", training, "--rank", "1", "--after-step", "5")
+    assert done.returncode == 0, done.stderr
+    incident = eventually(lambda: next((i for i in view()["incidents"] if i["resumed_s"]), None), 30)
+    assert incident["stages"]
+    assert "RESUMED IN" in run(shared_cluster, "describe", training).stdout
+    assert run(shared_cluster, "stop", "training").returncode == 0
+    assert jobs.wait(shared_cluster, training, timeout_s=30)["state"] == "stopped"
+    again = run(shared_cluster, "stop", training)
+    assert again.returncode == 0 and "already ended" in again.stdout
+    assert run(shared_cluster, "scale", training, "2").returncode == 2
+    assert run(shared_cluster, "fault", "kill", "--job", training, "--node", "node-1").returncode == 2
+
+
+def test_bad_commands_to_a_running_job_leave_it_running(shared_cluster: Store, training: str) -> None:
+    for arguments, said in (
+        (("scale", training, "9"), "outside the range 1:3"),
+        (("fault", "kill", "--job", training, "--rank", "7"), "no rank 7"),
+        (("fault", "kill", "--job", training, "--node", "node-99"), "no node 'node-99'"),
+    ):
+        done = run(shared_cluster, *arguments)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert jobs.job_view(shared_cluster, training)["state"] == "running"
+
+
+def test_interrupt_detaches_and_the_job_goes_on(shared_cluster: Store, training: str, eventually: Eventually) -> None:
+    for verb in ("logs", "events"):
+        follower = subprocess.Popen(
+            command(shared_cluster, verb, training, "--follow"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert follower.stdout is not None
+        assert follower.stdout.readline()
+        follower.send_signal(signal.SIGINT)
+        _, said = follower.communicate(timeout=10)
+        assert follower.returncode == 0, said
+        assert "detached" in said and training in said and "Traceback" not in said
+    before = jobs.job_view(shared_cluster, training)["step"]
+    eventually(lambda: jobs.job_view(shared_cluster, training)["step"] > before)
+
+
+def test_logs_of_one_rank(shared_cluster: Store, tmp_path: Path) -> None:
+    path = write(tmp_path, "import os, sys\nprint('out', os.environ['RANK'])\nprint('err', file=sys.stderr)\n")
+    job_id = ask(shared_cluster, "submit", path, "--nodes", "3")["id"]
+    jobs.wait(shared_cluster, job_id, timeout_s=30)
+    done = run(shared_cluster, "logs", job_id, "--rank", "2")
+    assert done.stdout == "[rank 2] out 2\n" and done.stderr == "[rank 2] err\n"
+    lines = run(shared_cluster, "logs", job_id, "--rank", "2", "--json").stdout.splitlines()
+    assert {json.loads(line)["data"]["rank"] for line in lines} == {2}
+
+
+# ---- the cluster --------------------------------------------------------------------------------------------
+
+
+def test_cluster_start_status_nodes_and_stop(store: Store) -> None:
+    try:
+        view = ask(store, "cluster", "start", "--nodes", "2", "--spares", "0")
+        assert view["state"] == "running"
+        assert [node["node"] for node in view["nodes"]] == ["node-1", "node-2"]
+        assert "2 nodes up" in run(store, "cluster", "status").stdout
+        assert [node["state"] for node in ask(store, "nodes")["nodes"]] == ["idle", "idle"]
+        assert "node-2" in run(store, "nodes").stdout
+        other = run(store, "cluster", "start", "--nodes", "3")
+        assert other.returncode == 2 and "2 nodes runs already" in other.stderr
+    finally:
+        assert ask(store, "cluster", "stop")["state"] == "stopped"
+    assert run(store, "cluster", "stop").returncode == 0
+    assert ask(store, "nodes")["nodes"] == []
+
+
+# ---- bad use ------------------------------------------------------------------------------------------------
+
+BAD_SUBMISSIONS = {
+    "unknown option": (["--nods", "3"], "unrecognized arguments: --nods"),
+    "range upside down": (["--elastic", "5:2"], "elastic range 5:2 is impossible"),
+    "range without colon": (["--elastic", "4"], "not of the form MIN:MAX"),
+    "nodes outside the range": (["--elastic", "2:3", "--nodes", "4"], "outside the elastic range 2:3"),
+    "no nodes": (["--nodes", "0"], "nodes is 0"),
+    "not a number": (["--nodes", "two"], "invalid int value: 'two'"),
+    "name with a path": (["--name", "../evil"], "job name '../evil' is not allowed"),
+    "backend": (["--backend", "cloud"], "invalid choice: 'cloud'"),
+    "backend not there": (["--backend", "slurm"], "backend 'slurm' is not available"),
+    "env without value": (["--env", "NAME"], "'NAME' is not of the form NAME=VALUE"),
+    "env name": (["--env", "A-B=1"], "environment variable 'A-B'"),
+    "priority": (["--priority", "99999"], "priority is 99999"),
+    "abbreviated option": (["--elast", "1:2"], "unrecognized arguments: --elast"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SUBMISSIONS)
+def test_bad_submission_is_refused_with_status_2(store: Store, tmp_path: Path, case: str) -> None:
+    arguments, said = BAD_SUBMISSIONS[case]
+    done = run(store, "submit", write(tmp_path, "print(1)\n"), *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert store.job_ids() == []
+
+
+BAD_SOURCES = {
+    "empty": ("", "cell.py is empty"),
+    "spaces": ("\n  \n", "cell.py is empty"),
+    "syntax": ("x = 1\nif x = 2:\n    pass\n", "line 2"),
+    "null byte": ("x = '\0'\n", "null byte"),
+    "magic": ("x = 1\n%matplotlib inline\n", "line 2 of cell.py is for IPython"),
+    "shell": ("!ls\n", "line 1 of cell.py is for IPython"),
+    "assigned magic": ("files = !ls\n", "line 1 of cell.py is for IPython"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SOURCES)
+def test_bad_source_is_refused_with_status_2(store: Store, tmp_path: Path, case: str) -> None:
+    source, said = BAD_SOURCES[case]
+    done = run(store, "submit", write(tmp_path, source))
+    assert done.returncode == 2
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert store.job_ids() == []
+
+
+def test_syntax_error_points_at_the_place(store: Store, tmp_path: Path) -> None:
+    said = run(store, "submit", write(tmp_path, "a = 1\nb = (a ]\n")).stderr
+    line, caret = said.splitlines()[-2:]
+    assert line.strip() == "b = (a ]" and line.index("]") == caret.index("^")
+
+
+BAD_NOTEBOOKS = {
+    "magic": (["x = 1", "y = 2\n%time y"], "line 2 of code cell 2 of book.ipynb is for IPython"),
+    "other cell magic": (["%%bash\nls"], "line 1 of code cell 1 of book.ipynb is for IPython"),
+    "syntax": (["x = 1", "x ="], "code cell 2 of book.ipynb is not valid Python, line 1"),
+    "nothing to run": (["", "%load_ext jupyter_hyperpod"], "book.ipynb has no code to run"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_NOTEBOOKS)
+def test_bad_notebook_names_cell_and_line(store: Store, tmp_path: Path, case: str) -> None:
+    cells, said = BAD_NOTEBOOKS[case]
+    done = run(store, "submit", notebook(tmp_path, *cells))
+    assert done.returncode == 2 and said in done.stderr
+
+
+def test_what_is_no_notebook_is_refused(store: Store, tmp_path: Path) -> None:
+    for content, said in (("{", "not a notebook"), ("[]", "not a notebook"), ('{"cells": [1]}', "not a notebook")):
+        done = run(store, "submit", write(tmp_path, content, "book.ipynb"))
+        assert done.returncode == 2 and said in done.stderr
+    done = run(store, "submit", notebook(tmp_path, "x <- 1", language="R"))
+    assert done.returncode == 2 and "written in R" in done.stderr
+
+
+def test_percent_in_a_string_or_an_expression_is_python(store: Store, tmp_path: Path) -> None:
+    source = 'text = """\n%time\n!ls\n"""\ny = (7\n% 4)\n'
+    assert run(store, "submit", write(tmp_path, source), "--dry-run").returncode == 0
+
+
+def test_hundred_megabytes_are_refused_unread(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "large.py"
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)
+    done = run(store, "submit", str(path))
+    assert done.returncode == 2 and "large.py is 100 MiB; the limit is 16 MiB" in done.stderr
+
+
+def test_wrong_files_and_jobs(store: Store, tmp_path: Path) -> None:
+    for arguments, said in (
+        (("submit", str(tmp_path / "absent.py")), "No such file"),
+        (("submit", str(tmp_path)), "neither a .py file nor"),
+        (("submit", write(tmp_path, "x", "notes.txt")), "neither a .py file nor"),
+        (("describe", "../../etc/passwd"), "is not of the form"),
+        (("describe", "nobody"), "no job 'nobody'"),
+        (("logs", "nobody-abcdefgh"), "no job 'nobody-abcdefgh'"),
+        (("fault", "explode", "--job", "x", "--rank", "0"), "invalid choice"),
+        (("fault", "kill", "--job", "x"), "one of the arguments --rank --node is required"),
+        (("bench", "nothing"), "no benchmark named 'nothing'"),
+        (("cluster", "status", "--nodes", "2"), "belong to `cluster start`"),
+        (("cluster", "start", "--nodes", "0"), "0 nodes is impossible"),
+        ((), "the following arguments are required: VERB"),
+    ):
+        done = run(store, *arguments)
+        assert done.returncode == 2 and said in done.stderr, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+def test_unwritable_store_is_a_failure_not_bad_use(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run(Store(tmp_path / "file" / "store"), "submit", write(tmp_path, "print(1)\n"))
+    assert done.returncode == 1 and "cannot create" in done.stderr
+
+
+# ---- manners ------------------------------------------------------------------------------------------------
+
+
+def test_dry_run_shows_the_job_and_submits_nothing(store: Store, tmp_path: Path) -> None:
+    path = write(tmp_path, "print(1)\n")
+    spec = ask(store, "submit", path, "--elastic", "2:4", "--dry-run")["spec"]
+    assert (spec["nodes"], spec["elastic"], spec["name"]) == (4, "2:4", "cell")
+    assert "would submit cell.py" in run(store, "submit", path, "--dry-run").stdout
+    assert store.job_ids() == []
+
+
+def test_store_may_stand_before_or_after_the_verb(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--json", "--store", str(store.root)]) == 0
+    assert main(["--store", str(store.root), "list", "--json"]) == 0
+    assert capsys.readouterr().out == "[]\n[]\n"
+
+
+def on_a_terminal(store: Store, environment: dict[str, str], *arguments: str) -> str:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command(store, *arguments), stdout=theirs, stderr=theirs, env=os.environ | environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 1 << 16):
+            shown += chunk
+    except OSError:
+        pass
+    os.close(ours)
+    assert process.wait(10) == 0
+    return shown.decode()
+
+
+def test_colour_is_for_terminals_that_want_it(store: Store) -> None:
+    plain = {"NO_COLOR": "", "TERM": "xterm"}
+    assert "\x1b[" in on_a_terminal(store, plain, "list")
+    assert "\x1b[" not in on_a_terminal(store, plain | {"NO_COLOR": "1"}, "list")
+    assert "\x1b[" not in on_a_terminal(store, plain | {"TERM": "dumb"}, "list")
+
+
+def test_start_up_loads_nothing_heavy_and_is_quick(store: Store) -> None:
+    code = "import sys; from jupyter_hyperpod.cli import main; main(['list']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"torch", "numpy", "IPython", "traitlets", "jupyter_server", "nbformat", "asyncio"}
+    times = []
+    for _ in range(3):
+        began_s = time.monotonic()
+        run(store, "--version")
+        times.append(time.monotonic() - began_s)
+    assert min(times) < 1.0

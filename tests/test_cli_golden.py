@@ -1,0 +1,52 @@
+"""The frozen command line: help texts change only together with `tests/data/cli.txt`.
+
+Write the file anew with ``python -m tests.test_cli_golden``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_hyperpod.cli.parser import build_parser
+from jupyter_hyperpod.cli.verbs import VERBS
+from jupyter_hyperpod.control.request import SUBMIT_OPTIONS
+from jupyter_hyperpod.notebook.arguments import VERB_HELP, cell_parser, verb_parser
+from jupyter_hyperpod.notebook.verbs import VERBS as MAGIC_VERBS
+
+GOLDEN = Path(__file__).parent / "data" / "cli.txt"
+
+
+def choices(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    assert parser._subparsers is not None
+    found: dict[str, Any] = dict(parser._subparsers._group_actions[0].choices or {})  # type: ignore[arg-type]
+    return found
+
+
+def help_texts() -> str:
+    parsers = [build_parser(), *choices(build_parser()).values()]
+    parsers += [cell_parser(), verb_parser(), *choices(verb_parser()).values()]
+    return "\n".join(f"==== {parser.prog}\n{parser.format_help()}" for parser in parsers)
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="argparse words its help differently in each version")
+def test_help_is_frozen() -> None:
+    assert help_texts() == GOLDEN.read_text(), "write it anew with `python -m tests.test_cli_golden` if that is meant"
+
+
+def test_every_verb_is_declared_and_done() -> None:
+    assert set(choices(build_parser())) == set(VERBS)
+    assert set(choices(verb_parser())) == set(VERB_HELP) == set(MAGIC_VERBS)
+
+
+def test_magic_and_command_line_share_the_options_of_a_submission() -> None:
+    for parser in (cell_parser(), choices(build_parser())["submit"]):
+        assert {option.flag for option in SUBMIT_OPTIONS} <= set(parser._option_string_actions)
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(help_texts())
