@@ -50,12 +50,11 @@ def run(runs: int = 20, seed: int = 0) -> dict[str, Any]:
             for blow in blows:
                 events += _strike(watch, blow)
             _finish(watch)
-            same = watch.losses() == reference.losses() and watch.view["digest"] == reference.view["digest"]
-            mismatches += not same
-            steps = watch.losses().keys()
-            lost += len(set(range(1, STEPS + 1)) - steps)
+            differing = _differences(watch, reference)
+            mismatches += bool(differing)
+            lost += len(set(range(1, STEPS + 1)) - watch.losses().keys())
             repeated += _repeated(watch)
-            progress(f"schedule {seed}:{number}: {len(blows)} blows, {'identical' if same else 'DIFFERENT'}")
+            progress(f"schedule {seed}:{number}: {len(blows)} blows, {differing or 'identical'}")
     rows = [
         row("jupyter_hyperpod", "random schedules", "mismatches of losses or final state", "runs", [mismatches]),
         row("jupyter_hyperpod", "random schedules", "events", "events", [events]),
@@ -76,8 +75,8 @@ def _strike(watch: Observer, blow: Blow) -> int:
     over: Callable[[], bool] = lambda: watch.view["state"] in TERMINAL_STATES  # noqa: E731
     watch.until(lambda: watch.view["step"] >= blow.step or over(), 60.0)
     members = watch.view["members"]
-    if over() or not members:
-        return 0
+    if over() or not members or (len(members) == 1 and blow.kind != "scale"):
+        return 0  # the last holder of the state: losing it starts the run again, which is another test
     victim = members[blow.where % len(members)]
     try:
         if blow.kind == "scale":
@@ -89,6 +88,19 @@ def _strike(watch: Observer, blow: Blow) -> int:
     except Conflict:  # the job ended meanwhile
         return 0
     return 1
+
+
+def _differences(watch: Observer, reference: Observer) -> str:
+    """Empty where every loss and the final state are the same, else what differs."""
+    ours, theirs = watch.losses(), reference.losses()
+    parts = []
+    if missing := sorted(theirs.keys() - ours.keys()):
+        parts.append(f"steps without a commit: {missing}")
+    if other := [step for step, loss in ours.items() if loss != theirs.get(step)]:
+        parts.append(f"other losses from step {min(other)} on")
+    if watch.view["digest"] != reference.view["digest"]:
+        parts.append(f"state {watch.view['digest']}, expected {reference.view['digest']}")
+    return f"DIFFERENT ({watch.job_id}, {watch.view['state']}): {'; '.join(parts)}" if parts else ""
 
 
 def _repeated(watch: Observer) -> int:

@@ -279,6 +279,8 @@ class Session:
     def _catch_up(self, go: Go) -> None:
         self._go, self._plan_changed = go, True
         self._group.touch("exchange", self.step)
+        if go.rank == go.donors[0]:
+            self._journal_record()  # the rank 0 that should have may be gone
         if go.replay:
             self._replay(go)
         if go.fresh:
@@ -286,8 +288,6 @@ class Session:
         if self._applied is None:
             self._applied = go.step
         self._redone = sum(map(len, go.shares)) if any(go.held) else 0
-        if go.rank == go.donors[0]:
-            self._journal_record()  # the rank 0 that should have may be gone
 
     def _replay(self, go: Go) -> None:
         """Give the last reduced gradient to members that missed the end of its exchange."""
