@@ -9,8 +9,7 @@ from typing import Any
 
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.views import View, apply, new_cluster_view, new_job_view
-
-SAMPLES = "metric.logged"
+from jupyter_hyperpod.server.topic import UNFOLDABLE
 
 
 class Client:
@@ -25,6 +24,7 @@ class Client:
         self.snapshots: list[str] = []
         self.messages = 0
         self.gaps: list[str] = []
+        self.unfoldable: list[dict[str, Any]] = []
 
     async def subscribe(self, *topics: str, cursors: dict[str, dict[str, int]] | None = None) -> None:
         """Watch topics; where a cursor is given without a view, begin with an empty one."""
@@ -64,7 +64,10 @@ class Client:
         assert event["seq"] > last, f"{event['writer']}:{event['seq']} came again or out of order after {last}"
         if event["seq"] != last + 1:
             self.gaps.append(f"{event['writer']}:{last + 1}..{event['seq'] - 1}")
-        apply(view, Event(**event))
+        try:
+            apply(view, Event(**event))
+        except UNFOLDABLE:
+            self.unfoldable.append(event)
         self.events.append((topic, event))
 
     async def until(self, condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
