@@ -20,7 +20,7 @@ from . import worker
 from .context import Context
 from .process import Output, WorkerProcess
 from .report import Reporter
-from .wire import Channel, Message
+from .wire import HANDSHAKE_TIMEOUT_S, Channel, Message
 
 BEAT_S = 0.1
 RECONNECT_S = 0.02
@@ -57,6 +57,7 @@ class Agent:
             for key, _ in self.selector.select(0.02 if self.coordinator is None else BEAT_S / 2):
                 self._ready(key.fileobj)
             self._flush_partial_output()
+            self._push()
             self.reporter.retry()
         self._end_worker()
         if self.coordinator is not None:
@@ -100,9 +101,15 @@ class Agent:
             if kind == "error":
                 self._drain_before(process)
                 identity = {"member": self.member, "node": self.context.node, "rank": self.rank}
-                self.reporter.append("user.error", identity | message["error"])
+                if self.rank is not None:
+                    self.reporter.append("user.error", identity | message["error"])
+                else:
+                    text = f"the cell failed on {self.context.node}, which stands by: {message['error']['message']}"
+                    self.reporter.append("warning.raised", {"text": text})
             if kind in ("hello", "session", "finished", "done", "error"):
                 self.status[kind] = message
+            if kind == "session":
+                self.status.pop("finished", None)
             if kind == "hello":
                 self._register()
             else:
@@ -160,6 +167,22 @@ class Agent:
             }
         )
 
+    def _push(self) -> None:
+        """Send on what a socket did not take at once; leave a coordinator that never answered the greeting."""
+        if self.process is not None:
+            self.process.channel.push()
+        if self.coordinator is not None:
+            self.coordinator.push()
+            if not self.coordinator.greeted and time.monotonic() - self.coordinator.born_s > HANDSHAKE_TIMEOUT_S:
+                self._leave_coordinator()
+
+    def _leave_coordinator(self) -> None:
+        assert self.coordinator is not None
+        self._unregister(self.coordinator)
+        self.coordinator.close()
+        self.coordinator = None
+        self._alone_since_s = time.monotonic()
+
     def _tell(self, message: Message) -> None:
         if self.coordinator is not None:
             self.coordinator.send(message)
@@ -212,7 +235,6 @@ class Agent:
 
     def _hear_coordinator(self) -> None:
         assert self.coordinator is not None
-        sock = self.coordinator.sock
         try:
             messages = self.coordinator.receive()
         except ProtocolError as error:
@@ -224,16 +246,16 @@ class Agent:
                 continue
             if "rank" in message:
                 self.rank = message["rank"]
+            if message["type"] == "run":
+                self.status["run"] = message
             if self.process is not None:
                 self.process.channel.send(message)
         if self.coordinator.closed:
-            self._unregister(sock)
-            self.coordinator = None
-            self._alone_since_s = time.monotonic()
+            self._leave_coordinator()
 
     def _unregister(self, source: Any) -> None:
         for key in list(self.selector.get_map().values()):
-            if key.fileobj is source or getattr(key.fileobj, "sock", None) is source or key.fileobj == source:
+            if key.fileobj is source or key.fileobj == source:
                 self.selector.unregister(key.fileobj)
 
     def _terminated(self, *_: object) -> None:

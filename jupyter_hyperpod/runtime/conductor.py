@@ -23,28 +23,32 @@ from .wire import Channel, Message
 
 SUSPECT_S = 1.0
 ADOPTION_S = 3.0
+FORMING_S = 5.0
 CRASHES_IN_A_ROW = 3
+SESSION_FIELDS = ("total_steps", "global_batch", "micro_batch", "micro_batches", "parameters", "state_bytes")
 
 
 class Conductor:
     """Members, generations and the state of one job."""
 
-    def __init__(self, context: Context, view: View, reporter: Reporter) -> None:
+    def __init__(self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0) -> None:
         self.spec = context.spec
         self.reporter = reporter
         self.roster = Roster()
-        self.incidents = Incidents(reporter.append, len(view["incidents"]))
+        self.incidents = Incidents(reporter.append, view["incidents"])
         self.state: str = view["state"]
         self.generation: int = view["generation"]
         self.target: int = view["target"] or self.spec.nodes
         self.session: Message | None = view["session"]
-        self.session_index = 1
-        self.session_over = view["digest"] is not None
+        self.session_index = max(1, opened)
+        self.session_over = 0 < opened <= closed
         self.step: int = view["step"]
         self.step_time_s: float | None = view["step_time_s"]
         self.committed_in_generation = False
-        self.adopting: dict[str, int] = {m["member"]: m["rank"] for m in view["members"]}
+        self.adopting: dict[str, dict[str, Any]] = {m["member"]: m for m in view["members"]}
         self.forming = False
+        self.forming_since_s = 0.0
+        self.forming_patience_s = FORMING_S
         self.closing = False
         self.suspects: dict[int, float] = {}
         self.crashes: dict[str, int] = {}
@@ -55,15 +59,23 @@ class Conductor:
         self.born_s = time.monotonic()
 
     def hear(self, channel: Channel, message: Message) -> None:
-        """Take in what an agent or its worker says; what nobody understands is ignored."""
+        """Take in what an agent or its worker says; what nobody understands, or a fenced member says, is ignored."""
         handler = getattr(self, f"_on_{message['type']}", None)
-        if handler is not None and not self.ended:
+        if handler is None or self.ended:
+            return
+        member = self.roster.members.get(message["member"])
+        if message["type"] == "register" or (member is not None and member.channel is channel):
             handler(channel, message)
 
     def hung_up(self, channel: Channel) -> None:
         """An agent's connection has ended."""
         member = self.roster.by_channel(channel)
-        if member is not None and member.exited is None and not self.ended:
+        if member is None or self.ended:
+            return
+        if member.done:
+            member.exited = 0
+            self._end_if_all_done()
+        elif member.exited is None:
             self._lose(member, NODE_LOST, f"the connection to the agent of {member.node} was reset")
 
     def tick(self, now: float) -> None:
@@ -75,12 +87,18 @@ class Conductor:
         elif self.adopting and now - self.born_s > ADOPTION_S:
             self._adopt_those_who_came()
         self._look_for_the_lost(now)
+        if self.forming and now - self.forming_since_s > self.forming_patience_s:
+            self.forming_patience_s *= 2
+            self._regroup(f"generation {self.generation} did not form in {now - self.forming_since_s:.1f} s")
 
     def obey(self, command: Command) -> None:
         """Carry out a command of the journal and journal the outcome."""
         if command.kind == "fault" and command.data["rank"] is None:
             return  # faults aimed at a node belong to whoever owns the nodes
-        ok, reason = getattr(self, f"_do_{command.kind}")(command.data)
+        try:
+            ok, reason = getattr(self, f"_do_{command.kind}")(command.data)
+        except (TypeError, ValueError, KeyError) as error:
+            ok, reason = False, f"the command cannot be understood: {error!r}"
         done = {"command": {"writer": command.writer, "seq": command.seq}, "kind": command.kind}
         self.reporter.append("command.done", done | {"ok": ok, "reason": reason})
 
@@ -98,21 +116,32 @@ class Conductor:
     # ---- what members say ---------------------------------------------------------------------------------
 
     def _on_register(self, channel: Channel, message: Message) -> None:
-        stale = message["rank"] is not None and message["member"] not in self.adopting
-        known = self.roster.members.get(message["member"])
-        if stale and known is None:
-            channel.send({"type": "release", "reason": "fenced: this member belongs to an older generation"})
+        name, status = message["member"], message["status"]
+        known = self.roster.members.get(name)
+        adopted = self.adopting.get(name)
+        if message["rank"] is not None and known is None and adopted is None:
+            reason = f"{name} belongs to an older generation: its node begins again with a new worker"
+            self._decided("membership", f"fence {name}", reason)
+            channel.send({"type": "restart"})
             return
         member = self.roster.add(message, channel, time.monotonic())
         if known is None:
-            joined = {key: message[key] for key in ("member", "node", "pid", "host")}
-            self.reporter.append("member.joined", joined)
-        if member.member in self.adopting:
-            member.rank = self.adopting.pop(member.member)
+            self.reporter.append("member.joined", {key: message[key] for key in ("member", "node", "pid", "host")})
+        if adopted is not None:
+            member.rank = adopted["rank"]
+        if "error" in status:
+            self._on_error(channel, status["error"] | {"member": name})
+        if "exited" in status and not self.ended:
+            self._on_exited(channel, {"member": name, "code": status["exited"]})
+        self.adopting.pop(name, None)
+        if self.ended:
+            return
         if self.generation == 0:
             self._start_if_ready()
-        elif not self.adopting and not self.forming and member.rank is not None:
-            self._adopted()
+        elif adopted is not None and not self.adopting:
+            self._adopted("a new coordinator took over: all members registered again")
+        elif known is not None and known.rank is not None and not self.adopting:
+            self._adopted(f"{name} registered again")
         self._welcome_newcomers()
 
     def _on_beat(self, channel: Channel, message: Message) -> None:
@@ -125,16 +154,8 @@ class Conductor:
         if member.rank is None:
             self.reporter.append("member.ready", {"member": member.member, "node": member.node})
             self._admit()
-            return
-        members = self.roster.generation()
-        if not self.forming and all(m.session is not None for m in members):
-            fields = ("total_steps", "global_batch", "micro_batch", "micro_batches", "parameters", "state_bytes")
-            opened = {key: message[key] for key in fields}
-            if self.session is None:
-                self.reporter.append("session.opened", opened)
-            self.session, self.session_over, self.closing = opened, False, False
-            self.session_index = message["index"]
-            self._form(members)
+        else:
+            self._open_session()
 
     def _on_report(self, channel: Channel, message: Message) -> None:
         member = self.roster.members[message["member"]]
@@ -158,7 +179,10 @@ class Conductor:
             self.incidents.resumed(self.step, len(self.roster.generation()))
             self._state("running", f"step {self.step} committed")
             self._welcome_newcomers()
-            self._admit()
+            if len(self.roster.generation()) > self.target:
+                self._regroup(f"scaled to {self.target}")
+            else:
+                self._admit()
 
     def _on_suspect(self, channel: Channel, message: Message) -> None:
         if message["generation"] == self.generation:
@@ -188,20 +212,22 @@ class Conductor:
     def _on_error(self, channel: Channel, message: Message) -> None:
         error = message["error"]
         rank = self.roster.members[message["member"]].rank
+        if rank is None:
+            return  # a spare that cannot run the cell does not end a job that trains
         where = f" at line {error['line']}" if error.get("line") else ""
         self.end("failed", f"{error['type']} on rank {rank}{where}: {error['message'][:500]}")
 
     def _on_done(self, channel: Channel, message: Message) -> None:
         self.roster.members[message["member"]].done = True
+        self._open_session()
 
     def _on_exited(self, channel: Channel, message: Message) -> None:
         member = self.roster.members.get(message["member"])
         if member is None or member.exited is not None:
             return
         member.exited = message["code"]
-        if member.done and member.exited == 0:
-            if all(m.done and m.exited == 0 for m in self.roster.generation()):
-                self.end("succeeded", f"all {len(self.roster.generation())} members finished")
+        if member.done:
+            self._end_if_all_done()
             return
         code = member.exited
         name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
@@ -223,11 +249,50 @@ class Conductor:
         self._state("running", decision.reason)
         self._run(members)
 
-    def _adopted(self) -> None:
-        """Every member of the journal's generation has registered again with this new coordinator."""
-        self._decided("membership", self.generation, "a new coordinator took over: all members registered again")
+    def _adopted(self, reason: str) -> None:
+        """Every member of the generation has registered with this coordinator: go on where the one before stopped."""
+        self._decided("membership", self.generation, reason)
         if self.session is not None and not self.session_over:
-            self._regroup("a new coordinator took over")
+            self._regroup(reason)
+            return
+        members = self.roster.generation()
+        for member in members:
+            over = self.session_over and member.session is not None and member.session["index"] <= self.session_index
+            if over:
+                member.session = None
+                member.channel.send({"type": "close", "generation": self.generation})
+        self._run([m for m in members if not m.running])
+        self._open_session()
+        self._end_if_all_done()
+
+    def _open_session(self) -> None:
+        """Begin the next session of the cell when every member has come to it."""
+        members = self.roster.generation()
+        next_index = 1 if self.session is None else self.session_index + 1
+        here = [m.session for m in members if m.session is not None and m.session["index"] >= next_index]
+        if not here or self.forming or self.adopting or self.ended:
+            return
+        if len(here) < len(members):
+            done = [m.rank for m in members if m.done]
+            if len(here) + len(done) == len(members):
+                text = f"rank {done[0]} ended its cell while others wait in hp.Session: open it on every rank"
+                self.end("failed", text)
+            return
+        opened = [{key: message[key] for key in SESSION_FIELDS} for message in here]
+        for rank, other in enumerate(opened):
+            if differing := [key for key in SESSION_FIELDS if other[key] != opened[0][key]]:
+                text = ", ".join(f"{key} {other[key]} instead of {opened[0][key]}" for key in differing)
+                self.end("failed", f"rank {rank} opened another session than rank 0: {text}")
+                return
+        self.reporter.append("session.opened", opened[0])
+        self.session, self.session_over, self.closing = opened[0], False, False
+        self.session_index = next_index
+        self._form(members)
+
+    def _end_if_all_done(self) -> None:
+        members = self.roster.generation()
+        if members and all(m.done and m.exited is not None for m in members):
+            self.end("succeeded", f"all {len(members)} members finished")
 
     def _lose(self, member: Member, cause: str, detail: str) -> None:
         rank = member.rank
@@ -239,7 +304,8 @@ class Conductor:
         if self.generation == 0 or rank is None:
             self._restart_worker(member)
             return
-        self.incidents.begin(member.member, member.node, rank, cause, detail)
+        if not self.session_over:
+            self.incidents.begin(member.member, member.node, rank, cause, detail)
         if self.session is None or self.session_over:
             self._lost_without_session(member, cause, detail)
             return
@@ -254,6 +320,8 @@ class Conductor:
             hint = "rank 0 was lost after its session had closed"
         else:
             self.reporter.append("warning.raised", {"text": f"{detail}, after the session had closed"})
+            self._open_session()
+            self._end_if_all_done()
             return
         self.end("failed", f"rank {member.rank} on {member.node}: {cause} ({detail}); {hint}")
 
@@ -279,12 +347,14 @@ class Conductor:
         members = self.roster.generation()
         room = self.target - len(members)
         ready = [m for m in self.roster.newcomers() if m.session and m.session["index"] == self.session_index]
-        busy = self.forming or self.closing or self.session_over or self.session is None
+        busy = self.forming or self.closing or self.session_over or self.session is None or bool(self.adopting)
         if room > 0 and ready and not busy and (self.committed_in_generation or self.waiting):
             self._regroup("newcomers are ready", with_newcomers=True)
 
     def _regroup(self, reason: str, with_newcomers: bool = False) -> None:
         """Form the next generation; survivors first, newcomers when the survivors have committed a step."""
+        if self.adopting:
+            return  # when all have registered, or are given up, this is decided for all
         minimum = min(self.spec.range.minimum, self.target)
         index = self.session_index
         decision = membership.next_members(
@@ -336,7 +406,7 @@ class Conductor:
         plan = decision.value
         assert plan is not None
         self._decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
-        self.forming = False
+        self.forming, self.forming_patience_s = False, FORMING_S
         for member in members:
             member.channel.send(
                 {
@@ -355,16 +425,18 @@ class Conductor:
 
     def _adopt_those_who_came(self) -> None:
         missing, self.adopting = self.adopting, {}
-        self._decided(
-            "membership", self.generation, f"{len(missing)} member(s) did not return: {', '.join(sorted(missing))}"
-        )
+        reason = f"{len(missing)} member(s) did not return: {', '.join(sorted(missing))}"
+        for name, record in missing.items():
+            cause, detail = NODE_LOST, "it did not return to the new coordinator"
+            lost = {"member": name, "node": record["node"], "rank": record["rank"], "cause": cause, "detail": detail}
+            self.reporter.append("member.lost", lost)
+            if self.session is not None and not self.session_over:
+                self.incidents.begin(name, record["node"], record["rank"], cause, detail)
         if self.session is None:
-            self.end(
-                "failed",
-                "members were lost together with the coordinator, and nothing can be recovered outside hp.Session",
-            )
-        elif not self.session_over:
-            self._regroup("members did not return to the new coordinator")
+            hint = "nothing can be recovered outside hp.Session"
+            self.end("failed", f"{len(missing)} member(s) were lost together with the coordinator; {hint}")
+        else:
+            self._adopted(reason)
 
     def _look_for_the_lost(self, now: float) -> None:
         members = [m for m in self.roster.generation() if m.alive]
@@ -392,7 +464,8 @@ class Conductor:
         )
         self._decided("membership", target, reason)
         self._journal_generation(reason)
-        if len(self.roster.generation()) > target and self.session is not None and not self.forming:
+        trains = self.session is not None and not self.session_over
+        if len(self.roster.generation()) > target and trains and not self.forming:
             self._regroup(f"scaled to {target}")
         else:
             self._admit()
@@ -413,19 +486,14 @@ class Conductor:
     # ---- telling ------------------------------------------------------------------------------------------
 
     def _run(self, members: list[Member]) -> None:
-        port = faults.free_port()
-        world = len(self.roster.generation())
+        members_now = self.roster.generation()
+        told = (m.run for m in members_now if m.run is not None)  # by a coordinator before this one
+        port = next((run["master_port"] for run in told), 0) or faults.free_port()
+        world = len(members_now)
         for member in members:
-            member.running = True
-            member.channel.send(
-                {
-                    "type": "run",
-                    "rank": member.rank,
-                    "world_size": world,
-                    "master_host": "127.0.0.1",
-                    "master_port": port,
-                }
-            )
+            place = {"rank": member.rank, "world_size": world, "master_host": "127.0.0.1", "master_port": port}
+            member.run = {"type": "run"} | place
+            member.channel.send(member.run)
 
     def _welcome_newcomers(self) -> None:
         """Spares run the cell up to its session, once the members' session trains."""
@@ -436,7 +504,7 @@ class Conductor:
         self._run([m for m in self.roster.newcomers() if not m.running])
 
     def _form(self, members: list[Member]) -> None:
-        self.forming, self.committed_in_generation = True, False
+        self.forming, self.forming_since_s, self.committed_in_generation = True, time.monotonic(), False
         self.suspects.clear()
         peers = [{"member": m.member, "host": m.host, "port": m.port} for m in members]
         for member in members:

@@ -23,7 +23,7 @@ from ..storage.store import write_private
 from .conductor import Conductor
 from .context import Context
 from .report import Reporter
-from .wire import Channel
+from .wire import HANDSHAKE_TIMEOUT_S, Channel
 
 TICK_S = 0.02
 FAREWELL_S = 2.0
@@ -38,10 +38,15 @@ class Coordinator:
         self.guests: set[Channel] = set()
         self.reporter = Reporter(context.job.events, "coordinator")
         events = read_events(context.job.events)
-        self.conductor = Conductor(context, fold_all(new_job_view(context.job.id), events), self.reporter)
+        view = fold_all(new_job_view(context.job.id), events)
+        opened, closed = (sum(e.kind == kind for e in events) for kind in ("session.opened", "session.closed"))
+        self.conductor = Conductor(context, view, self.reporter, opened, closed)
         self.commands = follow_commands(context.job.commands)
-        handled = (event.data["command"] for event in events if event.kind == "command.done")
-        self.handled = {(command["writer"], command["seq"]) for command in handled}
+        done = [event.data for event in events if event.kind == "command.done"]
+        self.handled = {(data["command"]["writer"], data["command"]["seq"]) for data in done}
+        for data in done:
+            if data["kind"] == "stop" and data["ok"]:  # the one before obeyed, and died before it could say so
+                self.conductor.end("stopped", data["reason"])
 
     def run(self) -> int:
         """Serve until the job has ended; returns the exit status."""
@@ -90,18 +95,25 @@ class Coordinator:
         for message in messages:
             self.conductor.hear(channel, message)
         if channel.closed:
-            self.selector.unregister(channel)
-            self.guests.discard(channel)
-            self.conductor.hung_up(channel)
+            self._forget(channel)
+
+    def _forget(self, channel: Channel) -> None:
+        self.selector.unregister(channel)
+        self.guests.discard(channel)
+        self.conductor.hung_up(channel)
 
     def _tick(self, now: float) -> None:
         self.reporter.retry()
-        for command in self.commands.poll():
+        # while members of an earlier coordinator are still coming, nobody knows which rank is whose
+        for command in self.commands.poll() if not self.conductor.adopting else ():
             if (command.writer, command.seq) not in self.handled:
                 self.conductor.obey(command)
         self.conductor.tick(now)
-        for member in self.conductor.roster.members.values():
-            member.channel.push()
+        for channel in list(self.guests):
+            channel.push()
+            if not channel.authenticated and now - channel.born_s > HANDSHAKE_TIMEOUT_S:
+                channel.close()  # a stranger that says nothing keeps no descriptor
+                self._forget(channel)
 
     def _farewell(self) -> None:
         """Release every agent and wait until each has journaled its worker's last words."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_REQUEUED = 0, 1, 2, 3, 5
 NODE_LOST = "node lost"
+Journal = Callable[[str, dict[str, object]], None]
 
 
 @dataclass
@@ -24,10 +26,17 @@ class Incident:
 class Incidents:
     """Open and past incidents of one job; `journal(kind, data)` writes the events."""
 
-    def __init__(self, journal: Callable[[str, dict[str, object]], None], counted: int = 0) -> None:
+    def __init__(self, journal: Journal, past: Sequence[Mapping[str, Any]] = ()) -> None:
+        """``past``: the incidents of a job's view, which those that are still open are taken up from."""
         self._journal = journal
-        self._count = counted
+        self._count = max((int(record["incident"][1:]) for record in past), default=0)
         self.open: list[Incident] = []
+        for record in past:
+            stages = [stage["stage"] for stage in record["stages"]]
+            if "resumed" not in stages:
+                place = f"rank {record['rank']} on {record['node']}"
+                name, node, rank, cause = (record[key] for key in ("incident", "node", "rank", "cause"))
+                self.open.append(Incident(name, place, node, rank, cause, stages))
         self._replacing: dict[str, Incident] = {}
 
     def begin(self, member: str, node: str, rank: int | None, cause: str, detail: str) -> Incident:

@@ -25,12 +25,17 @@ class Member:
     phase: str = "idle"
     stopped_since_s: float | None = None
     rank: int | None = None
-    running: bool = False
+    run: Message | None = None
     session: Message | None = None
     finished: Message | None = None
     report: Report | None = None
     exited: int | None = None
     done: bool = False
+
+    @property
+    def running(self) -> bool:
+        """The worker has been told to run its cell."""
+        return self.run is not None
 
     @property
     def alive(self) -> bool:
@@ -72,8 +77,8 @@ class Roster:
         status = message["status"]
         member = Member(
             message["member"], message["node"], channel, message["host"], message["port"], order, now, now,
-            rank=message["rank"], running=message["rank"] is not None, session=status.get("session"),
-            finished=status.get("finished"), exited=status.get("exited"), done="done" in status,
+            rank=known.rank if known else message["rank"], run=status.get("run"), session=status.get("session"),
+            finished=status.get("finished"), done="done" in status,
         )  # fmt: skip
         self.members[member.member] = member
         return member

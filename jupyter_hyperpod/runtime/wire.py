@@ -15,6 +15,7 @@ import select
 import socket
 import struct
 import time
+from contextlib import suppress
 from typing import Any
 
 from ..core.errors import ProtocolError
@@ -24,6 +25,8 @@ MAGIC = b"HPOD1"
 NONCE_BYTES = 16
 TAG_BYTES = 16
 FRAME_LIMIT_BYTES = 64 << 20
+STRANGER_LIMIT_BYTES = 4 << 20  # of a frame from a side that has not proved itself yet
+READ_LIMIT_BYTES = 8 << 20  # of one `receive`, so that one talker cannot keep a loop from its other work
 HANDSHAKE_TIMEOUT_S = 5.0
 
 
@@ -42,6 +45,7 @@ class Channel:
         self._inbox = bytearray()
         self._outbox = bytearray()
         self._waiting: list[bytes] = []
+        self._broken = False
         self.born_s = time.monotonic()
         if secret is not None:
             self._outbox += MAGIC + self._nonce
@@ -57,13 +61,18 @@ class Channel:
         return self._secret is None or self._received > 0
 
     @property
+    def greeted(self) -> bool:
+        """True once the other side has answered the greeting (always true on a socket pair)."""
+        return self._secret is None or bool(self._receive_key)
+
+    @property
     def backlog(self) -> int:
         """Bytes that wait to be sent."""
         return len(self._outbox) + sum(map(len, self._waiting))
 
     def send(self, message: Message) -> None:
-        """Queue a message and send what the socket takes now. A closed channel swallows it."""
-        if self.closed:
+        """Queue a message and send what the socket takes now. A closed or broken channel swallows it."""
+        if self.closed or self._broken:
             return
         payload = json.dumps(message, separators=(",", ":")).encode()
         if self._secret is not None and not self._send_key:
@@ -74,8 +83,9 @@ class Channel:
 
     def receive(self) -> list[Message]:
         """Read what has arrived; sets `closed` at end of stream. Raises ProtocolError on a bad frame."""
+        limit = len(self._inbox) + READ_LIMIT_BYTES
         try:
-            while not self.closed:
+            while not self.closed and len(self._inbox) < limit:
                 chunk = self.sock.recv(1 << 16)
                 if not chunk:
                     self.close()
@@ -89,8 +99,19 @@ class Channel:
         messages = []
         if self._handshaken():
             while (payload := self._unframe()) is not None:
-                messages.append(json.loads(payload))
+                messages.append(self._parse(payload))
         return messages
+
+    def _parse(self, payload: bytes) -> Message:
+        try:
+            message = json.loads(payload)
+        except (ValueError, RecursionError) as error:
+            self.close()
+            raise ProtocolError(f"a frame is not JSON: {payload[:80]!r}") from error
+        if not (isinstance(message, dict) and isinstance(message.get("type"), str)):
+            self.close()
+            raise ProtocolError(f"expected an object with a type, found {payload[:80]!r}")
+        return message
 
     def flush(self, timeout_s: float) -> bool:
         """Send everything queued, waiting at most ``timeout_s``; False if something is left."""
@@ -105,7 +126,7 @@ class Channel:
             if readable:
                 self._peek_handshake()
             self._push()
-        return not self.closed
+        return not (self.closed or self._broken)
 
     def push(self) -> None:
         """Send what the socket takes now: call when it is writable."""
@@ -125,7 +146,15 @@ class Channel:
         except BlockingIOError:
             pass
         except OSError:
-            self.close()
+            self._break()
+
+    def _break(self) -> None:
+        """The other side is gone. Only `receive` closes: a selector forgets what is closed behind its back."""
+        self._broken = True
+        self._outbox.clear()
+        self._waiting.clear()
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
 
     def _peek_handshake(self) -> None:
         try:
@@ -133,7 +162,7 @@ class Channel:
         except OSError:
             return
         if not chunk:
-            self.close()
+            self._break()
         self._inbox += chunk
         self._handshaken()
 
@@ -168,9 +197,10 @@ class Channel:
         if len(self._inbox) < 4:
             return None
         (length,) = struct.unpack_from(">I", self._inbox)
-        if length > FRAME_LIMIT_BYTES:
+        limit = FRAME_LIMIT_BYTES if self.authenticated else STRANGER_LIMIT_BYTES
+        if length > limit:
             self.close()
-            raise ProtocolError(f"a frame announces {length} bytes; the limit is {FRAME_LIMIT_BYTES}")
+            raise ProtocolError(f"a frame announces {length} bytes; the limit is {limit}")
         end = 4 + tag_bytes + length
         if len(self._inbox) < end:
             return None
