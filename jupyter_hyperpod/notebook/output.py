@@ -34,8 +34,8 @@ def job_html(view: View) -> str:
     facts = " · ".join(html.escape(report.clean(text)) for text in _facts(view))
     parts = [
         '<div style="border:1px solid rgba(128,128,128,.35);border-radius:6px;padding:8px 12px;max-width:46em">',
-        f'<div><span style="color:{dot}">●</span> <strong>{html.escape(view["id"])}</strong> '
-        f"{html.escape(view['state'])}</div>",
+        f'<div><span style="color:{dot}">●</span> <strong>{html.escape(report.clean(view["id"]))}</strong> '
+        f"{html.escape(report.clean(view['state']))}</div>",
         f'<div style="opacity:.75">{facts}</div>' if facts else "",
         loss_chart([(view["history"], view["incidents"])]),
         _incidents(view),

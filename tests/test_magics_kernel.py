@@ -1,0 +1,170 @@
+"""The magics in a real kernel: what a front end receives."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.notebook.output import MIME_TYPE
+from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
+from tests.cells import train
+
+Eventually = Callable[..., Any]
+TIMEOUT_S = 60
+
+
+class Kernel:
+    """A kernel and what it has sent."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self.manager = manager
+        self.client = client
+        self.messages: list[dict[str, Any]] = []
+
+    def start(self, code: str, cell_id: str = "cell-1") -> str:
+        content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        message = self.client.session.msg("execute_request", content | {"stop_on_error": True})
+        message["metadata"]["cellId"] = cell_id
+        self.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    def finish(self, request: str) -> str:
+        """Collect messages until the kernel is idle again; return the reply's status."""
+        self.messages = []
+        while True:
+            message = self.client.get_iopub_msg(timeout=TIMEOUT_S)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                break
+            self.messages.append(message)
+        while (reply := self.client.get_shell_msg(timeout=TIMEOUT_S))["parent_header"]["msg_id"] != request:
+            pass
+        return str(reply["content"]["status"])
+
+    def run(self, code: str) -> str:
+        return self.finish(self.start(code))
+
+    def of_type(self, kind: str) -> list[dict[str, Any]]:
+        return [message["content"] for message in self.messages if message["msg_type"] == kind]
+
+    def text(self, name: str = "stdout") -> str:
+        return "".join(content["text"] for content in self.of_type("stream") if content["name"] == name)
+
+
+@pytest.fixture(scope="module")
+def kernel(shared_cluster: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    manager = KernelManager(kernel_name="python3")
+    environment = os.environ | {
+        ENVIRONMENT_VARIABLE: str(shared_cluster.root),
+        "JPY_SESSION_NAME": "work/My notebook.ipynb",
+        "IPYTHONDIR": str(tmp_path_factory.mktemp("ipython")),
+    }
+    manager.start_kernel(env=environment, extra_arguments=["--HistoryManager.enabled=False"])
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=TIMEOUT_S)
+        kernel = Kernel(manager, client)
+        assert kernel.run("%load_ext jupyter_hyperpod") == "ok"
+        yield kernel
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+        manager.context.destroy()
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_one_display_follows_the_job_to_its_end(kernel: Kernel, shared_cluster: Store) -> None:
+    assert kernel.run("%%hyperpod --nodes 2 --name shown\nprint('here')") == "ok", kernel.of_type("error")
+    shown = kernel.of_type("display_data")
+    assert len(shown) == 1
+    identity = shown[0]["data"][MIME_TYPE]
+    view = jobs.list_jobs(shared_cluster)[0]
+    assert identity["job_id"] == view["id"] and identity["store"] == str(shared_cluster.root)
+    assert identity["cell_digest"] == shared_cluster.job(view["id"]).spec().cell_digest
+    updates = kernel.of_type("update_display_data")
+    assert {u["transient"]["display_id"] for u in updates} == {shown[0]["transient"]["display_id"]}
+    assert updates[-1]["data"][MIME_TYPE] == identity
+    assert "succeeded" in updates[-1]["data"]["text/html"] and "succeeded" in updates[-1]["data"]["text/plain"]
+    assert sorted(kernel.text().splitlines()) == ["[rank 0] here", "[rank 1] here"]
+
+
+def test_job_remembers_notebook_and_cell(kernel: Kernel, shared_cluster: Store) -> None:
+    assert kernel.finish(kernel.start("%%hyperpod\npass", cell_id="b7c1")) == "ok"
+    view = jobs.list_jobs(shared_cluster)[0]
+    assert view["name"] == "My-notebook"
+    assert view["origin"] == {"notebook": "work/My notebook.ipynb", "cell_id": "b7c1"}
+
+
+def test_error_is_a_cell_error_with_the_lines_as_seen(kernel: Kernel) -> None:
+    assert kernel.run("\n\n%%hyperpod --name wrong\n\nx = 1\nx / 0\n") == "error"
+    (error,) = kernel.of_type("error")
+    assert error["ename"] == "JobFailed" and error["evalue"].startswith("ZeroDivisionError: division by zero (rank 0")
+    traceback = plain("\n".join(error["traceback"]))
+    assert "line 6" in traceback and "x / 0" in traceback and "jupyter_hyperpod" not in traceback
+
+
+def test_bad_use_is_one_line(kernel: Kernel) -> None:
+    assert kernel.run("%%hyperpod --nods 2\nprint(1)") == "error"
+    (error,) = kernel.of_type("error")
+    assert len(error["traceback"]) == 1 and "did you mean --nodes?" in error["traceback"][0]
+    assert kernel.run("%%hyperpod\nx = = 1") == "error"
+    assert plain(kernel.of_type("error")[0]["traceback"][-1]) == "SyntaxError: invalid syntax"
+    assert kernel.run("%%hyperpod --nodes 2") == "error"
+    assert "is empty" in kernel.of_type("error")[0]["evalue"]
+
+
+def test_interrupt_detaches_and_attach_comes_back(
+    kernel: Kernel, shared_cluster: Store, eventually: Eventually
+) -> None:
+    known = set(shared_cluster.job_ids())
+    request = kernel.start(f"%%hyperpod --nodes 2 --name long\n{train()}")
+    job_id = eventually(lambda: next(iter(set(shared_cluster.job_ids()) - known), None), 30)
+    eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] >= 2, 30)
+    kernel.manager.interrupt_kernel()
+    assert kernel.finish(request) == "ok"
+    assert f"detached; {job_id} goes on" in kernel.text()
+    request = kernel.start(f"%hyperpod attach {job_id}")
+    jobs.stop(shared_cluster, job_id)
+    assert kernel.finish(request) == "ok"
+    assert "stopped" in kernel.of_type("update_display_data")[-1]["data"]["text/html"]
+
+
+def test_killed_rank_does_not_hang_the_cell(kernel: Kernel, shared_cluster: Store, eventually: Eventually) -> None:
+    known = set(shared_cluster.job_ids())
+    request = kernel.start(f"%%hyperpod --nodes 2 --name hurt\n{train(150)}")
+    job_id = eventually(lambda: next(iter(set(shared_cluster.job_ids()) - known), None), 30)
+    eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] >= 20, 30)
+    jobs.fault(shared_cluster, job_id, "kill", rank=1)
+    assert kernel.finish(request) == "ok", kernel.of_type("error")
+    last = kernel.of_type("update_display_data")[-1]["data"]
+    assert "step 150/150" in last["text/plain"] and "1 incident" in last["text/plain"]
+    assert "<table>" in last["text/html"]
+
+
+def test_completion_reaches_the_front_end(kernel: Kernel) -> None:
+    code = "%hyperpod clu"
+    reply = kernel.client.complete(code, len(code), reply=True, timeout=TIMEOUT_S)
+    assert reply["content"]["matches"] == ["cluster"]
+
+
+def test_plain_notebook_without_a_name(kernel: Kernel, shared_cluster: Store, tmp_path: Path) -> None:
+    kernel.run("import os; os.environ.pop('JPY_SESSION_NAME')")
+    assert kernel.run("%%hyperpod --detach\npass") == "ok"
+    assert kernel.of_type("display_data") and kernel.of_type("update_display_data") == []
+    view = jobs.list_jobs(shared_cluster)[0]
+    assert view["name"] == "cell"
+    jobs.wait(shared_cluster, view["id"], timeout_s=30)
