@@ -23,6 +23,7 @@ from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.client import Client
 
 ROOT = "jupyter_hyperpod/api/v1"
+THREADS = ("hyperpod-tailer", "hyperpod-request", "hyperpod-stream")
 Api = Callable[..., Awaitable[tuple[int, Any]]]
 MakeJob = Callable[..., JobStore]
 
@@ -63,7 +64,7 @@ def extension(jp_serverapp: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> 
     yield app
     jp_asyncio_loop.run_until_complete(app.stop_extension())
     deadline = time.monotonic() + 10
-    while left := [thread.name for thread in threading.enumerate() if thread.name.startswith("hyperpod-")]:
+    while left := [thread.name for thread in threading.enumerate() if thread.name.startswith(THREADS)]:
         assert time.monotonic() < deadline, f"threads left behind: {left}"
         time.sleep(0.01)
 

@@ -1,0 +1,168 @@
+"""The whole way: a cluster started from the browser's side, a job that loses a rank, a server that is restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+from tornado.websocket import websocket_connect
+
+from jupyter_hyperpod.control import cluster as control
+from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.core.errors import ClusterError
+from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.store import Store
+from tests.cells import train
+from tests.server.client import Client
+from tests.server.conftest import ROOT, Api, MakeJob
+
+TOKEN = "of-the-restarted-server"
+
+
+@pytest.fixture
+def stopped_afterwards(store: Store) -> Iterator[Store]:
+    """A store whose cluster, if a test started one, is stopped."""
+    yield store
+    with suppress(ClusterError):
+        control.stop(store)
+
+
+@pytest.mark.parametrize("extension_config", [{"allow_faults": True}])
+async def test_a_cluster_and_a_job_from_the_browsers_side(
+    stopped_afterwards: Store, api: Api, connect: Callable[[], Awaitable[Client]]
+) -> None:
+    store = stopped_afterwards
+    client = await connect()
+    await client.subscribe("cluster", "jobs")
+    status, view = await api("POST", "/cluster/start", {"nodes": 3, "spares": 1})
+    assert (status, view["state"] in ("starting", "running")) == (200, True)
+    status, answer = await api("POST", "/cluster/start", {"nodes": 2})
+    assert status == 409 and "3 nodes" in answer["message"]
+    await client.until(lambda: "cluster" in client.views)
+    await client.until(lambda: [n["state"] for n in client.views["cluster"]["nodes"]] == ["idle"] * 4, 60)
+
+    job_id = await asyncio.to_thread(jobs.submit, store, train(), nodes=2, elastic="1:3", name="watched")
+    await client.subscribe(job_id, cursors={job_id: {}})
+    view = await client.until(lambda: client.views[job_id]["step"] >= 3 and client.views[job_id], 60)
+    assert "trains" in "".join(line["text"] for line in view["output"])
+    assert (await api("GET", f"/jobs/{job_id}/cell"))[1] == {"source": train()}
+
+    assert (await api("POST", f"/jobs/{job_id}/fault", {"fault": "kill", "rank": 1}))[0] == 202
+    incident = await client.until(
+        lambda: next((i for i in client.views[job_id]["incidents"] if i["resumed_s"]), None), 60
+    )
+    assert {"detected", "resumed"} <= {stage["stage"] for stage in incident["stages"]}
+    assert (await api("POST", f"/jobs/{job_id}/scale", {"target": 3}))[0] == 202
+    await client.until(lambda: client.views[job_id]["world_size"] == 3, 60)
+    assert (await api("POST", f"/jobs/{job_id}/stop", {"reason": "seen enough"}))[0] == 202
+    await client.until(lambda: client.views[job_id]["state"] == "stopped", 60)
+    await client.until(lambda: client.jobs and client.jobs[0]["state"] == "stopped")
+    assert (await api("POST", f"/jobs/{job_id}/stop"))[0] == 409
+
+    status, view = await api("POST", "/cluster/stop", request_timeout=60)
+    assert (status, view["state"]) == (200, "stopped")
+    await client.until(lambda: client.views["cluster"]["state"] == "stopped")
+    await client.until(lambda: client.views[job_id]["seen"] == jobs.job_view(store, job_id)["seen"])
+    assert not client.gaps and not client.problems
+
+
+class Server:
+    """`jupyter server` as a person starts it, in a process of its own."""
+
+    def __init__(self, store: Store, port: int) -> None:
+        self.port = port
+        config = {
+            "ServerApp": {"jpserver_extensions": {"jupyter_hyperpod": True}, "port": port, "port_retries": 0},
+            "IdentityProvider": {"token": TOKEN},
+            "HyperpodExtension": {"store": str(store.root)},
+        }
+        path = store.root.parent / f"config-{port}.json"
+        path.write_text(json.dumps(config))
+        command = [sys.executable, "-m", "jupyter_server", "--config", str(path), "--no-browser", "--allow-root"]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=store.root.parent
+        )
+
+    async def connect(self) -> Client:
+        """Connect as soon as the server answers."""
+        request = HTTPRequest(f"ws://127.0.0.1:{self.port}/{ROOT}/stream", headers={"Authorization": f"token {TOKEN}"})
+        for _ in range(600):
+            assert self.process.poll() is None, self.process.communicate()[0].decode()
+            with suppress(OSError):
+                return Client(await websocket_connect(request))
+            await asyncio.sleep(0.05)
+        raise AssertionError("the server does not answer")
+
+    def end(self, sent: signal.Signals) -> str:
+        """Send a signal and return what the server has said."""
+        self.process.send_signal(sent)
+        out: bytes = self.process.communicate(timeout=20)[0]
+        return out.decode()
+
+
+@pytest.fixture
+def servers(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Server]]:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started: list[Server] = []
+
+    def start() -> Server:
+        started.append(Server(store, port))
+        return started[-1]
+
+    yield start
+    for server in started:
+        if server.process.poll() is None:
+            server.end(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_reader_goes_on_after_the_server_was_restarted(
+    servers: Callable[[], Server], make_job: MakeJob, ending: signal.Signals
+) -> None:
+    job = make_job()
+    server = servers()
+    client = await server.connect()
+    await client.subscribe(job.id, "cluster", "jobs")
+    await client.until(lambda: job.id in client.views and "cluster" in client.views)
+    with event_writer(job.events, "a") as journal:
+        journal.append("warning.raised", {"text": "before"})
+        await client.until(lambda: client.views[job.id]["warnings"])
+        said = server.end(ending)
+        journal.append("warning.raised", {"text": "meanwhile"})
+        again = await servers().connect()
+        again.views = client.views
+        cursors = {topic: view["seen"] for topic, view in client.views.items()}
+        await again.subscribe(job.id, "cluster", cursors=cursors)
+        journal.append("warning.raised", {"text": "after"})
+        await again.until(lambda: len(again.views[job.id]["warnings"]) == 3)
+    assert [line["text"] for line in again.views[job.id]["warnings"]] == ["before", "meanwhile", "after"]
+    assert again.snapshots == [] and not again.gaps
+    assert "Traceback" not in said
+    again.close()
+    client.close()
+    AsyncHTTPClient().close()
+
+
+def test_the_extension_describes_each_of_its_settings() -> None:
+    from jupyter_hyperpod.server.extension import HyperpodExtension
+
+    own = [trait for name, trait in HyperpodExtension.class_own_traits(config=True).items()]
+    assert len(own) >= 8
+    for trait in own:
+        assert trait.help.strip().endswith("."), trait.name
+    assert os.path.basename(HyperpodExtension.name) == "jupyter_hyperpod"
