@@ -32,7 +32,8 @@ READY_TIMEOUT_S = 120.0
 MAX_LOCAL_NODES = 256
 _LOG_TAIL_LINES = 15
 # what belongs to the kernel or the server that happened to start the cluster, not to the jobs it will run
-_FOREIGN_PREFIXES = ("JPY_", "JUPYTERHUB_", "JUPYTER_TOKEN", "JUPYTER_SERVER", "HYPERPOD_")
+_FOREIGN_PREFIXES = ("JPY_", "JUPYTERHUB_", "JUPYTER_TOKEN", "JUPYTER_SERVER")
+_OF_ONE_JOB = ("HYPERPOD_JOB_ID", "HYPERPOD_JOB_DIR", "HYPERPOD_CELL", "HYPERPOD_MOUNTS", "HYPERPOD_NODE")
 
 
 def ensure_started(store: Store, *, nodes: int | None = None, spares: int | None = None) -> None:
@@ -196,6 +197,7 @@ def _known_shape(store: Store) -> tuple[int, int]:
 def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for processes that outlive this one: without the kernel's or server's own variables."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_FOREIGN_PREFIXES)}
+    kept = {name: value for name, value in kept.items() if name not in _OF_ONE_JOB}
     if "inline" in kept.get("MPLBACKEND", ""):
         del kept["MPLBACKEND"]
     package_parent = str(Path(__file__).resolve().parents[2])

@@ -13,13 +13,14 @@ from typing import Any
 from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
 from ..core.events import FAULTS, TERMINAL_STATES, Event
 from ..core.spec import ElasticRange, JobSpec, validate_job_id
-from ..core.views import View, apply, new_job_view
+from ..core.views import UNFOLDABLE, View, apply, new_job_view
 from ..storage.journal import Follower, command_writer, event_writer, follow_events
 from ..storage.store import JobStore, Store
 from . import cluster
 from .source import check_source
 
 AVAILABLE_BACKENDS = ("local",)
+PROBLEMS_SHOWN = 100
 DEFAULT_NAME = "job"
 
 
@@ -58,9 +59,16 @@ def _complete(fields: dict[str, Any]) -> dict[str, Any]:
     defaults = {"name": DEFAULT_NAME, "nodes": elastic.maximum if elastic else 1}
     given = {name: value for name, value in fields.items() if value is not None}
     complete = {**defaults, **given, "elastic": elastic}
-    complete["working_directory"] = complete.get("working_directory") or os.getcwd()
+    complete["working_directory"] = complete.get("working_directory") or _here()
     complete["python"] = complete.get("python") or sys.executable
     return complete
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # deleted under our feet
+        return os.path.expanduser("~")
 
 
 def _create(store: Store, spec: JobSpec) -> JobStore:
@@ -90,9 +98,14 @@ def job_view(store: Store, job_id: str) -> View:
 def _fold(job: JobStore) -> View:
     follower = follow_events(job.events)
     view = new_job_view(job.id)
+    problems = []
     for event in follower.poll():
-        apply(view, event)
-    view["warnings"].extend({"time_s": view["updated_s"], "text": f"journal: {text}"} for text in follower.problems)
+        try:
+            apply(view, event)
+        except UNFOLDABLE as error:
+            problems.append(f"{event.kind} number {event.seq} of {event.writer} cannot be shown: {error!r}")
+    problems = [*follower.problems, *problems[:PROBLEMS_SHOWN]]
+    view["warnings"].extend({"time_s": view["updated_s"], "text": f"journal: {text}"} for text in problems)
     return view
 
 
@@ -104,7 +117,7 @@ def list_jobs(store: Store) -> list[View]:
             views.append(_fold(JobStore(store.jobs / validate_job_id(job_id))))
         except SpecError:
             continue
-        except (HyperpodError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except (HyperpodError, OSError) as error:
             view = new_job_view(job_id)
             view["warnings"].append({"time_s": None, "text": f"the job cannot be read: {error!r}"})
             views.append(view)

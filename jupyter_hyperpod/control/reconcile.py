@@ -9,7 +9,7 @@ from ..core.spec import JobSpec
 from ..policy.scaling import Claim, Machine, allot
 
 HEAD_PAUSE_S = (0.0, 0.05, 0.2, 0.8, 2.0, 5.0)
-QUICK_S = 2.0
+QUICK_S = 10.0
 QUICK_LIMIT = 5
 
 
@@ -100,14 +100,16 @@ def _claim(job: JobFacts) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """How often a kind of process of one job has ended without being asked to, and how often in a row at once."""
+    """How often a kind of process of one job has ended unasked, and how often in a row by an error of its
+    own soon after its start: trying again will not make that better."""
 
     total: int = 0
     quick: int = 0
 
-    def after(self, lived_s: float) -> Failures:
-        """The count after one more failure of a process that lived ``lived_s``."""
-        return Failures(self.total + 1, self.quick + 1 if lived_s < QUICK_S else 0)
+    def after(self, lived_s: float, status: int | None) -> Failures:
+        """The count after one more failure of a process that lived ``lived_s``; a killed one is not to blame."""
+        to_blame = status is not None and status > 0 and lived_s < QUICK_S
+        return Failures(self.total + 1, self.quick + 1 if to_blame else 0)
 
     def pause_s(self) -> float:
         """How long to rest before the next try."""
@@ -116,7 +118,7 @@ class Failures:
     def too_many(self, max_restarts: int, quick_limit: int = QUICK_LIMIT) -> str:
         """The reason to give up, or ""."""
         if self.quick >= quick_limit:
-            return f"it ended {self.quick} times in a row within {QUICK_S:g} s of its start"
+            return f"it failed {self.quick} times in a row within {QUICK_S:g} s of its start"
         if self.total > max_restarts:
             return f"it ended {self.total} times; max_restarts is {max_restarts}"
         return ""

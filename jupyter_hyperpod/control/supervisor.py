@@ -106,10 +106,13 @@ class Supervisor:
 
     def _step(self) -> None:
         now_s = time.monotonic()
-        self.host.tick(now_s)
+        if not self.lock.still_there():
+            note("the store has been deleted: ending")
+            self.stopping, self.stop_reason = True, "the store has been deleted"
+            return
+        self._guard(lambda: self.host.tick(now_s))
         if now_s - self._scanned_s >= SCAN_EVERY_S:
             self._scanned_s = now_s
-            self._check_store()
             for job in unfinished(self.store, self.unreadable | self.entries.keys()):
                 self._load(job)
         for entry in list(self.entries.values()):
@@ -117,11 +120,6 @@ class Supervisor:
         self._reconcile(now_s)
         self._write_nodes()
         self._report_problem()
-
-    def _check_store(self) -> None:
-        if not self.lock.still_there():
-            note("the store has been deleted: ending")
-            self.stopping, self.stop_reason = True, "the store has been deleted"
 
     def _report_problem(self) -> None:
         self.pen.flush()
@@ -265,7 +263,7 @@ class Supervisor:
             self._count_agent(entry, report, now_s)
 
     def _restart_head(self, entry: Entry, report: ExitReport, now_s: float) -> None:
-        entry.head = entry.head.after(report.lived_s)
+        entry.head = entry.head.after(report.lived_s, report.status)
         status = "was lost with its host" if report.status is None else f"ended with status {report.status}"
         if reason := entry.head.too_many(entry.spec.max_restarts):
             self._give_up(entry, "failed", f"the job's coordinator {status}: {reason}; {entry.log_tail(HEAD)}")
@@ -275,7 +273,7 @@ class Supervisor:
         entry.pen.write("warning.raised", {"text": text})
 
     def _count_agent(self, entry: Entry, report: ExitReport, now_s: float) -> None:
-        entry.agents = entry.agents.after(report.lived_s)
+        entry.agents = entry.agents.after(report.lived_s, report.status)
         if reason := entry.agents.too_many(entry.spec.max_restarts, AGENT_QUICK_LIMIT):
             text = (
                 f"the agent on {report.node} ended with status {report.status}: {reason}; {entry.log_tail(report.node)}"

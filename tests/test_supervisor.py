@@ -1,0 +1,286 @@
+"""The supervisor under what can happen to it: killed, doubled, a stale socket, a full disk, a deleted store."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_hyperpod.backends.local.wire import connect, listen
+from jupyter_hyperpod.control import cluster as control
+from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
+from jupyter_hyperpod.core.views import View
+from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.store import Store
+from tests.leaks import marked_processes
+
+Wait = Callable[..., Any]
+COUNT = """
+import os, time
+number = 0
+while not os.path.exists(os.environ["HYPERPOD_JOB_DIR"] + "/go"):
+    print("number", number, flush=True)
+    number += 1
+    time.sleep(0.02)
+"""
+TRAIN = """
+import os, time, torch, jupyter_hyperpod as hp
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Embedding(256, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 256))
+optimizer = torch.optim.AdamW(model.parameters())
+data = hp.TokenDataset(os.__file__, sequence_length=16)
+def loss_of(batch):
+    time.sleep(0.01)
+    inputs, targets = batch
+    return torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten().long())
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=1, seed=0) as session:
+    for step in session.steps(60):
+        step.run(loss_of)
+"""
+
+
+def nodes(view: View) -> dict[str, Any]:
+    return {node["node"]: (node["pid"], node["incarnation"]) for node in view["nodes"]}
+
+
+def kill_supervisor(store: Store) -> None:
+    answer = control.request(store, {"op": "status"})
+    os.kill(answer["pid"], signal.SIGKILL)
+    while control._same_process(answer["pid"], answer["start"]):
+        pass
+
+
+def go(store: Store, job_id: str) -> View:
+    (store.jobs / job_id / "go").touch()
+    return jobs.wait(store, job_id, timeout_s=30)
+
+
+def test_a_running_job_does_not_notice_that_the_supervisor_was_killed(cluster: Store, eventually: Wait) -> None:
+    before = nodes(control.wait_ready(cluster))
+    job_id = jobs.submit(cluster, COUNT, nodes=2)
+    jobs.wait(cluster, job_id, {"running"}, 60)
+    eventually(lambda: jobs.job_view(cluster, job_id)["output"])
+    members = jobs.job_view(cluster, job_id)["members"]
+    kill_supervisor(cluster)
+    assert control.status(cluster)["state"] == "lost"
+    written = len(jobs.job_view(cluster, job_id)["output"])
+    eventually(lambda: len(jobs.job_view(cluster, job_id)["output"]) > written, message="the job stood still")
+
+    control.ensure_started(cluster)
+    assert nodes(control.wait_ready(cluster)) == before
+    view = go(cluster, job_id)
+    assert view["state"] == "succeeded" and view["members"] == members
+    assert view["incidents"] == [] and view["warnings"] == [] and view["generation"] == 1
+    for rank in (0, 1):
+        text = "".join(line["text"] for line in view["output"] if line["rank"] == rank)
+        numbers = [int(number) for number in re.findall(r"number (\d+)", text)]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def test_what_happened_while_there_was_no_supervisor_is_caught_up_with(cluster: Store, eventually: Wait) -> None:
+    control.wait_ready(cluster)
+    ends = jobs.submit(cluster, COUNT, nodes=1, spares=0, name="ends")
+    jobs.wait(cluster, ends, {"running"}, 60)
+    victim = nodes(control.status(cluster))["node-4"]
+    kill_supervisor(cluster)
+    assert go(cluster, ends)["state"] == "succeeded"
+    os.kill(victim[0], signal.SIGKILL)
+    late = jobs.submit(cluster, "print('late')", nodes=4, name="late")
+    assert jobs.wait(cluster, late, timeout_s=30)["state"] == "succeeded"
+    assert nodes(control.wait_ready(cluster))["node-4"][0] != victim[0]
+
+
+def test_a_killed_node_is_replaced_and_training_keeps_the_step(cluster: Store, eventually: Wait) -> None:
+    control.wait_ready(cluster)
+    undisturbed = jobs.submit(cluster, TRAIN, nodes=1, name="calm")
+    digest = jobs.wait(cluster, undisturbed, timeout_s=90)["digest"]
+    assert digest
+    job_id = jobs.submit(cluster, TRAIN, nodes=4, name="stormy")
+    eventually(lambda: jobs.job_view(cluster, job_id)["step"] > 2, 60)
+    victim = jobs.job_view(cluster, job_id)["members"][1]["node"]
+    before = nodes(control.status(cluster))
+    jobs.fault(cluster, job_id, "kill", node=victim)
+    view = jobs.wait(cluster, job_id, timeout_s=90)
+    assert (view["state"], view["step"], view["digest"]) == ("succeeded", 60, digest), view["reason"]
+    assert view["incidents"] and view["incidents"][0]["node"] == victim
+    after = nodes(control.wait_ready(cluster))
+    assert after[victim][1] == before[victim][1] + 1 and after[victim][0] != before[victim][0]
+    follower = jobs.follow(cluster, job_id)
+    events = follower.poll()
+    (injected,) = [event for event in events if event.kind == "fault.injected"]
+    (done,) = [event for event in events if event.kind == "command.done"]
+    assert injected.data["node"] == victim and done.data["ok"] and injected.time_s <= done.time_s
+    lost = [event for event in events if event.kind == "member.lost"]
+    assert lost and injected.time_s <= lost[0].time_s
+
+
+def test_a_killed_coordinator_is_started_again_and_the_job_goes_on(cluster: Store, eventually: Wait) -> None:
+    job_id = jobs.submit(cluster, TRAIN, nodes=2)
+    eventually(lambda: jobs.job_view(cluster, job_id)["step"] > 2, 60)
+    endpoint = json.loads((cluster.jobs / job_id / "coordinator.json").read_text())
+    os.kill(endpoint["pid"], signal.SIGKILL)
+    view = jobs.wait(cluster, job_id, timeout_s=60)
+    assert (view["state"], view["step"]) == ("succeeded", 60), view["reason"]
+    assert any("started again (1 of 100)" in warning["text"] for warning in view["warnings"])
+
+
+def test_a_higher_priority_borrows_nodes_and_they_come_back(cluster: Store, eventually: Wait) -> None:
+    low = jobs.submit(
+        cluster, TRAIN.replace("steps(60)", "steps(100000)"), nodes=4, elastic="2:4", spares=0, name="low"
+    )
+    eventually(lambda: jobs.job_view(cluster, low)["step"] > 2, 60)
+    high = jobs.submit(cluster, COUNT, nodes=2, priority=10, spares=0, name="high")
+    assert jobs.wait(cluster, high, {"running"}, 30)["state"] == "running"
+    assert jobs.job_view(cluster, low)["world_size"] == 2
+    assert go(cluster, high)["state"] == "succeeded"
+    eventually(lambda: jobs.job_view(cluster, low)["world_size"] == 4, 30)
+    view = jobs.job_view(cluster, low)
+    assert any("lends 2 nodes to a job of higher priority" in d["reason"] for d in view["decisions"])
+    assert view["incidents"] == []
+    jobs.stop(cluster, low)
+    assert jobs.wait(cluster, low, timeout_s=30)["state"] == "stopped"
+
+
+def test_a_second_supervisor_refuses_and_the_first_goes_on(cluster: Store) -> None:
+    pid = control.request(cluster, {"op": "status"})["pid"]
+    command = [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", "--store", str(cluster.root)]
+    done = subprocess.run(command, capture_output=True, text=True, env=control.daemon_environment(os.environ))
+    assert done.returncode == control.EXIT_LOCKED
+    assert f"a supervisor (process {pid}) already serves {cluster.root}" in done.stderr
+    assert control.request(cluster, {"op": "status"})["pid"] == pid
+
+
+def test_a_cluster_of_another_size_is_a_conflict(cluster: Store) -> None:
+    control.ensure_started(cluster, nodes=4, spares=1)
+    with pytest.raises(Conflict, match="a cluster with 4 nodes runs already, 8 were asked for"):
+        control.ensure_started(cluster, nodes=8)
+    with pytest.raises(SpecError, match="a local cluster of 0 nodes is impossible"):
+        control.ensure_started(cluster, nodes=0)
+
+
+def test_a_stale_socket_is_recognised_and_replaced(store: Store) -> None:
+    listen(store.cluster, control.SOCKET).close()
+    assert (store.cluster / control.SOCKET).exists() and not control.connectable(store)
+    with pytest.raises(ClusterError, match="no cluster is running"):
+        control.request(store, {"op": "status"})
+    with pytest.raises(ClusterError, match="no cluster is running"):
+        control.stop(store)
+    control.ensure_started(store, nodes=1, spares=0)
+    assert control.connectable(store)
+    control.stop(store)
+
+
+def test_a_full_disk_does_not_take_the_supervisor_down_and_nothing_is_forgotten(
+    cluster: Store, eventually: Wait
+) -> None:
+    """A limit on file sizes makes the supervisor's writes fail as a full disk does."""
+    control.wait_ready(cluster)
+    status = control.request(cluster, {"op": "status"})
+    limit = resource.prlimit(status["pid"], resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    job_id = jobs.submit(cluster, "print('hello')", nodes=4)
+    assert jobs.wait(cluster, job_id, timeout_s=30)["state"] == "succeeded"
+    problem = eventually(lambda: control.request(cluster, {"op": "status"})["problem"])
+    assert problem.startswith("cannot") and "File too large" in problem
+    never = jobs.submit(cluster, "pass", nodes=40)
+    eventually(lambda: never in control.request(cluster, {"op": "status"})["jobs"])
+    assert jobs.job_view(cluster, never)["state"] == "pending"
+
+    resource.prlimit(status["pid"], resource.RLIMIT_FSIZE, limit)
+    assert jobs.wait(cluster, never, timeout_s=10)["state"] == "failed"
+    eventually(lambda: not control.request(cluster, {"op": "status"})["problem"])
+    decisions = jobs.job_view(cluster, job_id)["decisions"]
+    assert any(decision["policy"] == "scaling" for decision in decisions)
+    assert control.request(cluster, {"op": "status"})["pid"] == status["pid"]
+
+
+def test_nonsense_from_a_client_is_refused_and_the_supervisor_goes_on(cluster: Store) -> None:
+    for nonsense in (b"not json\n", b"[]\n", b'{"op": "poke", "job": 7}\n', b"\xff\xfe\n", b"{}\n", b'{"op": "half'):
+        channel = connect(cluster.cluster, control.SOCKET)
+        assert channel is not None
+        channel._socket.sendall(nonsense)
+        channel.close()
+    with pytest.raises(ClusterError, match="unknown request 'explode'; expected poke, status, stop or node-fault"):
+        control.request(cluster, {"op": "explode"})
+    with pytest.raises(ClusterError, match="no node 'node-99' is up"):
+        control.request(cluster, {"op": "node-fault", "node": "node-99", "kind": "kill"})
+    assert control.request(cluster, {"op": "status"})["ok"]
+
+
+def test_a_job_that_cannot_be_read_is_left_alone_and_others_run(cluster: Store) -> None:
+    broken = jobs._create(cluster, jobs.make_spec(jobs._complete({"name": "broken"}), cluster.put_cell("pass")))
+    (broken.path / "spec.json").write_text("{")
+    job_id = jobs.submit(cluster, "print(1)")
+    assert jobs.wait(cluster, job_id, timeout_s=60)["state"] == "succeeded"
+    log = (cluster.cluster / control.LOG).read_text()
+    assert f"{broken.id} cannot be read and is left alone" in log
+
+
+def test_a_head_that_never_comes_up_fails_the_job_with_its_last_words(cluster: Store) -> None:
+    job = jobs._create(cluster, jobs.make_spec(jobs._complete({"name": "mute"}), cluster.put_cell("pass")))
+    (job.path / "secret").unlink()
+    control.poke(cluster, job.id)
+    view = jobs.wait(cluster, job.id, timeout_s=60)
+    assert view["state"] == "failed"
+    assert "failed 5 times in a row within 10 s" in view["reason"] and "secret" in view["reason"]
+
+
+def test_stopping_ends_jobs_nodes_and_sockets(store: Store, eventually: Wait) -> None:
+    control.ensure_started(store, nodes=2, spares=0)
+    job_id = jobs.submit(store, "import time; time.sleep(1000)", nodes=2)
+    jobs.wait(store, job_id, {"running"}, 60)
+    assert stat.S_IMODE((store.cluster / control.SOCKET).stat().st_mode) == 0o600
+    control.stop(store, reason="maintenance")
+    view = jobs.job_view(store, job_id)
+    assert (view["state"], view["reason"]) == ("stopped", "maintenance")
+    assert control.status(store)["state"] == "stopped" and control.status(store)["nodes"] == []
+    assert list(store.cluster.glob("*.sock")) == []
+
+
+def test_stopping_finds_the_nodes_of_a_dead_supervisor(store: Store) -> None:
+    control.ensure_started(store, nodes=2, spares=0)
+    left = nodes(control.wait_ready(store))
+    kill_supervisor(store)
+    control.stop(store)
+    assert not any(Path(f"/proc/{pid}").exists() and control._same_process(pid, 0) for pid, _ in left.values())
+    assert list(store.cluster.glob("*.sock")) == []
+
+
+def test_sigterm_makes_it_leave_and_leave_all_running(cluster: Store, eventually: Wait) -> None:
+    before = nodes(control.wait_ready(cluster))
+    job_id = jobs.submit(cluster, COUNT, nodes=1)
+    jobs.wait(cluster, job_id, {"running"}, 60)
+    os.kill(control.request(cluster, {"op": "status"})["pid"], signal.SIGTERM)
+    eventually(lambda: not (cluster.cluster / control.SOCKET).exists())
+    control.ensure_started(cluster)
+    assert nodes(control.wait_ready(cluster)) == before
+    assert go(cluster, job_id)["state"] == "succeeded"
+
+
+def test_deleting_the_store_ends_everything(store: Store, eventually: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYPERPOD_DELETED_STORE", "this one")
+    control.ensure_started(store, nodes=1, spares=0)
+    control.wait_ready(store)
+    assert len(marked_processes("this one", "HYPERPOD_DELETED_STORE")) > 1
+    shutil.rmtree(store.root)
+    eventually(lambda: set(marked_processes("this one", "HYPERPOD_DELETED_STORE")) <= {os.getpid()}, 20)
+
+
+def test_an_old_journal_of_the_cluster_does_not_confuse_a_new_start(store: Store) -> None:
+    with event_writer(store.cluster_events, "supervisor") as journal:
+        journal.append("cluster.state", {"state": "running", "reason": "", "nodes": ["node-1"], "pid": 1})
+    assert control.status(store)["state"] == "lost"
+    control.ensure_started(store, nodes=1, spares=0)
+    assert control.wait_ready(store)["state"] == "running"
+    control.stop(store)
