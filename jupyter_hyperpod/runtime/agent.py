@@ -163,6 +163,7 @@ class Agent:
                 "host": hello["host"],
                 "port": hello["port"],
                 "rank": self.rank,
+                "spare": self.context.spare,
                 "status": {key: value for key, value in self.status.items() if key != "hello"},
             }
         )

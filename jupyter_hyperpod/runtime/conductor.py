@@ -24,6 +24,7 @@ from .wire import Channel, Message
 SUSPECT_S = 1.0
 ADOPTION_S = 3.0
 FORMING_S = 5.0
+START_WITHOUT_SPARES_S = 0.5
 CRASHES_IN_A_ROW = 3
 SESSION_FIELDS = ("total_steps", "global_batch", "micro_batch", "micro_batches", "parameters", "state_bytes")
 
@@ -236,8 +237,10 @@ class Conductor:
     # ---- deciding -----------------------------------------------------------------------------------------
 
     def _start_if_ready(self) -> None:
-        ready = [m for m in self.roster.newcomers() if m.alive]
-        decision = membership.start(len(ready), self.target, self.spec.start_minimum, time.monotonic() - self.born_s)
+        waited_s = time.monotonic() - self.born_s
+        spares_too = waited_s > START_WITHOUT_SPARES_S
+        ready = sorted((m for m in self.roster.newcomers() if spares_too or not m.spare), key=lambda m: m.spare)
+        decision = membership.start(len(ready), self.target, self.spec.start_minimum, waited_s)
         if not decision.value:
             return
         self.generation = 1

@@ -21,10 +21,11 @@ class Context:
     cell: Path
     mounts: dict[str, str]
     spec: JobSpec
+    spare: bool = False
 
     @classmethod
     def from_environment(cls) -> Context:
-        """Read $HYPERPOD_JOB_DIR, $HYPERPOD_NODE, $HYPERPOD_CELL and $HYPERPOD_MOUNTS; raises ClusterError."""
+        """Read $HYPERPOD_JOB_DIR, _NODE, _CELL, _MOUNTS and _SPARE (not empty on a spare node); raises ClusterError."""
         try:
             job = JobStore(Path(os.environ["HYPERPOD_JOB_DIR"]))
             cell = Path(os.environ["HYPERPOD_CELL"])
@@ -34,7 +35,7 @@ class Context:
                 f"${error.args[0]} is not set: this module is started by a backend, not by hand"
             ) from error
         mounts = json.loads(os.environ.get("HYPERPOD_MOUNTS", "{}"))
-        return cls(job, node, cell, mounts, job.spec())
+        return cls(job, node, cell, mounts, job.spec(), bool(os.environ.get("HYPERPOD_SPARE")))
 
     @property
     def endpoint_file(self) -> Path:

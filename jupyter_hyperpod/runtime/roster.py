@@ -19,6 +19,7 @@ class Member:
     host: str
     port: int
     order: int
+    spare: bool
     beat_s: float
     progress_s: float
     counter: int = 0
@@ -76,8 +77,8 @@ class Roster:
         order = known.order if known else self.arrived
         status = message["status"]
         member = Member(
-            message["member"], message["node"], channel, message["host"], message["port"], order, now, now,
-            rank=known.rank if known else message["rank"], run=status.get("run"), session=status.get("session"),
+            message["member"], message["node"], channel, message["host"], message["port"], order, message["spare"],
+            now, now, rank=known.rank if known else message["rank"], run=status.get("run"), session=status.get("session"),
             finished=status.get("finished"), done="done" in status,
         )  # fmt: skip
         self.members[member.member] = member

@@ -111,13 +111,17 @@ class Node(Server):
         redirect(log)
         reset_signals()
         os.environ.update(plan.env)
-        os.environ["HYPERPOD_NODE"] = self.who.name
+        os.environ.update(self._names())
         enter(plan)
         sys.argv = [module, *plan.arguments]
         sys.path[0] = os.getcwd()
         tell_loaded_libraries(plan.env)
         main: Callable[[], int | None] = importlib.import_module(module).main
         return main() or 0
+
+    def _names(self) -> dict[str, str]:
+        """How a process learns where it runs, and whether it stands by for others."""
+        return {"HYPERPOD_NODE": self.who.name, "HYPERPOD_SPARE": "1" if self.who.spare else ""}
 
     def _start_cold(self, plan: LaunchPlan, module: str, log: int) -> subprocess.Popen[bytes]:
         node = os.getpid()
@@ -128,7 +132,7 @@ class Node(Server):
             stdout=log,
             stderr=log,
             cwd=directory,
-            env={**os.environ, **plan.env, "HYPERPOD_NODE": self.who.name},
+            env={**os.environ, **plan.env, **self._names()},
             start_new_session=self.who.leads_groups,
             preexec_fn=lambda: die_with_parent(node),
         )
