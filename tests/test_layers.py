@@ -44,7 +44,7 @@ THIRD_PARTY = {
     "runtime": {"torch", "numpy"},
     "backends": {"torch"},  # the warm interpreter preloads it
     "control": {"traitlets"},
-    "server": {"jupyter_server", "jupyter_events", "jupyter_core", "tornado", "traitlets"},
+    "server": {"jupyter_server", "jupyter_events", "jupyter_core", "jsonschema", "tornado", "traitlets", "yaml"},
     "notebook": {"IPython", "ipykernel", "ipywidgets", "traitlets"},
     "bench": {"torch", "numpy", "matplotlib", "nbclient", "nbformat"},
 }

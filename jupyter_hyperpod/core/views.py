@@ -22,6 +22,8 @@ WARNINGS_KEPT = 20
 
 # what a list of jobs goes without
 BULK = frozenset({"output", "history", "history_stride", "decisions", "seen"})
+# what `apply` raises for an event whose fields are there but not of the right type
+UNFOLDABLE = (LookupError, TypeError, ValueError, AttributeError)
 
 View = dict[str, Any]
 

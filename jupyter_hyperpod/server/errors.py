@@ -20,6 +20,7 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (OSError, 507),
     (HyperpodError, 500),
 )
+STRANGER = "not signed in to this Jupyter server, or not from one of its own pages"
 HINTS = {
     503: "The log of the cluster's supervisor, cluster/supervisor.log in the job store, tells more.",
     507: "Free some space, or choose another directory with HyperpodExtension.store.",
@@ -47,7 +48,7 @@ class JsonErrors(web.RequestHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer with the error's sentence; what is wrong inside the server goes to its log only."""
         error = kwargs.get("exc_info", (None, None, None))[1]
-        answer = {"message": self._reason}
+        answer = {"message": STRANGER if status_code == 403 else self._reason}
         if isinstance(error, Refused):
             answer = {"message": error.message} | ({"hint": error.hint} if error.hint else {})
         elif isinstance(error, web.HTTPError) and error.log_message:

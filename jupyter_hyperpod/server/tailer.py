@@ -22,6 +22,7 @@ QUIET_AFTER_S = 10.0
 LINGER_S = 5.0
 PROBE_S = 2.0
 LIST_S = 0.3
+SCAN_S = 0.05
 JOIN_S = 10.0
 
 Wake = Callable[[], None]
@@ -89,7 +90,7 @@ class Tailer:
         self._jobs_watchers: set[Wake] = set()
         self._jobs: tuple[int, str] = (0, "")
         self._told_jobs: list[View] | None = None
-        self._scanned_s = self._probed_s = float("-inf")
+        self._scanned_s = self._probed_s = self._told_s = float("-inf")
         self._known: set[str] | None = None
         self._lock = threading.Lock()
         self._opening = threading.Lock()
@@ -207,8 +208,7 @@ class Tailer:
                 self._poll(tail)
             self._let_go(name, tail, now_s)
         self._probe_cluster(now_s)
-        if now_s - self._scanned_s >= (LIST_S if self._jobs_watchers else self._idle_interval_s):
-            self._scanned_s = now_s
+        if now_s - self._scanned_s > (LIST_S if self._jobs_watchers else self._idle_interval_s):
             self._scan()
 
     def _poll(self, tail: _Tail) -> None:
@@ -255,20 +255,30 @@ class Tailer:
             self._wake(tail.watchers)
 
     def _scan(self) -> None:
-        """Read which jobs there are and what has become of them; tell where that changed."""
+        """Read which jobs there are and what has become of them; tell where that changed.
+
+        Jobs not read before are read for `SCAN_S` at most: the rest comes in later ticks, and nobody waits for it.
+        """
         ids = self._store.job_ids()
         if self._known is None:
             self._known = set(ids)
         self._forget_removed(set(ids))
         listed = ids[: self._jobs_listed]
+        now_s = time.monotonic()
+        self._scanned_s = now_s
         for job_id in listed:
-            if self._stopping:
-                return
-            self._summarise(job_id)
+            if job_id in self._summaries or time.monotonic() - now_s < SCAN_S:
+                self._summarise(job_id)
+            else:
+                self._scanned_s = float("-inf")
+        self._publish(listed)
+
+    def _publish(self, listed: list[str]) -> None:
         self._summaries = {job_id: self._summaries[job_id] for job_id in listed if job_id in self._summaries}
         summaries = [view for _, view in self._summaries.values()]
-        if summaries != self._told_jobs:
-            self._told_jobs = summaries
+        now_s = time.monotonic()
+        if summaries != self._told_jobs and now_s - self._told_s >= LIST_S:
+            self._told_jobs, self._told_s = summaries, now_s
             self._jobs = (self._jobs[0] + 1, dumps({"type": JOBS, "jobs": summaries}))
             self._wake(self._jobs_watchers)
 

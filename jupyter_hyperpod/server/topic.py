@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.events import SAMPLE_KINDS, Event, to_json
-from ..core.views import View, apply
+from ..core.views import UNFOLDABLE, View, apply
 from ..storage.journal import follow_events, replay_events
 
 MESSAGE_BYTES = 256 * 1024
 MESSAGE_EVENTS = 1000
 PROBLEMS_KEPT = 200
-# what a fold raises for an event whose fields are there but not of the right type
-UNFOLDABLE = (LookupError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)

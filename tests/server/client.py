@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_hyperpod.core.events import Event
-from jupyter_hyperpod.core.views import View, apply, new_cluster_view, new_job_view
-from jupyter_hyperpod.server.topic import UNFOLDABLE
+from jupyter_hyperpod.core.views import UNFOLDABLE, View, apply, new_cluster_view, new_job_view
 
 
 class Client:

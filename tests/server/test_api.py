@@ -300,3 +300,15 @@ async def test_a_blocked_call_does_not_block_the_server(api: Api, make_job: Make
     finally:
         release.set()
     assert (await slow)[0] == 200
+
+
+async def test_an_event_that_cannot_be_folded_is_a_warning(api: Api, make_job: MakeJob) -> None:
+    job = make_job()
+    with event_writer(job.events, "odd") as journal:
+        journal.append("generation.formed", {"generation": "x", "members": 5, "spares": 0, "target": 0, "reason": ""})
+        journal.append("job.state", {"state": "running", "reason": "all the same"})
+    status, view = await api("GET", f"/jobs/{job.id}")
+    assert (status, view["state"]) == (200, "running")
+    assert "cannot be shown" in view["warnings"][0]["text"]
+    status, answer = await api("GET", "/jobs")
+    assert (status, answer["jobs"][0]["state"]) == (200, "running")

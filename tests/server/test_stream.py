@@ -511,3 +511,19 @@ async def test_stopping_the_server_closes_sockets_and_threads(
         pass
     assert client.socket.close_code == 1001
     assert not any(thread.name == "hyperpod-tailer" for thread in threading.enumerate())
+
+
+async def test_many_old_jobs_keep_nobody_waiting(connect: Connect, make_job: MakeJob, store: Store) -> None:
+    big = make_job("big")
+    with event_writer(big.events, "a") as journal:
+        for number in range(1, 40_001):
+            step(journal, number)
+        state(journal, "succeeded")
+    for number in range(30):
+        make_job(f"old-{number}")
+    client = await connect()
+    await client.subscribe("jobs", "cluster")
+    with event_writer(store.cluster_events, "supervisor") as nodes:
+        node(nodes, 1, "idle")
+        await client.until(lambda: client.views.get("cluster", {}).get("nodes"))
+    await client.until(lambda: len(client.jobs or []) == 31, 30)
