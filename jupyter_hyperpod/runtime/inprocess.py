@@ -61,6 +61,7 @@ class Solo:
 
     rank = 0
     world_size = 1
+    session = 1
 
     def join(self, opened: Message, held: Callable[[], Held], micro_batches: int) -> Go:
         """Begin at once, with every micro-batch."""
@@ -102,12 +103,14 @@ class Group:
         self._door = Door(worker.listener, worker.context.job.secret())
         self._mesh: Mesh | None = None
         self.generation = 0
+        self.session = 0  # which one of its cell, from 1
         self.rank = worker.rank if worker.rank is not None else -1
         self.world_size = worker.world_size
 
     def join(self, opened: Message, held: Callable[[], Held], micro_batches: int) -> Go:
         """Tell the coordinator that a session opens here and wait for the generation it trains in."""
         self._worker.sessions += 1
+        self.session = self._worker.sessions
         state = held()
         self.say({"type": "session", "index": self._worker.sessions} | opened)
         self.touch("user", 0)

@@ -34,6 +34,11 @@ class Buffer:
             for p, start in zip(layout.parameters, layout.starts, strict=True)
         ]
 
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Changes whenever torch writes to the buffer, through a view or not."""
+        return tuple(flat._version for flat in self.flats)
+
     def zero_(self) -> Buffer:
         """Set everything to zero."""
         for flat in self.flats:

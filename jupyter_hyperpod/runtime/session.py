@@ -16,6 +16,7 @@ from ..policy.batching import assign, cover
 from . import replicate
 from .datacache import IndexedData, indexed, mix, sample_indices
 from .inprocess import Go, Group, Held, Regroup, Solo
+from .purity import Buffers, refuse_running_statistics, seeded, trained_parameters
 from .reduction import Buffer, Layout, Ledger, Reduction, as_bytes
 from .worker import current
 
@@ -74,10 +75,11 @@ class Session:
         self.scheduler = scheduler
         _check(self)
         self.micro_batches = global_batch // micro_batch
-        self._parameters = _trained_parameters(model, optimizer)
+        self._parameters = trained_parameters(model, optimizer)
         self._layout = Layout(self._parameters)
         self._ledger = Ledger(self._layout, self.micro_batches)
         self._reduction = Reduction(self._layout, self.micro_batches)
+        self._buffers = Buffers(model)
         self._seen = [0] * len(self._parameters)
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(lambda _, at=index: self._count(at))
@@ -90,7 +92,8 @@ class Session:
         self._plan_changed = False
         self._applied: int | None = None  # None: a newcomer without state, until peers have sent it
         self._planned = 0
-        self._last: Buffer | None = None
+        self._last: Buffer | None = None  # the reduced gradient of the last step, for members that missed it
+        self._last_version: tuple[int, ...] = ()
         self._losses = (0, math.nan)
         self._redone = 0
         self._record: dict[str, Any] | None = None  # of the last step, while rank 0 alone has journaled it
@@ -172,8 +175,7 @@ class Session:
         for parameter, gradient in zip(self._parameters, buffer.gradients, strict=True):
             parameter.grad = gradient
         self._seen = [0] * len(self._parameters)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mix(self.seed, self.step, leaf))
+        with seeded(mix(self.seed, self.step, leaf)), self._buffers.watched():
             loss = loss_function(self.data.batch(indices))
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
                 raise TrainingError(
@@ -208,11 +210,11 @@ class Session:
 
     def _apply(self, result: Buffer) -> None:
         """Step the optimizer with the reduced gradient. Nothing can interrupt this: it polls nobody."""
+        self._last, self._last_version = result, result.version
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
         self._applied = self.step + 1
-        self._last = result
         self._losses = (self._applied, float(result.meta[0]) / self.micro_batches)
         self._ledger.clear()
 
@@ -223,6 +225,7 @@ class Session:
         number, loss = self._losses
         self._record = {
             "step": number,
+            "session": self._group.session,
             "generation": self._go.generation,
             "loss": _finite(loss),
             "loss_hex": loss.hex(),
@@ -264,7 +267,9 @@ class Session:
     def _held(self) -> Held:
         nodes = tuple(self._ledger.nodes)
         fresh = self.digest() if self._applied is None else ""
-        return Held(self._applied, nodes, self._last is not None, fresh)
+        # an optimizer or zero_grad may have written to it since, and then it is no longer what was applied
+        replayable = self._last is not None and self._last.version == self._last_version
+        return Held(self._applied, nodes, replayable, fresh)
 
     def _adopt(self, go: Go) -> None:
         """Do what the plan says until nobody lacks anything; a call in between starts over with the newer plan."""
@@ -307,7 +312,7 @@ class Session:
         began_s = time.monotonic()
         head = go.donors[0]
         if go.rank in go.donors:
-            skeleton, tensors = replicate.pack(self._state())
+            skeleton, tensors = replicate.pack(self._state() | {"loss": self._losses[1]})
             if go.rank == head:
                 text = replicate.encode(skeleton)
                 self._group.exchange([(r, replicate.length(text)) for r in go.fresh], [])
@@ -344,6 +349,7 @@ class Session:
         self._ledger.clear()
         self._last = self._record = None
         self._applied = step
+        self._losses = (step, state["loss"])
 
     def _finish(self) -> None:
         """Stay until every member has come to the end, serving those that fell behind."""
@@ -380,22 +386,7 @@ def _check(session: Session) -> None:
         )
     if len(session.data) < 1:
         raise SpecError("data is empty")
-    for name, module in session.model.named_modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
-            raise TrainingError(
-                f"{name or 'the model'} is a {type(module).__name__} with running statistics, which would depend on "
-                "who computes which micro-batch; use LayerNorm or GroupNorm, or track_running_stats=False"
-            )
-
-
-def _trained_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
-    chosen = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    parameters = [p for p in model.parameters() if p.requires_grad and id(p) in chosen]
-    if not parameters:
-        raise SpecError("the optimizer holds no parameter of the model that requires a gradient")
-    if any(p.device.type != "cpu" for p in parameters):
-        raise TrainingError("only CPU tensors are supported so far; the CUDA path is not verified")
-    return parameters
+    refuse_running_statistics(session.model)
 
 
 def _finite(value: float) -> float | None:

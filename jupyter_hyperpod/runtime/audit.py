@@ -1,0 +1,113 @@
+"""What a journal proves about exactly-once: every micro-batch of every committed step counted once. Pure.
+
+A step may be journaled more than once: by a rank 0 that was lost just afterwards, and again by the members that had
+to finish the step without it. Then both records must tell of the same loss, to the last bit, and each record by
+itself must name every micro-batch exactly once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..core.events import Event
+
+PROBLEMS_KEPT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """``steps`` committed, ``micro_batches`` that count, ``redone`` after faults, ``repeated`` records of a step."""
+
+    sessions: int
+    steps: int
+    micro_batches: int
+    redone: int
+    repeated: int
+    members: int
+    digest: str
+    problems: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Nothing was lost, repeated or contradicted."""
+        return not self.problems
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, for people."""
+        if not self.steps:
+            return "no step was committed: there is nothing to audit"
+        proof = f"{self.steps} steps, {self.micro_batches} micro-batches by {self.members} members"
+        if self.sound:
+            return f"{proof}: every micro-batch of every step counts exactly once"
+        return f"{proof}: {len(self.problems)} contradictions, the first: {self.problems[0]}"
+
+
+@dataclass
+class _Session:
+    """One session's records as they come; ``losses`` is step -> exact loss."""
+
+    name: str
+    micro_batches: int | None
+    losses: dict[int, str]
+
+    def check(self, event: Event) -> list[str]:
+        data = event.data
+        step = data["step"]
+        found = []
+        count = Counter(leaf for _, leaves in data["assignment"] for leaf in leaves)
+        expected = range(self.micro_batches if self.micro_batches is not None else max(count, default=-1) + 1)
+        if missing := [leaf for leaf in expected if leaf not in count]:
+            found.append(f"{self.name}step {step} lacks micro-batches {missing}")
+        if twice := sorted(leaf for leaf, times in count.items() if times > 1):
+            found.append(f"{self.name}step {step} counts micro-batches {twice} more than once")
+        if unknown := sorted(leaf for leaf in count if leaf not in expected):
+            found.append(f"{self.name}step {step} counts micro-batches {unknown}, which do not exist")
+        known = self.losses.setdefault(step, data["loss_hex"])
+        if known != data["loss_hex"]:
+            found.append(f"{self.name}step {step} was committed with loss {known} and again with {data['loss_hex']}")
+        return found
+
+    def gaps(self) -> list[str]:
+        """Steps before the last that no record tells of."""
+        missing = [step for step in range(1, max(self.losses, default=0)) if step not in self.losses]
+        return [f"{self.name}steps {missing} were never committed"] if missing else []
+
+
+def audit(events: Iterable[Event]) -> Audit:
+    """Read a job's events, in any order, and say what they prove."""
+    ordered = sorted(events, key=lambda event: event.time_s)
+    opened = [event for event in ordered if event.kind == "session.opened"]
+    closed = [event for event in ordered if event.kind == "session.closed"]
+    commits = [event for event in ordered if event.kind == "step.committed"]
+    sessions: dict[int, _Session] = {}
+    problems: list[str] = []
+    micro_batches = 0
+    for event in commits:
+        index = event.data.get("session", 1)
+        if index not in sessions:
+            about = opened[index - 1].data if index <= len(opened) else {}
+            name = f"session {index}: " if len(opened) > 1 else ""
+            sessions[index] = _Session(name, about.get("micro_batches"), {})
+        if event.data["step"] not in sessions[index].losses:
+            micro_batches += sum(len(leaves) for _, leaves in event.data["assignment"])
+        problems += sessions[index].check(event)
+    for session in sessions.values():
+        problems += session.gaps()
+    for index, event in enumerate(closed, start=1):
+        last = max(sessions[index].losses, default=0) if index in sessions else 0
+        if event.data["step"] != last:
+            problems.append(f"a session closed at step {event.data['step']}, the last one committed is {last}")
+    steps = sum(len(session.losses) for session in sessions.values())
+    return Audit(
+        sessions=len(sessions),
+        steps=steps,
+        micro_batches=micro_batches,
+        redone=sum(event.data["redone"] for event in commits),
+        repeated=len(commits) - steps,
+        members=len({owner for event in commits for owner, _ in event.data["assignment"]}),
+        digest=str(closed[-1].data["digest"]) if closed else "",
+        problems=tuple(problems[:PROBLEMS_KEPT]),
+    )
