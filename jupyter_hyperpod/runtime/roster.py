@@ -78,8 +78,8 @@ class Roster:
         status = message["status"]
         member = Member(
             message["member"], message["node"], channel, message["host"], message["port"], order, message["spare"],
-            now, now, rank=known.rank if known else message["rank"], run=status.get("run"), session=status.get("session"),
-            finished=status.get("finished"), done="done" in status,
+            now, now, rank=known.rank if known else message["rank"], run=status.get("run"),
+            session=status.get("session"), finished=status.get("finished"), done="done" in status,
         )  # fmt: skip
         self.members[member.member] = member
         return member
