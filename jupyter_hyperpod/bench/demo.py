@@ -73,7 +73,7 @@ def _execute(path: Path, terminal: Terminal) -> None:
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         on_cell_start=say,
-        extra_arguments=["--HistoryManager.enabled=False"],
+        extra_arguments=["--HistoryManager.enabled=False", "--IPKernelApp.log_level=40"],
     )
     try:
         client.execute()
