@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.decision import Decision
@@ -80,10 +80,21 @@ def test_an_equal_priority_does_not_borrow() -> None:
 
 
 def test_a_lost_node_goes_back_to_the_job_that_had_it() -> None:
-    low = Claim("low", 0, 1, 4, 4, spares=1, running=True, commanded=4, held=("node-1", "node-3", "node-4", "node-5"))
     busy = ("node-1", "node-3", "node-4", "node-5")
+    low = Claim("low", 0, 1, 4, 4, spares=1, running=True, commanded=4, held=busy)
     decisions = by_job(allot([low, Claim("high", 9, 2, 1, 1)], cluster(4, 1, busy=busy)))
     assert decisions["low"].value.start == ("node-2",)
+    assert decisions["low"].reason == "takes node-2 as spare"
+    assert decisions["high"].value.start == ()
+
+
+def test_a_running_job_gets_its_minimum_back_before_a_waiting_one_of_higher_priority_starts() -> None:
+    lender = Claim("lender", 0, 1, 1, 3, running=True, commanded=1, held=("node-1", "node-2", "node-3"))
+    fixed = Claim("fixed", 0, 2, 1, 1, running=True, commanded=1)
+    decisions = by_job(
+        allot([lender, fixed, Claim("high", 9, 3, 2, 2)], cluster(4, busy=("node-1", "node-2", "node-3")))
+    )
+    assert decisions["fixed"].value.start == ("node-4",)
     assert decisions["high"].value.start == ()
 
 
@@ -117,18 +128,15 @@ def test_what_holds_for_any_cluster_and_any_jobs(situation: tuple[list[Claim], l
     decisions = by_job(allot(claims, machines))
     started = [name for decision in decisions.values() for name in decision.value.start]
     free = {machine.name for machine in machines if machine.free}
-    spare = {machine.name for machine in machines if machine.spare}
     assert len(decisions) == len(claims)
     assert len(started) == len(set(started)), "a node is given once"
     assert set(started) <= free, "only free nodes are given"
     for claim in claims:
         grant, reason = decisions[claim.job_id].value, decisions[claim.job_id].reason
-        ordinary = [name for name in grant.start if name not in spare]
         assert reason and "  " not in reason
         assert grant.target >= claim.minimum and grant.target <= claim.target
-        assert claim.running or not grant.start or len(ordinary) >= claim.minimum, "a job starts with its minimum"
-        assert sum(name not in spare for name in claim.held) + len(ordinary) <= max(claim.target, len(claim.held))
-        assert sum(name in spare for name in grant.start) <= claim.spares
+        assert claim.running or not grant.start or len(grant.start) >= claim.minimum, "a job starts with its minimum"
+        assert len(claim.held) + len(grant.start) <= max(claim.target + claim.spares, len(claim.held))
         assert grant.possible or not claim.running
 
 
@@ -147,9 +155,8 @@ def test_nodes_in_use_are_lent_only_to_a_waiting_job_of_higher_priority(
     situation: tuple[list[Claim], list[Machine]],
 ) -> None:
     claims, machines = situation
-    ordinary = {machine.name for machine in machines if not machine.spare}
+    assume(sum(max(c.base, c.minimum) for c in claims if c.running) <= sum(not machine.spare for machine in machines))
     decisions = by_job(allot(claims, machines))
     for claim in claims:
-        held = len(ordinary.intersection(claim.held))
-        if claim.running and decisions[claim.job_id].value.target < min(held, claim.target):
+        if claim.running and decisions[claim.job_id].value.target < min(claim.base, claim.target):
             assert any(not other.running and other.priority > claim.priority for other in claims)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..core.spec import JobSpec
 from ..policy.scaling import Claim, Machine, allot
 
-HEAD_PAUSE_S = (0.0, 0.05, 0.2, 0.8, 2.0, 5.0)
+PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 QUICK_S = 10.0
 QUICK_LIMIT = 5
 
@@ -113,7 +113,7 @@ class Failures:
 
     def pause_s(self) -> float:
         """How long to rest before the next try."""
-        return HEAD_PAUSE_S[min(self.quick, len(HEAD_PAUSE_S) - 1)]
+        return PAUSES_S[min(self.quick, len(PAUSES_S) - 1)]
 
     def too_many(self, max_restarts: int, quick_limit: int = QUICK_LIMIT) -> str:
         """The reason to give up, or ""."""

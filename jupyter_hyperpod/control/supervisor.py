@@ -222,7 +222,8 @@ class Supervisor:
     def _begin(self, entry: Entry, action: Begin) -> None:
         if self.host.head.state == "starting" or (not entry.started and self._renews(entry)):
             return
-        plan = entry.plan(source_digest())
+        # a job that was started before this supervisor goes on with the source it was started with
+        plan = entry.plan(self.host.warm_key if entry.started else source_digest())
         head_up = entry.job.id in self.host.head.jobs or self.host.start(plan, HEAD)
         begun = [node for node in action.nodes if head_up and self.host.start(plan, node)]
         if begun:

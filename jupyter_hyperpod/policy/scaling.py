@@ -6,7 +6,8 @@ The rules, in order:
    overtakes a job that waits for nodes, so a large job is not starved by small ones.
 3. Elastic jobs of lower priority lend: they shrink, down to their minimum, for a waiting job of higher priority.
 4. Nobody else takes a node that is in use. What is free brings jobs up to their target; lent nodes go back this way.
-5. Nodes marked spare are never part of a job's share; they stand by for the jobs that want spares, in the same order.
+5. As many nodes as are marked spare never count into a job's share: they stand by for the jobs that want spares, in
+   the same order. Which node is whose does not matter: after a loss, the spare works and the replacement stands by.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ class Claim:
     commanded: int = 0
     held: tuple[str, ...] = ()
 
+    @property
+    def base(self) -> int:
+        """Nodes it works on; it holds the others as spares, or is about to release them."""
+        return min(len(self.held), self.commanded)
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -60,41 +66,55 @@ class Grant:
 def allot(claims: Sequence[Claim], machines: Sequence[Machine]) -> tuple[Decision[Grant], ...]:
     """Return one decision for each claim, highest priority first."""
     ordered = sorted(claims, key=_rank)
-    spare_names = {machine.name for machine in machines if machine.spare}
-    capacity = len(machines) - len(spare_names)
-    holding = {claim.job_id: sum(name not in spare_names for name in claim.held) for claim in ordered}
-    shares, waits = _shares(ordered, capacity, holding)
-    free = sorted((m.name for m in machines if m.free and not m.spare), key=_natural)
-    standby = sorted((m.name for m in machines if m.free and m.spare), key=_natural)
-    decisions = []
+    standby = sum(machine.spare for machine in machines)
+    capacity = len(machines) - standby
+    shares, waits = _shares(ordered, capacity)
+    free = sorted((m for m in machines if m.free), key=lambda m: (m.spare, _natural(m.name)))
+    names = [machine.name for machine in free]
+    start = {claim.job_id: _take(names, _floor(claim) - claim.base) for claim in ordered if claim.running}
+    refused: dict[str, Decision[Grant]] = {}
     for claim in ordered:
         if claim.minimum > capacity and not claim.running:
-            decisions.append(_impossible(claim, capacity, len(spare_names)))
-            continue
-        held = holding[claim.job_id]
-        missing = max(0, shares[claim.job_id] - held)
-        if not claim.running and (not shares[claim.job_id] or len(free) < claim.minimum):
+            refused[claim.job_id] = _impossible(claim, capacity, standby)
+        elif not claim.running and (not shares[claim.job_id] or len(names) < claim.minimum):
             reason = waits.get(claim.job_id) or _waits_for_nodes(claim, machines)
-            decisions.append(Decision(Grant(claim.job_id, (), claim.target), reason))
-            if shares[claim.job_id]:
-                free = []  # kept for this job until its minimum is complete
-            continue
-        start, free = free[:missing], free[missing:]
-        wanted = max(0, claim.spares - (len(claim.held) - held))
-        extra, standby = standby[:wanted], standby[wanted:]
-        decisions.append(_granted(claim, shares[claim.job_id], held, start, extra))
+            refused[claim.job_id] = Decision(Grant(claim.job_id, (), claim.target), reason)
+            _take(names, shares[claim.job_id])  # kept for this job until its minimum is complete
+        else:
+            begun = start.setdefault(claim.job_id, [])
+            begun += _take(names, shares[claim.job_id] - claim.base - len(begun))
+    decisions = []
+    for claim in ordered:
+        extra: list[str] = []
+        if claim.job_id not in refused:
+            wanted = min(claim.spares, standby)
+            standby -= wanted
+            extra = _take(names, wanted - (len(claim.held) - claim.base), at_end=True)
+        decision = refused.get(claim.job_id)
+        decisions.append(decision or _granted(claim, shares[claim.job_id], start[claim.job_id], extra))
     return tuple(decisions)
+
+
+def _take(names: list[str], count: int, at_end: bool = False) -> list[str]:
+    """Remove up to `count` names from the list and return them."""
+    count = max(0, min(count, len(names)))
+    chosen = slice(len(names) - count, None) if at_end else slice(count)
+    taken = names[chosen]
+    del names[chosen]
+    return taken
+
+
+def _floor(claim: Claim) -> int:
+    return min(claim.minimum, claim.target)
 
 
 def _rank(claim: Claim) -> tuple[int, float, str]:
     return (-claim.priority, claim.order, claim.job_id)
 
 
-def _shares(
-    ordered: Sequence[Claim], capacity: int, holding: Mapping[str, int]
-) -> tuple[dict[str, int], dict[str, str]]:
-    """How many ordinary nodes each job is to have, and why those that wait do."""
-    shares = {claim.job_id: min(claim.minimum, claim.target) if claim.running else 0 for claim in ordered}
+def _shares(ordered: Sequence[Claim], capacity: int) -> tuple[dict[str, int], dict[str, str]]:
+    """How many nodes each job is to have beside its spares, and why those that wait do."""
+    shares = {claim.job_id: _floor(claim) if claim.running else 0 for claim in ordered}
     waits: dict[str, str] = {}
     blocked_by = ""
     for claim in ordered:
@@ -109,12 +129,12 @@ def _shares(
             blocked_by = claim.job_id
             short = claim.minimum - max(0, available)
             waits[claim.job_id] = f"waits for {_count(short)} more: needs {claim.minimum} of {capacity}"
-    for ceiling in (holding, {claim.job_id: claim.target for claim in ordered}):
+    for in_use_only in (True, False):
         for claim in ordered:
             left = capacity - sum(shares.values())
             if shares[claim.job_id] and left > 0:
-                wanted = min(claim.target, ceiling[claim.job_id]) - shares[claim.job_id]
-                shares[claim.job_id] += max(0, min(left, wanted))
+                ceiling = min(claim.target, claim.base) if in_use_only else claim.target
+                shares[claim.job_id] += max(0, min(left, ceiling - shares[claim.job_id]))
     return shares, waits
 
 
@@ -144,7 +164,8 @@ def _waits_for_nodes(claim: Claim, machines: Sequence[Machine]) -> str:
     return f"waits until {_count(claim.minimum)} are free at once"
 
 
-def _granted(claim: Claim, share: int, held: int, start: Sequence[str], extra: Sequence[str]) -> Decision[Grant]:
+def _granted(claim: Claim, share: int, start: Sequence[str], extra: Sequence[str]) -> Decision[Grant]:
+    held = claim.base
     lent = share < claim.target and (held > share or claim.commanded < claim.target)
     target = share if claim.running and lent else claim.target
     names = (*start, *extra)
