@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..core.errors import SpecError, TrainingError
-from ..policy.batching import assign, cover
+from ..policy.batching import assign, cover, leaves_of
 from . import replicate
 from .datacache import IndexedData, indexed, mix, sample_indices
 from .inprocess import Go, Group, Held, Regroup, Solo
@@ -282,6 +282,7 @@ class Session:
         self._group.touch("compute", self.step)
 
     def _catch_up(self, go: Go) -> None:
+        self._redone += _lost_with_members(self._go, go)
         self._go, self._plan_changed = go, True
         self._group.touch("exchange", self.step)
         if go.rank == go.donors[0]:
@@ -292,7 +293,6 @@ class Session:
             self._share_state(go)
         if self._applied is None:
             self._applied = go.step
-        self._redone = sum(map(len, go.shares)) if any(go.held) else 0
 
     def _replay(self, go: Go) -> None:
         """Give the last reduced gradient to members that missed the end of its exchange."""
@@ -376,6 +376,15 @@ def _ordinary(go: Go, micro_batches: int) -> Go:
     shares = assign(micro_batches, go.world_size)
     holdings = tuple(cover(((leaf, leaf + 1) for leaf in share), micro_batches) for share in shares)
     return replace(go, shares=shares, holdings=holdings, replay=(), fresh=())
+
+
+def _lost_with_members(before: Go | None, go: Go) -> int:
+    """How many micro-batches were given to members that are gone, and now to others: at most so many are redone."""
+    if before is None:
+        return 0
+    gone = [nodes for owner, nodes in zip(before.owners, before.holdings, strict=True) if owner not in go.owners]
+    given = {leaf for share in go.shares for leaf in share}
+    return len(given & leaves_of(node for nodes in gone for node in nodes))
 
 
 def _check(session: Session) -> None:
