@@ -26,6 +26,8 @@ BEAT_S = 0.1
 RECONNECT_S = 0.02
 GIVE_UP_S = 600.0
 CONNECT_TIMEOUT_S = 2.0
+# more than this of one worker's output is not journaled; in megabytes
+OUTPUT_VARIABLE, OUTPUT_LIMIT_MB = "HYPERPOD_OUTPUT_MB", "64"
 # what the coordinator says to the agent itself; everything else is passed to the worker
 OWN_MESSAGES = ("release", "restart", "signal")
 
@@ -43,6 +45,7 @@ class Agent:
         self.rank: int | None = None
         self.status: Message = {}
         self.exit_code: int | None = None
+        self._output_left = 0
         self._next_connect_s = 0.0
         self._next_beat_s = 0.0
         self._alone_since_s = time.monotonic()
@@ -74,6 +77,7 @@ class Agent:
         self.member = f"{context.node}.{process.pid}"
         self.rank = None
         self.status = {}
+        self._output_left = round(float(os.environ.get(OUTPUT_VARIABLE, OUTPUT_LIMIT_MB)) * 1e6)
         self.selector.register(process.pidfd, selectors.EVENT_READ)
         self.selector.register(process.channel, selectors.EVENT_READ)
         for output in process.outputs:
@@ -121,9 +125,14 @@ class Agent:
             self._journal_output(output.stream, output.read())
 
     def _journal_output(self, stream: str, text: str) -> None:
-        if text:
+        self._output_left -= len(text)
+        if text and self._output_left >= 0:
             identity = {"member": self.member, "node": self.context.node, "rank": self.rank}
             self.reporter.append("output.written", identity | {"stream": stream, "text": text})
+
+        elif text and self._output_left + len(text) >= 0:
+            warning = f"output of {self.member} beyond {OUTPUT_VARIABLE} (megabytes) is left out of the journal"
+            self.reporter.append("warning.raised", {"text": warning})
 
     def _flush_partial_output(self) -> None:
         for output in self.process.outputs if self.process else ():
@@ -138,6 +147,9 @@ class Agent:
         self._next_connect_s = now + RECONNECT_S
         try:
             endpoint = json.loads(self.context.endpoint_file.read_text())
+            if "ended" in endpoint:
+                self.exit_code = 0
+                return
             address = (endpoint["host"], endpoint["port"])
             sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
         except (OSError, ValueError, KeyError):

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from ..core.errors import ProtocolError
+from ..core.errors import ProtocolError, StoreError
 from ..core.views import fold_all, new_job_view
 from ..storage.journal import follow_commands, read_events
 from ..storage.store import write_private
@@ -64,9 +64,16 @@ class Coordinator:
                 self._tick(now)
         self._farewell()
         self.conductor.say_final_state()
-        self.context.endpoint_file.unlink(missing_ok=True)
+        self._leave_word()
         self.reporter.close()
         return 0
+
+    def _leave_word(self) -> None:
+        """Agents that come too late, or had lost their connection, find that the job has ended."""
+        try:
+            write_private(self.context.endpoint_file, json.dumps({"ended": self.conductor.state}).encode())
+        except StoreError:
+            self.context.endpoint_file.unlink(missing_ok=True)
 
     def _listen(self) -> socket.socket:
         listener = socket.create_server((os.environ.get("HYPERPOD_BIND", "127.0.0.1"), 0), backlog=1024)

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 from .progress import Progress
 from .wire import Channel
@@ -94,9 +95,10 @@ class WorkerProcess:
         self.progress = Progress()
         sys.stdout.flush()
         sys.stderr.flush()
+        agent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _worker_life(main, theirs.fileno(), out_write, err_write, self.progress)
+            _worker_life(main, agent, theirs.fileno(), out_write, err_write, self.progress)
         for descriptor in (out_write, err_write):
             os.close(descriptor)
         theirs.close()
@@ -121,8 +123,11 @@ class WorkerProcess:
             return False
 
     def reap(self) -> int:
-        """Collect the exit status: negative is the signal that killed it."""
+        """Collect the exit status (negative: the signal that killed it) and end what the worker had started."""
         if self.status is None:
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
+            with suppress(ProcessLookupError):  # its pid, and so its group's, cannot be anybody else's yet
+                os.killpg(self.pid, signal.SIGKILL)
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.status
 
@@ -136,11 +141,14 @@ class WorkerProcess:
             self.pidfd = -1
 
 
-def _worker_life(main: WorkerMain, sock: int, out: int, err: int, progress: Progress) -> None:
+def _worker_life(main: WorkerMain, agent: int, sock: int, out: int, err: int, progress: Progress) -> None:
     """Everything a worker process is, from fork to exit; never returns."""
     code = 1
     try:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != agent:
+            os._exit(1)  # it was gone before it could be watched
+        os.setpgid(0, 0)
         for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,307 @@
+"""The promise: whatever fails, hangs, joins or leaves, every loss and the final state are the same bits."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.core.events import Event
+from tests.runtime.conftest import MICRO_BATCHES, STEPS, TRAIN, Run, Submit
+
+SCHEDULES = 20
+QUICK = {"PAUSE_S": "0.001"}
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+def test_the_number_of_members_changes_no_bit(job: Submit, reference: Run, nodes: int) -> None:
+    run = job(nodes=nodes, env=QUICK)
+    run.finish()
+    assert run.view["world_size"] == nodes
+    run.same_as(reference)
+
+
+@pytest.mark.parametrize(("nodes", "rank"), [(2, 0), (2, 1), (3, 0), (3, 1), (4, 0), (4, 3)])
+def test_a_killed_rank_costs_no_step(job: Submit, reference: Run, nodes: int, rank: int) -> None:
+    run = job(nodes=nodes)
+    run.until_step(6)
+    run.kill(rank)
+    view = run.finish()
+    run.same_as(reference)
+    assert [i["cause"] for i in view["incidents"]] == ["process killed"]
+    assert view["incidents"][0]["rung"] is not None
+    assert view["redone"] <= MICRO_BATCHES, "only the victim's share is computed again"
+
+
+def test_a_killed_rank_is_replaced(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.02"})
+    run.until_step(3)
+    run.kill(1)
+    run.until_event("incident.stage", stage="rejoined")
+    run.until_world(3)
+    run.finish()
+    stages = [e.data["stage"] for e in run.of_kind("incident.stage")]
+    assert stages[:3] == ["detected", "diagnosed", "fenced"]
+    assert {"resumed", "rejoined"} <= set(stages)
+    run.same_as(reference)
+
+
+def test_a_killed_node_is_replaced(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.02"})
+    run.until_step(3)
+    node = run.node_of(1)
+    run.kill_node(1)
+    run.until_event("incident.stage", stage="rejoined")
+    run.finish()
+    assert run.view["incidents"][0]["node"] == node
+    assert run.view["incidents"][0]["cause"] == "node lost"
+    run.same_as(reference)
+
+
+def test_a_rank_that_hangs_is_fenced(job: Submit, reference: Run) -> None:
+    run = job()
+    run.until_step(6)
+    run.hang(1)
+    view = run.finish()
+    assert view["incidents"][0]["cause"] == "process stopped"
+    run.same_as(reference)
+
+
+def test_a_rank_that_spins_is_fenced(job: Submit, reference: Run, tmp_path: object) -> None:
+    flag = f"{tmp_path}/spin"
+    spin = (
+        f"import os\ndef spin():\n    try: os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))\n"
+        "    except FileExistsError: return\n    while True: pass\n"
+    )
+    source = spin + TRAIN.replace(
+        "    time.sleep(pause_s)",
+        "    time.sleep(pause_s)\n    if session.step == 6 and session.world_size == 3: spin()",
+    )
+    run = job(source, hang_timeout_s=0.5)
+    view = run.finish()
+    assert view["incidents"][0]["cause"] == "process hung"
+    run.same_as(reference)
+
+
+def test_a_stopped_node_is_fenced(job: Submit, reference: Run) -> None:
+    run = job()
+    run.until_step(6)
+    run.stop_node(2)
+    view = run.finish()
+    assert view["incidents"][0]["cause"] in ("heartbeat lost", "node lost", "process stopped")
+    run.same_as(reference)
+
+
+def test_a_killed_coordinator_stalls_nobody(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.02"})
+    run.until_step(4)
+    generation = run.view["generation"]
+    run.kill_coordinator()
+    run.until_event("decision.made", policy="membership", value=generation)
+    run.until_step(8)
+    run.kill(1)
+    run.finish()
+    assert "a new coordinator took over" in run.story()
+    run.same_as(reference)
+
+
+def test_the_coordinator_and_a_rank_die_together(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.01"})
+    run.until_step(4)
+    victim = run.worker_pid(1)
+    run.kill_coordinator()
+    os.kill(victim, signal.SIGKILL)
+    run.finish()
+    run.same_as(reference)
+
+
+def test_the_coordinator_and_a_node_die_together(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.01"})
+    run.until_step(4)
+    run.kill_coordinator()
+    run.kill_node(1)
+    run.finish()
+    assert [e.data["cause"] for e in run.of_kind("member.lost")].count("node lost") >= 1
+    run.same_as(reference)
+
+
+def test_the_coordinator_dies_while_a_generation_forms(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.01"})
+    run.until_step(4)
+    run.kill(2)
+    run.until_event("member.lost")
+    run.kill_coordinator()
+    run.finish()
+    run.same_as(reference)
+
+
+def test_the_coordinator_dies_before_the_session_opens(job: Submit, reference: Run) -> None:
+    waits = "import time, os; time.sleep(0.3 * (1 + int(os.environ['RANK'])))\n"
+    run = job(waits + TRAIN)
+    run.until_event("generation.formed")
+    run.kill_coordinator()
+    run.finish()
+    run.same_as(reference)
+
+
+def test_the_coordinator_dies_when_all_cells_are_over(job: Submit, reference: Run) -> None:
+    run = job(TRAIN + "\nprint('trained')\ntime.sleep(0.4)\n")
+    run.until_event("output.written", count=3)
+    run.kill_coordinator()
+    run.finish()
+    run.same_as(reference)
+
+
+def test_scaling_changes_no_bit(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.01"})
+    run.until_step(4)
+    run.scale(2)
+    run.until_world(2)
+    run.scale(3)
+    run.until_world(3)
+    run.finish()
+    assert [len(g["nodes"]) for g in run.view["generations"]].count(2) >= 1
+    assert not run.of_kind("member.lost"), "who is released is not lost"
+    run.same_as(reference)
+
+
+def test_two_ranks_killed_at_once(job: Submit, reference: Run) -> None:
+    run = job(nodes=4)
+    run.until_step(6)
+    for pid in (run.worker_pid(1), run.worker_pid(2)):
+        os.kill(pid, signal.SIGKILL)
+    run.finish()
+    assert len(run.of_kind("member.lost")) >= 2
+    run.same_as(reference)
+
+
+def test_two_nodes_killed_at_once(job: Submit, reference: Run) -> None:
+    run = job(nodes=4)
+    run.until_step(6)
+    run.kill_node(1)
+    run.kill_node(2)
+    run.finish()
+    run.same_as(reference)
+
+
+def test_a_kill_during_a_recovery(job: Submit, reference: Run) -> None:
+    run = job(nodes=4)
+    run.until_step(6)
+    second = run.worker_pid(2)
+    run.kill(0)
+    run.until_event("member.lost")
+    os.kill(second, signal.SIGKILL)
+    run.finish()
+    run.same_as(reference)
+
+
+def test_a_kill_in_the_first_step(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.05"})
+    run.until_event("decision.made", policy="recovery")
+    run.kill(1)
+    run.finish()
+    run.same_as(reference)
+
+
+def test_a_kill_in_the_last_step(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.03"})
+    run.until_step(STEPS - 1)
+    run.kill(1)
+    run.finish()
+    run.same_as(reference)
+    assert run.losses()[STEPS] == reference.losses()[STEPS]
+
+
+def test_all_ranks_killed_begin_again(job: Submit, reference: Run) -> None:
+    run = job(nodes=2, env={"PAUSE_S": "0.01"})
+    run.until_step(6)
+    for pid in (run.worker_pid(0), run.worker_pid(1)):
+        os.kill(pid, signal.SIGKILL)
+    run.finish()
+    run.same_as(reference)
+
+
+def test_too_few_members_wait_for_a_replacement(job: Submit, reference: Run) -> None:
+    run = job(nodes=2, elastic="2:2")
+    run.until_step(6)
+    run.kill(1)
+    run.finish()
+    assert {e.data["world_size"] for e in run.of_kind("step.committed")} == {2}
+    run.same_as(reference)
+
+
+def test_an_optimizer_that_overwrites_gradients_is_not_replayed(job: Submit) -> None:
+    nesterov = "torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, nesterov=True, foreach=True)"
+    source = TRAIN.replace("torch.optim.AdamW(model.parameters(), lr=1e-2)", nesterov)
+    calm = job(source, nodes=2, env=QUICK)
+    calm.finish()
+    run = job(source, nodes=2)
+    for step in (4, 10, 16):
+        run.until_step(step)
+        run.kill(0)
+        run.until_world(2)
+    run.finish()
+    run.same_as(calm)
+
+
+def test_stop_while_recovering(job: Submit) -> None:
+    run = job(env={"PAUSE_S": "0.05"})
+    run.until_step(2)
+    run.kill(1)
+    run.stop()
+    assert run.finish("stopped")["reason"] == "stopped by its owner"
+
+
+def test_a_worker_dies_with_its_agent(job: Submit, eventually: Callable[..., object]) -> None:
+    run = job(env={"PAUSE_S": "0.05"})
+    run.until_step(2)
+    worker = run.worker_pid(1)
+    agent = int(open(f"/proc/{worker}/stat").read().rpartition(")")[2].split()[1])
+    os.kill(agent, signal.SIGKILL)
+    eventually(lambda: not os.path.exists(f"/proc/{worker}"), timeout_s=5)
+    run.until_event("incident.stage", stage="resumed")
+    run.stop()
+    run.finish("stopped")
+
+
+@pytest.mark.parametrize("seed", range(SCHEDULES))
+def test_a_random_schedule_of_faults_changes_no_bit(job: Submit, reference: Run, seed: int) -> None:
+    rng = random.Random(seed)
+    nodes = rng.randint(2, 4)
+    steps = sorted(rng.sample(range(1, STEPS - 3), rng.randint(2, 4)))
+    plan = [(step, rng.choice(["kill", "kill", "hang", "scale", "node"]), rng.randrange(nodes)) for step in steps]
+    print(f"seed {seed}: {nodes} nodes, {plan}")
+    run = job(nodes=nodes)
+    for step, what, where in plan:
+        run.until_step(step)
+        if run.ended:
+            break
+        _strike(run, what, where, nodes)
+    run.finish()
+    run.same_as(reference)
+
+
+def _strike(run: Run, what: str, where: int, nodes: int) -> None:
+    ranks = [member["rank"] for member in run.view["members"]]
+    rank = ranks[where % len(ranks)]
+    if what == "scale":
+        run.scale(1 + where % nodes)
+        return
+    aim = {"rank": rank} if what != "node" else {"node": run.node_of(rank)}
+    kind = "hang" if what == "hang" else "kill"
+    try:
+        jobs.fault(run.store, run.job_id, kind, **aim)  # type: ignore[arg-type]
+    except jobs.NotFound:
+        pass  # the membership changed between our look and this
+
+
+def test_the_last_event_is_the_terminal_state(job: Submit) -> None:
+    run = job("print('a' * 1000)\nprint('last words')\n", nodes=2)
+    run.finish()
+    events: list[Event] = sorted(run.events, key=lambda e: e.time_s)
+    assert events[-1].kind == "job.state"
+    assert all("last words" in text for text in run.text().values())
