@@ -142,6 +142,9 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
                 await asyncio.sleep(GATHER_S)
         except (WebSocketClosedError, StreamClosedError):
             pass  # on_close tidies up
+        except Exception:
+            self.log.exception("a websocket is closed because its topics cannot be read")
+            self.close(1011, "the server cannot read what was asked for; its log tells why")
 
     async def _send_one_each(self) -> bool:
         """Send what there is, one message a topic, so that a long one does not keep the others waiting."""
