@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_hyperpod.backends.local.processes import start_ticks
 from jupyter_hyperpod.bench.laboratory import Observer, wait_for_idle
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import Conflict, HyperpodError
@@ -146,6 +147,11 @@ class Run(Observer):
 
 
 Submit = Callable[..., Run]
+
+
+def alive(pid: int) -> bool:
+    """True while a process runs; a zombie does not."""
+    return start_ticks(pid) is not None
 
 
 def start(store: Store, source: str, nodes: int = 3, **fields: Any) -> Run:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.runtime.conftest import TRAIN, Submit
+from jupyter_hyperpod.runtime.audit import audit
+from tests.runtime.conftest import TRAIN, Submit, alive
 
 TWO_SESSIONS = """
 import torch, jupyter_hyperpod as hp
@@ -71,10 +72,8 @@ def test_exit_statuses(job: Submit) -> None:
 
 
 def test_a_dead_rank_of_a_plain_cell_fails_the_job_with_a_reason(job: Submit) -> None:
-    source = (
-        "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)\n"
-    )
-    view = job(source, nodes=2).finish("failed")
+    suicide = "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+    view = job(suicide + "time.sleep(60)\n", nodes=2).finish("failed")
     for words in ("rank 1", "SIGKILL", "hp.Session"):
         assert words in view["reason"]
 
@@ -91,8 +90,6 @@ def test_two_sessions_in_one_cell(job: Submit) -> None:
     together.finish()
     assert len(together.of_kind("session.closed")) == 2
     assert set(together.text().values()) == set(alone.text().values())
-    from jupyter_hyperpod.runtime.audit import audit
-
     report = audit(together.events)
     assert (report.sound, report.sessions, report.steps) == (True, 2, 10), report
 
@@ -118,16 +115,13 @@ def test_processes_that_a_cell_started_do_not_outlive_it(job: Submit) -> None:
     source = "import subprocess\nprint(subprocess.Popen(['sleep', '600']).pid)\n"
     run = job(source, nodes=2)
     run.finish()
-    import os
-
     for pid in map(int, run.text().values()):
-        assert not os.path.exists(f"/proc/{pid}"), "the cell's child is still there"
+        assert not alive(pid), "the cell's child is still there"
 
 
 def test_a_flood_of_output_is_cut_off_and_said_so(job: Submit) -> None:
-    run = job(
-        "for i in range(1500):\n    print('x' * 60_000)\nprint('end')\n", nodes=1, env={"HYPERPOD_OUTPUT_MB": "4"}
-    )
+    flood = "for i in range(1500):\n    print('x' * 60_000)\nprint('end')\n"
+    run = job(flood, nodes=1, env={"HYPERPOD_OUTPUT_MB": "4"})
     run.finish()
     written = sum(len(e.data["text"]) for e in run.of_kind("output.written"))
     assert written < 6e6

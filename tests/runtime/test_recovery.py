@@ -6,12 +6,13 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.events import Event
-from tests.runtime.conftest import MICRO_BATCHES, STEPS, TRAIN, Run, Submit
+from tests.runtime.conftest import MICRO_BATCHES, STEPS, TRAIN, Run, Submit, alive
 
 SCHEDULES = 20
 QUICK = {"PAUSE_S": "0.001"}
@@ -77,10 +78,8 @@ def test_a_rank_that_spins_is_fenced(job: Submit, reference: Run, tmp_path: obje
         f"import os\ndef spin():\n    try: os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))\n"
         "    except FileExistsError: return\n    while True: pass\n"
     )
-    source = spin + TRAIN.replace(
-        "    time.sleep(pause_s)",
-        "    time.sleep(pause_s)\n    if session.step == 6 and session.world_size == 3: spin()",
-    )
+    pause = "    time.sleep(pause_s)"
+    source = spin + TRAIN.replace(pause, f"{pause}\n    if session.step == 6 and session.world_size == 3: spin()")
     run = job(source, hang_timeout_s=0.5)
     view = run.finish()
     assert view["incidents"][0]["cause"] == "process hung"
@@ -260,9 +259,9 @@ def test_a_worker_dies_with_its_agent(job: Submit, eventually: Callable[..., obj
     run = job(env={"PAUSE_S": "0.05"})
     run.until_step(2)
     worker = run.worker_pid(1)
-    agent = int(open(f"/proc/{worker}/stat").read().rpartition(")")[2].split()[1])
+    agent = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(agent, signal.SIGKILL)
-    eventually(lambda: not os.path.exists(f"/proc/{worker}"), timeout_s=5)
+    eventually(lambda: not alive(worker), timeout_s=5)
     run.until_event("incident.stage", stage="resumed")
     run.stop()
     run.finish("stopped")
