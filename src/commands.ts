@@ -33,7 +33,8 @@ export function addCommands(
 ): void {
   const { model, actions, trans } = shared;
   const runs = () =>
-    model.cluster !== null && model.cluster.state !== 'stopped';
+    model.cluster !== null &&
+    !['stopped', 'lost'].includes(model.cluster.state);
 
   commands.addCommand(CommandIDs.startCluster, {
     label: trans.__('Start the Cluster'),

@@ -4,7 +4,7 @@ import { LabIcon } from '@jupyterlab/ui-components';
 export const hyperpodIcon = new LabIcon({
   name: 'jupyter_hyperpod:pod',
   svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">
-  <g class="jp-icon3 jp-icon-selectable" stroke="#616161" stroke-width="1.6" fill="none" stroke-linecap="round">
+  <g class="jp-icon3 jp-icon-selectable" stroke="#616161" stroke-width="1.6" style="fill: none" stroke-linecap="round">
     <path d="M12 4.2 18.75 8.1v7.8L12 19.8l-6.75-3.9V8.1z"/>
     <path d="M12 12v7.4M12 12 5.6 8.3M12 12l6.4-3.7"/>
   </g>
@@ -14,5 +14,13 @@ export const hyperpodIcon = new LabIcon({
     <circle cx="5.25" cy="8.1" r="2.2"/>
     <circle cx="18.75" cy="8.1" r="2.2"/>
   </g>
+</svg>`
+});
+
+/** More or fewer. */
+export const scaleIcon = new LabIcon({
+  name: 'jupyter_hyperpod:scale',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">
+  <path class="jp-icon3 jp-icon-selectable" fill="#616161" d="M12 3 6.5 8.5l1.4 1.4L12 5.8l4.1 4.1 1.4-1.4zm0 18 5.5-5.5-1.4-1.4-4.1 4.1-4.1-4.1-1.4 1.4z"/>
 </svg>`
 });

@@ -1,4 +1,4 @@
-import { launchIcon, stopIcon, tableRowsIcon } from '@jupyterlab/ui-components';
+import { launchIcon, stopIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { elapsed, progress, remaining, stepsPerSecond } from '../derive';
@@ -10,6 +10,7 @@ import {
   formatInteger,
   formatLoss
 } from '../format';
+import { scaleIcon } from '../icons';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary, IJobView } from '../model/views';
 import { useNow, useShared } from './context';
@@ -27,7 +28,7 @@ export function JobActions(props: {
     <>
       {active && job.maximum > job.minimum && (
         <Button
-          icon={tableRowsIcon}
+          icon={scaleIcon}
           title={trans.__('Scale %1…', job.name)}
           onClick={() => actions.scaleJob(job.id)}
         />

@@ -4,7 +4,7 @@ import * as React from 'react';
 import { useNow, useShared, useTopics } from '../components/context';
 import { Button, Section, StateChip, stateLabel } from '../components/parts';
 import { byName } from '../derive';
-import { formatDuration } from '../format';
+import { formatClockwork } from '../format';
 import { FAULTS, Fault } from '../model/events';
 import type { IClusterView, INodeView } from '../model/views';
 import { NodeGrid } from './nodes';
@@ -43,23 +43,28 @@ export function ClusterSection(): JSX.Element {
       ) : stopped ? (
         <StartCluster />
       ) : (
-        <Nodes cluster={cluster} />
+        <>
+          {cluster.state === 'lost' && <StartCluster lost={cluster.reason} />}
+          <Nodes cluster={cluster} />
+        </>
       )}
     </Section>
   );
 }
 
-function StartCluster(): JSX.Element {
+/** The button, and why there is need of it: `lost` where nodes ran and nobody answers for them. */
+function StartCluster({ lost }: { lost?: string }): JSX.Element {
   const { actions, trans } = useShared();
   const { nodes, spares } = actions.preferences;
   return (
     <div className="jp-Hp-start">
       <p className="jp-Hp-quiet">
-        {trans.__(
-          'No cluster runs. The first job starts one, or start it here: %1 nodes and %2 spare, as processes of this machine.',
-          nodes,
-          spares
-        )}
+        {lost ||
+          trans.__(
+            'No cluster runs. The first job starts one, or start it here: %1 nodes and %2 spare, as processes of this machine.',
+            nodes,
+            spares
+          )}
       </p>
       <Button primary icon={runIcon} onClick={() => actions.startCluster()}>
         {trans.__('Start the cluster')}
@@ -100,7 +105,7 @@ function Summary({ nodes }: { nodes: readonly INodeView[] }): JSX.Element {
         {trans._n('%1 node', '%1 nodes', nodes.length - spares)}
         {spares > 0 && ` + ${trans._n('%1 spare', '%1 spares', spares)}`}
       </span>
-      <span className="jp-Hp-right">
+      <span>
         {['busy', 'idle', 'starting', 'lost', 'stopped']
           .filter(state => counts.has(state))
           .map(state => (
@@ -125,7 +130,7 @@ function NodeDetail({ node }: { node: INodeView }): JSX.Element {
         <span className="jp-Hp-right jp-Hp-small">
           {trans.__(
             'for %1',
-            formatDuration(Math.max(0, now_s - node.since_s))
+            formatClockwork(Math.max(0, now_s - node.since_s))
           )}
         </span>
       </div>
@@ -134,7 +139,7 @@ function NodeDetail({ node }: { node: INodeView }): JSX.Element {
         <dt>{trans.__('Role')}</dt>
         <dd>{node.spare ? trans.__('spare') : trans.__('node')}</dd>
         <dt>{trans.__('Slots')}</dt>
-        <dd>{trans.__('%1 of %2 used', node.used, node.slots)}</dd>
+        <dd>{`${node.used} / ${node.slots}`}</dd>
         <dt>{trans.__('Process')}</dt>
         <dd>{node.pid ?? '–'}</dd>
         <dt>{trans.__('Incarnation')}</dt>

@@ -32,15 +32,20 @@ export function JobsSection(): JSX.Element {
       {shown.length === 0 && (
         <p className="jp-Hp-quiet">
           {model.jobsKnown
-            ? trans.__('No jobs yet. Begin a notebook cell with %%hyperpod.')
+            ? trans.__(
+                'No jobs yet. Begin a notebook cell with %1.',
+                '%%hyperpod'
+              )
             : trans.__('Asking the server…')}
         </p>
       )}
-      <ul className="jp-Hp-jobs">
-        {shown.map((job, index) => (
-          <JobRow key={job.id} summary={job} follow={index < FOLLOWED} />
-        ))}
-      </ul>
+      {shown.length > 0 && (
+        <ul className="jp-Hp-jobs">
+          {shown.map((job, index) => (
+            <JobRow key={job.id} summary={job} follow={index < FOLLOWED} />
+          ))}
+        </ul>
+      )}
       {ended.length > kept.size && (
         <p className="jp-Hp-quiet">
           {trans._n(

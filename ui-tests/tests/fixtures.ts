@@ -5,7 +5,11 @@ import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'fs';
 import { tmpdir } from 'os';
 import { join } from 'path';
 
-import { galata, test as base } from '@jupyterlab/galata';
+import {
+  galata,
+  IJupyterLabPageFixture,
+  test as base
+} from '@jupyterlab/galata';
 import { expect, Page } from '@playwright/test';
 
 const ROOT = join(__dirname, '..', '..');
@@ -159,6 +163,22 @@ export const test = base.extend<{ noise: INoise }, { server: JupyterServer }>({
   ]
 });
 
+/** Write a notebook where the server's files are, and open it. */
+export async function openNotebook(
+  page: Page,
+  server: JupyterServer,
+  name: string,
+  ...cells: (string | ICell)[]
+): Promise<void> {
+  writeFileSync(join(server.files, name), notebook(...cells));
+  await page.evaluate(
+    path =>
+      (window as any).jupyterapp.commands.execute('docmanager:open', { path }),
+    name
+  );
+  await expect(page.locator('.jp-Notebook .jp-Cell').first()).toBeVisible();
+}
+
 /** Open the left panel. */
 export async function openPanel(page: Page): Promise<void> {
   const panel = page.locator('#jp-hyperpod-sidebar');
@@ -170,7 +190,7 @@ export async function openPanel(page: Page): Promise<void> {
 
 /** Keep a picture of the page in the light and in the dark theme, and go back to the light one. */
 export async function picture(
-  page: Page & { theme: { setTheme: (name: string) => Promise<void> } },
+  page: IJupyterLabPageFixture,
   name: string
 ): Promise<void> {
   mkdirSync(SHOTS, { recursive: true });
@@ -183,13 +203,38 @@ export async function picture(
   }
 }
 
-/** Write a file where the server's notebooks are. */
-export function writeFile(
-  server: JupyterServer,
-  name: string,
-  content: string
-): void {
-  writeFileSync(join(server.files, name), content);
+/** A code cell, with the MIME bundle of its output where it has one. */
+export interface ICell {
+  source: string;
+  output?: Record<string, unknown>;
+}
+
+/** The text of a notebook with these code cells. */
+function notebook(...cells: (string | ICell)[]): string {
+  const kernelspec = {
+    name: 'python3',
+    display_name: 'Python 3',
+    language: 'python'
+  };
+  return JSON.stringify({
+    nbformat: 4,
+    nbformat_minor: 5,
+    metadata: { kernelspec },
+    cells: cells.map((cell, index) => {
+      const { source, output }: ICell =
+        typeof cell === 'string' ? { source: cell } : cell;
+      return {
+        cell_type: 'code',
+        id: `cell-${index}`,
+        metadata: {},
+        execution_count: null,
+        source,
+        outputs: output
+          ? [{ output_type: 'display_data', metadata: {}, data: output }]
+          : []
+      };
+    })
+  });
 }
 
 export { expect };

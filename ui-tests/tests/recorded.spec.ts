@@ -1,0 +1,142 @@
+/** The browser's side alone, on a recorded journal that is written while it is watched. Nothing trains here. */
+
+import { ChildProcess, spawn } from 'child_process';
+import { join } from 'path';
+
+import {
+  expect,
+  ICell,
+  JupyterServer,
+  openNotebook,
+  openPanel,
+  picture,
+  PYTHON,
+  test
+} from './fixtures';
+
+const REPLAY = join(__dirname, '..', 'tools', 'replay.py');
+const MIME_TYPE = 'application/vnd.hyperpod.job.v1+json';
+
+/** Begin to write a recorded journal; gives the job's id. */
+async function replay(
+  server: JupyterServer,
+  ...options: string[]
+): Promise<{ id: string; writer: ChildProcess }> {
+  const writer = spawn(PYTHON, [REPLAY, server.store, ...options], {
+    env: { ...server.environment, PYTHONPATH: join(__dirname, '..', '..') },
+    stdio: ['ignore', 'pipe', 'inherit']
+  });
+  const id = await new Promise<string>((resolve, reject) => {
+    writer.stdout!.once('data', data => resolve(String(data).trim()));
+    writer.once('exit', () => reject(new Error('the replay ended at once')));
+  });
+  return { id, writer };
+}
+
+/** A cell whose output is a job. */
+function jobCell(id: string): ICell {
+  return {
+    source: `%%hyperpod --nodes 4 --elastic 2:8\n# recorded: ${id}`,
+    output: {
+      [MIME_TYPE]: { job_id: id, store: '', cell_digest: '' },
+      'text/plain': 'step 12/1000 · loss 4.2'
+    }
+  };
+}
+
+test.describe('a recorded job', () => {
+  let writer: ChildProcess | undefined;
+
+  test.afterEach(() => {
+    writer?.kill();
+  });
+
+  test('moves under its cell, in the panel and on its dashboard', async ({
+    page,
+    server
+  }) => {
+    const recorded = await replay(server, '--steps', '1000');
+    writer = recorded.writer;
+    const cells = [recorded.id, 'gone-abcdefgh'].map(jobCell);
+    await openPanel(page);
+    await openNotebook(page, server, 'recorded.ipynb', ...cells);
+
+    const card = page.locator('.jp-Hp-card');
+    await expect(card.getByText('Running')).toBeVisible();
+    await expect(card.getByText('4 of 4')).toBeVisible();
+    await expect(card.locator('canvas')).toBeVisible();
+    // The second incident happens while we watch.
+    await expect(card.locator('.jp-Hp-incident')).toHaveCount(2);
+    await expect(
+      page.locator('.jp-Hp-sidebar .jp-Hp-stages li').last()
+    ).toContainText('Resumed');
+
+    const fallback = page.locator('.jp-Hp-fallback');
+    await expect(fallback).toContainText('gone-abcdefgh');
+    await expect(fallback).toContainText('step 12/1000');
+    await picture(page, 'recorded-notebook');
+
+    await card.getByRole('button', { name: 'Rank 1' }).click();
+    await expect(card.locator('.jp-Hp-log')).not.toContainText('rank 0 of 4');
+    await expect(card.locator('.jp-Hp-log')).toContainText('rank 1 of 4');
+
+    await card.getByRole('button', { name: /^Open the dashboard/ }).click();
+    const dashboard = page.locator('.jp-Hp-dashboard');
+    await expect(dashboard.locator('.jp-Hp-lane')).toHaveCount(6);
+    await expect(dashboard).toContainText('101 MB');
+    await picture(page, 'recorded-dashboard');
+  });
+
+  test('is in the palette, the status bar and among what is running', async ({
+    page,
+    server
+  }) => {
+    writer = (await replay(server, '--steps', '1000')).writer;
+    await expect(page.locator('.jp-Hp-status')).toContainText('%');
+    await page.sidebar.openTab('jp-running-sessions');
+    await expect(
+      page.locator('.jp-RunningSessions-item', { hasText: 'tinylm' }).first()
+    ).toBeVisible();
+    await page.keyboard.press('Control+Shift+c');
+    await page.keyboard.type('cluster and training');
+    await expect(
+      page.locator('.lm-CommandPalette-item', {
+        hasText: 'Cluster and Training Jobs'
+      })
+    ).toBeVisible();
+    await page.keyboard.press('Escape');
+  });
+
+  test('has thousands of nodes, and the panel stays smooth', async ({
+    page,
+    server
+  }) => {
+    writer = (await replay(server, '--extra-nodes', '4000')).writer;
+    await openPanel(page);
+    await expect(page.locator('.jp-Hp-node')).toHaveCount(4005);
+    await page.locator('.jp-Hp-nodes').evaluate(grid => {
+      grid.scrollTop = grid.scrollHeight;
+    });
+    // The longest the main thread was away in two seconds of live updates.
+    const longest = await page.evaluate(
+      () =>
+        new Promise<number>(resolve => {
+          let last = performance.now();
+          let worst = 0;
+          const end = last + 2000;
+          const tick = (now: number) => {
+            worst = Math.max(worst, now - last);
+            last = now;
+            if (now < end) {
+              requestAnimationFrame(tick);
+            } else {
+              resolve(worst);
+            }
+          };
+          requestAnimationFrame(tick);
+        })
+    );
+    expect(longest).toBeLessThan(500);
+    await picture(page, 'recorded-4000-nodes');
+  });
+});
