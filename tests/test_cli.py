@@ -58,11 +58,11 @@ def training(shared_cluster: Store, tmp_path: Path, eventually: Eventually) -> I
     """The id of a job that trains on two of up to three nodes until the test is over."""
     path = write(tmp_path, train())
     job_id = ask(shared_cluster, "submit", path, "--nodes", "2", "--elastic", "1:3", "--name", "training")["id"]
-    eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] >= 3, 30)
+    eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] >= 3, 60)
     yield job_id
     if jobs.job_view(shared_cluster, job_id)["state"] not in ("succeeded", "failed", "stopped"):
         jobs.stop(shared_cluster, job_id)
-        jobs.wait(shared_cluster, job_id, timeout_s=30)
+        jobs.wait(shared_cluster, job_id, timeout_s=60)
 
 
 # ---- jobs ---------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_submit_json_then_describe_logs_and_events(shared_cluster: Store, tmp_pa
     path = write(tmp_path, "print('one')\nprint('two')\n", "My first run.py")
     job_id = ask(shared_cluster, "submit", path)["id"]
     assert job_id.startswith("My-first-run-")
-    jobs.wait(shared_cluster, job_id, timeout_s=30)
+    jobs.wait(shared_cluster, job_id, timeout_s=60)
     view = ask(shared_cluster, "describe", job_id)
     assert (view["id"], view["state"]) == (job_id, "succeeded")
     assert run(shared_cluster, "logs", job_id).stdout == "one\ntwo\n"
@@ -102,7 +102,7 @@ def test_list_shows_newest_first_as_table_and_as_json(shared_cluster: Store, tmp
     assert table.splitlines()[0].split()[:3] == ["ID", "STATE", "NODES"]
     assert "\x1b" not in table
     for job_id in ids:
-        jobs.wait(shared_cluster, job_id, timeout_s=30)
+        jobs.wait(shared_cluster, job_id, timeout_s=60)
 
 
 def test_users_error_is_shown_with_its_line_and_is_a_failure(shared_cluster: Store, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_notebook_runs_as_its_code_cells(shared_cluster: Store, tmp_path: Path) 
 
 def test_rerun_runs_the_same_code_again(shared_cluster: Store, tmp_path: Path) -> None:
     first = ask(shared_cluster, "submit", write(tmp_path, "print('again')\n"), "--seed", "7")["id"]
-    jobs.wait(shared_cluster, first, timeout_s=30)
+    jobs.wait(shared_cluster, first, timeout_s=60)
     done = run(shared_cluster, "rerun", first, "--name", "second", "--follow")
     assert (done.returncode, done.stdout) == (0, "again\n"), done.stderr
     second = next(view["id"] for view in ask(shared_cluster, "list") if view["name"] == "second")
@@ -133,14 +133,14 @@ def test_scale_fault_and_stop_reach_a_running_job(shared_cluster: Store, trainin
         return jobs.job_view(shared_cluster, training)
 
     assert ask(shared_cluster, "scale", training, "3")["target"] == 3
-    eventually(lambda: view()["world_size"] == 3, 30)
+    eventually(lambda: view()["world_size"] == 3, 60)
     done = run(shared_cluster, "fault", "kill", "--job", training, "--rank", "1", "--after-step", "5")
     assert done.returncode == 0, done.stderr
-    incident = eventually(lambda: next((i for i in view()["incidents"] if i["resumed_s"]), None), 30)
+    incident = eventually(lambda: next((i for i in view()["incidents"] if i["resumed_s"]), None), 60)
     assert incident["stages"]
     assert "RESUMED IN" in run(shared_cluster, "describe", training).stdout
     assert run(shared_cluster, "stop", "training").returncode == 0
-    assert jobs.wait(shared_cluster, training, timeout_s=30)["state"] == "stopped"
+    assert jobs.wait(shared_cluster, training, timeout_s=60)["state"] == "stopped"
     again = run(shared_cluster, "stop", training)
     assert again.returncode == 0 and "already ended" in again.stdout
     assert run(shared_cluster, "scale", training, "2").returncode == 2
@@ -179,7 +179,7 @@ def test_interrupt_detaches_and_the_job_goes_on(shared_cluster: Store, training:
 def test_logs_of_one_rank(shared_cluster: Store, tmp_path: Path) -> None:
     path = write(tmp_path, "import os, sys\nprint('out', os.environ['RANK'])\nprint('err', file=sys.stderr)\n")
     job_id = ask(shared_cluster, "submit", path, "--nodes", "3")["id"]
-    jobs.wait(shared_cluster, job_id, timeout_s=30)
+    jobs.wait(shared_cluster, job_id, timeout_s=60)
     done = run(shared_cluster, "logs", job_id, "--rank", "2")
     assert done.stdout == "[rank 2] out 2\n" and done.stderr == "[rank 2] err\n"
     lines = run(shared_cluster, "logs", job_id, "--rank", "2", "--json").stdout.splitlines()

@@ -132,8 +132,8 @@ def test_interrupt_detaches_and_attach_comes_back(
 ) -> None:
     known = set(shared_cluster.job_ids())
     request = kernel.start(f"%%hyperpod --nodes 2 --name long\n{train()}")
-    job_id = eventually(lambda: next(iter(set(shared_cluster.job_ids()) - known), None), 30)
-    eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] >= 2, 30)
+    job_id = eventually(lambda: next(iter(set(shared_cluster.job_ids()) - known), None), 60)
+    eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] >= 2, 60)
     kernel.manager.interrupt_kernel()
     assert kernel.finish(request) == "ok"
     assert f"detached; {job_id} goes on" in kernel.text()
@@ -146,8 +146,8 @@ def test_interrupt_detaches_and_attach_comes_back(
 def test_killed_rank_does_not_hang_the_cell(kernel: Kernel, shared_cluster: Store, eventually: Eventually) -> None:
     known = set(shared_cluster.job_ids())
     request = kernel.start(f"%%hyperpod --nodes 2 --name hurt\n{train(150)}")
-    job_id = eventually(lambda: next(iter(set(shared_cluster.job_ids()) - known), None), 30)
-    eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] >= 20, 30)
+    job_id = eventually(lambda: next(iter(set(shared_cluster.job_ids()) - known), None), 60)
+    eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] >= 20, 60)
     jobs.fault(shared_cluster, job_id, "kill", rank=1)
     assert kernel.finish(request) == "ok", kernel.of_type("error")
     last = kernel.of_type("update_display_data")[-1]["data"]
@@ -161,10 +161,19 @@ def test_completion_reaches_the_front_end(kernel: Kernel) -> None:
     assert reply["content"]["matches"] == ["cluster"]
 
 
+def test_attaching_brings_the_display_of_a_detached_cell_up_to_date(kernel: Kernel) -> None:
+    assert kernel.run("%%hyperpod --name later --detach\nprint('done')") == "ok"
+    (first,) = kernel.of_type("display_data")
+    assert kernel.run("%hyperpod attach later") == "ok"
+    mine = first["transient"]["display_id"]
+    updates = [u["data"] for u in kernel.of_type("update_display_data") if u["transient"]["display_id"] == mine]
+    assert "succeeded" in updates[-1]["text/html"]
+
+
 def test_plain_notebook_without_a_name(kernel: Kernel, shared_cluster: Store, tmp_path: Path) -> None:
     kernel.run("import os; os.environ.pop('JPY_SESSION_NAME')")
     assert kernel.run("%%hyperpod --detach\npass") == "ok"
     assert kernel.of_type("display_data") and kernel.of_type("update_display_data") == []
     view = jobs.list_jobs(shared_cluster)[0]
     assert view["name"] == "cell"
-    jobs.wait(shared_cluster, view["id"], timeout_s=30)
+    jobs.wait(shared_cluster, view["id"], timeout_s=60)

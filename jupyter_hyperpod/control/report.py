@@ -83,10 +83,14 @@ class Table:
         """Return the table as static HTML that takes its colours from the page."""
         if not self.rows:
             return f"<em>{html.escape(self.empty)}</em>"
-        head = "".join(f"<th>{html.escape(header.lstrip('>'))}</th>" for header in self.headers)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(clean(cell.text))}</td>" for cell in row) + "</tr>" for row in self.rows
-        )
+        sides = ["right" if header.startswith(">") else "left" for header in self.headers]
+
+        def line(tag: str, texts: Sequence[str]) -> str:
+            pairs = zip(sides, texts, strict=True)
+            return "".join(f'<{tag} style="text-align:{side}">{html.escape(text)}</{tag}>' for side, text in pairs)
+
+        head = line("th", [header.lstrip(">") for header in self.headers])
+        body = "".join(f"<tr>{line('td', [clean(cell.text) for cell in row])}</tr>" for row in self.rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
@@ -17,6 +18,8 @@ from ..storage.store import Store
 from . import push, stream, verbs
 from .arguments import cell_parser, parse, verb_parser
 from .output import JobDisplay
+
+STOP_WAIT_S = 10.0
 
 
 @magics_class
@@ -42,6 +45,7 @@ class HyperpodMagics(Magics):
         super().__init__(shell, **options)
         self._shell: Any = shell
         self.last_job = ""
+        self._displays: dict[str, list[JobDisplay]] = {}
 
     @cell_magic("hyperpod")  # type: ignore[arg-type]
     def run_cell(self, line: str, cell: str) -> None:
@@ -119,7 +123,9 @@ class HyperpodMagics(Magics):
     def _display(self, store: Store, job_id: str) -> JobDisplay | None:
         if getattr(self._shell, "kernel", None) is None:
             return None
-        return JobDisplay(str(store.root), store.job(job_id).spec().cell_digest)
+        display = JobDisplay(str(store.root), store.job(job_id).spec().cell_digest)
+        self._displays.setdefault(job_id, []).append(display)
+        return display
 
     def show_once(self, store: Store, job_id: str) -> None:
         """Show a job without following it."""
@@ -138,6 +144,16 @@ class HyperpodMagics(Magics):
                 return
             jobs.stop(store, job_id, reason="the cell was interrupted")
             print(f"{job_id} was asked to stop", flush=True)
+            with suppress(TimeoutError):
+                jobs.wait(store, job_id, timeout_s=STOP_WAIT_S)
+        finally:
+            self._refresh(store, job_id)
+
+    def _refresh(self, store: Store, job_id: str) -> None:
+        """Bring every display of the job up to date, those of earlier cells too."""
+        view = jobs.job_view(store, job_id)
+        for display in self._displays.get(job_id, ()):
+            display.show(view)
 
 
 def register(shell: Any) -> None:

@@ -75,6 +75,7 @@ def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: 
     try:
         for events in watch.batches():
             lines = lines or OutputLines(has_several_ranks(watch.view))
+            status.update(watch.view)
             _print_output(events, lines, status)
             status.update(watch.view)
             if watch.notice and not noticed:
