@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
+import re
 import signal
 import stat
 import subprocess
@@ -30,6 +30,7 @@ from jupyter_hyperpod.storage.journal import (
     read_events,
     read_kinds,
 )
+from tests.storage import full_disk
 
 WRITER = Path(__file__).with_name("writer_process.py")
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -276,26 +277,19 @@ def test_an_oversized_line_is_left_out_and_what_follows_is_read(
     assert "more than 1000 bytes" in follower.problems[0]
 
 
-@pytest.fixture
-def small_file_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The kernel refuses to let any file of this process grow beyond 64 kB, as a full disk would."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # an import now would leave half a .pyc behind
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64_000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, handler)
-
-
-@pytest.mark.usefixtures("small_file_limit")
 def test_a_full_disk_is_an_error_and_leaves_the_journal_whole(tmp_path: Path) -> None:
-    with event_writer(tmp_path, "w") as writer:
-        writer.append("warning.raised", {"text": "a" * 30_000})
-        with pytest.raises(StoreError, match=f"cannot append to .*{writer.name}"):
-            writer.append("warning.raised", {"text": "b" * 60_000})
-        last = writer.append("warning.raised", {"text": "c" * 1000})
-    assert last.seq == 2
+    code = """
+with event_writer(here, "w") as writer:
+    writer.append("warning.raised", {"text": "a" * 30_000})
+    try:
+        writer.append("warning.raised", {"text": "b" * 60_000})
+    except StoreError as error:
+        print(error)
+    print(writer.append("warning.raised", {"text": "c" * 1000}).seq)
+"""
+    error, seq = full_disk.run(code, tmp_path, 64_000)
+    assert re.fullmatch(r"cannot append to .*/w\.\w+\.jsonl: File too large", error)
+    assert seq == "2"
     follower = follow_events(tmp_path)
     assert [event.data["text"][0] for event in follower.poll()] == ["a", "c"]
     assert follower.problems == []

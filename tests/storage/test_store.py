@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
-import signal
+import re
 import stat
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from hypothesis import strategies as st
 from jupyter_hyperpod.core.errors import NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.storage.store import Store, default_root, resolve_url, write_private
+from tests.storage import full_disk
 
 
 def make_spec(store: Store, name: str = "job") -> JobSpec:
@@ -108,40 +106,34 @@ def test_a_damaged_specification_is_an_error_of_ours(store: Store) -> None:
         job.spec()
 
 
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No file of this process may grow at all: every write fails, as on a full disk."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # an import now would leave half a .pyc behind
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, handler)
-
-
-@pytest.fixture
-def stored_spec(store: Store) -> JobSpec:
-    return make_spec(store)
-
-
-def test_a_full_disk_leaves_no_half_made_job(store: Store, stored_spec: JobSpec, full_disk: None) -> None:
-    with pytest.raises(StoreError, match="cannot write .*spec.json"):
-        store.create_job(stored_spec)
+def test_a_full_disk_leaves_no_half_made_job(store: Store) -> None:
+    digest = make_spec(store).cell_digest
+    code = f"""
+store = Store(here)
+for action in (lambda: store.create_job(JobSpec(name="job", cell_digest="{digest}")), lambda: store.put_cell("b")):
+    try:
+        action()
+    except StoreError as error:
+        print(error)
+"""
+    job, cell = full_disk.run(code, store.root, 0)
+    assert re.search(r"cannot write .*/spec.json: File too large", job)
+    assert re.search(r"cannot write .*/cells/\w+: File too large", cell)
     assert list(store.jobs.iterdir()) == []
-    with pytest.raises(StoreError, match="cannot write"):
-        store.put_cell("another cell")
-    assert [path.name for path in store.cells.iterdir()] == [stored_spec.cell_digest]
+    assert [path.name for path in store.cells.iterdir()] == [digest]
 
 
-def test_a_failed_write_keeps_the_old_content(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    path = tmp_path / "file"
-    write_private(path, b"old")
-    request.getfixturevalue("full_disk")
-    with pytest.raises(StoreError):
-        write_private(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
+def test_a_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
+    write_private(tmp_path / "file", b"old")
+    code = """
+try:
+    write_private(here / "file", b"new")
+except StoreError as error:
+    print(error)
+"""
+    assert len(full_disk.run(code, tmp_path, 0)) == 1
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_store_that_cannot_be_made_says_where_and_why(tmp_path: Path) -> None:
