@@ -6,13 +6,16 @@ calls `form`, says what it holds and learns how to go on. `Solo` is the same out
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from ..core.errors import Stopped
 from ..policy.batching import Node
 from .collectives import Address, Door, Mesh, PeerLost, Transfer
 from .reduction import holdings_of
+from .shared import PROBE_BYTES, TOKEN_BYTES, Segment, Token, can_read
 from .wire import Message
 from .worker import Worker
 
@@ -61,6 +64,8 @@ class Solo:
 
     rank = 0
     world_size = 1
+    near: frozenset[int] = frozenset()
+    near_pids: frozenset[int] = frozenset()
     session = 1
 
     def join(self, opened: Message, held: Callable[[], Held], micro_batches: int) -> Go:
@@ -81,6 +86,10 @@ class Solo:
 
     def exchange(self, sends: list[Transfer], receives: list[Transfer]) -> None:
         """Nobody to exchange with."""
+
+    def lost(self, lost: PeerLost) -> NoReturn:
+        """There is no peer."""
+        raise AssertionError("a session outside a job has no peers") from lost
 
     def say(self, message: Message) -> None:
         """Nobody listens."""
@@ -106,6 +115,10 @@ class Group:
         self.session = 0  # which one of its cell, from 1
         self.rank = worker.rank if worker.rank is not None else -1
         self.world_size = worker.world_size
+        self.near: frozenset[int] = frozenset()
+        self.near_pids: frozenset[int] = frozenset()
+        self._probe = Segment(PROBE_BYTES)
+        self._probe.memory[:] = os.urandom(PROBE_BYTES)
 
     def join(self, opened: Message, held: Callable[[], Held], micro_batches: int) -> Go:
         """Tell the coordinator that a session opens here and wait for the generation it trains in."""
@@ -136,8 +149,12 @@ class Group:
         try:
             self._mesh.exchange(sends, receives, self._worker.channel.fileno(), self.poll)
         except PeerLost as lost:
-            self._suspect(lost.rank)
-            raise Regroup(self._await("form")) from lost
+            self.lost(lost)
+
+    def lost(self, lost: PeerLost) -> NoReturn:
+        """A peer is gone: say so and wait for the generation without it. Raises Regroup."""
+        self._suspect(lost.rank)
+        raise Regroup(self._await("form")) from lost
 
     def say(self, message: Message) -> None:
         """Send to the coordinator."""
@@ -174,6 +191,7 @@ class Group:
         control = self._worker.channel.fileno()
         self.poll()
         self._mesh = self._door.form(self.generation, self.rank, addresses, control, self.poll, self._suspect)
+        self._meet_neighbours()
         self.say(
             {
                 "type": "report",
@@ -192,6 +210,18 @@ class Group:
             go["generation"], go["rank"], go["step"], tuple(go["donors"]), tuple(go["replay"]), tuple(go["fresh"]),
             held_nodes, shares, holdings, tuple(go["owners"]),
         )  # fmt: skip
+
+    def _meet_neighbours(self) -> None:
+        """Find out whose memory can be read in place: each shows a segment with a secret, the other reads it there."""
+        peers = [rank for rank in range(self.world_size) if rank != self.rank]
+        shown = self._probe.token.pack() + self._probe.memory[:PROBE_BYTES]
+        seen = {rank: memoryview(bytearray(len(shown))) for rank in peers}
+        self.exchange([(rank, memoryview(shown)) for rank in peers], seen.items())
+        readable = {rank: can_read(bytes(found)) for rank, found in seen.items()}
+        answers = {rank: memoryview(bytearray(1)) for rank in peers}
+        self.exchange([(rank, memoryview(bytes([readable[rank]]))) for rank in peers], answers.items())
+        self.near = frozenset(rank for rank in peers if readable[rank] and answers[rank][0])
+        self.near_pids = frozenset(Token.unpack(bytes(seen[rank][:TOKEN_BYTES])).pid for rank in self.near)
 
     def _suspect(self, rank: int) -> None:
         self.say({"type": "suspect", "generation": self.generation, "rank": rank})

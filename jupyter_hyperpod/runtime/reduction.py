@@ -1,8 +1,9 @@
 """Gradients of micro-batches, summed in one fixed binary tree whoever computed them.
 
-Each member keeps the tree nodes it has finished (`Ledger`). To reduce, every member sends each owner that owner's
-slice of its nodes; the owner adds them in the order of the tree and sends the sum back. The nodes stay untouched
-until the step is committed, so after a fault only what was lost is computed again.
+Each member keeps the tree nodes it has finished (`Ledger`). To reduce, every member shows each owner that owner's
+slice of its nodes; the owner adds them in the order of the tree and shows the sum. Members on one host read each
+other's memory in place, others are sent the bytes. The nodes stay untouched until the step is committed, so after a
+fault only what was lost is computed again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..policy.batching import Node, cover, slices, split
-from .collectives import Transfer
+from .collectives import PeerLost, Transfer
+from .shared import TOKEN_BYTES, Attachments, Segment, Token, aligned, carve
 
 ALIGN = 16
 Exchange = Callable[[list[Transfer], list[Transfer]], None]
@@ -25,9 +27,9 @@ class Buffer:
     """
 
     def __init__(self, layout: Layout) -> None:
-        self.flats = [torch.zeros(length, dtype=dtype) for dtype, length in layout.lengths.items()]
-        self.meta = torch.zeros(1 + len(layout.parameters), dtype=torch.float64)
-        self.flats.append(self.meta)
+        self.segment = Segment(sum(aligned(length * dtype.itemsize) for dtype, length in layout.shapes))
+        self.flats = carve(self.segment.memory, layout.shapes)
+        self.meta = self.flats[-1]
         by_dtype = dict(zip(layout.lengths, self.flats, strict=False))
         self.gradients = [
             by_dtype[p.dtype][start : start + p.numel()].view_as(p)
@@ -63,6 +65,11 @@ class Layout:
             start = self.lengths.get(parameter.dtype, 0)
             self.starts.append(start)
             self.lengths[parameter.dtype] = start + -(-parameter.numel() // ALIGN) * ALIGN
+
+    @property
+    def shapes(self) -> list[tuple[torch.dtype, int]]:
+        """(dtype, length) of the flat tensors of a buffer, `meta` last."""
+        return [*self.lengths.items(), (torch.float64, 1 + len(self.parameters))]
 
     @property
     def gradient_bytes(self) -> int:
@@ -113,66 +120,96 @@ class Ledger:
 
 
 class Reduction:
-    """Combines the nodes of all members into one sum over all micro-batches."""
+    """Combines the nodes of all members into one sum over all micro-batches.
+
+    ``near`` are the ranks on this host whose memory can be read in place; to and from the others bytes are sent.
+    """
 
     def __init__(self, layout: Layout, micro_batches: int) -> None:
+        self._layout = layout
         self._root: Node = (0, micro_batches)
         self._results = [Buffer(layout), Buffer(layout)]
         self._scratch: dict[int, torch.Tensor] = {}
+        self.attachments = Attachments()
 
     def room(self, keep: Buffer | None) -> Buffer:
         """A result buffer that is not `keep`, which peers may still ask for."""
         return self._results[1] if keep is self._results[0] else self._results[0]
 
     def reduce(
-        self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, keep: Buffer | None, exchange: Exchange
-    ) -> Buffer:
+        self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
+        keep: Buffer | None, exchange: Exchange,
+    ) -> Buffer:  # fmt: skip
         """Return the sum over the tree, the same bits on every member; `keep` is the result not to overwrite.
 
         ``holdings[r]`` are rank r's nodes. Given up half-way (`exchange` raised), it has changed no node.
         """
-        world_size = len(holdings)
         result = self.room(keep)
-        sends: list[Transfer] = []
-        receives: list[Transfer] = []
-        mine: list[dict[Node, torch.Tensor]] = []
-        for index, flat in enumerate(result.flats):
-            bounds = slices(flat.numel(), world_size)
-            low, high = bounds[rank]
-            local = {node: ledger.nodes[node].flats[index][low:high] for node in holdings[rank]}
-            for peer in range(world_size):
-                if peer == rank:
-                    continue
-                start, end = bounds[peer]
-                sends += [(peer, as_bytes(ledger.nodes[node].flats[index][start:end])) for node in holdings[rank]]
-            remote = [(peer, node) for peer in range(world_size) if peer != rank for node in holdings[peer]]
-            scratch = self._room(flat.dtype, index, len(remote) * (high - low))
-            for place, (peer, node) in enumerate(remote):
-                part = scratch[place * (high - low) : (place + 1) * (high - low)]
-                local[node] = part
-                receives.append((peer, as_bytes(part)))
-            mine.append(local)
-        exchange(sends, receives)
-        self._combine(result, mine, rank, world_size)
-        self._gather(result, rank, world_size, exchange)
-        return result
-
-    def _combine(self, result: Buffer, parts: list[dict[Node, torch.Tensor]], rank: int, world_size: int) -> None:
+        parts = self._collect(ledger, holdings, rank, near, exchange)
         for flat, nodes in zip(result.flats, parts, strict=True):
-            low, high = slices(flat.numel(), world_size)[rank]
+            low, high = slices(flat.numel(), len(holdings))[rank]
             if high > low:
                 _tree_sum(self._root, nodes, flat[low:high])
+        self._gather(result, rank, len(holdings), near, exchange)
+        return result
 
-    def _gather(self, result: Buffer, rank: int, world_size: int, exchange: Exchange) -> None:
-        sends: list[Transfer] = []
-        receives: list[Transfer] = []
+    def _collect(
+        self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int], exchange: Exchange
+    ) -> list[dict[Node, torch.Tensor]]:
+        """This rank's slice of every node of every member, by flat tensor."""
+        peers = [peer for peer in range(len(holdings)) if peer != rank]
+        mine = [(node, ledger.nodes[node]) for node in holdings[rank]]
+        theirs = [(peer, node) for peer in peers if peer in near for node in holdings[peer]]
+        tokens = [(peer, memoryview(bytearray(TOKEN_BYTES))) for peer, _ in theirs]
+        sends: list[Transfer] = [
+            (peer, memoryview(buffer.segment.token.pack())) for peer in peers if peer in near for _, buffer in mine
+        ]
+        receives: list[Transfer] = list(tokens)
+        parts: list[dict[Node, torch.Tensor]] = []
+        for index, (dtype, length) in enumerate(self._layout.shapes):
+            bounds = slices(length, len(holdings))
+            low, high = bounds[rank]
+            found = {node: buffer.flats[index][low:high] for node, buffer in mine}
+            far = [(peer, node) for peer in peers if peer not in near for node in holdings[peer]]
+            scratch = self._room(dtype, index, len(far) * (high - low))
+            for place, (peer, node) in enumerate(far):
+                found[node] = scratch[place * (high - low) : (place + 1) * (high - low)]
+                receives.append((peer, as_bytes(found[node])))
+            for peer in (peer for peer in peers if peer not in near):
+                start, end = bounds[peer]
+                sends += [(peer, as_bytes(buffer.flats[index][start:end])) for _, buffer in mine]
+            parts.append(found)
+        exchange(sends, receives)
+        for (peer, node), (_, token) in zip(theirs, tokens, strict=True):
+            for nodes, flat in zip(parts, self._attach(peer, token), strict=True):
+                low, high = slices(flat.numel(), len(holdings))[rank]
+                nodes[node] = flat[low:high]
+        return parts
+
+    def _gather(self, result: Buffer, rank: int, world_size: int, near: frozenset[int], exchange: Exchange) -> None:
+        """Bring the slices of all owners together."""
+        peers = [peer for peer in range(world_size) if peer != rank]
+        tokens = {peer: memoryview(bytearray(TOKEN_BYTES)) for peer in peers if peer in near}
+        sends: list[Transfer] = [(peer, memoryview(result.segment.token.pack())) for peer in tokens]
+        receives: list[Transfer] = list(tokens.items())
         for flat in result.flats:
             bounds = slices(flat.numel(), world_size)
-            for peer in range(world_size):
-                if peer != rank:
-                    sends.append((peer, as_bytes(flat[slice(*bounds[rank])])))
-                    receives.append((peer, as_bytes(flat[slice(*bounds[peer])])))
+            for peer in (peer for peer in peers if peer not in near):
+                sends.append((peer, as_bytes(flat[slice(*bounds[rank])])))
+                receives.append((peer, as_bytes(flat[slice(*bounds[peer])])))
         exchange(sends, receives)
+        for peer, token in tokens.items():
+            for mine, theirs in zip(result.flats, self._attach(peer, token), strict=True):
+                part = slice(*slices(mine.numel(), world_size)[peer])
+                mine[part].copy_(theirs[part])
+        # nobody may touch a result that a neighbour still reads
+        exchange([(peer, memoryview(b"r")) for peer in tokens], [(peer, memoryview(bytearray(1))) for peer in tokens])
+
+    def _attach(self, peer: int, token: memoryview) -> list[torch.Tensor]:
+        try:
+            return carve(self.attachments.memory(Token.unpack(bytes(token))), self._layout.shapes)
+        except OSError as error:
+            raise PeerLost(peer) from error
 
     def _room(self, dtype: torch.dtype, index: int, length: int) -> torch.Tensor:
         """Scratch memory of one flat tensor: touched once, then reused."""

@@ -14,6 +14,7 @@ import torch
 from ..core.errors import SpecError, TrainingError
 from ..policy.batching import assign, cover, leaves_of
 from . import replicate
+from .collectives import PeerLost
 from .datacache import IndexedData, indexed, mix, sample_indices
 from .inprocess import Go, Group, Held, Regroup, Solo
 from .purity import Buffers, refuse_running_statistics, seeded, trained_parameters
@@ -189,9 +190,12 @@ class Session:
     def _reduce(self) -> None:
         assert self._go is not None
         self._group.touch("exchange", self.step)
-        result = self._reduction.reduce(
-            self._ledger, self._go.holdings, self._go.rank, self._last, self._group.exchange
-        )
+        try:
+            result = self._reduction.reduce(
+                self._ledger, self._go.holdings, self._go.rank, self._group.near, self._last, self._group.exchange
+            )
+        except PeerLost as lost:
+            self._group.lost(lost)
         for flat in result.flats[:-1]:
             flat.mul_(1.0 / self.micro_batches)
         self._set_gradients(result)
@@ -285,6 +289,7 @@ class Session:
         self._redone += _lost_with_members(self._go, go)
         self._go, self._plan_changed = go, True
         self._group.touch("exchange", self.step)
+        self._reduction.attachments.forget_all_but(self._group.near_pids)
         if go.rank == go.donors[0]:
             self._journal_record()  # the rank 0 that should have may be gone
         if go.replay:

@@ -1,0 +1,103 @@
+"""Gradients in memory that members on one host can read in place: no copy through a socket, no file to leave behind.
+
+A segment is an anonymous memory file (memfd). A peer of the same user opens it as ``/proc/<pid>/fd/<n>``, told which
+by a `Token` over the authenticated connection. What is mapped stays valid when its owner dies.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+_TOKEN = struct.Struct(">IIQQ")
+TOKEN_BYTES = _TOKEN.size
+ALIGN_BYTES = 64
+PROBE_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Names a segment to processes of the same user on the same host."""
+
+    pid: int
+    descriptor: int
+    inode: int
+    length: int
+
+    def pack(self) -> bytes:
+        """As it travels: `TOKEN_BYTES` bytes."""
+        return _TOKEN.pack(self.pid, self.descriptor, self.inode, self.length)
+
+    @classmethod
+    def unpack(cls, content: bytes | bytearray) -> Token:
+        """Inverse of `pack`."""
+        return cls(*_TOKEN.unpack(content))
+
+
+class Segment:
+    """``length`` zeroed bytes that peers may map. Freed when neither side holds it any more."""
+
+    def __init__(self, length: int) -> None:
+        self._descriptor = os.memfd_create("hyperpod-gradients", os.MFD_CLOEXEC)
+        os.ftruncate(self._descriptor, length)
+        self.memory = mmap.mmap(self._descriptor, length)
+        self.token = Token(os.getpid(), self._descriptor, os.fstat(self._descriptor).st_ino, length)
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+def can_read(shown: bytes) -> bool:
+    """True if the segment of a packed token followed by `PROBE_BYTES` of its content can be read here, in place.
+
+    The content is random, so a process of the same number on another host cannot be mistaken for the peer.
+    """
+    try:
+        memory = Attachments().memory(Token.unpack(shown[:TOKEN_BYTES]))
+    except OSError:
+        return False
+    return memory[:PROBE_BYTES] == shown[TOKEN_BYTES:]
+
+
+class Attachments:
+    """Segments of peers, mapped once each."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[Token, mmap.mmap] = {}
+
+    def memory(self, token: Token) -> mmap.mmap:
+        """Map a peer's segment. Raises OSError where the peer is gone or its descriptors are out of reach."""
+        if token not in self._mapped:
+            descriptor = os.open(f"/proc/{token.pid}/fd/{token.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if os.fstat(descriptor).st_ino != token.inode:
+                    raise FileNotFoundError(f"process {token.pid} has closed the segment {token.descriptor}")
+                self._mapped[token] = mmap.mmap(descriptor, token.length)
+            finally:
+                os.close(descriptor)
+        return self._mapped[token]
+
+    def forget_all_but(self, living: Collection[int]) -> None:
+        """Drop what belongs to processes that are members no more."""
+        for token in [token for token in self._mapped if token.pid not in living]:
+            del self._mapped[token]
+
+
+def carve(memory: mmap.mmap, shapes: Sequence[tuple[torch.dtype, int]]) -> list[torch.Tensor]:
+    """One 1-D tensor for each (dtype, length), laid end to end in `memory`, aligned."""
+    tensors = []
+    offset = 0
+    for dtype, length in shapes:
+        tensors.append(torch.frombuffer(memory, dtype=dtype, count=length, offset=offset))
+        offset += aligned(length * dtype.itemsize)
+    return tensors
+
+
+def aligned(length: int) -> int:
+    """Round up to whole cache lines."""
+    return -(-length // ALIGN_BYTES) * ALIGN_BYTES
