@@ -133,7 +133,7 @@ test-wheel: install  ## build the wheel, install it where there is no Node, look
 
 .PHONY: test-browser
 test-browser: install chromium  ## drive JupyterLab in a real Chromium; screenshots in test-output/
-	$(call step,browser tests,HYPERPOD_CHROMIUM=$${HYPERPOD_CHROMIUM:-$(or $(CHROMIUM),/usr/bin/chromium)} jlpm run ui-test)
+	$(call step,browser tests,CHROMIUM=$(or $(CHROMIUM),/usr/bin/chromium) jlpm run ui-test)
 
 .PHONY: format
 format: install  ## put Python and TypeScript in their common form

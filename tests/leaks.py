@@ -20,6 +20,7 @@ from pathlib import Path
 
 MARK = "TEST_RUN_MARK"  # not HYPERPOD_…: a daemon drops those of the process that happened to start it
 GRACE_S = 5.0
+TREE = Path(__file__).resolve().parents[1]
 # Caches that other people's tools keep in the temporary directory by design.
 CACHES = ("jest_", "node-compile-cache", "v8-compile-cache", "xfs-", "hsperfdata", "pytest-of-", "tmp_home", "pymp-")
 
@@ -71,6 +72,19 @@ def files_left(directory: Path) -> list[str]:
     return left
 
 
+def strays_in_tree() -> set[str]:
+    """Return untracked files of the working tree that are not ignored, and its sockets (git does not see those)."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--others", "--exclude-standard"], cwd=TREE, capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    sockets = []
+    for directory, names, files in os.walk(TREE):
+        names[:] = [name for name in names if name not in ("node_modules", ".venv", ".git")]
+        paths = [Path(directory) / name for name in files]
+        sockets += [str(path.relative_to(TREE)) for path in paths if path.is_socket()]
+    return {*listed, *sockets}
+
+
 def main(command: list[str]) -> int:
     """Run `command`; return its exit status, or 1 where it left something behind."""
     if not command:
@@ -79,6 +93,7 @@ def main(command: list[str]) -> int:
     directory = Path(tempfile.mkdtemp(prefix="hyperpod-test."))
     mark = directory.name
     memory = shared_memory()
+    strays = strays_in_tree()
     environment = os.environ | {
         MARK: mark,
         "TMPDIR": str(directory),
@@ -92,6 +107,7 @@ def main(command: list[str]) -> int:
         problems += [
             f"shared memory /dev/shm/{name}" for name in sorted(shared_memory() - memory) if "hyperpod" in name
         ]
+        problems += [f"in the working tree {name}" for name in sorted(strays_in_tree() - strays)]
         problems += [f"temporary file {directory / name}" for name in files_left(directory)]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
