@@ -1,0 +1,108 @@
+"""Who is in, who is lost; each decision with its sentence."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.policy.membership import (
+    BEATS_LOST_S,
+    STOPPED_S,
+    Candidate,
+    Pulse,
+    hang_timeout_s,
+    lost,
+    next_members,
+    start,
+)
+
+small = st.integers(0, 8)
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> list[Candidate]:
+    ranks = draw(st.lists(st.integers(0, 20), unique=True, max_size=8))
+    members = [Candidate(f"m{rank}", f"node-{rank}", rank, True) for rank in ranks]
+    new = [Candidate(f"n{i}", f"spare-{i}", None, draw(st.booleans())) for i in range(draw(small))]
+    return draw(st.permutations(members + new))
+
+
+@given(small, st.integers(1, 8), st.integers(1, 8), st.floats(0, 60))
+def test_a_job_starts_with_all_or_after_a_while_with_enough(
+    ready: int, target: int, minimum: int, waited_s: float
+) -> None:
+    decision = start(ready, target, minimum, waited_s)
+    assert decision.reason
+    assert decision.value in (0, min(ready, target))
+    if ready >= target:
+        assert decision.value == target
+    elif decision.value:
+        assert ready >= minimum and waited_s >= 2.0
+
+
+@given(candidates(), st.integers(1, 8), st.integers(1, 8))
+def test_members_keep_their_order_and_newcomers_follow(found: list[Candidate], target: int, minimum: int) -> None:
+    decision = next_members(found, target, minimum)
+    assert decision.reason
+    by_name = {c.member: c for c in found}
+    usable = [c for c in found if c.rank is not None or c.ready]
+    if decision.value is None:
+        assert min(len(usable), target) < minimum
+        return
+    chosen = [by_name[name] for name in decision.value]
+    assert len(set(decision.value)) == len(chosen) == min(len(usable), target) >= minimum
+    ranks = [c.rank for c in chosen if c.rank is not None]
+    assert ranks == sorted(ranks)
+    assert chosen[: len(ranks)] == [c for c in chosen if c.rank is not None], "survivors first"
+    assert all(c.ready for c in chosen if c.rank is None)
+    for rank, candidate in enumerate(chosen):
+        assert candidate.rank is None or rank <= candidate.rank, "a survivor's rank only ever shrinks"
+
+
+def test_the_sentence_names_who_joined_and_how_many_left() -> None:
+    found = [Candidate("a", "node-1", 0, True), Candidate("b", "node-5", None, True)]
+    assert next_members(found, 2, 1).reason == "2 of 2 members; node-5 joined"
+    found = [Candidate("a", "node-1", 0, True), Candidate("b", "node-2", 1, True)]
+    assert next_members(found, 1, 1).reason == "1 of 1 members; 1 released"
+    assert "at least 3 are needed" in next_members(found, 3, 3).reason
+
+
+@given(st.none() | st.floats(1e-4, 100), st.floats(0.1, 60))
+def test_hang_timeouts_never_fall_below_the_floor(step_s: float | None, floor_s: float) -> None:
+    assert hang_timeout_s(step_s, floor_s) >= floor_s
+
+
+@st.composite
+def pulses(draw: st.DrawFn) -> list[Pulse]:
+    ages = st.floats(0, 10)
+    phases = st.sampled_from(["idle", "user", "compute", "exchange", "closing", "done"])
+    return [
+        Pulse(f"m{i}", draw(ages) / 3, draw(ages), draw(phases), draw(st.sampled_from([0.0, 0.0, 0.4, 0.6])))
+        for i in range(draw(st.integers(0, 6)))
+    ]
+
+
+@given(pulses(), st.floats(0.1, 5))
+def test_only_those_that_show_a_symptom_are_fenced(found: list[Pulse], timeout_s: float) -> None:
+    decision = lost(found, timeout_s)
+    assert decision.reason
+    if decision.value is None:
+        assert all(p.beat_age_s <= BEATS_LOST_S and p.stopped_s <= STOPPED_S for p in found)
+        return
+    name, cause = decision.value
+    pulse = next(p for p in found if p.member == name)
+    assert name in decision.reason
+    if cause == "heartbeat lost":
+        assert pulse.beat_age_s > BEATS_LOST_S
+    elif cause == "process stopped":
+        assert pulse.stopped_s > STOPPED_S
+    else:
+        assert cause == "process hung" and pulse.phase == "compute" and pulse.progress_age_s > timeout_s
+        assert any(p.phase == "exchange" and p.progress_age_s > timeout_s for p in found), "nobody waits, nobody hangs"
+
+
+def test_a_long_step_on_one_member_is_no_hang() -> None:
+    alone = [Pulse("a", 0.0, 100.0, "compute")]
+    assert lost(alone, 1.0).value is None
+    outside = [Pulse("a", 0.0, 100.0, "user"), Pulse("b", 0.0, 100.0, "exchange")]
+    assert lost(outside, 1.0).value is None

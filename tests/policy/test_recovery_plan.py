@@ -1,0 +1,88 @@
+"""Whatever mix of reports arrives, all members end at the newest step, and nothing held is computed again."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.policy.batching import cover, leaves_of
+from jupyter_hyperpod.policy.recovery import Report, plan
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> tuple[int, list[Report]]:
+    """Members at most one step apart (the protocol's promise), newcomers, and anything they may hold."""
+    count, world = draw(st.integers(1, 40)), draw(st.integers(1, 8))
+    newest = draw(st.integers(1, 100))
+    owners = draw(st.lists(st.integers(-1, world - 1), min_size=count, max_size=count))
+    found = []
+    for rank in range(world):
+        step = draw(st.sampled_from([newest, newest, newest - 1, None]))
+        leaves = [(leaf, leaf + 1) for leaf in range(count) if owners[leaf] == rank] if step is not None else []
+        found.append(Report(step, cover(leaves, count), step is not None and draw(st.booleans()), "d"))
+    return count, found
+
+
+@given(reports())
+def test_everybody_ends_at_the_newest_step(case: tuple[int, list[Report]]) -> None:
+    count, found = case
+    decision = plan(found, count)
+    assert decision.value is not None and decision.reason
+    chosen = decision.value
+    newest = max((r.step for r in found if r.step is not None), default=None)
+    if newest is None:
+        assert chosen.step == 0 and chosen.donors == (0,)
+        return
+    assert chosen.step == newest
+    for rank, report in enumerate(found):
+        ways = [rank in chosen.donors, rank in chosen.replay, rank in chosen.fresh]
+        assert sum(ways) == 1, "each has exactly one way to the newest step"
+        if rank in chosen.donors:
+            assert report.step == newest
+        if rank in chosen.replay:
+            assert report.step == newest - 1, "a gradient is replayed over one step only"
+            assert found[chosen.donors[0]].replayable
+    assert chosen.donors
+
+
+@given(reports())
+def test_nothing_held_for_the_step_is_computed_again(case: tuple[int, list[Report]]) -> None:
+    count, found = case
+    chosen = plan(found, count).value
+    assert chosen is not None
+    kept = [leaf for nodes in chosen.held for leaf in leaves_of(nodes)]
+    computed = [leaf for share in chosen.shares for leaf in share]
+    assert sorted(kept + computed) == list(range(count))
+    for rank, nodes in enumerate(chosen.held):
+        if nodes:
+            assert nodes == found[rank].nodes and found[rank].step == chosen.step
+    for rank in chosen.donors:
+        if found[rank].step is not None:
+            assert chosen.held[rank] == found[rank].nodes, "what a member at the newest step has finished is kept"
+
+
+@given(st.integers(1, 40), st.lists(st.sampled_from("ab"), min_size=1, max_size=8))
+def test_a_run_begins_from_one_state(count: int, digests: list[str]) -> None:
+    decision = plan([Report(None, digest=digest) for digest in digests], count)
+    assert decision.value is not None
+    assert decision.value.fresh == tuple(rank for rank, digest in enumerate(digests) if digest != digests[0])
+    assert decision.value.replay == ()
+    assert ("different initial state" in decision.reason) == bool(decision.value.fresh)
+
+
+def test_the_sentence_counts_what_was_kept_and_who_is_behind() -> None:
+    found = [
+        Report(5, ((0, 2),), True),
+        Report(4, ((2, 4),), True),
+        Report(None),
+    ]
+    assert plan(found, 8).reason == (
+        "step 6 goes on with 2 of 8 micro-batches kept; 1 member(s) one step behind get the reduced gradient; "
+        "1 newcomer(s) get the state from 1 peer(s)"
+    )
+
+
+def test_without_a_replayable_gradient_those_behind_get_the_whole_state() -> None:
+    chosen = plan([Report(5, (), False), Report(4, (), True)], 4).value
+    assert chosen is not None
+    assert (chosen.replay, chosen.fresh) == ((), (1,))
