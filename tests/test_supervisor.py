@@ -137,9 +137,8 @@ def test_a_killed_coordinator_is_started_again_and_the_job_goes_on(cluster: Stor
 
 
 def test_a_higher_priority_borrows_nodes_and_they_come_back(cluster: Store, eventually: Wait) -> None:
-    low = jobs.submit(
-        cluster, TRAIN.replace("steps(60)", "steps(100000)"), nodes=4, elastic="2:4", spares=0, name="low"
-    )
+    endless = TRAIN.replace("steps(60)", "steps(100000)")
+    low = jobs.submit(cluster, endless, nodes=4, elastic="2:4", name="low")
     eventually(lambda: jobs.job_view(cluster, low)["step"] > 2, 60)
     high = jobs.submit(cluster, COUNT, nodes=2, priority=10, spares=0, name="high")
     assert jobs.wait(cluster, high, {"running"}, 30)["state"] == "running"

@@ -82,7 +82,8 @@ def allot(claims: Sequence[Claim], machines: Sequence[Machine]) -> tuple[Decisio
             _take(names, shares[claim.job_id])  # kept for this job until its minimum is complete
         else:
             begun = start.setdefault(claim.job_id, [])
-            begun += _take(names, shares[claim.job_id] - claim.base - len(begun))
+            present = max(claim.base, len(claim.held) - claim.spares) + len(begun)
+            begun += _take(names, shares[claim.job_id] - present)
     decisions = []
     for claim in ordered:
         extra: list[str] = []
