@@ -26,7 +26,7 @@ class Terminal:
         self.err = err or sys.stderr
         self._colour = wants_colour(self.out)
         self._live = self.err.isatty() and os.environ.get("TERM") != "dumb"
-        self._shown = False
+        self._shown = ""
 
     def paint(self, text: str, tone: str) -> str:
         """Return `text` in the colour of `tone`."""
@@ -50,18 +50,19 @@ class Terminal:
 
     def status(self, text: str) -> None:
         """Rewrite the status line; shown on a terminal only."""
-        if not self._live:
+        if not self._live or text == self._shown:
             return
+        full = text
         columns = shutil.get_terminal_size().columns - 1
         while width(text) > columns:
             text = text[:-1]
         self.err.write(f"\r\x1b[2K\x1b[2m{text}\x1b[0m" if wants_colour(self.err) else f"\r\x1b[2K{text}")
         self.err.flush()
-        self._shown = True
+        self._shown = full
 
     def clear(self) -> None:
         """Remove the status line."""
         if self._shown:
             self.err.write("\r\x1b[2K")
             self.err.flush()
-            self._shown = False
+            self._shown = ""

@@ -45,16 +45,22 @@ class Status:
         self._state: tuple[Any, ...] = ()
         self._line = ""
 
-    def update(self, view: View, *, force: bool = False) -> None:
+    def update(self, view: View) -> None:
         """Show `view` where its state changed or `UPDATE_S` have passed."""
         state = (view["state"], len(view["incidents"]), view["world_size"])
-        if self._display is not None and (force or state != self._state or time.monotonic() >= self._next_s):
+        if self._display is not None and (state != self._state or time.monotonic() >= self._next_s):
             self._display.show(view)
             self._state, self._next_s = state, time.monotonic() + UPDATE_S
         elif self._live and (line := report.progress_line(view)) != self._line:
             sys.stderr.write(f"\r\x1b[2K{line}")
             sys.stderr.flush()
             self._line = line
+
+    def finish(self, view: View) -> None:
+        """Leave the display at `view`, and no status line behind."""
+        self.clear()
+        if self._display is not None:
+            self._display.show(view)
 
     def clear(self) -> None:
         """Make room for a line of output."""
@@ -84,8 +90,7 @@ def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: 
         for name, line in lines.finish() if lines else ():
             _print_line(name, line)
     finally:
-        status.clear()
-        status.update(watch.view, force=True)
+        status.finish(watch.view)
     if watch.view["state"] == "failed":
         raise failure(watch.view)
     if display is None or watch.view["state"] == "stopped":
