@@ -10,6 +10,8 @@ from typing import Any
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.views import UNFOLDABLE, View, apply, new_cluster_view, new_job_view
 
+TELLING = ("state", "reason", "step", "world_size", "generation", "members", "warnings", "error", "incidents", "nodes")
+
 
 class Client:
     """One websocket. `views` are folded as a browser folds; `gaps` are the numbers that were left out."""
@@ -70,10 +72,14 @@ class Client:
         self.events.append((topic, event))
 
     async def until(self, condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
-        """Read until `condition` holds and return its value; fails after `timeout_s`."""
-        async with asyncio.timeout(timeout_s):
-            while not (value := condition()):
-                await self.read(timeout_s)
+        """Read until `condition` holds and return its value; fails after `timeout_s`, saying what was known then."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not (value := condition()):
+                    await self.read(timeout_s)
+        except TimeoutError:
+            known = {topic: {k: v for k, v in view.items() if k in TELLING} for topic, view in self.views.items()}
+            raise AssertionError(f"not within {timeout_s:g} s; {known}; problems: {self.problems}") from None
         return value
 
     async def quiet(self, seconds: float) -> bool:
