@@ -95,7 +95,7 @@ demo: install  ## train on 4 local nodes, kill one, compare with an undisturbed 
 
 .PHONY: lab
 lab: install  ## open JupyterLab on the example notebooks
-	@jupyter lab --notebook-dir=notebooks
+	@jupyter lab --notebook-dir=notebooks $$([ "$$(id -u)" != 0 ] || echo --allow-root)
 
 .PHONY: bench
 bench: install  ## measure recovery and latency on this machine; JSON in test-output/
@@ -134,6 +134,10 @@ test-wheel: install  ## build the wheel, install it where there is no Node, look
 .PHONY: test-browser
 test-browser: install chromium  ## drive JupyterLab in a real Chromium; screenshots in test-output/
 	$(call step,browser tests,CHROMIUM=$(or $(CHROMIUM),/usr/bin/chromium) jlpm run ui-test)
+
+.PHONY: golden
+golden: install  ## fold the golden journals again, after the views were changed on purpose
+	@$(VENV)/bin/python tests/journals/regenerate.py
 
 .PHONY: format
 format: install  ## put Python and TypeScript in their common form
