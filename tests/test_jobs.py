@@ -128,7 +128,7 @@ def test_the_list_survives_jobs_that_cannot_be_read(store: Store) -> None:
     (store.jobs / "not a job").mkdir()
     views = {view["id"]: view for view in jobs.list_jobs(store)}
     assert set(views) == {good.id, broken.id}
-    assert views[good.id]["warnings"] == [] and "cannot be read" in views[broken.id]["warnings"][0]["text"]
+    assert views[good.id]["warnings"] == [] and "cannot be shown" in views[broken.id]["warnings"][0]["text"]
 
 
 def test_requests_that_do_not_fit_the_jobs_state(store: Store) -> None:

@@ -43,6 +43,7 @@ from .reconcile import Begin, Fail, Rescale, Wait, reconcile
 TICK_S = 0.25
 SCAN_EVERY_S = 2.0
 LINGER_S = 1.0
+JOURNALS_KEPT = 8
 AGENT_REST_S = 0.5
 AGENT_QUICK_LIMIT = 12
 SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
@@ -57,6 +58,7 @@ class Supervisor:
         self.shape = {f"node-{i + 1}": i >= nodes for i in range(nodes + spares)}
         with suppress(StoreError):
             write_private(store.cluster / SHAPE, json.dumps({"nodes": nodes, "spares": spares}).encode())
+        forget_old_journals(store)
         self.selector = selectors.DefaultSelector()
         self.pen = Pen(store.cluster_events, WRITER)
         self.entries: dict[str, Entry] = {}
@@ -382,6 +384,14 @@ class Lock:
             return os.stat(self._path).st_ino == os.fstat(self._file).st_ino
         except OSError:
             return False
+
+
+def forget_old_journals(store: Store) -> None:
+    """Keep the last few of earlier supervisors' journals: what they say of nodes is history once another one starts."""
+    with suppress(OSError):
+        paths = sorted(store.cluster_events.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+        for path in paths[:-JOURNALS_KEPT]:
+            path.unlink(missing_ok=True)
 
 
 def take_lock(store: Store) -> Lock:

@@ -16,10 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...core.errors import ClusterError, ProtocolError
 from ...core.spec import Handle, LaunchPlan
-from ..base import ExitReport, NodeReport, Report
+from ..base import Backend, ExitReport, NodeReport, Report
 from .node import HEAD, open_log, plan_to_json
 from .processes import Identity, alive, identify, signal_group
 from .serve import note
@@ -29,6 +30,8 @@ from .wire import Channel, Message, connect, listen
 HELLO_TIMEOUT_S = 1.0
 PING_EVERY_S = 0.5
 SILENT_PINGS = 6
+STILLBORN_S = 1.0
+STILLBORN_PAUSE_S = 0.5
 ZYGOTE_PAUSE_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -48,6 +51,8 @@ class LocalNode:
     channel: Channel | None = None
     pidfd: int = -1
     unanswered: int = 0
+    spawned_s: float = 0.0
+    again_s: float = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -208,6 +213,7 @@ class LocalHost:
 
     def _spawn(self, node: LocalNode) -> None:
         node.state, node.reason, node.incarnation = "starting", "", node.incarnation + 1
+        node.spawned_s = time.monotonic()
         request = {"op": "spawn", "name": node.name, "incarnation": node.incarnation, "spare": node.spare}
         if self._zygote is None or not self._zygote.send({**request, "listener": f"{node.name}.sock"}):
             node.reason = "waits for the preloaded interpreter"
@@ -218,7 +224,8 @@ class LocalHost:
         channel = connect(self.directory, f"{node.name}.sock")
         if channel is None:
             signal_group(process, signal.SIGKILL)
-            self._spawn(node)
+            node.state, node.reason = "lost", "it ended as soon as it was started"
+            node.again_s = time.monotonic() + STILLBORN_PAUSE_S
             return
         self._attach(node, channel, process)
         channel.send({"op": "hello"})
@@ -266,8 +273,15 @@ class LocalHost:
         self._report(NodeReport(node.name, False, reason))
         for job_id in list(node.jobs):
             self._forget(node, job_id, None)
-        if self._zygote_ready:
-            self._spawn(node)
+        now_s = time.monotonic()
+        node.again_s = now_s + (STILLBORN_PAUSE_S if now_s - node.spawned_s < STILLBORN_S else 0.0)
+        self._respawn(now_s)
+
+    def _respawn(self, now_s: float) -> None:
+        """Replace what was lost; a node that dies as soon as it is born has to wait a little."""
+        for node in (self.head, *self.nodes.values()):
+            if self._zygote_ready and node.state == "lost" and now_s >= node.again_s:
+                self._spawn(node)
 
     def _detach(self, node: LocalNode) -> None:
         if node.channel is not None:
@@ -283,6 +297,7 @@ class LocalHost:
         """Look after what does not announce itself: nodes that stand still, a zygote to be started again."""
         if self._zygote is None and now_s >= self._zygote_again_s:
             self._start_zygote()
+        self._respawn(now_s)
         if now_s - self._pinged_s < PING_EVERY_S:
             return
         self._pinged_s = now_s
@@ -371,3 +386,7 @@ class LocalHost:
                 signal_group(leader, signal.SIGKILL)
         node.process = None
         node.sessions.clear()
+
+
+if TYPE_CHECKING:
+    _conforms: type[Backend] = LocalHost
