@@ -328,6 +328,8 @@ def test_dry_run_shows_the_job_and_submits_nothing(store: Store, tmp_path: Path)
     path = write(tmp_path, "print(1)\n")
     spec = ask(store, "submit", path, "--elastic", "2:4", "--dry-run")["spec"]
     assert (spec["nodes"], spec["elastic"], spec["name"]) == (4, "2:4", "cell")
+    secret = run(store, "submit", path, "--dry-run", "--env", "TOKEN=hush").stdout
+    assert "TOKEN" in secret and "hush" not in secret
     assert "would submit cell.py" in run(store, "submit", path, "--dry-run").stdout
     assert store.job_ids() == []
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +14,8 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from jupyter_hyperpod.control import cluster, jobs
+from jupyter_hyperpod.control import cluster as control
+from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.control.source import CellSyntaxError
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
 from jupyter_hyperpod.core.events import TERMINAL_STATES
@@ -37,7 +40,7 @@ def make_shell(**traits: Any) -> InteractiveShell:
 def shell(store: Store) -> Iterator[InteractiveShell]:
     """A shell whose store is empty and has no cluster."""
     yield make_shell()
-    assert not cluster.connectable(store), "this test was not meant to start a cluster"
+    assert not control.connectable(store), "this test was not meant to start a cluster"
 
 
 @pytest.fixture
@@ -174,6 +177,21 @@ def test_interrupt_detaches_or_cancels(live: InteractiveShell, capfd: Any, event
         assert jobs.job_view(store, job_id)["state"] not in TERMINAL_STATES
         run(live, "%hyperpod stop")
     assert jobs.wait(store, job_id, timeout_s=60)["state"] == "stopped"
+
+
+def test_cell_goes_on_while_the_supervisor_is_gone(cluster: Store, capfd: Any, eventually: Eventually) -> None:
+    shell = make_shell(lost_after_s=30.0)
+
+    def kill_supervisor() -> None:
+        eventually(lambda: any(view["step"] >= 20 for view in jobs.list_jobs(cluster)), 60)
+        os.kill(control.status(cluster)["pid"], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill_supervisor)
+    thread.start()
+    run(shell, f"%%hyperpod --nodes 2 --name bereft\n{train(150)}\nprint('to the end')")
+    thread.join()
+    assert capfd.readouterr().out.count("to the end") == 2
+    assert jobs.list_jobs(cluster)[0]["state"] == "succeeded"
 
 
 def test_silence_without_a_supervisor_ends_the_cell(store: Store, capfd: pytest.CaptureFixture[str]) -> None:

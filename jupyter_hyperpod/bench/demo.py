@@ -59,6 +59,8 @@ def _execute(path: Path, terminal: Terminal) -> None:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
+    if not path.exists():
+        raise HyperpodError(f"{path} is missing: the demonstration runs from a clone, not from an installed wheel")
     notebook = nbformat.read(path, as_version=4)
     started_s = time.monotonic()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..control import cluster, jobs, lookup, report, watch
-from ..control.request import job_name, spec_fields
+from ..control.request import job_name, shown_fields, spec_fields
 from ..control.source import read_file
 from ..core.errors import HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES, Event, to_json
@@ -32,7 +32,7 @@ def _submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> in
     source = read_file(path)
     fields["filename"] = str(path.absolute())
     if options.dry_run:
-        shown = {name: str(value) if name == "elastic" else value for name, value in fields.items()}
+        shown = shown_fields(fields)
         if options.json:
             terminal.json({"dry_run": True, "spec": shown})
         else:

@@ -140,6 +140,12 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
     return chosen
 
 
+def shown_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `fields` for a dry run: JSON-ready, the values of environment variables (maybe secrets) left out."""
+    shown = {name: str(value) if isinstance(value, ElasticRange) else value for name, value in fields.items()}
+    return shown | ({"env": dict.fromkeys(fields["env"], "…")} if fields.get("env") else {})
+
+
 def near_matches(word: str, known: Sequence[str]) -> str:
     """Return ``" (did you mean X?)"`` where something near `word` is known, else nothing."""
     near = difflib.get_close_matches(word, known, 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..control import cluster, jobs, lookup, report, watch
+from ..control.request import shown_fields
 from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
 from ..core.views import View
@@ -148,7 +149,7 @@ def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:
 def show_dry_run(fields: Mapping[str, Any], source: str, names: list[str]) -> None:
     """Print what would be submitted."""
     print(f"would submit {len(source.strip().splitlines())} lines, nothing was submitted:")
-    for name, value in fields.items():
+    for name, value in shown_fields(fields).items():
         print(f"  {name:<14}{value}")
     if names:
         print(f"  {'push':<14}{', '.join(names)}")
