@@ -178,6 +178,12 @@ class Door:
         finally:
             self._callers = forming.leave()
 
+    def close(self) -> None:
+        """Hang up on those who wait; the listening socket stays with its owner."""
+        for greeting in self._callers:
+            greeting.sock.close()
+        self._callers = []
+
 
 class _Forming:
     """One attempt to connect the members of one generation."""

@@ -171,7 +171,11 @@ class Group:
         self._await("close")
 
     def close(self) -> None:
-        """Leave the mesh."""
+        """The session is over: leave the mesh and shut the door."""
+        self._leave_mesh()
+        self._door.close()
+
+    def _leave_mesh(self) -> None:
         if self._mesh is not None:
             self._mesh.close()
             self._mesh = None
@@ -184,7 +188,7 @@ class Group:
                 message = newer.message
 
     def _form(self, message: Message, held: Held, micro_batches: int) -> Go:
-        self.close()
+        self._leave_mesh()
         self.generation, self.rank = message["generation"], message["rank"]
         addresses = [Address(peer["host"], peer["port"]) for peer in message["members"]]
         self.world_size = len(addresses)

@@ -1,0 +1,153 @@
+"""Sums with the same bits for every world size, every way the work was shared, through sockets or shared memory."""
+
+from __future__ import annotations
+
+import gc
+import random
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover
+from jupyter_hyperpod.runtime.collectives import Mesh, PeerLost
+from jupyter_hyperpod.runtime.reduction import Buffer, Layout, Ledger, Reduction, holdings_of
+
+LAYOUT = Layout(
+    [
+        torch.nn.Parameter(torch.zeros(7, 5)),
+        torch.nn.Parameter(torch.zeros(3, dtype=torch.float64)),
+        torch.nn.Parameter(torch.zeros(33)),
+        torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.bfloat16)),
+    ]
+)
+
+
+def gradient(leaf: int) -> Buffer:
+    """What micro-batch `leaf` would have: its own random numbers of very different sizes."""
+    generator = torch.Generator().manual_seed(leaf)
+    buffer = Buffer(LAYOUT)
+    for flat in buffer.flats:
+        scale = 10.0 ** torch.randint(-6, 7, flat.shape, generator=generator)
+        flat.copy_(torch.randn(flat.shape, generator=generator) * scale)
+    return buffer
+
+
+def copy_of(leaf: int, ledger: Ledger) -> Buffer:
+    return ledger.blank().add_(gradient(leaf))
+
+
+def reduce_all(
+    count: int, shares: Sequence[Sequence[int]], near: bool, held: Sequence[Sequence[Node]] | None = None
+) -> list[list[bytes]]:
+    """Run one reduction of real members (threads, socket pairs); returns each one's result as bytes."""
+    world = len(shares)
+    links: list[dict[int, socket.socket]] = [{} for _ in range(world)]
+    for a in range(world):
+        for b in range(a + 1, world):
+            links[a][b], links[b][a] = socket.socketpair(socket.AF_UNIX)
+    holdings = holdings_of(held or [()] * world, shares, count)
+
+    def member(rank: int) -> list[bytes]:
+        mesh = Mesh.__new__(Mesh)
+        mesh.generation, mesh.rank, mesh.world_size, mesh._links = 1, rank, world, links[rank]
+        for link in links[rank].values():
+            link.setblocking(False)
+        ledger = Ledger(LAYOUT, count)
+        for leaf in [*(leaf for low, high in (held[rank] if held else ()) for leaf in range(low, high)), *shares[rank]]:
+            ledger.add(leaf, copy_of(leaf, ledger))
+        before = {node: [flat.clone() for flat in buffer.flats] for node, buffer in ledger.nodes.items()}
+        peers = frozenset(range(world)) - {rank} if near else frozenset()
+        reduction = Reduction(LAYOUT, count)
+        result = reduction.reduce(
+            ledger, holdings, rank, peers, None, lambda s, r: mesh.exchange(s, r, -1, lambda: None)
+        )
+        for node, flats in before.items():
+            for flat, kept in zip(ledger.nodes[node].flats, flats, strict=True):
+                assert torch.equal(flat, kept), "the nodes stay as they were"
+        return [flat.contiguous().view(torch.uint8).numpy().tobytes() for flat in result.flats]
+
+    try:
+        with ThreadPoolExecutor(world) as pool:
+            return [future.result(60) for future in [pool.submit(member, rank) for rank in range(world)]]
+    finally:
+        for ends in links:
+            for link in ends.values():
+                link.close()
+        gc.collect()
+
+
+@pytest.mark.parametrize("near", [False, True], ids=["sockets", "shared memory"])
+@pytest.mark.parametrize("count", [1, 5, 8, 13])
+def test_every_world_size_gives_the_same_bits(count: int, near: bool) -> None:
+    expected = reduce_all(count, assign(count, 1), near)[0]
+    for world in (2, 3, 4, 6):
+        for result in reduce_all(count, assign(count, world), near):
+            assert result == expected
+
+
+def test_sockets_and_shared_memory_give_the_same_bits() -> None:
+    assert reduce_all(8, assign(8, 3), True) == reduce_all(8, assign(8, 3), False)
+
+
+@given(st.integers(1, 16), st.integers(1, 4), st.randoms(use_true_random=False), st.booleans())
+@settings(max_examples=25)
+def test_any_salvage_gives_the_same_bits(count: int, world: int, rng: random.Random, near: bool) -> None:
+    owners = [rng.randrange(-1, world) for _ in range(count)]
+    held = [cover([(leaf, leaf + 1) for leaf in range(count) if owners[leaf] == rank], count) for rank in range(world)]
+    expected = reduce_all(count, assign(count, 1), False)[0]
+    for result in reduce_all(count, assign_missing(count, held), near, held):
+        assert result == expected
+
+
+def test_the_ledger_sums_siblings_at_once_and_reuses_memory() -> None:
+    ledger = Ledger(LAYOUT, 8)
+    for leaf in range(8):
+        assert not ledger.holds(leaf)
+        ledger.add(leaf, copy_of(leaf, ledger))
+        assert ledger.holds(leaf)
+        assert len(ledger.nodes) <= 3
+    assert list(ledger.nodes) == [(0, 8)]
+    root = ledger.nodes[(0, 8)]
+    ledger.clear()
+    assert not ledger.nodes
+    again = [ledger.blank() for _ in range(4)]
+    assert root in again
+    assert all(not flat.any() for buffer in again for flat in buffer.flats)
+
+
+def test_the_gradients_are_views_of_the_flat_memory() -> None:
+    buffer = Buffer(LAYOUT)
+    for parameter, view in zip(LAYOUT.parameters, buffer.gradients, strict=True):
+        assert view.shape == parameter.shape and view.dtype == parameter.dtype
+        view.fill_(1)
+    assert sum(int(flat.sum()) for flat in buffer.flats[:-1]) == sum(p.numel() for p in LAYOUT.parameters)
+
+
+def test_the_version_tells_when_anybody_wrote() -> None:
+    buffer = Buffer(LAYOUT)
+    before = buffer.version
+    assert buffer.version == before
+    buffer.gradients[2].mul_(2)
+    assert buffer.version != before
+
+
+def test_a_result_that_was_given_up_keeps_its_memory() -> None:
+    """A member that was excluded in the middle of reading it must not see the next step's numbers."""
+    reduction = Reduction(LAYOUT, 4)
+    kept, given_up = reduction._results
+    reduction.renew(kept)
+    assert reduction.room(kept) is not given_up
+    assert kept in reduction._results
+
+
+def test_a_neighbour_whose_memory_is_gone_is_a_lost_peer() -> None:
+    reduction = Reduction(LAYOUT, 4)
+    token = Buffer(LAYOUT).segment.token.pack()
+    gc.collect()
+    with pytest.raises(PeerLost):
+        reduction._attach(1, memoryview(token))
