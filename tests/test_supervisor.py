@@ -280,10 +280,13 @@ def test_deleting_the_store_ends_everything(store: Store, eventually: Wait, monk
     eventually(lambda: set(marked_processes("this one", "HYPERPOD_DELETED_STORE")) <= {os.getpid()}, 20)
 
 
-def test_an_old_journal_of_the_cluster_does_not_confuse_a_new_start(store: Store) -> None:
+def test_old_journals_of_the_cluster_do_not_confuse_a_new_start_and_are_forgotten(store: Store) -> None:
+    for _ in range(20):
+        event_writer(store.cluster_events, "supervisor").close()
     with event_writer(store.cluster_events, "supervisor") as journal:
         journal.append("cluster.state", {"state": "running", "reason": "", "nodes": ["node-1"], "pid": 1})
     assert control.status(store)["state"] == "lost"
     control.ensure_started(store, nodes=1, spares=0)
     assert control.wait_ready(store)["state"] == "running"
     control.stop(store)
+    assert len(list(store.cluster_events.iterdir())) <= 9

@@ -32,7 +32,7 @@ from ..backends.local.wire import Channel, Message, accept, listen
 from ..core.errors import ClusterError, HyperpodError, ProtocolError, StoreError
 from ..core.events import FAULTS, Command
 from ..policy.scaling import Machine
-from ..storage.journal import command_writer
+from ..storage.journal import command_writer, forget_oldest
 from ..storage.store import JobStore, Store, write_private
 from .cluster import EXIT_LOCKED, LOCK, SHAPE, SOCKET
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
@@ -58,7 +58,7 @@ class Supervisor:
         self.shape = {f"node-{i + 1}": i >= nodes for i in range(nodes + spares)}
         with suppress(StoreError):
             write_private(store.cluster / SHAPE, json.dumps({"nodes": nodes, "spares": spares}).encode())
-        forget_old_journals(store)
+        forget_oldest(store.cluster_events, JOURNALS_KEPT)
         self.selector = selectors.DefaultSelector()
         self.pen = Pen(store.cluster_events, WRITER)
         self.entries: dict[str, Entry] = {}
@@ -384,14 +384,6 @@ class Lock:
             return os.stat(self._path).st_ino == os.fstat(self._file).st_ino
         except OSError:
             return False
-
-
-def forget_old_journals(store: Store) -> None:
-    """Keep the last few of earlier supervisors' journals: what they say of nodes is history once another one starts."""
-    with suppress(OSError):
-        paths = sorted(store.cluster_events.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
-        for path in paths[:-JOURNALS_KEPT]:
-            path.unlink(missing_ok=True)
 
 
 def take_lock(store: Store) -> Lock:

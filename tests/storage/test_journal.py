@@ -330,3 +330,15 @@ def test_reading_some_kinds_parses_only_those(tmp_path: Path) -> None:
             file.write(b'{"kind":"job.state"')
     assert [event.data["state"] for event in read_kinds(tmp_path, ("job.state",))] == ["running", "succeeded"]
     assert read_kinds(tmp_path / "missing", ("job.state",)) == []
+
+
+def test_the_oldest_files_can_be_forgotten(tmp_path: Path) -> None:
+    for number in range(5):
+        path = tmp_path / f"w.{number}.jsonl"
+        path.touch()
+        os.utime(path, (number, number))
+    journal.forget_oldest(tmp_path, 8)
+    assert len(list(tmp_path.iterdir())) == 5
+    journal.forget_oldest(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["w.3.jsonl", "w.4.jsonl"]
+    journal.forget_oldest(tmp_path / "not there", 2)
