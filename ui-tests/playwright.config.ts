@@ -29,7 +29,7 @@ process.env.HYPERPOD_UI_PORT ??= String(20_000 + (process.pid % 12_000));
 export default defineConfig({
   testDir: 'tests',
   outputDir: join(OUTPUT, 'results'),
-  timeout: 180_000,
+  timeout: 300_000,
   expect: { timeout: 30_000 },
   workers: 1,
   forbidOnly: !!process.env.CI,

@@ -84,6 +84,12 @@ export function Incident(props: {
               {props.job && ` · ${props.job}`}
               {incident.rung !== null &&
                 ` · ${trans.__('rung %1', incident.rung)}`}
+              {incident.resumed_s !== null &&
+                last.time_s > incident.resumed_s &&
+                ` · ${trans.__(
+                  'at full strength after %1',
+                  formatDuration(last.time_s - incident.started_s)
+                )}`}
             </div>
             <Stages incident={incident} trans={trans} />
           </>

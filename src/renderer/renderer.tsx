@@ -1,7 +1,7 @@
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import * as React from 'react';
 
-import { IShared, useJob, useShared } from '../components/context';
+import { IShared, useJob, useShared, useTopics } from '../components/context';
 import { Incident } from '../components/incidents';
 import { JobHeader, JobStats } from '../components/job';
 import { Output, UserError } from '../components/output';
@@ -46,6 +46,7 @@ export class JobRenderer extends Root implements IRenderMime.IRenderer {
 function Job(props: { id: string; snapshot: string }): JSX.Element {
   const { model, trans } = useShared();
   const job = useJob(props.id);
+  useTopics('connection');
   const problem = model.problem(props.id);
   if (job === null) {
     const absent = model.connection === 'absent';

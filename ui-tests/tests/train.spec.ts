@@ -19,7 +19,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 data = hp.TokenDataset(os.__file__, sequence_length=64)
 
 with hp.Session(model, optimizer, data, global_batch=32, micro_batch=4, seed=0) as session:
-    for step in session.steps(600):
+    for step in session.steps(3000):
         def loss_fn(batch):
             inputs, targets = batch
             return nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
@@ -90,7 +90,7 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
   });
 
   await test.step('the page is loaded again, the output is live again', async () => {
-    await page.reload();
+    await page.reload({ waitForIsReady: false } as object);
     await expect(card.getByText('Running')).toBeVisible({ timeout: 60_000 });
     await moves();
   });
@@ -99,6 +99,7 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
     noise.ignore = true;
     await server.stop();
     await expect(card.getByText('Trying again')).toBeVisible();
+    await page.getByRole('button', { name: 'Close', exact: true }).click(); // JupyterLab's own dialog
     await server.start();
     await expect(card.getByText('Trying again')).toBeHidden({
       timeout: 60_000
