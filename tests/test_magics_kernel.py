@@ -170,6 +170,21 @@ def test_attaching_brings_the_display_of_a_detached_cell_up_to_date(kernel: Kern
     assert "succeeded" in updates[-1]["text/html"]
 
 
+def test_warm_up_shows_a_bar_and_leaves_none(kernel: Kernel, shared_cluster: Store, tmp_path: Path) -> None:
+    store = "import os; os.environ['" + ENVIRONMENT_VARIABLE + "'] = {!r}"
+    assert kernel.run(store.format(str(tmp_path / "store"))) == "ok"
+    try:
+        assert kernel.run("%hyperpod cluster start --nodes 1 --spares 0") == "ok", kernel.of_type("error")
+        opened = [content["target_name"] for content in kernel.of_type("comm_open")]
+        assert "jupyter.widget" in opened and len(kernel.of_type("comm_close")) >= 3
+        kinds = [message["msg_type"] for message in kernel.messages]
+        assert kinds.index("display_data") < kinds.index("clear_output") < kinds.index("stream")
+        assert "cluster running · 1 node up" in kernel.text()
+    finally:
+        assert kernel.run("%hyperpod cluster stop") == "ok"
+        assert kernel.run(store.format(str(shared_cluster.root))) == "ok"
+
+
 def test_plain_notebook_without_a_name(kernel: Kernel, shared_cluster: Store, tmp_path: Path) -> None:
     kernel.run("import os; os.environ.pop('JPY_SESSION_NAME')")
     assert kernel.run("%%hyperpod --detach\npass") == "ok"

@@ -80,6 +80,10 @@ class HyperpodMagics(Magics):
         """Return the notebook's variables."""
         return dict(self._shell.user_ns)
 
+    def in_kernel(self) -> bool:
+        """Tell whether a front end shows rich output, rather than a terminal."""
+        return getattr(self._shell, "kernel", None) is not None
+
     def _submit(self, line: str, cell: str) -> None:
         options = parse(cell_parser(), line)
         defaults = {"backend": self.backend, "spares": self.spares, "priority": self.priority, "threads": self.threads}
@@ -121,7 +125,7 @@ class HyperpodMagics(Magics):
         return {name: str(value) for name, value in known.items() if value}
 
     def _display(self, store: Store, job_id: str) -> JobDisplay | None:
-        if getattr(self._shell, "kernel", None) is None:
+        if not self.in_kernel():
             return None
         display = JobDisplay(str(store.root), store.job(job_id).spec().cell_digest)
         self._displays.setdefault(job_id, []).append(display)

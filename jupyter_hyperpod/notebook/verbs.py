@@ -140,7 +140,12 @@ def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:
         raise SpecError(f"--nodes and --spares belong to `cluster start`, not to `cluster {options.action}`")
     if options.action == "start":
         cluster.ensure_started(store, nodes=options.nodes, spares=options.spares)
-        cluster.wait_ready(store)
+        if magics.in_kernel():
+            from .widgets import wait_for_nodes
+
+            wait_for_nodes(store)
+        else:
+            cluster.wait_ready(store)
     elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
         cluster.stop(store)
     print(report.cluster_line(cluster.status(store)))

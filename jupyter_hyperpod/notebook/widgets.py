@@ -1,0 +1,65 @@
+"""Progress of what this kernel itself waits for. Never the state of a job: a widget dies with its kernel."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from ..control import cluster
+from ..core.views import View
+from ..storage.store import Store
+
+READY_STATES = ("idle", "busy")
+POLL_S = 0.1
+
+
+class Progress:
+    """A bar with a sentence, gone from the output when the work is done."""
+
+    def __init__(self, total: int, text: str) -> None:
+        self._total = total
+        self._text = text
+        self._bar: Any = None
+
+    def update(self, done: int, text: str) -> None:
+        """Show how much is done; the bar appears with the first call."""
+        if self._bar is None:
+            from ipywidgets import HBox, IntProgress, Label
+
+            self._bar, self._label = IntProgress(max=self._total), Label()
+            self._box = HBox([self._bar, self._label])
+            self._show()
+        self._bar.value, self._label.value = done, f"{self._text}: {text}"
+
+    def _show(self) -> None:
+        from IPython.display import display
+
+        display(self._box)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._bar is None:
+            return
+        from IPython.display import clear_output
+
+        clear_output(wait=True)  # a saved notebook keeps no dead widget
+        for widget in (self._box, self._bar, self._label):
+            widget.close()
+
+
+def wait_for_nodes(store: Store, timeout_s: float = cluster.READY_TIMEOUT_S) -> View:
+    """Wait like `cluster.wait_ready`, showing how many nodes are warm. Raises ClusterError."""
+    deadline_s = time.monotonic() + timeout_s
+    view = cluster.status(store)
+    with Progress(max(1, len(view["nodes"])), "nodes warm up") as progress:
+        while time.monotonic() < deadline_s:
+            view = cluster.status(store)
+            ready = sum(node["state"] in READY_STATES for node in view["nodes"])
+            if view["state"] == "running" and view["nodes"] and ready == len(view["nodes"]):
+                break
+            progress.update(ready, f"{ready} of {len(view['nodes'])}")
+            time.sleep(POLL_S)
+    return cluster.wait_ready(store, max(0.0, deadline_s - time.monotonic()))
