@@ -136,6 +136,12 @@ class Reduction:
         """A result buffer that is not `keep`, which peers may still ask for."""
         return self._results[1] if keep is self._results[0] else self._results[0]
 
+    def renew(self, keep: Buffer | None) -> None:
+        """Take new memory for the next result: an excluded member may still read the one that was given up."""
+        for place, result in enumerate(self._results):
+            if result is not keep:
+                self._results[place] = Buffer(self._layout)
+
     def reduce(
         self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
         keep: Buffer | None, exchange: Exchange,

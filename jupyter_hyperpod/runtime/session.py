@@ -287,6 +287,8 @@ class Session:
 
     def _catch_up(self, go: Go) -> None:
         self._redone += _lost_with_members(self._go, go)
+        if self._go is not None:
+            self._reduction.renew(self._last)
         self._go, self._plan_changed = go, True
         self._group.touch("exchange", self.step)
         self._reduction.attachments.forget_all_but(self._group.near_pids)
