@@ -222,10 +222,22 @@ def test_a_job_that_cannot_be_read_is_left_alone_and_others_run(shared_cluster: 
         shared_cluster, jobs.make_spec(jobs._complete({"name": "broken"}), shared_cluster.put_cell("pass"))
     )
     (broken.path / "spec.json").write_text("{")
+    control.poke(shared_cluster, broken.id)
     job_id = jobs.submit(shared_cluster, "print(1)")
     assert jobs.wait(shared_cluster, job_id, timeout_s=60)["state"] == "succeeded"
     log = (shared_cluster.cluster / control.LOG).read_text()
     assert f"{broken.id} cannot be read and is left alone" in log
+    view = jobs.job_view(shared_cluster, broken.id)
+    assert view["state"] == "failed" and "spec.json is not JSON" in view["reason"]
+
+
+def test_deleting_a_running_jobs_directory_frees_its_nodes(shared_cluster: Store, eventually: Wait) -> None:
+    job_id = jobs.submit(shared_cluster, COUNT, nodes=4)
+    jobs.wait(shared_cluster, job_id, {"running"}, 60)
+    shutil.rmtree(shared_cluster.jobs / job_id, ignore_errors=True)
+    eventually(lambda: not control.request(shared_cluster, {"op": "status"})["jobs"])
+    again = jobs.submit(shared_cluster, "print(1)", nodes=4)
+    assert jobs.wait(shared_cluster, again, timeout_s=30)["state"] == "succeeded"
 
 
 def test_a_head_that_never_comes_up_fails_the_job_with_its_last_words(shared_cluster: Store) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -136,15 +136,19 @@ class Entry:
         return "its last lines: " + " | ".join(lines) if lines else f"{path} is empty"
 
 
-def unfinished(store: Store, known: set[str]) -> Iterator[JobStore]:
-    """Jobs that have no mark of their end and are not `known`."""
+def unfinished(store: Store, settled: set[str], known: Collection[str]) -> Iterator[JobStore]:
+    """Jobs that are neither `settled` nor `known`; those that bear the mark of their end become `settled`."""
     try:
-        ids = [job_id for job_id in os.listdir(store.jobs) if not job_id.startswith(".") and job_id not in known]
+        ids = [job_id for job_id in os.listdir(store.jobs) if not job_id.startswith(".")]
     except OSError:
         return
     for job_id in ids:
+        if job_id in settled or job_id in known:
+            continue
         path = store.jobs / job_id
-        if not (path / ENDED_MARK).exists() and (path / "spec.json").exists():
+        if (path / ENDED_MARK).exists():
+            settled.add(job_id)
+        elif (path / "spec.json").exists():
             yield JobStore(path)
 
 

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from ..backends.local.processes import identify
 from ..backends.local.serve import note
 from ..backends.local.warm import source_digest
 from ..backends.local.wire import Channel, Message, accept, listen
-from ..core.errors import ClusterError, HyperpodError, ProtocolError, StoreError
+from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
 from ..core.events import FAULTS, Command
 from ..policy.scaling import Machine
 from ..storage.journal import command_writer, forget_oldest
@@ -38,7 +39,7 @@ from .cluster import EXIT_LOCKED, LOCK, SHAPE, SOCKET
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
 from .launch import PRELOAD
 from .pen import Pen
-from .reconcile import Begin, Fail, Rescale, Wait, reconcile
+from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 
 TICK_S = 0.25
 SCAN_EVERY_S = 2.0
@@ -62,14 +63,14 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.pen = Pen(store.cluster_events, WRITER)
         self.entries: dict[str, Entry] = {}
-        self.unreadable: set[str] = set()
+        self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
         self.host = LocalHost(store.cluster, self.selector, PRELOAD, self._on_report, os.environ)
         self.leaving = self.stopping = False
         self.stop_reason = ""
         self._written: dict[str, Message] = {}
         self._renewed_for = ""
         self._scanned_s = -SCAN_EVERY_S
-        self._problem = ""
+        self._problem = self._trouble = ""
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -103,8 +104,11 @@ class Supervisor:
         """Nothing that goes wrong for one job or one request may take the supervisor down."""
         try:
             act()
-        except Exception:
-            note(traceback.format_exc())
+        except Exception as error:
+            text = str(error) if isinstance(error, HyperpodError) else traceback.format_exc()
+            if text != self._trouble:
+                note(text)
+            self._trouble = text
 
     def _step(self) -> None:
         now_s = time.monotonic()
@@ -115,10 +119,10 @@ class Supervisor:
         self._guard(lambda: self.host.tick(now_s))
         if now_s - self._scanned_s >= SCAN_EVERY_S:
             self._scanned_s = now_s
-            for job in unfinished(self.store, self.unreadable | self.entries.keys()):
+            for job in unfinished(self.store, self.settled, self.entries.keys()):
                 self._load(job)
         for entry in list(self.entries.values()):
-            self._guard(lambda entry=entry: self._look_after(entry, now_s))  # type: ignore[misc]
+            self._guard(partial(self._look_after, entry, now_s))
         self._reconcile(now_s)
         self._write_nodes()
         self._report_problem()
@@ -135,8 +139,12 @@ class Supervisor:
         try:
             entry = Entry(self.store, job)
         except (HyperpodError, OSError, ValueError) as error:
-            self.unreadable.add(job.id)
+            self.settled.add(job.id)
             note(f"{job.id} cannot be read and is left alone: {error}")
+            if isinstance(error, SpecError):
+                pen = Pen(job.events, WRITER)
+                pen.write("job.state", {"state": "failed", "reason": str(error)})
+                pen.close()
             return
         self.entries[job.id] = entry
         entry.started = entry.started or job.id in self.host.head.jobs
@@ -144,6 +152,9 @@ class Supervisor:
             entry.close(entry.state, time.monotonic())
 
     def _look_after(self, entry: Entry, now_s: float) -> None:
+        if not entry.job.path.exists():
+            self._forget(entry)
+            return
         entry.pen.flush()
         if entry.ended:
             self._clear_away(entry, now_s)
@@ -152,6 +163,17 @@ class Supervisor:
             self._carry_out(entry, command, now_s)
         if entry.kill_at_s is not None and now_s > entry.kill_at_s:
             self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
+
+    def _forget(self, entry: Entry) -> None:
+        """The job's directory has been deleted: end its processes, there is nothing left to write to."""
+        places = self._places(entry.job.id)
+        for place in places:
+            self.host.signal_job(entry.job.id, place, signal.SIGKILL)
+        entry.state = "stopped"
+        if not places:
+            note(f"{entry.job.id} has been deleted")
+            entry.pen.close()
+            del self.entries[entry.job.id]
 
     def _clear_away(self, entry: Entry, now_s: float) -> None:
         places = self._places(entry.job.id)
@@ -205,15 +227,18 @@ class Supervisor:
                 held = tuple(node.name for node in nodes if entry.job.id in node.jobs)
                 facts.append(entry.facts(entry.job.id in self.host.head.jobs, held, now_s))
         for action in reconcile(facts, machines) if facts else ():
-            entry = self.entries[action.job_id]
-            if isinstance(action, Wait):
-                entry.say(action.reason)
-            elif isinstance(action, Fail):
-                entry.end("failed", action.reason, now_s)
-            elif isinstance(action, Rescale):
-                self._rescale(entry, action)
-            elif isinstance(action, Begin):
-                self._begin(entry, action)
+            self._guard(partial(self._act, action, now_s))
+
+    def _act(self, action: Action, now_s: float) -> None:
+        entry = self.entries[action.job_id]
+        if isinstance(action, Wait):
+            entry.say(action.reason)
+        elif isinstance(action, Fail):
+            entry.end("failed", action.reason, now_s)
+        elif isinstance(action, Rescale):
+            self._rescale(entry, action)
+        else:
+            self._begin(entry, action)
 
     def _rescale(self, entry: Entry, action: Rescale) -> None:
         with command_writer(entry.job.commands, WRITER) as journal:
@@ -295,7 +320,7 @@ class Supervisor:
         try:
             for message in channel.receive():
                 channel.send(self._answer(message))
-        except ProtocolError as error:
+        except HyperpodError as error:
             channel.send({"ok": False, "error": str(error)})
             channel.closed = True
         if channel.closed:
@@ -307,8 +332,7 @@ class Supervisor:
         if operation == "poke":
             job_id = message.get("job")
             if isinstance(job_id, str) and job_id not in self.entries:
-                self._scanned_s = -SCAN_EVERY_S
-                self.unreadable.discard(job_id)
+                self._load(self.store.job(job_id))
             return {"ok": True}
         if operation == "status":
             return {"ok": True, **self._status()}
@@ -405,7 +429,11 @@ def main(arguments: list[str] | None = None) -> int:
     except ClusterError as error:
         note(str(error))
         return EXIT_LOCKED
-    return supervisor.run()
+    try:
+        return supervisor.run()
+    except HyperpodError as error:
+        note(str(error))
+        return 1
 
 
 if __name__ == "__main__":
