@@ -152,7 +152,7 @@ class Supervisor:
             entry.close(entry.state, time.monotonic())
 
     def _look_after(self, entry: Entry, now_s: float) -> None:
-        if not entry.job.path.exists():
+        if not (entry.job.path / "spec.json").exists():
             self._forget(entry)
             return
         entry.pen.flush()
