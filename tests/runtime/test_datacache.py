@@ -1,0 +1,95 @@
+"""Data by index: each epoch visits every sample exactly once, in an order that the seed alone decides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.runtime.datacache import MappedDataset, TokenDataset, indexed, mix, permute, sample_indices
+
+
+@given(st.integers(1, 2000), st.integers(0, 2**64 - 1))
+def test_the_permutation_is_a_bijection(length: int, key: int) -> None:
+    assert sorted(permute(i, length, key) for i in range(length)) == list(range(length))
+
+
+def test_different_keys_order_differently() -> None:
+    orders = {tuple(permute(i, 50, key) for i in range(50)) for key in range(20)}
+    assert len(orders) == 20
+    assert tuple(range(50)) not in orders
+
+
+@given(st.integers(1, 60), st.integers(1, 6), st.integers(1, 5), st.integers(0, 99))
+def test_every_epoch_visits_every_sample_once(length: int, micro: int, count: int, seed: int) -> None:
+    batch = micro * count
+    steps = -(-3 * length // batch)
+    seen = [
+        sample
+        for step in range(steps)
+        for leaf in range(count)
+        for sample in sample_indices(seed, step, leaf, micro, batch, length)
+    ]
+    for epoch in range(3):
+        assert sorted(seen[epoch * length : (epoch + 1) * length]) == list(range(length))
+
+
+@given(st.lists(st.integers(-(2**70), 2**70), max_size=4), st.lists(st.integers(-(2**70), 2**70), max_size=4))
+def test_mix_is_64_bits_and_depends_on_everything(a: list[int], b: list[int]) -> None:
+    assert 0 <= mix(*a) < 2**64
+    if [x % 2**64 for x in a] != [x % 2**64 for x in b]:
+        assert mix(*a) != mix(*b)
+
+
+def test_token_windows(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(bytes(range(21)))
+    data = TokenDataset(path, sequence_length=4)
+    assert len(data) == 5
+    inputs, targets = data.batch([0, 4])
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert inputs.tolist() == [[0, 1, 2, 3], [16, 17, 18, 19]]
+    assert targets.tolist() == [[1, 2, 3, 4], [17, 18, 19, 20]]
+
+
+def test_what_is_wrong_with_a_token_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot open"):
+        TokenDataset(tmp_path / "none", 4)
+    short = tmp_path / "short"
+    short.write_bytes(b"abcd")
+    with pytest.raises(SpecError, match="holds 4 bytes; one sample needs 5"):
+        TokenDataset(short, 4)
+    with pytest.raises(SpecError, match="expected at least 1"):
+        TokenDataset(short, 0)
+    (tmp_path / "empty").touch()
+    with pytest.raises(SpecError, match="holds 0 bytes"):
+        TokenDataset(tmp_path / "empty", 1)
+
+
+def test_a_shared_url_is_resolved_and_kept_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYPERPOD_MOUNTS", json.dumps({"shared": str(tmp_path)}))
+    (tmp_path / "tokens").write_bytes(b"x" * 9)
+    assert len(TokenDataset("shared://tokens", 4)) == 2
+    with pytest.raises(SpecError, match="leaves its mount"):
+        TokenDataset("shared://../tokens", 4)
+    with pytest.raises(SpecError, match="no mount named"):
+        TokenDataset("other://tokens", 4)
+
+
+def test_lists_and_datasets_are_collated() -> None:
+    data = indexed([(torch.tensor([float(i)]), i) for i in range(4)])
+    assert isinstance(data, MappedDataset) and len(data) == 4
+    values, labels = data.batch([2, 0])
+    assert values.tolist() == [[2.0], [0.0]] and labels.tolist() == [2, 0]
+    assert indexed(data) is data
+
+
+@pytest.mark.parametrize("data", [iter([1]), 5, (x for x in range(3))])
+def test_data_without_an_index_is_refused(data: object) -> None:
+    with pytest.raises(SpecError, match="addressed by index"):
+        indexed(data)

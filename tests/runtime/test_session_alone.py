@@ -1,0 +1,264 @@
+"""A session outside a job: the same trajectory, and everything that is refused before it can go wrong."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import jupyter_hyperpod as hp
+from jupyter_hyperpod.core.errors import SpecError, TrainingError
+
+Loss = Callable[[Any], torch.Tensor]
+
+
+def data(count: int = 20) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(4, generator=generator), torch.randn(1, generator=generator)) for _ in range(count)]
+
+
+def parts(model: nn.Module | None = None, rate: float = 0.1) -> tuple[nn.Module, torch.optim.Optimizer, Loss]:
+    torch.manual_seed(0)
+    made = model or nn.Linear(4, 1)
+    return made, torch.optim.SGD(made.parameters(), lr=rate), lambda b: nn.functional.mse_loss(made(b[0]), b[1])
+
+
+def train(steps: int = 3, model: nn.Module | None = None, **settings: Any) -> tuple[list[float], nn.Module]:
+    model, optimizer, loss_fn = parts(model)
+    with hp.Session(model, optimizer, data(), **({"global_batch": 8, "micro_batch": 2} | settings)) as session:
+        losses = [step.run(loss_fn) for step in session.steps(steps)]
+        assert session.step == steps and session.rank == 0 and session.world_size == 1
+    return losses, model
+
+
+def test_the_gradient_is_that_of_the_global_batch() -> None:
+    model, optimizer, loss_fn = parts()
+    samples = data()
+    session = hp.Session(model, optimizer, samples, global_batch=8, micro_batch=2)
+    from jupyter_hyperpod.runtime.datacache import sample_indices
+
+    chosen = [i for leaf in range(4) for i in sample_indices(0, 0, leaf, 2, 8, len(samples))]
+    whole = torch.utils.data.default_collate([samples[i] for i in chosen])
+    expected = loss_fn(whole)
+    (gradient,) = torch.autograd.grad(expected, [model.weight])
+    before = model.weight.detach().clone()
+    step = next(session.steps(1))
+    assert step.run(loss_fn) == pytest.approx(float(expected), rel=1e-6)
+    assert torch.allclose(model.weight.detach(), before - 0.1 * gradient, atol=1e-7)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
+    model = lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))  # noqa: E731
+    torch.manual_seed(5)
+    one = train(model=model(), seed=1)[0]
+    torch.manual_seed(5)
+    assert train(model=model(), seed=1)[0] == one
+    torch.manual_seed(5)
+    assert train(model=model(), seed=2)[0] != one
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()).item(), random.random, lambda: numpy.random.rand()])
+def test_every_random_generator_depends_on_the_micro_batch_alone(draw: Callable[[], float]) -> None:
+    model, optimizer, loss_fn = parts()
+    seen: list[float] = []
+
+    def noisy(batch: Any) -> torch.Tensor:
+        seen.append(draw())
+        return loss_fn(batch)
+
+    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2, seed=7)
+    outside = draw()
+    for step in session.steps(2):
+        step.run(noisy)
+        outside = draw()
+    assert len(set(seen)) == 4
+    first, seen[:] = list(seen), []
+    again = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2, seed=7)
+    for step in again.steps(2):
+        step.run(noisy)
+        draw()
+    assert seen == first
+    assert outside not in seen
+
+
+def test_random_generators_outside_the_loss_go_on_undisturbed() -> None:
+    torch.manual_seed(3)
+    expected = [torch.rand(()).item(), torch.rand(()).item()]
+    model, optimizer, loss_fn = parts()
+    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+    torch.manual_seed(3)
+    found = []
+    for step in session.steps(2):
+        step.run(loss_fn)
+        found.append(torch.rand(()).item())
+    assert found == expected
+
+
+def test_parameters_without_a_gradient_have_none() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 1), nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    model = Half()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    before = model.unused.weight.detach().clone()
+    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+    for step in session.steps(2):
+        step.run(lambda b: nn.functional.mse_loss(model(b[0]), b[1]))
+        assert model.unused.weight.grad is None and model.used.weight.grad is not None
+    assert torch.equal(model.unused.weight, before), "no gradient, no weight decay either"
+
+
+def test_clipping_and_scheduler() -> None:
+    model, optimizer, loss_fn = parts(rate=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    settings = {"global_batch": 4, "micro_batch": 2, "max_grad_norm": 1e-3, "scheduler": scheduler}
+    session = hp.Session(model, optimizer, data(), **settings)
+    for step, rate in zip(session.steps(3), (1.0, 0.5, 0.25), strict=True):
+        before = torch.cat([p.detach().reshape(-1).clone() for p in model.parameters()])
+        step.run(loss_fn)
+        after = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        assert float((after - before).norm()) == pytest.approx(1e-3 * rate, rel=1e-3)
+    assert scheduler.last_epoch == 3
+
+
+def test_the_digest_follows_the_state() -> None:
+    model, optimizer, loss_fn = parts()
+    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+    digests = [session.digest()]
+    for step in session.steps(2):
+        step.run(loss_fn)
+        digests.append(session.digest())
+    assert len(set(digests)) == 3 and all(len(d) == 64 for d in digests)
+
+
+def test_steps_go_on_where_they_stopped() -> None:
+    model, optimizer, loss_fn = parts()
+    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+    numbers = [step.number for step in session.steps(2) if step.run(loss_fn) >= 0]
+    numbers += [step.number for step in session.steps(2) if step.run(loss_fn) >= 0]
+    assert numbers == [1, 2, 3, 4]
+
+
+def test_a_step_that_was_not_run_is_an_error() -> None:
+    model, optimizer, _ = parts()
+    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+    with pytest.raises(TrainingError, match=r"step 1 was not run: call step.run"):
+        for _ in session.steps(2):
+            pass
+
+
+def test_a_loss_that_is_not_finite_is_returned_as_it_is() -> None:
+    model, optimizer, _ = parts()
+    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+    step = next(session.steps(1))
+    assert math.isnan(step.run(lambda b: (model(b[0]) * math.nan).mean()))
+
+
+@pytest.mark.parametrize(("batch", "micro"), [(8, 3), (2, 4), (8, 0), (0, 0), (-4, 2)])
+def test_batch_sizes_that_do_not_fit(batch: int, micro: int) -> None:
+    model, optimizer, _ = parts()
+    with pytest.raises(SpecError, match=f"global_batch is {batch} and micro_batch {micro}"):
+        hp.Session(model, optimizer, data(), global_batch=batch, micro_batch=micro)
+
+
+def test_empty_data_is_refused() -> None:
+    model, optimizer, _ = parts()
+    with pytest.raises(SpecError, match="data is empty"):
+        hp.Session(model, optimizer, [], global_batch=4, micro_batch=2)
+
+
+@pytest.mark.parametrize("result", [lambda b: 1.0, lambda b: b[0], lambda b: b[0].sum(), lambda b: None])
+def test_a_loss_that_is_no_scalar_of_the_model_is_refused(result: Loss) -> None:
+    model, optimizer, _ = parts()
+    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+    step = next(session.steps(1))
+    with pytest.raises(TrainingError, match="expected a scalar tensor that depends on the model"):
+        step.run(result)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(4), nn.InstanceNorm1d(4, track_running_stats=True)])
+def test_running_statistics_are_refused(layer: nn.Module) -> None:
+    model, optimizer, _ = parts(nn.Sequential(nn.Linear(4, 4), layer))
+    with pytest.raises(TrainingError, match="1 is a .*Norm1d with running statistics"):
+        hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+
+
+def test_batch_norm_without_running_statistics_is_allowed() -> None:
+    train(model=nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 1)))
+
+
+class Counting(nn.Module):
+    """A buffer that a forward pass changes, as spectral norm and moving averages do."""
+
+    def __init__(self, persistent: bool, in_place: bool) -> None:
+        super().__init__()
+        self.linear, self.in_place = nn.Linear(4, 1), in_place
+        self.register_buffer("calls", torch.zeros(()), persistent=persistent)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.in_place:
+            self.calls += 1
+        else:
+            self.calls = self.calls + 1
+        out: torch.Tensor = self.linear(x)
+        return out
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_buffer_that_a_micro_batch_changes_is_refused(in_place: bool) -> None:
+    with pytest.raises(TrainingError, match="buffer 'calls' was changed by a micro-batch"):
+        train(model=Counting(persistent=True, in_place=in_place))
+
+
+def test_a_cache_that_is_no_state_may_change() -> None:
+    train(model=Counting(persistent=False, in_place=True))
+
+
+def test_an_optimizer_with_foreign_parameters_is_refused() -> None:
+    model, head = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+    with pytest.raises(SpecError, match="holds 2 parameter"):
+        hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+    other = torch.optim.SGD(head.parameters(), lr=0.1)
+    with pytest.raises(SpecError, match="holds no parameter of the model"):
+        hp.Session(model, other, data(), global_batch=4, micro_batch=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "replayable"),
+    [
+        (lambda p: torch.optim.AdamW(p), True),
+        (lambda p: torch.optim.AdamW(p, fused=True), True),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), True),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=True), False),
+    ],
+    ids=["adamw", "fused", "nesterov", "nesterov foreach"],
+)
+def test_a_gradient_that_the_optimizer_overwrote_is_not_replayed(
+    make: Callable[[Any], torch.optim.Optimizer], replayable: bool
+) -> None:
+    model, _, loss_fn = parts()
+    optimizer = make(model.parameters())
+    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+    for step in session.steps(2):
+        step.run(loss_fn)
+    assert session._held().replayable is replayable
+    optimizer.zero_grad(set_to_none=False)
+    assert session._held().replayable is False, "what a person zeroes is no longer what was applied"
+
+
+def test_the_number_of_threads_is_given_back() -> None:
+    before = torch.get_num_threads()
+    train()
+    assert torch.get_num_threads() == before
