@@ -152,6 +152,19 @@ def test_a_higher_priority_borrows_nodes_and_they_come_back(cluster: Store, even
     assert jobs.wait(cluster, low, timeout_s=30)["state"] == "stopped"
 
 
+def test_a_job_follows_its_owners_wish_for_more_or_fewer_nodes(shared_cluster: Store, eventually: Wait) -> None:
+    endless = TRAIN.replace("steps(60)", "steps(100000)")
+    job_id = jobs.submit(shared_cluster, endless, nodes=4, elastic="1:4")
+    eventually(lambda: jobs.job_view(shared_cluster, job_id)["step"] > 2, 60)
+    for target in (2, 4):
+        jobs.scale(shared_cluster, job_id, target)
+        eventually(lambda target=target: jobs.job_view(shared_cluster, job_id)["world_size"] == target, 30)
+        busy = lambda: sum(bool(node["jobs"]) for node in control.status(shared_cluster)["nodes"])  # noqa: E731
+        eventually(lambda target=target: busy() == target + 1, 30)
+    jobs.stop(shared_cluster, job_id)
+    assert jobs.wait(shared_cluster, job_id, timeout_s=30)["state"] == "stopped"
+
+
 def test_a_second_supervisor_refuses_and_the_first_goes_on(shared_cluster: Store) -> None:
     pid = control.request(shared_cluster, {"op": "status"})["pid"]
     command = [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", "--store", str(shared_cluster.root)]

@@ -9,7 +9,6 @@ only the request `stop` ends nodes and jobs.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import selectors
@@ -35,9 +34,10 @@ from ..core.events import FAULTS, Command
 from ..policy.scaling import Machine
 from ..storage.journal import command_writer, forget_oldest
 from ..storage.store import JobStore, Store, write_private
-from .cluster import EXIT_LOCKED, LOCK, SHAPE, SOCKET
+from .cluster import EXIT_LOCKED, SHAPE, SOCKET
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
 from .launch import PRELOAD
+from .lock import take_lock
 from .pen import Pen
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 
@@ -382,37 +382,6 @@ class Supervisor:
         self.pen.write("cluster.state", {"state": "stopped", "reason": self.stop_reason, **size})
         self.pen.close()
         note(f"stopped: {self.stop_reason}")
-
-
-class Lock:
-    """Held while this process lives, whatever way it ends."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._path = path
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
-            os.close(self._file)
-            raise ClusterError(f"a supervisor (process {owner}) already serves {path.parent.parent}") from error
-        os.ftruncate(self._file, 0)
-        try:
-            os.write(self._file, f"{os.getpid()}\n".encode())
-        except OSError as error:
-            note(f"the lock does not name its owner: {error}")
-
-    def still_there(self) -> bool:
-        """False when the file has been deleted: with it the store."""
-        try:
-            return os.stat(self._path).st_ino == os.fstat(self._file).st_ino
-        except OSError:
-            return False
-
-
-def take_lock(store: Store) -> Lock:
-    """Become the store's only supervisor; raises ClusterError where there is one."""
-    return Lock(store.prepare().cluster / LOCK)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,43 @@
+"""One supervisor a store: a file locked for as long as its owner lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from ..backends.local.serve import note
+from ..core.errors import ClusterError
+from ..storage.store import Store
+from .cluster import LOCK
+
+
+class Lock:
+    """Held while this process lives, whatever way it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = path
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
+            raise ClusterError(f"a supervisor (process {owner}) already serves {path.parent.parent}") from error
+        os.ftruncate(self._file, 0)
+        try:
+            os.write(self._file, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            note(f"the lock does not name its owner: {error}")
+
+    def still_there(self) -> bool:
+        """False when the file has been deleted: with it the store."""
+        try:
+            return os.stat(self._path).st_ino == os.fstat(self._file).st_ino
+        except OSError:
+            return False
+
+
+def take_lock(store: Store) -> Lock:
+    """Become the store's only supervisor; raises ClusterError where there is one."""
+    return Lock(store.prepare().cluster / LOCK)
