@@ -55,6 +55,10 @@ def nodes(view: View) -> dict[str, Any]:
     return {node["node"]: (node["pid"], node["incarnation"]) for node in view["nodes"]}
 
 
+def busy_nodes(store: Store) -> int:
+    return sum(bool(node["jobs"]) for node in control.status(store)["nodes"])
+
+
 def kill_supervisor(store: Store) -> None:
     answer = control.request(store, {"op": "status"})
     os.kill(answer["pid"], signal.SIGKILL)
@@ -159,8 +163,7 @@ def test_a_job_follows_its_owners_wish_for_more_or_fewer_nodes(shared_cluster: S
     for target in (2, 4):
         jobs.scale(shared_cluster, job_id, target)
         eventually(lambda target=target: jobs.job_view(shared_cluster, job_id)["world_size"] == target, 30)
-        busy = lambda: sum(bool(node["jobs"]) for node in control.status(shared_cluster)["nodes"])  # noqa: E731
-        eventually(lambda target=target: busy() == target + 1, 30)
+        eventually(lambda target=target: busy_nodes(shared_cluster) == target + 1, 30)
     jobs.stop(shared_cluster, job_id)
     assert jobs.wait(shared_cluster, job_id, timeout_s=30)["state"] == "stopped"
 
