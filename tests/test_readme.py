@@ -36,6 +36,14 @@ def test_every_path_in_the_readme_exists() -> None:
         assert (TREE / path).exists() or (TREE / "jupyter_hyperpod" / path).exists(), f"README names {path}"
 
 
+def test_every_file_that_contributing_names_exists() -> None:
+    text = (TREE / "CONTRIBUTING.md").read_text()
+    files = set(re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|ts|tsx))`", text))
+    assert len(files) > 10
+    for name in files:
+        assert (TREE / name).exists() or (TREE / "jupyter_hyperpod" / name).exists(), f"CONTRIBUTING names {name}"
+
+
 @pytest.mark.timeout(300)
 def test_the_cell_prints_the_same_with_and_without_a_cluster(shared_cluster: Store, tmp_path: Path) -> None:
     magic, _, source = CELLS[0].partition("\n")
