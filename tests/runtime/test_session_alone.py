@@ -14,6 +14,7 @@ from torch import nn
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
+from jupyter_hyperpod.runtime.datacache import sample_indices
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -41,15 +42,13 @@ def test_the_gradient_is_that_of_the_global_batch() -> None:
     model, optimizer, loss_fn = parts()
     samples = data()
     session = hp.Session(model, optimizer, samples, global_batch=8, micro_batch=2)
-    from jupyter_hyperpod.runtime.datacache import sample_indices
-
     chosen = [i for leaf in range(4) for i in sample_indices(0, 0, leaf, 2, 8, len(samples))]
     whole = torch.utils.data.default_collate([samples[i] for i in chosen])
     expected = loss_fn(whole)
     (gradient,) = torch.autograd.grad(expected, [model.weight])
     before = model.weight.detach().clone()
     step = next(session.steps(1))
-    assert step.run(loss_fn) == pytest.approx(float(expected), rel=1e-6)
+    assert step.run(loss_fn) == pytest.approx(expected.item(), rel=1e-6)
     assert torch.allclose(model.weight.detach(), before - 0.1 * gradient, atol=1e-7)
 
 
