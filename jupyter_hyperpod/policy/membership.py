@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .decision import Decision
 
 BEATS_LOST_S = 2.0
+SILENT_S = 0.5  # its agent has not been heard either: the node, not the process
 STOPPED_S = 0.5
 HANG_STEPS = 3.0
 
@@ -97,5 +98,6 @@ def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] 
                 f"{pulse.member} made no progress for {pulse.progress_age_s:.1f} s, limit {timeout_s:.1f} s, "
                 "while others wait"
             )
-            return Decision((pulse.member, "process hung"), reason)
+            cause = "heartbeat lost" if pulse.beat_age_s > SILENT_S else "process hung"
+            return Decision((pulse.member, cause), reason)
     return Decision(None, "every member is alive")

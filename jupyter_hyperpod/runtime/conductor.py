@@ -11,53 +11,23 @@ import signal
 import time
 from typing import Any
 
-from ..core.events import TERMINAL_STATES, Command
-from ..core.views import View
+from ..core.events import Command
 from ..policy import membership, recovery
 from . import faults
-from .context import Context
-from .incidents import NODE_LOST, RUNG_REQUEUED, RUNG_SALVAGE, Incidents
-from .report import Reporter
-from .roster import Member, Roster
+from .ensemble import FORMING_S, Ensemble
+from .incidents import NODE_LOST, RUNG_REQUEUED, RUNG_SALVAGE
+from .roster import Member
 from .wire import Channel, Message
 
 SUSPECT_S = 1.0
 ADOPTION_S = 3.0
-FORMING_S = 5.0
 START_WITHOUT_SPARES_S = 0.5
 CRASHES_IN_A_ROW = 3
 SESSION_FIELDS = ("total_steps", "global_batch", "micro_batch", "micro_batches", "parameters", "state_bytes")
 
 
-class Conductor:
-    """Members, generations and the state of one job."""
-
-    def __init__(self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0) -> None:
-        self.spec = context.spec
-        self.reporter = reporter
-        self.roster = Roster()
-        self.incidents = Incidents(reporter.append, view["incidents"])
-        self.state: str = view["state"]
-        self.generation: int = view["generation"]
-        self.target: int = view["target"] or self.spec.nodes
-        self.session: Message | None = view["session"]
-        self.session_index = max(1, opened)
-        self.session_over = 0 < opened <= closed
-        self.step: int = view["step"]
-        self.step_time_s: float | None = view["step_time_s"]
-        self.committed_in_generation = False
-        self.adopting: dict[str, dict[str, Any]] = {m["member"]: m for m in view["members"]}
-        self.forming = False
-        self.forming_since_s = 0.0
-        self.forming_patience_s = FORMING_S
-        self.closing = False
-        self.suspects: dict[int, float] = {}
-        self.crashes: dict[str, int] = {}
-        self.restarts = 0
-        self.waiting = False  # for members: too few are here
-        self.ended = view["state"] in TERMINAL_STATES
-        self.final: tuple[str, str] | None = None
-        self.born_s = time.monotonic()
+class Conductor(Ensemble):
+    """Decides for the members of one job."""
 
     def hear(self, channel: Channel, message: Message) -> None:
         """Take in what an agent or its worker says; what nobody understands, or a fenced member says, is ignored."""
@@ -103,17 +73,6 @@ class Conductor:
         done = {"command": {"writer": command.writer, "seq": command.seq}, "kind": command.kind}
         self.reporter.append("command.done", done | {"ok": ok, "reason": reason})
 
-    def end(self, state: str, reason: str) -> None:
-        """The job ends; the coordinator takes leave of the agents and journals this state."""
-        if not self.ended:
-            self.ended = True
-            self.final = (state, reason)
-
-    def say_final_state(self) -> None:
-        """Journal how the job ended: the last event of all."""
-        if self.final is not None:
-            self._state(*self.final)
-
     # ---- what members say ---------------------------------------------------------------------------------
 
     def _on_register(self, channel: Channel, message: Message) -> None:
@@ -122,7 +81,7 @@ class Conductor:
         adopted = self.adopting.get(name)
         if message["rank"] is not None and known is None and adopted is None:
             reason = f"{name} belongs to an older generation: its node begins again with a new worker"
-            self._decided("membership", f"fence {name}", reason)
+            self.decided("membership", f"fence {name}", reason)
             channel.send({"type": "restart"})
             return
         member = self.roster.add(message, channel, time.monotonic())
@@ -143,7 +102,7 @@ class Conductor:
             self._adopted("a new coordinator took over: all members registered again")
         elif known is not None and known.rank is not None and not self.adopting:
             self._adopted(f"{name} registered again")
-        self._welcome_newcomers()
+        self.welcome_newcomers()
 
     def _on_beat(self, channel: Channel, message: Message) -> None:
         if member := self.roster.members.get(message["member"]):
@@ -178,8 +137,8 @@ class Conductor:
             self.committed_in_generation = True
             self.crashes.clear()
             self.incidents.resumed(self.step, len(self.roster.generation()))
-            self._state("running", f"step {self.step} committed")
-            self._welcome_newcomers()
+            self.say_state("running", f"step {self.step} committed")
+            self.welcome_newcomers()
             if len(self.roster.generation()) > self.target:
                 self._regroup(f"scaled to {self.target}")
             else:
@@ -247,14 +206,14 @@ class Conductor:
         members = sorted(ready[: decision.value], key=lambda m: _natural(m.node))
         for rank, member in enumerate(members):
             member.rank = rank
-        self._decided("membership", decision.value, decision.reason)
-        self._journal_generation(decision.reason)
-        self._state("running", decision.reason)
-        self._run(members)
+        self.decided("membership", decision.value, decision.reason)
+        self.journal_generation(decision.reason)
+        self.say_state("running", decision.reason)
+        self.run_cells(members)
 
     def _adopted(self, reason: str) -> None:
         """Every member of the generation has registered with this coordinator: go on where the one before stopped."""
-        self._decided("membership", self.generation, reason)
+        self.decided("membership", self.generation, reason)
         if self.session is not None and not self.session_over:
             self._regroup(reason)
             return
@@ -264,7 +223,7 @@ class Conductor:
             if over:
                 member.session = None
                 member.channel.send({"type": "close", "generation": self.generation})
-        self._run([m for m in members if not m.running])
+        self.run_cells([m for m in members if not m.running])
         self._open_session()
         self._end_if_all_done()
 
@@ -290,7 +249,7 @@ class Conductor:
         self.reporter.append("session.opened", opened[0])
         self.session, self.session_over, self.closing = opened[0], False, False
         self.session_index = next_index
-        self._form(members)
+        self.call(members)
 
     def _end_if_all_done(self) -> None:
         members = self.roster.generation()
@@ -312,7 +271,7 @@ class Conductor:
         if self.session is None or self.session_over:
             self._lost_without_session(member, cause, detail)
             return
-        self._state("recovering", f"rank {rank} on {member.node}: {cause}")
+        self.say_state("recovering", f"rank {rank} on {member.node}: {cause}")
         self._regroup(f"rank {rank} on {member.node} was lost: {cause}")
         self._restart_worker(member)
 
@@ -337,12 +296,12 @@ class Conductor:
             reason = (
                 f"{lost.node} lost {CRASHES_IN_A_ROW} workers without a committed step in between: not restarted again"
             )
-            self._decided("recovery", "give up", reason)
+            self.decided("recovery", "give up", reason)
             lost.channel.send({"type": "release"})
             if not self.roster.members:
                 self.end("failed", f"{lost.member}: {reason}")
             return
-        self._decided("recovery", "restart", f"the agent of {lost.node} is alive: it forks a new worker")
+        self.decided("recovery", "restart", f"the agent of {lost.node} is alive: it forks a new worker")
         lost.channel.send({"type": "restart"})
 
     def _admit(self) -> None:
@@ -365,28 +324,28 @@ class Conductor:
         )
         if decision.value is None:
             decision = membership.next_members(self.roster.candidates(index), self.target, minimum)
-        self._decided("membership", decision.value, f"{reason}: {decision.reason}")
+        self.decided("membership", decision.value, f"{reason}: {decision.reason}")
         self.waiting = decision.value is None
         if decision.value is None:
             self.forming = False
         if not self.roster.generation() and not self._may_start_again():
             return
         if decision.value is None:
-            self._welcome_newcomers()
+            self.welcome_newcomers()
             return
         newcomers = [self.roster.members[m] for m in decision.value if self.roster.members[m].rank is None]
         rung = RUNG_SALVAGE if self.roster.generation() else RUNG_REQUEUED
         dropped = [m for m in self.roster.generation() if m.member not in decision.value]
         for member in dropped:
-            self._release(member)
+            self.release(member)
         for rank, name in enumerate(decision.value):
             self.roster.members[name].rank = rank
         self.generation += 1
-        self._journal_generation(f"{reason}: {decision.reason}")
+        self.journal_generation(f"{reason}: {decision.reason}")
         self.incidents.fenced(self.generation, rung)
         for member in newcomers:
             self.incidents.replaced(member.member, member.node)
-        self._form(self.roster.generation())
+        self.call(self.roster.generation())
 
     def _may_start_again(self) -> bool:
         """All members are lost. Newcomers can take the same trajectory again, but not past an earlier session."""
@@ -408,7 +367,7 @@ class Conductor:
         decision = recovery.plan(reports, self.session["micro_batches"])
         plan = decision.value
         assert plan is not None
-        self._decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
+        self.decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
         self.forming, self.forming_patience_s = False, FORMING_S
         for member in members:
             member.channel.send(
@@ -448,11 +407,23 @@ class Conductor:
         if decision.value is not None:
             name, cause = decision.value
             member = self.roster.members[name]
-            self._decided("membership", f"fence {name}", decision.reason)
+            self.decided("membership", f"fence {name}", decision.reason)
             member.channel.send({"type": "signal", "member": name, "number": int(signal.SIGKILL)})
             self._lose(member, cause, decision.reason)
+        elif self.closing and not self.forming and not self.session_over:
+            self._look_for_the_left_behind(now - timeout_s)
         elif not self.forming and any(now - since > SUSPECT_S for since in self.suspects.values()):
             self._regroup("a connection between members broke")
+
+    def _look_for_the_left_behind(self, since_s: float) -> None:
+        """Some have left their session, and all others wait for them in a further step: no generation can mend that."""
+        members = self.roster.generation()
+        gone = [m for m in members if m.finished]
+        left = [m for m in members if not m.finished]
+        if gone and left and all(m.phase == "exchange" and m.progress_s < since_s for m in left):
+            step = gone[0].finished["step"] if gone[0].finished else 0
+            text = f"rank {gone[0].rank} left its session after step {step} while rank {left[0].rank} goes on"
+            self.end("failed", f"{text}: every rank must leave the loop at the same step")
 
     def _do_stop(self, data: Any) -> tuple[bool, str]:
         self.end("stopped", data["reason"])
@@ -465,8 +436,8 @@ class Conductor:
         reason = f"target is {target} nodes" + (
             "" if target == data["target"] else f"; {data['target']} is outside {allowed}"
         )
-        self._decided("membership", target, reason)
-        self._journal_generation(reason)
+        self.decided("membership", target, reason)
+        self.journal_generation(reason)
         trains = self.session is not None and not self.session_over
         if len(self.roster.generation()) > target and trains and not self.forming:
             self._regroup(f"scaled to {target}")
@@ -485,59 +456,6 @@ class Conductor:
         )
         member.channel.send({"type": "signal", "member": member.member, "number": int(number)})
         return True, f"{number.name} sent to rank {member.rank} on {member.node}"
-
-    # ---- telling ------------------------------------------------------------------------------------------
-
-    def _run(self, members: list[Member]) -> None:
-        members_now = self.roster.generation()
-        told = (m.run for m in members_now if m.run is not None)  # by a coordinator before this one
-        port = next((run["master_port"] for run in told), 0) or faults.free_port()
-        world = len(members_now)
-        for member in members:
-            place = {"rank": member.rank, "world_size": world, "master_host": "127.0.0.1", "master_port": port}
-            member.run = {"type": "run"} | place
-            member.channel.send(member.run)
-
-    def _welcome_newcomers(self) -> None:
-        """Spares run the cell up to its session, once the members' session trains."""
-        trains = self.session is not None and not self.session_over
-        settled = self.committed_in_generation or self.waiting or self.step > 0
-        if not (trains and settled) or self.session_index > 1:  # a newcomer cannot live through sessions that are over
-            return
-        self._run([m for m in self.roster.newcomers() if not m.running])
-
-    def _form(self, members: list[Member]) -> None:
-        self.forming, self.forming_since_s, self.committed_in_generation = True, time.monotonic(), False
-        self.suspects.clear()
-        peers = [{"member": m.member, "host": m.host, "port": m.port} for m in members]
-        for member in members:
-            member.report, member.finished = None, None
-            member.channel.send({"type": "form", "generation": self.generation, "rank": member.rank, "members": peers})
-
-    def _release(self, member: Member) -> None:
-        del self.roster.members[member.member]
-        member.channel.send({"type": "release", "reason": "the job runs on fewer nodes now"})
-
-    def _journal_generation(self, reason: str) -> None:
-        self.reporter.append(
-            "generation.formed",
-            {
-                "generation": self.generation,
-                "members": [m.public() for m in self.roster.generation()],
-                "spares": [m.public() for m in self.roster.newcomers()],
-                "target": self.target,
-                "reason": reason,
-            },
-        )
-
-    def _decided(self, policy: str, value: Any, reason: str) -> None:
-        self.reporter.append("decision.made", {"policy": policy, "value": value, "reason": reason})
-
-    def _state(self, state: str, reason: str) -> None:
-        if state == self.state:
-            return
-        self.state = state
-        self.reporter.append("job.state", {"state": state, "reason": reason}, durable=state in TERMINAL_STATES)
 
 
 def _natural(name: str) -> tuple[str, int]:
