@@ -174,13 +174,14 @@ const running: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:running',
   description: 'Active jobs in the panel of what is running.',
   autoStart: true,
-  requires: [IHyperpod, IRunningSessionManagers],
+  requires: [IHyperpod],
+  optional: [IRunningSessionManagers],
   activate: (
     _: JupyterFrontEnd,
     shared: IShared,
-    managers: IRunningSessionManagers
+    managers: IRunningSessionManagers | null
   ): void => {
-    managers.add(new RunningJobs(shared));
+    managers?.add(new RunningJobs(shared));
   }
 };
 
@@ -188,12 +189,16 @@ const status: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:status',
   description: 'The newest active job in the status bar.',
   autoStart: true,
-  requires: [IHyperpod, IStatusBar],
+  requires: [IHyperpod],
+  optional: [IStatusBar],
   activate: (
     app: JupyterFrontEnd,
     shared: IShared,
-    statusBar: IStatusBar
+    statusBar: IStatusBar | null
   ): void => {
+    if (statusBar === null) {
+      return;
+    }
     const item = new StatusWidget(shared, () => {
       void app.commands.execute(CommandIDs.showPanel);
     });

@@ -19,7 +19,13 @@ export function Output(props: {
   const [rank, setRank] = React.useState<number | null>(null);
   const box = React.useRef<HTMLDivElement>(null);
   const atEnd = React.useRef(true);
-  const lines = outputLines(job.output);
+  // The view grows in place: its last piece tells whether there is something new.
+  const last = job.output[job.output.length - 1];
+  const lines = React.useMemo(
+    () => outputLines(job.output),
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+    [job.output, last]
+  );
   const ranks = ranksOf(lines);
   const shown =
     rank === null ? lines : lines.filter(line => line.rank === rank);

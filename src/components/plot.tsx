@@ -27,6 +27,9 @@ export function LossPlot(props: {
   const plot = React.useRef<uPlot | null>(null);
   const marks = React.useRef<IMark[]>([]);
   const enough = job.history.length > 1;
+  // The view grows in place: this tells whether it looks different.
+  const open = job.incidents.filter(incident => incident.resumed_s === null);
+  const drawn = `${job.step} ${job.incidents.length} ${open.length} ${job.history.length}`;
 
   marks.current = job.incidents.flatMap(incident => {
     const step = stepAt(job.history, incident.started_s);
@@ -80,7 +83,7 @@ export function LossPlot(props: {
       job.history.map(point => point[1]),
       job.history.map(point => point[3])
     ]);
-  });
+  }, [job.history, drawn, enough]);
 
   if (!enough) {
     return null;

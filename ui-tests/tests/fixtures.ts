@@ -193,11 +193,12 @@ export async function openNotebook(
   ...cells: (string | ICell)[]
 ): Promise<void> {
   writeFileSync(join(server.files, name), notebook(...cells));
-  await page.evaluate(
-    path =>
-      (window as any).jupyterapp.commands.execute('docmanager:open', { path }),
-    name
-  );
+  await page.evaluate(async path => {
+    // The widget it gives cannot leave the page.
+    await (window as any).jupyterapp.commands.execute('docmanager:open', {
+      path
+    });
+  }, name);
   await expect(page.locator('.jp-Notebook .jp-Cell').first()).toBeVisible();
 }
 

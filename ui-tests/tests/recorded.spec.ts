@@ -76,7 +76,7 @@ test.describe('a recorded job', () => {
     await expect(fallback).toContainText('step 12/1000');
     await picture(page, 'recorded-notebook');
 
-    await card.getByRole('button', { name: 'Rank 1' }).click();
+    await card.getByRole('button', { name: 'Rank 1', exact: true }).click();
     await expect(card.locator('.jp-Hp-log')).not.toContainText('rank 0 of 4');
     await expect(card.locator('.jp-Hp-log')).toContainText('rank 1 of 4');
 

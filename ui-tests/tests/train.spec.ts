@@ -78,6 +78,7 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
     await expect(card.locator('.jp-Hp-incident')).toContainText('resumed in');
     await expect(card.getByText('4 of 4')).toBeVisible();
     await moves();
+    await card.evaluate(element => element.scrollIntoView({ block: 'start' }));
     await picture(page, 'train-killed-node');
   });
 
@@ -97,15 +98,27 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
 
   await test.step('the server is restarted, the output is live again', async () => {
     noise.ignore = true;
+    // JupyterLab's own dialog, whenever it comes.
+    await page.addLocatorHandler(
+      page.getByText('Server Connection Error'),
+      () => page.getByRole('button', { name: 'Close', exact: true }).click()
+    );
     await server.stop();
     await expect(card.getByText('Trying again')).toBeVisible();
-    await page.getByRole('button', { name: 'Close', exact: true }).click(); // JupyterLab's own dialog
     await server.start();
     await expect(card.getByText('Trying again')).toBeHidden({
       timeout: 60_000
     });
     await moves();
     noise.ignore = false;
+  });
+
+  await test.step('the dashboard shows who was where', async () => {
+    await card.getByRole('button', { name: /^Open the dashboard/ }).click();
+    const lanes = page.locator('.jp-Hp-lanes');
+    await expect(lanes.locator('[data-role="lost"]').last()).toBeVisible();
+    await picture(page, 'train-dashboard');
+    await page.getByRole('tab', { name: 'train.ipynb' }).click();
   });
 
   await test.step('the job is stopped from the panel', async () => {
