@@ -110,7 +110,7 @@ PIECES := lint test-python test-js test-wheel test-browser
 
 .PHONY: test
 test: install chromium  ## run every check; nothing is skipped silently
-	@started=$$SECONDS; python tests/leaks.py $(MAKE) $(PIECES); \
+	@started=$$SECONDS; python tests/leaks.py $(MAKE) --keep-going $(PIECES); \
 	printf '\nmake test: everything passed in %s s\n' "$$((SECONDS - started))"
 
 .PHONY: lint
