@@ -106,6 +106,19 @@ def test_ranks_that_open_different_sessions_fail_with_the_difference(job: Submit
     assert "global_batch 18 instead of 16" in view["reason"]
 
 
+def test_a_rank_that_leaves_the_loop_alone_fails_the_job_instead_of_hanging(job: Submit) -> None:
+    leaves = "        session.log(loss=loss)\n        if session.rank == 1 and step.number == 3: break\n"
+    view = job(TRAIN.replace("        session.log(loss=loss)\n", leaves), nodes=2).finish("failed")
+    assert "rank 1 left its session after step 3 while rank 0 goes on" in view["reason"]
+
+
+def test_all_ranks_may_leave_the_loop_early(job: Submit) -> None:
+    leaves = "        session.log(loss=loss)\n        if step.number == 3: break\n"
+    run = job(TRAIN.replace("        session.log(loss=loss)\n", leaves), nodes=3)
+    assert run.finish()["step"] == 3
+    assert audit(run.events).sound
+
+
 def test_a_step_that_is_not_run_is_an_error(job: Submit) -> None:
     view = job(TRAIN.replace("loss = step.run(loss_fn)", "loss = 0.0"), nodes=2).finish("failed")
     assert "step 1 was not run" in view["reason"]

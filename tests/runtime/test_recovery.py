@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -245,6 +250,36 @@ def test_an_optimizer_that_overwrites_gradients_is_not_replayed(job: Submit) -> 
         run.until_world(2)
     run.finish()
     run.same_as(calm)
+
+
+def test_strangers_at_the_doors_change_nothing(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.01"})
+    run.until_step(2)
+    endpoint = json.loads((run.store.job(run.job_id).path / "coordinator.json").read_text())
+    with ExitStack() as strangers:
+        for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", b"HPOD1" + b"x" * 200) * 10:
+            stranger = strangers.enter_context(socket.create_connection((endpoint["host"], endpoint["port"])))
+            stranger.sendall(noise)
+        run.until_step(6)
+        run.kill(1)
+        run.finish()
+    run.same_as(reference)
+    assert any("a connection was refused" in warning["text"] for warning in run.view["warnings"])
+
+
+def test_an_agent_that_comes_too_late_ends_by_itself(job: Submit) -> None:
+    run = job("print('short')", nodes=1)
+    run.finish()
+    word = json.loads((run.store.job(run.job_id).path / "coordinator.json").read_text())
+    assert word == {"ended": "succeeded"}
+    path = run.store.job(run.job_id).path
+    environment = os.environ | {
+        "HYPERPOD_JOB_DIR": str(path),
+        "HYPERPOD_NODE": "node-9",
+        "HYPERPOD_CELL": str(run.store.cells / run.store.job(run.job_id).spec().cell_digest),
+    }
+    late = subprocess.run([sys.executable, "-m", "jupyter_hyperpod.runtime.agent"], env=environment, timeout=60)
+    assert late.returncode == 0
 
 
 def test_stop_while_recovering(job: Submit) -> None:
