@@ -6,7 +6,6 @@ import json
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,12 +53,10 @@ def test_a_request_that_cannot_run_is_refused_and_leaves_nothing(
     assert not cluster.connectable(store)
 
 
-def test_a_cell_of_100_mb_is_refused_at_once(store: Store) -> None:
-    source = "x = 1\n" * (100 * 2**20 // 6)
-    begun_s = time.monotonic()
+def test_a_cell_of_100_mb_is_refused_before_it_is_compiled(store: Store) -> None:
+    source = "this is no Python" * (100 * 2**20 // 17)
     with pytest.raises(SpecError, match="the limit is 16 MiB"):
         jobs.submit(store, source)
-    assert time.monotonic() - begun_s < 1.0
     assert list(store.cells.iterdir()) == []
 
 
