@@ -169,7 +169,10 @@ export const test = base.extend<{ noise: INoise }, { server: JupyterServer }>({
     async ({ page }, use) => {
       const noise: INoise = { complaints: [], ignore: false };
       page.on('pageerror', error => {
-        noise.complaints.push(String(error));
+        // The stack names the bundle that threw.
+        if (/hyperpod/i.test(error.stack ?? '')) {
+          noise.complaints.push(String(error.stack));
+        }
       });
       page.on('console', message => {
         const ours = /hyperpod/i.test(message.text() + message.location().url);
