@@ -267,12 +267,12 @@ def test_strangers_at_the_doors_change_nothing(job: Submit, reference: Run) -> N
     assert any("a connection was refused" in warning["text"] for warning in run.view["warnings"])
 
 
-def test_an_agent_that_comes_too_late_ends_by_itself(job: Submit) -> None:
+def test_an_agent_that_comes_too_late_ends_by_itself(job: Submit, eventually: Callable[..., object]) -> None:
     run = job("print('short')", nodes=1)
     run.finish()
-    word = json.loads((run.store.job(run.job_id).path / "coordinator.json").read_text())
-    assert word == {"ended": "succeeded"}
     path = run.store.job(run.job_id).path
+    word = path / "coordinator.json"
+    eventually(lambda: json.loads(word.read_text()) == {"ended": "succeeded"}, timeout_s=5)
     environment = os.environ | {
         "HYPERPOD_JOB_DIR": str(path),
         "HYPERPOD_NODE": "node-9",
