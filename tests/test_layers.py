@@ -62,7 +62,7 @@ EFFECTS = {
     "pathlib",
     "asyncio",
 }
-LONGEST_MODULE_LINES = 460
+LONGEST_MODULE_LINES = 470
 LONGEST_FUNCTION_LINES = 80
 
 MODULES = sorted(ROOT.rglob("*.py"))
