@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any
 
-from ..core.events import Command
 from ..policy import membership, recovery
-from . import faults
 from .ensemble import FORMING_S, Ensemble
 from .incidents import NODE_LOST, RUNG_REQUEUED, RUNG_SALVAGE
 from .roster import Member
@@ -61,17 +58,6 @@ class Conductor(Ensemble):
         if self.forming and now - self.forming_since_s > self.forming_patience_s:
             self.forming_patience_s *= 2
             self._regroup(f"generation {self.generation} did not form in {now - self.forming_since_s:.1f} s")
-
-    def obey(self, command: Command) -> None:
-        """Carry out a command of the journal and journal the outcome."""
-        if command.kind == "fault" and command.data["rank"] is None:
-            return  # faults aimed at a node belong to whoever owns the nodes
-        try:
-            ok, reason = getattr(self, f"_do_{command.kind}")(command.data)
-        except (TypeError, ValueError, KeyError) as error:
-            ok, reason = False, f"the command cannot be understood: {error!r}"
-        done = {"command": {"writer": command.writer, "seq": command.seq}, "kind": command.kind}
-        self.reporter.append("command.done", done | {"ok": ok, "reason": reason})
 
     # ---- what members say ---------------------------------------------------------------------------------
 
@@ -425,17 +411,9 @@ class Conductor(Ensemble):
             text = f"rank {gone[0].rank} left its session after step {step} while rank {left[0].rank} goes on"
             self.end("failed", f"{text}: every rank must leave the loop at the same step")
 
-    def _do_stop(self, data: Any) -> tuple[bool, str]:
-        self.end("stopped", data["reason"])
-        return True, data["reason"]
-
-    def _do_scale(self, data: Any) -> tuple[bool, str]:
-        allowed = self.spec.range
-        target = max(allowed.minimum, min(allowed.maximum, data["target"]))
+    def scaled(self, target: int, reason: str) -> None:
+        """The owner wishes for another number of members."""
         self.target = target
-        reason = f"target is {target} nodes" + (
-            "" if target == data["target"] else f"; {data['target']} is outside {allowed}"
-        )
         self.decided("membership", target, reason)
         self.journal_generation(reason)
         trains = self.session is not None and not self.session_over
@@ -443,19 +421,6 @@ class Conductor(Ensemble):
             self._regroup(f"scaled to {target}")
         else:
             self._admit()
-        return True, reason
-
-    def _do_fault(self, data: Any) -> tuple[bool, str]:
-        member = next((m for m in self.roster.generation() if m.rank == data["rank"]), None)
-        if member is None:
-            return False, f"there is no rank {data['rank']}; ranks are 0 to {len(self.roster.generation()) - 1}"
-        number = faults.SIGNALS[data["fault"]]
-        self.reporter.append(
-            "fault.injected",
-            {"fault": data["fault"], "node": member.node, "rank": member.rank, "member": member.member},
-        )
-        member.channel.send({"type": "signal", "member": member.member, "number": int(number)})
-        return True, f"{number.name} sent to rank {member.rank} on {member.node}"
 
 
 def _natural(name: str) -> tuple[str, int]:

@@ -22,6 +22,7 @@ from ..storage.journal import follow_commands, read_events
 from ..storage.store import write_private
 from .conductor import Conductor
 from .context import Context
+from .orders import obey
 from .report import Reporter
 from .wire import HANDSHAKE_TIMEOUT_S, Channel
 
@@ -114,7 +115,7 @@ class Coordinator:
         # while members of an earlier coordinator are still coming, nobody knows which rank is whose
         for command in self.commands.poll() if not self.conductor.adopting else ():
             if (command.writer, command.seq) not in self.handled:
-                self.conductor.obey(command)
+                obey(self.conductor, command)
         self.conductor.tick(now)
         for channel in list(self.guests):
             channel.push()
