@@ -73,6 +73,10 @@ $(STAMPS)/installed: $(STAMPS)/tools pyproject.toml constraints.txt package.json
 .PHONY: install
 install: $(BUNDLE) $(STAMPS)/installed  ## create .venv, build the lab extension, install everything
 
+ui-tests/node_modules/.stamp: $(STAMPS)/node ui-tests/package.json ui-tests/yarn.lock
+	$(call step,npm packages of the browser tests,cd ui-tests && jlpm install --immutable | tail -n 3)
+	@touch $@
+
 .PHONY: chromium
 chromium:
 	@if [ -n "$(CHROMIUM)" ]; then exit 0; fi; \
@@ -132,8 +136,8 @@ test-wheel: install  ## build the wheel, install it where there is no Node, look
 	$(call step,wheel test,python -m pytest -m wheel --timeout 900 tests/packaging)
 
 .PHONY: test-browser
-test-browser: install chromium  ## drive JupyterLab in a real Chromium; screenshots in test-output/
-	$(call step,browser tests,CHROMIUM=$(or $(CHROMIUM),/usr/bin/chromium) jlpm run ui-test)
+test-browser: install chromium ui-tests/node_modules/.stamp  ## drive JupyterLab in a real Chromium; screenshots in test-output/
+	$(call step,browser tests,cd ui-tests && CHROMIUM=$(or $(CHROMIUM),/usr/bin/chromium) jlpm run test)
 
 .PHONY: golden
 golden: install  ## fold the golden journals again, after the views were changed on purpose

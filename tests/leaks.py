@@ -22,7 +22,17 @@ MARK = "TEST_RUN_MARK"  # not HYPERPOD_…: a daemon drops those of the process 
 GRACE_S = 5.0
 TREE = Path(__file__).resolve().parents[1]
 # Caches that other people's tools keep in the temporary directory by design.
-CACHES = ("jest_", "node-compile-cache", "v8-compile-cache", "xfs-", "hsperfdata", "pytest-of-", "tmp_home", "pymp-")
+CACHES = (
+    "jest_",
+    "node-compile-cache",
+    "playwright-transform-cache",
+    "v8-compile-cache",
+    "xfs-",
+    "hsperfdata",
+    "pytest-of-",
+    "tmp_home",
+    "pymp-",
+)
 
 
 def marked_processes(mark: str, variable: str = MARK) -> dict[int, str]:

@@ -26,6 +26,7 @@ export class JupyterServer {
   readonly environment: NodeJS.ProcessEnv = {
     ...process.env,
     HOME: this.home,
+    TMPDIR: this.home,
     JUPYTER_HYPERPOD_STORE: this.store,
     JUPYTERLAB_GALATA_ROOT_DIR: this.files,
     IPYTHONDIR: join(this.home, 'ipython'),
