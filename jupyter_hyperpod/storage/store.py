@@ -1,13 +1,13 @@
 """Layout of the job store. Everything is private to its owner: directories 0700, files 0600.
 
-    <store>/cells/<sha256>           source of submitted cells, by digest
-    <store>/cluster/events/          journal of the cluster, one file a writer
-    <store>/cluster/                 the supervisor's lock, socket and log
-    <store>/jobs/<id>/spec.json      what was asked
-    <store>/jobs/<id>/secret         key of the job's control connections
-    <store>/jobs/<id>/events/        facts, one file a writer
-    <store>/jobs/<id>/commands/      requests, one file a writer
-    <store>/shared/                  the default `shared://` mount
+<store>/cells/<sha256>           source of submitted cells, by digest
+<store>/cluster/events/          journal of the cluster, one file a writer
+<store>/cluster/                 the supervisor's lock, socket and log
+<store>/jobs/<id>/spec.json      what was asked
+<store>/jobs/<id>/secret         key of the job's control connections
+<store>/jobs/<id>/events/        facts, one file a writer
+<store>/jobs/<id>/commands/      requests, one file a writer
+<store>/shared/                  the default `shared://` mount
 """
 
 from __future__ import annotations
