@@ -93,6 +93,13 @@ def test_submit_json_then_describe_logs_and_events(shared_cluster: Store, tmp_pa
     assert job_id in described and "succeeded" in described
 
 
+def test_audit_of_a_job_without_a_session_proves_nothing(shared_cluster: Store, tmp_path: Path) -> None:
+    job_id = ask(shared_cluster, "submit", write(tmp_path, "print(1)\n"))["id"]
+    jobs.wait(shared_cluster, job_id, timeout_s=60)
+    done = run(shared_cluster, "audit", job_id)
+    assert done.returncode == 1 and "nothing to audit" in done.stdout
+
+
 def test_list_shows_newest_first_as_table_and_as_json(shared_cluster: Store, tmp_path: Path) -> None:
     path = write(tmp_path, "print(1)\n")
     ids = [ask(shared_cluster, "submit", path, "--name", name)["id"] for name in ("older", "newer")]
@@ -139,6 +146,9 @@ def test_scale_fault_and_stop_reach_a_running_job(shared_cluster: Store, trainin
     incident = eventually(lambda: next((i for i in view()["incidents"] if i["resumed_s"]), None), 60)
     assert incident["stages"]
     assert "RESUMED IN" in run(shared_cluster, "describe", training).stdout
+    audited = ask(shared_cluster, "audit", training)
+    assert audited["sound"] and audited["steps"] >= 5 and audited["problems"] == []
+    assert "counts exactly once" in run(shared_cluster, "audit", "training").stdout
     assert run(shared_cluster, "stop", "training").returncode == 0
     assert jobs.wait(shared_cluster, training, timeout_s=60)["state"] == "stopped"
     again = run(shared_cluster, "stop", training)
@@ -165,6 +175,8 @@ def test_interrupt_detaches_and_the_job_goes_on(shared_cluster: Store, training:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # a shell's background job, which this run may be, starts everything with Ctrl-C ignored
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert follower.stdout is not None
         assert follower.stdout.readline()

@@ -91,6 +91,9 @@ def _add_job_verbs(verbs: _Verbs) -> None:
         "--kind", action="append", metavar="KIND", help="only this kind, for example incident.stage; may be repeated"
     )
 
+    audit = verbs.add("audit", "prove from the journal that every sample of every step was counted once")
+    _add_job(audit)
+
     verbs.add("nodes", "list the nodes of the cluster")
 
 

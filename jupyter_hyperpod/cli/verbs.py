@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,19 @@ def _describe(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
     else:
         terminal.line(report.describe_lines(view, terminal.paint))
     return 0
+
+
+def _audit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..runtime.audit import audit
+
+    found = audit(jobs.follow(store, lookup.job_id(store, options.job)).poll())
+    if options.json:
+        terminal.json({"sound": found.sound, "sentence": found.sentence} | asdict(found))
+    else:
+        terminal.line(terminal.paint(found.sentence, "good" if found.sound else "bad"))
+        for problem in found.problems:
+            terminal.line(f"  {problem}")
+    return 0 if found.sound and found.steps else 1
 
 
 def _logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -272,6 +286,7 @@ VERBS: dict[str, Verb] = {
     "rerun": _rerun,
     "list": _list,
     "describe": _describe,
+    "audit": _audit,
     "logs": _logs,
     "events": _events,
     "nodes": _nodes,
