@@ -111,6 +111,11 @@ class Ledger:
         self._free.extend(self.nodes.values())
         self.nodes.clear()
 
+    def release(self) -> None:
+        """Give the memory back: the session is over."""
+        self.nodes.clear()
+        self._free.clear()
+
     def _plant(self, node: Node) -> None:
         if node[1] - node[0] > 1:
             left, right = split(node)
@@ -135,6 +140,11 @@ class Reduction:
     def room(self, keep: Buffer | None) -> Buffer:
         """A result buffer that is not `keep`, which peers may still ask for."""
         return self._results[1] if keep is self._results[0] else self._results[0]
+
+    def release(self) -> None:
+        """Give the memory back: the session is over."""
+        self._results, self._scratch = [], {}
+        self.attachments.forget_all_but(())
 
     def renew(self, keep: Buffer | None) -> None:
         """Take new memory for the next result: an excluded member may still read the one that was given up."""

@@ -82,8 +82,9 @@ class Session:
         self._reduction = Reduction(self._layout, self.micro_batches)
         self._buffers = Buffers(model)
         self._seen = [0] * len(self._parameters)
+        self._hooks: list[Any] = []
         for index, parameter in enumerate(self._parameters):
-            parameter.register_post_accumulate_grad_hook(lambda _, at=index: self._count(at))
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(lambda _, at=index: self._count(at)))
         worker = current()
         # the number of threads is part of the arithmetic: alone, a session uses as many as a rank does by default
         self._threads_before = torch.get_num_threads()
@@ -147,6 +148,12 @@ class Session:
         if kind is None and self._go is not None:
             self._finish()
         self._group.close()
+        for parameter, hook in zip(self._parameters, self._hooks, strict=True):
+            parameter.grad = None  # a view of memory that goes now
+            hook.remove()
+        self._last = None
+        self._ledger.release()
+        self._reduction.release()
         torch.set_num_threads(self._threads_before)
 
     # ---- one step -----------------------------------------------------------------------------------------

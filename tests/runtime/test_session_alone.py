@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy
@@ -261,3 +264,20 @@ def test_the_number_of_threads_is_given_back() -> None:
     before = torch.get_num_threads()
     train()
     assert torch.get_num_threads() == before
+
+
+def test_memory_and_hooks_are_given_back_when_a_session_is_over() -> None:
+    gc.collect()
+    before = _gradient_segments()
+    _, model = train()
+    assert _gradient_segments() == before
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+def _gradient_segments() -> int:
+    """Open descriptors of gradient memory in this process."""
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sum("hyperpod-gradients" in link for link in links)
