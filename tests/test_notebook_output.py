@@ -71,7 +71,7 @@ def test_snapshot_shows_state_incidents_and_curve() -> None:
     view = view_of("kill")
     text = job_html(view)
     assert view["state"] in text and "<table>" in text and "<polyline" in text
-    assert job_bundle(view, "/s", "d")["text/plain"] == report.progress_line(view)
+    assert job_bundle(view, "/s", "d", False)["text/plain"] == report.progress_line(view)
 
 
 def test_snapshot_takes_its_colours_from_the_page() -> None:
@@ -93,8 +93,8 @@ def test_everything_foreign_is_escaped() -> None:
 
 
 def test_bundle_names_the_job_and_holds_no_state() -> None:
-    bundle = job_bundle(view_of("happy"), "/store", "ab12")
-    assert bundle[MIME_TYPE] == {"job_id": "happy-abcdefgh", "store": "/store", "cell_digest": "ab12"}
+    bundle = job_bundle(view_of("happy"), "/store", "ab12", True)
+    assert bundle[MIME_TYPE] == {"job_id": "happy-abcdefgh", "store": "/store", "cell_digest": "ab12", "streams": True}
     json.dumps(bundle)
 
 

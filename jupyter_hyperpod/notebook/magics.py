@@ -124,16 +124,16 @@ class HyperpodMagics(Magics):
         known = {"notebook": os.environ.get("JPY_SESSION_NAME", ""), "cell_id": metadata.get("cellId", "")}
         return {name: str(value) for name, value in known.items() if value}
 
-    def _display(self, store: Store, job_id: str) -> JobDisplay | None:
+    def _display(self, store: Store, job_id: str, *, streams: bool) -> JobDisplay | None:
         if not self.in_kernel():
             return None
-        display = JobDisplay(str(store.root), store.job(job_id).spec().cell_digest)
+        display = JobDisplay(str(store.root), store.job(job_id).spec().cell_digest, streams)
         self._displays.setdefault(job_id, []).append(display)
         return display
 
     def show_once(self, store: Store, job_id: str) -> None:
         """Show a job without following it."""
-        display = self._display(store, job_id)
+        display = self._display(store, job_id, streams=False)
         if display is not None:
             display.show(jobs.job_view(store, job_id))
         print(f"{job_id} runs in the background; follow it with: %hyperpod attach {job_id}", flush=True)
@@ -141,7 +141,7 @@ class HyperpodMagics(Magics):
     def attach(self, store: Store, job_id: str, *, cancel: bool = False) -> None:
         """Stream a job until it ends; an interrupt leaves it running, or stops it where `cancel`."""
         try:
-            stream.stream(store, job_id, self._display(store, job_id), self.lost_after_s)
+            stream.stream(store, job_id, self._display(store, job_id, streams=True), self.lost_after_s)
         except KeyboardInterrupt:
             if not cancel:
                 print(f"detached; {job_id} goes on. Attach again with: %hyperpod attach {job_id}", flush=True)

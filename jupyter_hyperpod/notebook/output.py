@@ -19,10 +19,13 @@ CHART_WIDTH, CHART_HEIGHT = 360, 64
 _DOTS = {"good": "#2e9e4f", "warn": "#c98500", "bad": "#d13438", "info": "#3b82c4", "quiet": "#8a8a8a"}
 
 
-def job_bundle(view: View, store_root: str, cell_digest: str) -> dict[str, Any]:
-    """Return the MIME bundle of a job: identity for the live renderer, HTML and text as of now."""
+def job_bundle(view: View, store_root: str, cell_digest: str, streams: bool) -> dict[str, Any]:
+    """Return the MIME bundle of a job: identity for the live renderer, HTML and text as of now.
+
+    `streams` tells the renderer that the ranks' output is printed below it, and need not be shown twice.
+    """
     return {
-        MIME_TYPE: {"job_id": view["id"], "store": store_root, "cell_digest": cell_digest},
+        MIME_TYPE: {"job_id": view["id"], "store": store_root, "cell_digest": cell_digest, "streams": streams},
         "text/html": job_html(view),
         "text/plain": report.progress_line(view),
     }
@@ -99,9 +102,10 @@ def step_of(history: Sequence[Sequence[Any]], time_s: float) -> float | None:
 class JobDisplay:
     """One display that is rewritten as the job goes on, so that a saved notebook shows how it ended."""
 
-    def __init__(self, store_root: str, cell_digest: str) -> None:
+    def __init__(self, store_root: str, cell_digest: str, streams: bool) -> None:
         self._store_root = store_root
         self._cell_digest = cell_digest
+        self._streams = streams
         self._display_id = uuid4().hex
         self._shown = False
         self._last: dict[str, Any] | None = None
@@ -110,7 +114,7 @@ class JobDisplay:
         """Show or update the display; nothing is sent where nothing changed."""
         from IPython.display import display
 
-        bundle = job_bundle(view, self._store_root, self._cell_digest)
+        bundle = job_bundle(view, self._store_root, self._cell_digest, self._streams)
         if bundle != self._last:
             display(bundle, raw=True, display_id=self._display_id, update=self._shown)
             self._last, self._shown = bundle, True

@@ -9,13 +9,20 @@ const RANK_BUTTONS = 12;
 /** Ranks are told apart by this many colours. */
 const RANK_COLOURS = 8;
 
-/** The tail of what the ranks wrote; follows the end until the reader scrolls away from it. */
+/**
+ * The tail of what the ranks wrote; follows the end until the reader scrolls away from it. `folded` where the same
+ * text stands below already: it opens on request.
+ */
 export function Output(props: {
   job: IJobView;
   tall?: boolean;
+  folded?: boolean;
 }): JSX.Element | null {
   const { job } = props;
   const { trans } = useShared();
+  const [choice, setChoice] = React.useState<boolean | null>(null);
+  const open = choice ?? !props.folded;
+  const id = React.useId();
   const [rank, setRank] = React.useState<number | null>(null);
   const box = React.useRef<HTMLDivElement>(null);
   const atEnd = React.useRef(true);
@@ -46,23 +53,39 @@ export function Output(props: {
   return (
     <div className="jp-Hp-output" data-tall={props.tall || undefined}>
       <div className="jp-Hp-output-head">
-        <span className="jp-Hp-label">{trans.__('Output')}</span>
-        {ranks.length > 1 && (
+        {props.folded ? (
+          <button
+            type="button"
+            className="jp-Hp-fold"
+            aria-expanded={open}
+            aria-controls={id}
+            onClick={() => setChoice(!open)}
+          >
+            <span className="jp-Hp-caret" aria-hidden />
+            {trans.__('Output')}
+          </button>
+        ) : (
+          <span className="jp-Hp-label">{trans.__('Output')}</span>
+        )}
+        {open && ranks.length > 1 && (
           <RankFilter ranks={ranks} rank={rank} onChange={setRank} />
         )}
       </div>
       <div
+        id={id}
         ref={box}
         className="jp-Hp-log"
+        hidden={!open}
         role="log"
         aria-live="off"
         aria-label={trans.__('Output of %1', job.name)}
         tabIndex={0}
         onScroll={onScroll}
       >
-        {shown.map(line => (
-          <Line key={line.key} line={line} text={line.text} />
-        ))}
+        {open &&
+          shown.map(line => (
+            <Line key={line.key} line={line} text={line.text} />
+          ))}
       </div>
     </div>
   );

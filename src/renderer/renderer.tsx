@@ -22,8 +22,10 @@ export class JobRenderer extends Root implements IRenderMime.IRenderer {
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const data = model.data[MIME_TYPE] as { job_id?: unknown } | undefined;
+    const data = model.data[MIME_TYPE] as
+      { job_id?: unknown; streams?: unknown } | undefined;
     const id = data?.job_id;
+    this._streams = data?.streams === true;
     this._id = typeof id === 'string' ? id : null;
     const text = model.data['text/plain'];
     this._snapshot = Array.isArray(text) ? text.join('') : `${text ?? ''}`;
@@ -35,15 +37,26 @@ export class JobRenderer extends Root implements IRenderMime.IRenderer {
     return this._id === null ? (
       <pre>{this._snapshot}</pre>
     ) : (
-      <Job key={this._id} id={this._id} snapshot={this._snapshot} />
+      <Job
+        key={this._id}
+        id={this._id}
+        snapshot={this._snapshot}
+        streams={this._streams}
+      />
     );
   }
 
   private _id: string | null = null;
   private _snapshot = '';
+  private _streams = false;
 }
 
-function Job(props: { id: string; snapshot: string }): JSX.Element {
+function Job(props: {
+  id: string;
+  snapshot: string;
+  /** The kernel prints what the ranks write below the card. */
+  streams: boolean;
+}): JSX.Element {
   const { model, trans } = useShared();
   const job = useJob(props.id);
   useTopics('connection');
@@ -106,7 +119,7 @@ function Job(props: { id: string; snapshot: string }): JSX.Element {
             ))}
         </div>
       )}
-      <Output job={job} />
+      <Output job={job} folded={props.streams} />
     </section>
   );
 }

@@ -80,12 +80,19 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
     await moves();
     await card.evaluate(element => element.scrollIntoView({ block: 'start' }));
     await picture(page, 'train-killed-node');
+    // The kernel prints the same text below: the card shows it on request.
+    await expect(card.locator('.jp-Hp-text')).toHaveCount(0);
+    await card.getByRole('button', { name: 'Output' }).click();
+    await expect(card.locator('.jp-Hp-text').first()).toContainText('step');
   });
 
   await test.step('the kernel goes, the output stays', async () => {
     await page.menu.clickMenuItem('Kernel>Restart Kernel…');
     await page.getByRole('button', { name: 'Confirm Kernel Restart' }).click();
     await expect(card.getByText('Running')).toBeVisible();
+    await moves();
+    await page.menu.clickMenuItem('Kernel>Shut Down Kernel');
+    await expect(page.getByText('No Kernel').first()).toBeVisible();
     await moves();
     await page.notebook.save();
   });

@@ -312,6 +312,16 @@ describe('Output', () => {
     );
   });
 
+  it('opens on request where the same text stands below', async () => {
+    draw(<Output job={{ ...JOB, output }} folded />);
+    const button = () => find('.jp-Hp-fold');
+    expect(host.querySelector('.jp-Hp-text')).toBeNull();
+    expect(button().getAttribute('aria-expanded')).toBe('false');
+    await click('.jp-Hp-fold');
+    expect(button().getAttribute('aria-expanded')).toBe('true');
+    expect(host.querySelectorAll('.jp-Hp-text')).toHaveLength(3);
+  });
+
   it('never reads text as markup', () => {
     const text = '<img src=x onerror=alert(1)>\n';
     draw(<Output job={{ ...JOB, output: [{ ...output[0], text }] }} />);
