@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import sysconfig
 import tempfile
 import time
@@ -122,6 +123,4 @@ def submit(store: Store, source: str, fields: Mapping[str, Any]) -> Observer:
 
 def progress(text: str) -> None:
     """One line on standard error, so that standard output stays JSON."""
-    import sys
-
     print(text, file=sys.stderr, flush=True)

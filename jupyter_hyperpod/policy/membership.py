@@ -52,7 +52,7 @@ def next_members(candidates: Sequence[Candidate], target: int, minimum: int) -> 
     a smaller target releases the highest ranks. Where nobody with state is left, newcomers alone start the run
     again: it takes the same trajectory from its seed.
     """
-    present = sorted((c for c in candidates if c.rank is not None), key=lambda c: (c.rank is None, c.rank or 0))
+    present = sorted((c for c in candidates if c.rank is not None), key=lambda c: c.rank or 0)
     newcomers = [c for c in candidates if c.rank is None and c.ready]
     chosen = [*present, *newcomers][:target]
     if len(chosen) < minimum:

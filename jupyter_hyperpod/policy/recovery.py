@@ -39,8 +39,8 @@ class Plan:
     shares: tuple[tuple[int, ...], ...]
 
 
-def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan | None]:
-    """Bring all members to the newest step any of them has applied. None where no state is left."""
+def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
+    """Bring all members to the newest step any of them has applied; where none has state, begin at step 1."""
     if all(report.step is None for report in reports):
         return _begin(reports, micro_batches)
     newest = max(report.step for report in reports if report.step is not None)
@@ -60,7 +60,7 @@ def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan | None]
     return Decision(Plan(newest, donors, replay, fresh, held, shares), "; ".join(parts))
 
 
-def _begin(reports: Sequence[Report], micro_batches: int) -> Decision[Plan | None]:
+def _begin(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
     nobody: tuple[tuple[Node, ...], ...] = ((),) * len(reports)
     shares = assign_missing(micro_batches, nobody)
     differing = tuple(rank for rank, report in enumerate(reports) if report.digest != reports[0].digest)

@@ -352,7 +352,6 @@ class Conductor(Ensemble):
             return
         decision = recovery.plan(reports, self.session["micro_batches"])
         plan = decision.value
-        assert plan is not None
         self.decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
         self.forming, self.forming_patience_s = False, FORMING_S
         for member in members:

@@ -5,12 +5,12 @@ State and speech only: what is to be done is decided by the `Conductor`, which i
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import Any
 
 from ..core.events import TERMINAL_STATES
 from ..core.views import View
-from . import faults
 from .context import Context
 from .incidents import Incidents
 from .report import Reporter
@@ -65,7 +65,7 @@ class Ensemble:
         """Let workers run the cell, in an environment as torchrun gives it."""
         members_now = self.roster.generation()
         told = (m.run for m in members_now if m.run is not None)  # by a coordinator before this one
-        port = next((run["master_port"] for run in told), 0) or faults.free_port()
+        port = next((run["master_port"] for run in told), 0) or _free_port()
         world = len(members_now)
         for member in members:
             place = {"rank": member.rank, "world_size": world, "master_host": "127.0.0.1", "master_port": port}
@@ -117,3 +117,9 @@ class Ensemble:
             return
         self.state = state
         self.reporter.append("job.state", {"state": state, "reason": reason}, durable=state in TERMINAL_STATES)
+
+
+def _free_port() -> int:
+    """A TCP port on loopback that was free a moment ago, for the person's own process group."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

@@ -69,10 +69,10 @@ class Solo:
     session = 1
 
     def join(self, opened: Message, held: Callable[[], Held], micro_batches: int) -> Go:
-        """Begin at once, with every micro-batch."""
+        """Begin at once, with every micro-batch; there is no other state to compare with, so `held` is not asked."""
         share = (tuple(range(micro_batches)),)
         holdings = tuple(holdings_of(((),), share, micro_batches))
-        return Go(0, 0, held().step or 0, (0,), (), (), ((),), share, holdings, ("solo",))
+        return Go(0, 0, 0, (0,), (), (), ((),), share, holdings, ("solo",))
 
     def form(self, message: Message, held: Held, micro_batches: int) -> Go:
         """There is no other member to form a generation with."""
@@ -127,11 +127,15 @@ class Group:
         state = held()
         self.say({"type": "session", "index": self._worker.sessions} | opened)
         self.touch("user", 0)
-        return self._until_formed(self._await("form"), lambda: state, micro_batches)
+        return self.form(self._await("form"), state, micro_batches)
 
     def form(self, message: Message, held: Held, micro_batches: int) -> Go:
         """Form the generation of `message`, or any newer one that overtakes it."""
-        return self._until_formed(message, lambda: held, micro_batches)
+        while True:
+            try:
+                return self._form(message, held, micro_batches)
+            except Regroup as newer:
+                message = newer.message
 
     def poll(self) -> None:
         """Look whether the coordinator has called, without waiting. Raises Regroup."""
@@ -179,13 +183,6 @@ class Group:
         if self._mesh is not None:
             self._mesh.close()
             self._mesh = None
-
-    def _until_formed(self, message: Message, held: Callable[[], Held], micro_batches: int) -> Go:
-        while True:
-            try:
-                return self._form(message, held(), micro_batches)
-            except Regroup as newer:
-                message = newer.message
 
     def _form(self, message: Message, held: Held, micro_batches: int) -> Go:
         self._leave_mesh()

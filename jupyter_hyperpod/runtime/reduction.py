@@ -71,11 +71,6 @@ class Layout:
         """(dtype, length) of the flat tensors of a buffer, `meta` last."""
         return [*self.lengths.items(), (torch.float64, 1 + len(self.parameters))]
 
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes of one gradient."""
-        return sum(length * dtype.itemsize for dtype, length in self.lengths.items())
-
 
 class Ledger:
     """The tree nodes this member has finished for the step under way. Siblings are summed as soon as both are here."""
