@@ -1,14 +1,14 @@
 import * as React from 'react';
 
 import { useJob, useShared, useTopics } from '../components/context';
+import { FaultButtons } from '../components/faults';
 import { Incident } from '../components/incidents';
 import { JobHeader, JobStats } from '../components/job';
 import { Lanes } from '../components/lanes';
 import { Output, UserError } from '../components/output';
-import { Button } from '../components/parts';
 import { LossPlot } from '../components/plot';
 import { formatClock } from '../format';
-import { FAULTS, Fault, TERMINAL_STATES } from '../model/events';
+import { Fault, TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
 import { Connection } from '../sidebar/sidebar';
 
@@ -69,7 +69,7 @@ function Incidents({ job }: { job: IJobView }): JSX.Element {
 }
 
 function Members({ job }: { job: IJobView }): JSX.Element {
-  const { actions, trans } = useShared();
+  const { trans } = useShared();
   useTopics('connection');
   const active = !TERMINAL_STATES.has(job.state);
   const words: Record<Fault, string> = {
@@ -94,25 +94,13 @@ function Members({ job }: { job: IJobView }): JSX.Element {
               <span className="jp-Hp-small">
                 {member.pid !== undefined && trans.__('pid %1', member.pid)}
               </span>
-              {active && actions.faultsAllowed && (
-                <span className="jp-Hp-right">
-                  {FAULTS.map(fault => (
-                    <Button
-                      key={fault}
-                      danger
-                      title={trans.__(
-                        'Inject the fault “%1” into rank %2',
-                        fault,
-                        rank
-                      )}
-                      onClick={() =>
-                        actions.injectFault(job.id, fault, { rank })
-                      }
-                    >
-                      {words[fault]}
-                    </Button>
-                  ))}
-                </span>
+              {active && (
+                <FaultButtons
+                  job={job.id}
+                  target={{ rank }}
+                  name={trans.__('rank %1', rank)}
+                  words={words}
+                />
               )}
             </li>
           );

@@ -2,10 +2,11 @@ import { runIcon, stopIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { useNow, useShared, useTopics } from '../components/context';
+import { FaultButtons } from '../components/faults';
 import { Button, Section, StateChip, stateLabel } from '../components/parts';
 import { byName } from '../derive';
 import { formatClockwork } from '../format';
-import { FAULTS, Fault } from '../model/events';
+import type { Fault } from '../model/events';
 import type { IClusterView, INodeView } from '../model/views';
 import { NodeGrid } from './nodes';
 
@@ -173,26 +174,12 @@ function NodeJob({ id, node }: { id: string; node: INodeView }): JSX.Element {
       {member?.rank !== undefined && (
         <span className="jp-Hp-small">{trans.__('rank %1', member.rank)}</span>
       )}
-      {actions.faultsAllowed && (
-        <span className="jp-Hp-right">
-          {FAULTS.map(fault => (
-            <Button
-              key={fault}
-              danger
-              title={trans.__(
-                'Inject the fault “%1” into %2',
-                fault,
-                node.node
-              )}
-              onClick={() =>
-                actions.injectFault(id, fault, { node: node.node })
-              }
-            >
-              {words[fault]}
-            </Button>
-          ))}
-        </span>
-      )}
+      <FaultButtons
+        job={id}
+        target={{ node: node.node }}
+        name={node.node}
+        words={words}
+      />
     </div>
   );
 }
