@@ -52,6 +52,7 @@ class Go:
     shares: tuple[tuple[int, ...], ...]
     holdings: tuple[tuple[Node, ...], ...]
     owners: tuple[str, ...]
+    ordinary: bool = False  # the plan of an undisturbed step, once the first step of a generation is committed
 
     @property
     def world_size(self) -> int:

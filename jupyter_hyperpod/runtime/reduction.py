@@ -41,12 +41,6 @@ class Buffer:
         """Changes whenever torch writes to the buffer, through a view or not."""
         return tuple(flat._version for flat in self.flats)
 
-    def zero_(self) -> Buffer:
-        """Set everything to zero."""
-        for flat in self.flats:
-            flat.zero_()
-        return self
-
     def add_(self, other: Buffer) -> Buffer:
         """Add elementwise in place."""
         for mine, theirs in zip(self.flats, other.flats, strict=True):
@@ -83,13 +77,20 @@ class Ledger:
         self._parents: dict[Node, tuple[Node, Node, Node]] = {}
         self._plant((0, micro_batches))
 
-    def blank(self) -> Buffer:
-        """A zeroed buffer for the next micro-batch."""
-        return self._free.pop().zero_() if self._free else Buffer(self.layout)
+    def open(self, leaf: int) -> tuple[Buffer, bool]:
+        """Where the gradient of micro-batch `leaf` goes: a buffer to overwrite, or (True) its left sibling, to add."""
+        family = self._parents.get((leaf, leaf + 1))
+        if family and family[2] == (leaf, leaf + 1) and family[1] in self.nodes:
+            return self.nodes[family[1]], True
+        return (self._free.pop() if self._free else Buffer(self.layout)), False
 
-    def add(self, leaf: int, buffer: Buffer) -> None:
-        """Record the finished gradient of micro-batch `leaf`."""
+    def close(self, leaf: int, buffer: Buffer) -> None:
+        """Record the finished gradient of micro-batch `leaf`, which is in the buffer that `open` gave."""
         node = (leaf, leaf + 1)
+        family = self._parents.get(node)
+        if family and self.nodes.get(family[1]) is buffer:
+            node = family[0]
+            del self.nodes[family[1]]
         self.nodes[node] = buffer
         while (family := self._parents.get(node)) and family[1] in self.nodes and family[2] in self.nodes:
             parent, left, right = family
@@ -149,9 +150,11 @@ class Reduction:
 
     def reduce(
         self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
-        keep: Buffer | None, exchange: Exchange,
+        keep: Buffer | None, exchange: Exchange, scale: float = 1.0,
     ) -> Buffer:  # fmt: skip
-        """Return the sum over the tree, the same bits on every member; `keep` is the result not to overwrite.
+        """Return `scale` times the sum over the tree (`meta` unscaled), the same bits on every member.
+
+        `keep` is the result not to overwrite.
 
         ``holdings[r]`` are rank r's nodes. Given up half-way (`exchange` raised), it has changed no node.
         """
@@ -161,6 +164,8 @@ class Reduction:
             low, high = slices(flat.numel(), len(holdings))[rank]
             if high > low:
                 _tree_sum(self._root, nodes, flat[low:high])
+                if flat is not result.meta:
+                    flat[low:high].mul_(scale)
         self._gather(result, rank, len(holdings), near, exchange)
         return result
 

@@ -46,8 +46,11 @@ def gradient(leaf: int) -> Buffer:
     return buffer
 
 
-def copy_of(leaf: int, ledger: Ledger) -> Buffer:
-    return ledger.blank().add_(gradient(leaf))
+def add(leaf: int, ledger: Ledger) -> None:
+    buffer, adding = ledger.open(leaf)
+    for kept, flat in zip(buffer.flats, gradient(leaf).flats, strict=True):
+        kept.add_(flat) if adding else kept.copy_(flat)
+    ledger.close(leaf, buffer)
 
 
 def reduce_all(
@@ -68,7 +71,7 @@ def reduce_all(
             link.setblocking(False)
         ledger = Ledger(LAYOUT, count)
         for leaf in [*(leaf for low, high in (held[rank] if held else ()) for leaf in range(low, high)), *shares[rank]]:
-            ledger.add(leaf, copy_of(leaf, ledger))
+            add(leaf, ledger)
         before = {node: [flat.clone() for flat in buffer.flats] for node, buffer in ledger.nodes.items()}
         peers = frozenset(range(world)) - {rank} if near else frozenset()
         reduction = Reduction(LAYOUT, count)
@@ -116,16 +119,16 @@ def test_the_ledger_sums_siblings_at_once_and_reuses_memory() -> None:
     ledger = Ledger(LAYOUT, 8)
     for leaf in range(8):
         assert not ledger.holds(leaf)
-        ledger.add(leaf, copy_of(leaf, ledger))
+        add(leaf, ledger)
         assert ledger.holds(leaf)
         assert len(ledger.nodes) <= 3
     assert list(ledger.nodes) == [(0, 8)]
     root = ledger.nodes[(0, 8)]
     ledger.clear()
     assert not ledger.nodes
-    again = [ledger.blank() for _ in range(4)]
-    assert root in again
-    assert all(not flat.any() for buffer in again for flat in buffer.flats)
+    again = [ledger.open(leaf) for leaf in (0, 2, 4, 6)]
+    assert root in [buffer for buffer, _ in again]
+    assert not any(adding for _, adding in again)
 
 
 def test_the_gradients_are_views_of_the_flat_memory() -> None:

@@ -1,0 +1,103 @@
+"""Gradients of this member: from a micro-batch's backward into the ledger, out of the reduction onto the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..core.errors import TrainingError
+from .inprocess import Go, Group, Solo
+from .purity import Buffers, seeded
+from .reduction import Buffer, Layout, Ledger, Reduction
+
+Loss = Callable[[], torch.Tensor]
+
+
+class Gradients:
+    """Computes micro-batches, reduces them over all members and keeps the last result for those that missed it."""
+
+    def __init__(self, model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], micro_batches: int) -> None:
+        self.parameters = list(parameters)
+        self.micro_batches = micro_batches
+        layout = Layout(self.parameters)
+        self.ledger = Ledger(layout, micro_batches)
+        self.reduction = Reduction(layout, micro_batches)
+        self.last: Buffer | None = None  # the reduced gradient of the last step, for members that missed it
+        self._last_version: tuple[int, ...] = ()
+        self._buffers = Buffers(model)
+
+    def compute(self, leaf: int, seed: int, loss_of_batch: Loss) -> None:
+        """Run forward and backward of micro-batch ``leaf`` with every generator seeded by ``seed``.
+
+        A right sibling is added onto its left one at once: the same bits as a sum later. Raises TrainingError
+        where the loss is no scalar that depends on the model.
+        """
+        for parameter in self.parameters:
+            parameter.grad = None
+        with seeded(seed), self._buffers.watched():
+            loss = loss_of_batch()
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+                raise TrainingError(
+                    f"the loss function returned {_describe(loss)}; expected a scalar tensor that depends on the model"
+                )
+            loss.backward()
+        buffer, adding = self.ledger.open(leaf)
+        self._move(buffer, adding, loss.detach())
+        self.ledger.close(leaf, buffer)
+
+    def _move(self, buffer: Buffer, adding: bool, loss: torch.Tensor) -> None:
+        """Take the gradients from the parameters; zeros stand for those that there are none of."""
+        meta = torch.zeros_like(buffer.meta)
+        meta[0] = loss
+        for index, (parameter, kept) in enumerate(zip(self.parameters, buffer.gradients, strict=True)):
+            gradient = parameter.grad
+            parameter.grad = None
+            if gradient is None:
+                kept.add_(0.0) if adding else kept.zero_()  # x + 0 is not always x: -0 + 0 is 0
+                continue
+            meta[1 + index] = 1
+            if gradient.layout != torch.strided:
+                gradient = gradient.to_dense()
+            kept.add_(gradient) if adding else kept.copy_(gradient)
+        buffer.meta.add_(meta) if adding else buffer.meta.copy_(meta)
+
+    def reduce(self, go: Go, group: Group | Solo) -> Buffer:
+        """The mean gradient of the global batch, the same bits on every member. Raises PeerLost, Regroup."""
+        return self.reduction.reduce(
+            self.ledger, go.holdings, go.rank, group.near, self.last, group.exchange, 1.0 / self.micro_batches
+        )
+
+    def show(self, result: Buffer) -> None:
+        """Set ``grad`` of every parameter that had one in any micro-batch."""
+        counts = result.meta[1:].tolist()
+        for parameter, gradient, count in zip(self.parameters, result.gradients, counts, strict=True):
+            parameter.grad = gradient if count else None
+
+    def loss_of(self, result: Buffer) -> float:
+        """Mean loss of the global batch."""
+        return float(result.meta[0]) / self.micro_batches
+
+    def keep(self, result: Buffer) -> None:
+        """``result`` is about to be applied: it may have to be replayed to others."""
+        self.last, self._last_version = result, result.version
+
+    @property
+    def replayable(self) -> bool:
+        """False where an optimizer or zero_grad has written to the last result, so it is not what was applied."""
+        return self.last is not None and self.last.version == self._last_version
+
+    def release(self) -> None:
+        """Give the memory back: the session is over."""
+        for parameter in self.parameters:
+            parameter.grad = None  # a view of memory that goes now
+        self.last = None
+        self.ledger.release()
+        self.reduction.release()
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}, requires_grad={value.requires_grad}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,87 @@
+"""The life of a cell and its sessions: opened by all members, closed by all, and how a job ends by itself."""
+
+from __future__ import annotations
+
+from .ensemble import Ensemble
+from .roster import Member
+from .wire import Channel, Message
+
+SESSION_FIELDS = ("total_steps", "global_batch", "micro_batch", "micro_batches", "parameters", "state_bytes")
+
+
+class Proceedings(Ensemble):
+    """An ensemble that follows its members through the sessions of their cell."""
+
+    def _on_finished(self, channel: Channel, message: Message) -> None:
+        member = self.roster.members[message["member"]]
+        member.finished = message
+        self.closing = True
+        members = self.roster.generation()
+        if self.forming or not all(m.finished for m in members):
+            return
+        ends = {(m.finished["step"], m.finished["digest"]) for m in members if m.finished}
+        if len(ends) > 1:
+            text = "; ".join(
+                f"rank {m.rank}: step {m.finished['step']}, {m.finished['digest'][:12]}" for m in members if m.finished
+            )
+            self.end("failed", f"members ended with different steps or state ({text})")
+            return
+        step, digest = ends.pop()
+        self.reporter.append("session.closed", {"step": step, "digest": digest}, durable=True)
+        self.session_over = True
+        for member in members:
+            member.session = None
+            member.channel.send({"type": "close", "generation": self.generation})
+
+    def _on_error(self, channel: Channel, message: Message) -> None:
+        error = message["error"]
+        rank = self.roster.members[message["member"]].rank
+        if rank is None:
+            return  # a spare that cannot run the cell does not end a job that trains
+        where = f" at line {error['line']}" if error.get("line") else ""
+        self.end("failed", f"{error['type']} on rank {rank}{where}: {error['message'][:500]}")
+
+    def _on_done(self, channel: Channel, message: Message) -> None:
+        self.roster.members[message["member"]].done = True
+        self._open_session()
+
+    def _open_session(self) -> None:
+        """Begin the next session of the cell when every member has come to it."""
+        members = self.roster.generation()
+        next_index = 1 if self.session is None else self.session_index + 1
+        here = [m.session for m in members if m.session is not None and m.session["index"] >= next_index]
+        if not here or self.forming or self.adopting or self.ended:
+            return
+        if len(here) < len(members):
+            done = [m.rank for m in members if m.done]
+            if len(here) + len(done) == len(members):
+                text = f"rank {done[0]} ended its cell while others wait in hp.Session: open it on every rank"
+                self.end("failed", text)
+            return
+        opened = [{key: message[key] for key in SESSION_FIELDS} for message in here]
+        for rank, other in enumerate(opened):
+            if differing := [key for key in SESSION_FIELDS if other[key] != opened[0][key]]:
+                text = ", ".join(f"{key} {other[key]} instead of {opened[0][key]}" for key in differing)
+                self.end("failed", f"rank {rank} opened another session than rank 0: {text}")
+                return
+        self.reporter.append("session.opened", opened[0])
+        self.session, self.session_over, self.closing = opened[0], False, False
+        self.session_index = next_index
+        self.call(members)
+
+    def _end_if_all_done(self) -> None:
+        members = self.roster.generation()
+        if members and all(m.done and m.exited is not None for m in members):
+            self.end("succeeded", f"all {len(members)} members finished")
+
+    def _lost_without_session(self, member: Member, cause: str, detail: str) -> None:
+        if self.session is None:
+            hint = "nothing can be recovered outside hp.Session"
+        elif member.rank == 0:
+            hint = "rank 0 was lost after its session had closed"
+        else:
+            self.reporter.append("warning.raised", {"text": f"{detail}, after the session had closed"})
+            self._open_session()
+            self._end_if_all_done()
+            return
+        self.end("failed", f"rank {member.rank} on {member.node}: {cause} ({detail}); {hint}")

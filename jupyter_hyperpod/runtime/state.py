@@ -1,0 +1,66 @@
+"""What a run is at a step: model, optimizer and scheduler, and how many steps have been applied to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from . import replicate
+
+
+class TrainingState:
+    """The training state of one member. ``step`` is None until a newcomer has it; ``loss`` is that of the last step."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+        parameters: Sequence[torch.nn.Parameter],
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._scheduler = scheduler
+        self._parameters = parameters
+        self.step: int | None = None
+        self.loss = math.nan
+
+    @property
+    def applied(self) -> int:
+        """Steps applied so far; 0 for a newcomer."""
+        return self.step or 0
+
+    def apply(self, loss: float) -> None:
+        """Step the optimizer with the gradients that are set. Nothing can interrupt this: it polls nobody."""
+        self._optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+        self.step, self.loss = self.applied + 1, loss
+
+    def as_dict(self) -> dict[str, Any]:
+        """Parameters, buffers, optimizer and scheduler; the tensors are not copies."""
+        state = {"model": dict(self._model.state_dict()), "optimizer": self._optimizer.state_dict()}
+        if self._scheduler is not None:
+            state["scheduler"] = self._scheduler.state_dict()
+        return state
+
+    def load(self, state: dict[str, Any], step: int, loss: float) -> None:
+        """Become what a peer was after ``step``."""
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
+        self.step, self.loss = step, loss
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of `as_dict`."""
+        return replicate.digest(self.as_dict())
+
+    def expected_bytes(self) -> int:
+        """Bytes of parameters and buffers, and for Adam-like optimizers of their two moments."""
+        own = sum(t.numel() * t.element_size() for t in self._model.state_dict().values())
+        moments = sum(p.numel() * p.element_size() for p in self._parameters)
+        return int(own) + (2 * moments if "betas" in self._optimizer.defaults else 0)
