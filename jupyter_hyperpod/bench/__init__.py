@@ -10,6 +10,7 @@ from ..core.errors import SpecError
 NAMES = {
     "latency": "a second cell on a warm cluster: submit to the first line of its own output",
     "recovery": "a node is killed: the survivors' stall, and the time until a spare is at full strength",
+    "overhead": "an undisturbed step of ours against plain DDP's, in alternating blocks",
     "chaos": "random schedules of faults against one undisturbed run: every loss and the final state, bit for bit",
 }
 

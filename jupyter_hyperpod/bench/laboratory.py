@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,9 +82,7 @@ class Observer:
         """Read events until `condition()`; raises ClusterError with the job's state after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while True:
-            for event in self._follower.wait(0.05):
-                self.events.append(event)
-                apply(self.view, event)
+            self._keep(self._follower.wait(0.05))
             if condition():
                 return
             if time.monotonic() > deadline:
@@ -102,10 +100,17 @@ class Observer:
     def until_ended(self, timeout_s: float = 120.0) -> View:
         """Wait for a terminal state, then read what other writers said before it."""
         self.until(lambda: self.view["state"] in TERMINAL_STATES, timeout_s)
-        for event in self._follower.poll():
+        self.read()
+        return self.view
+
+    def read(self) -> None:
+        """Read what is there by now."""
+        self._keep(self._follower.poll())
+
+    def _keep(self, events: Iterable[Event]) -> None:
+        for event in events:
             self.events.append(event)
             apply(self.view, event)
-        return self.view
 
     def of_kind(self, kind: str) -> list[Event]:
         """Events of one kind, in the order they were read."""

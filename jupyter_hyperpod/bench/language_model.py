@@ -1,6 +1,10 @@
-"""The cell that the benchmarks train: a byte-level transformer. Settings come from the environment."""
+"""The cell that the benchmarks train: a byte-level transformer. Settings come from the environment.
+
+Imported instead of run, it gives the systems we are compared with the same model and the same data.
+"""
 
 import os
+import time
 
 import torch
 from torch import nn
@@ -12,6 +16,7 @@ WIDTH, HEADS, LAYERS, CONTEXT = (int(os.environ.get(f"LM_{k}", v)) for k, v in
                                  (("WIDTH", 320), ("HEADS", 5), ("LAYERS", 7), ("CONTEXT", 64)))  # fmt: skip
 MICRO_BATCH, GLOBAL_BATCH, STEPS = (int(os.environ.get(f"LM_{k}", v)) for k, v in
                                     (("MICRO_BATCH", 1), ("GLOBAL_BATCH", 8), ("STEPS", 1000)))  # fmt: skip
+TURN_FILE = os.environ.get("LM_TURN", "")
 
 
 class Block(nn.Module):
@@ -49,17 +54,37 @@ class LanguageModel(nn.Module):
         return logits
 
 
-model = LanguageModel()
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-data = hp.TokenDataset(os.environ["LM_CORPUS"], CONTEXT)
-
-
-def loss_function(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Mean cross-entropy of the next byte."""
     inputs, targets = batch
     return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
 
-with hp.Session(model, optimizer, data, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH) as session:
-    for step in session.steps(STEPS):
-        step.run(loss_function)
+def tokens() -> hp.TokenDataset:
+    """The corpus, one byte a token."""
+    return hp.TokenDataset(os.environ["LM_CORPUS"], CONTEXT)
+
+
+def wait_for_turn(step: int) -> None:
+    """Where runs alternate on one machine, the file LM_TURN holds how many steps this one may take so far."""
+    while TURN_FILE and step >= _allowed():
+        time.sleep(0.01)
+
+
+def _allowed() -> int:
+    with open(TURN_FILE) as file:
+        return int(file.read())
+
+
+def main() -> None:
+    """Train in a session, on whatever members there are."""
+    model = LanguageModel()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    with hp.Session(model, optimizer, tokens(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH) as session:
+        for step in session.steps(STEPS):
+            wait_for_turn(step.index)
+            step.run(lambda batch: loss_of(model, batch))
+
+
+if __name__ == "__main__":
+    main()

@@ -37,9 +37,13 @@ def row(arm: str, case: str, metric: str, unit: str, samples: Sequence[float]) -
     }
 
 
-def bar(name: str, value: float, limit: float) -> dict[str, Any]:
-    """A promise: ``value`` must not exceed ``limit``."""
-    return {"name": name, "value": value, "limit": limit, "ok": value <= limit}
+def bar(name: str, value: float, limit: float | None = None, *, at_least: float | None = None) -> dict[str, Any]:
+    """A promise: ``value`` must not exceed ``limit``, or must reach ``at_least``; exactly one of them is given."""
+    if at_least is not None:
+        return {"name": name, "value": value, "limit": at_least, "direction": "at least", "ok": value >= at_least}
+    if limit is None:
+        raise ValueError(f"bar {name} needs a limit or at_least")
+    return {"name": name, "value": value, "limit": limit, "direction": "at most", "ok": value <= limit}
 
 
 def report(bench: str, rows: list[dict[str, Any]], bars: list[dict[str, Any]]) -> dict[str, Any]:

@@ -124,7 +124,28 @@ def _add_cluster_verbs(verbs: _Verbs) -> None:
 
     bench = verbs.add("bench", "measure this machine against the product's bars")
     bench.add_argument("name", metavar="NAME", help="latency, recovery, …; an unknown name lists them all")
+    bench.add_argument(
+        "options", type=_setting, nargs="*", metavar="OPTION=VALUE", help="settings of this benchmark, e.g. members=4"
+    )
     bench.add_argument("--runs", type=int, metavar="N", help="repetitions (default: the benchmark's own)")
+    bench.add_argument(
+        "--peers",
+        choices=("none", "torchrun", "torchft", "nvrx", "all"),
+        help="systems to compare with; they are installed into environments of their own (default: none)",
+    )
+
+
+def _setting(text: str) -> tuple[str, int | float | str]:
+    """Parse ``NAME=VALUE``; numbers become numbers."""
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form OPTION=VALUE")
+    for number in (int, float):
+        try:
+            return name, number(value)
+        except ValueError:
+            continue
+    return name, value
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:

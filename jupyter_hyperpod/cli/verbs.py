@@ -254,7 +254,9 @@ def _bench(options: argparse.Namespace, store: Store, terminal: Terminal) -> int
         raise HyperpodError(f"the benchmarks need a package that is not installed: {error}") from error
     if options.store is not None:
         os.environ["JUPYTER_HYPERPOD_STORE"] = str(store.root)
-    result = bench.run(options.name, **({} if options.runs is None else {"runs": options.runs}))
+    named = {"runs": options.runs, "peers": options.peers}
+    chosen = {name: value for name, value in named.items() if value is not None} | dict(options.options)
+    result = bench.run(options.name, **chosen)
     if options.json:
         terminal.json(result)
     else:
@@ -274,7 +276,8 @@ def _print_bench(result: dict[str, Any], terminal: Terminal) -> None:
     terminal.line(report.Table(headers, rows, "no measurements").render(terminal.paint))
     for bar in result["bars"]:
         verdict = terminal.paint("ok", "good") if bar["ok"] else terminal.paint("missed", "bad")
-        terminal.line(f"{bar['name']}: {_figure(bar['value'])}, limit {_figure(bar['limit'])}: {verdict}")
+        promised = f"{bar['direction']} {_figure(bar['limit'])}"
+        terminal.line(f"{bar['name']}: {_figure(bar['value'])}, {promised}: {verdict}")
 
 
 def _figure(value: float | None) -> str:

@@ -1,0 +1,248 @@
+"""The systems of one comparison, all seen the same way: from outside, through the times of their committed steps.
+
+Every process of an arm carries a mark in its environment, so that its CPU time can be added up and nothing of it is
+left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import ClusterError
+from .laboratory import Observer
+
+MARK = "HYPERPOD_BENCH_ARM"
+POLL_S = 0.02
+SOURCE = Path(__file__).resolve().parents[2]
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A member says that ``step`` steps are in its model; ``time_s`` is its clock, seconds since the Unix epoch."""
+
+    time_s: float
+    step: int
+    rank: int
+    world_size: int
+    pid: int
+
+
+def parse_commits(text: str) -> list[Commit]:
+    """Read the lines of `peers.task.committed`; raises ValueError for anything else."""
+    found = []
+    for line in text.splitlines():
+        time_s, step, rank, world_size, pid = line.split(" ")
+        found.append(Commit(float(time_s), int(step), int(rank), int(world_size), int(pid)))
+    return found
+
+
+def step_times(commits: Iterable[Commit]) -> dict[int, float]:
+    """Step -> when it was first committed."""
+    found: dict[int, float] = {}
+    for commit in commits:
+        found[commit.step] = min(commit.time_s, found.get(commit.step, commit.time_s))
+    return found
+
+
+def rotation(names: Sequence[str], rounds: int) -> list[list[str]]:
+    """The order of the arms in every round: each round begins one further, so that none is always first."""
+    return [[names[(start + place) % len(names)] for place in range(len(names))] for start in range(rounds)]
+
+
+def marked(mark: str) -> dict[int, int]:
+    """Living processes that carry the mark: pid -> parent's pid."""
+    needle = f"{MARK}={mark}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with suppress(OSError):
+            if needle in (entry / "environ").read_bytes().split(b"\0"):
+                fields = (entry / "stat").read_text().rpartition(") ")[2].split()
+                if fields[0] != "Z":
+                    found[int(entry.name)] = int(fields[1])
+    return found
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """User and system time that these processes have used so far."""
+    ticks = 0
+    for pid in pids:
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS
+
+
+def free_port() -> int:
+    """A port of the loopback interface that was free just now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class Arm(ABC):
+    """One system at work. ``turn`` is the file that tells it how many steps it may take so far."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.directory = directory
+        self.mark = secrets.token_hex(8)
+        self.turn = directory / f"turn-{self.mark}"
+
+    def permit(self, steps: int) -> None:
+        """Let it go on until ``steps`` steps are in the model."""
+        fresh = self.turn.with_suffix(".new")
+        fresh.write_text(str(steps))
+        fresh.replace(self.turn)
+
+    @abstractmethod
+    def commits(self) -> list[Commit]:
+        """Everything committed so far, in the order it was told."""
+
+    def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Wait for a condition; raises ClusterError after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{self.name} did not get there in {timeout_s:g} s\n{self.last_words()}")
+            time.sleep(POLL_S)
+
+    def until_step(self, step: int, members: int = 1, timeout_s: float = 120.0) -> None:
+        """Wait until ``members`` of it have committed ``step``."""
+        self.until(lambda: len({c.rank for c in self.commits() if c.step >= step}) >= members, timeout_s)
+
+    def cpu_s(self) -> float:
+        """CPU time of all its living processes, in seconds."""
+        return cpu_seconds(marked(self.mark))
+
+    def last_words(self) -> str:
+        """What may explain that it does not go on."""
+        return ""
+
+
+class Ours(Arm):
+    """A job of ours. Start its cluster inside `carrying(arm.mark)`, then `observe` the job."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__("jupyter_hyperpod", directory)
+        self.watch: Observer | None = None
+
+    @contextmanager
+    def carrying(self) -> Iterator[None]:
+        """Processes started in here carry the mark."""
+        os.environ[MARK] = self.mark
+        try:
+            yield
+        finally:
+            del os.environ[MARK]
+
+    def commits(self) -> list[Commit]:
+        """Rank 0 speaks for all."""
+        assert self.watch is not None
+        self.watch.read()
+        return [
+            Commit(event.time_s, event.data["step"], 0, event.data["world_size"], 0)
+            for event in self.watch.of_kind("step.committed")
+        ]
+
+    def last_words(self) -> str:
+        """The job's state."""
+        view = self.watch.view if self.watch else {}
+        return f"the job is {view.get('state')}: {view.get('reason')}"
+
+
+class Peer(Arm):
+    """Another system: processes of `python`, whose members append a line to one file at every committed step."""
+
+    def __init__(self, name: str, directory: Path, python: str, environment: Mapping[str, str]) -> None:
+        super().__init__(name, directory)
+        self.python = python
+        self.observations = directory / f"observations-{self.mark}"
+        self.log = directory / f"log-{self.mark}"
+        self.observations.touch(0o600)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._environment = {
+            **os.environ,
+            **environment,
+            MARK: self.mark,
+            "BENCH_OBSERVATIONS": str(self.observations),
+            "LM_TURN": str(self.turn),
+            "PYTHONPATH": str(SOURCE),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        self._read = 0
+        self._commits: list[Commit] = []
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start ``python arguments…`` with these variables added."""
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(
+                [self.python, *arguments],
+                env=self._environment | environment,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def commits(self) -> list[Commit]:
+        """What all members have told so far."""
+        with open(self.observations) as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]
+        self._read += len(whole)
+        self._commits += parse_commits(whole)
+        return self._commits
+
+    def last_words(self) -> str:
+        """The end of what its processes printed."""
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def stop(self) -> None:
+        """Kill every process of it."""
+        deadline = time.monotonic() + 10.0
+        while (left := marked(self.mark)) and time.monotonic() < deadline:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(POLL_S)
+        for process in self.processes:
+            process.wait(10.0)
+
+
+def plain_ddp(directory: Path, environment: Mapping[str, str], members: int) -> Peer:
+    """DistributedDataParallel over gloo, without any resilience."""
+    arm = Peer("DDP", directory, sys.executable, environment)
+    meeting = {"WORLD_SIZE": str(members), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for rank in range(members):
+        arm.start("-m", "jupyter_hyperpod.bench.peers.ddp", RANK=str(rank), **meeting)
+    return arm
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory for turns, observations and logs."""
+    root = tempfile.mkdtemp(prefix="hyperpod-arms-")
+    try:
+        yield Path(root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
