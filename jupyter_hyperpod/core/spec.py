@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
 from .errors import SpecError
 
 MAX_NODES = 100_000
+MAX_SIZES = 1_000
 MAX_CELL_BYTES = 16 * 2**20
 BACKENDS = ("local", "slurm", "kubernetes")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}-[a-z2-7]{8}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticRange:
-    """The fewest and the most nodes the job may run on."""
+    """The fewest and the most nodes the job may run on, and the only numbers between where not every one is allowed.
+
+    ``sizes`` rise from ``minimum`` to ``maximum``; empty means every number. Raises SpecError.
+    """
 
     minimum: int
     maximum: int
+    sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.minimum <= self.maximum <= MAX_NODES:
@@ -30,17 +39,59 @@ class ElasticRange:
                 f"elastic range {self.minimum}:{self.maximum} is impossible; "
                 f"expected 1 <= MIN <= MAX <= {MAX_NODES}, for example --elastic 2:8"
             )
+        if not self.sizes:
+            return
+        if len(self.sizes) > MAX_SIZES:
+            raise SpecError(f"{len(self.sizes)} elastic sizes are too many; expected at most {MAX_SIZES}")
+        rising = all(low < high for low, high in pairwise(self.sizes))
+        if not rising or (self.sizes[0], self.sizes[-1]) != (self.minimum, self.maximum):
+            raise SpecError(
+                f"elastic sizes {self.sizes} do not rise from {self.minimum} to {self.maximum}; "
+                "expected for example --elastic 1,2,4,8"
+            )
 
     @classmethod
     def parse(cls, text: str) -> ElasticRange:
-        """Parse ``"MIN:MAX"``; raises SpecError."""
-        low, colon, high = text.partition(":")
-        if not (colon and low.strip().isdecimal() and high.strip().isdecimal()):
-            raise SpecError(f"elastic range {text!r} is not of the form MIN:MAX, for example --elastic 2:8")
-        return cls(int(low), int(high))
+        """Parse ``"MIN:MAX"``, ``"MIN:MAX:STEP"`` or ``"A,B,C"`` in any order; raises SpecError."""
+        parts = text.split("," if "," in text else ":")
+        if not all(_NUMBER.fullmatch(part.strip()) for part in parts) or len(parts) < 2:
+            raise SpecError(_malformed(text))
+        numbers = [int(part) for part in parts]
+        if "," in text:
+            sizes = tuple(sorted(set(numbers)))
+            return cls(sizes[0], sizes[-1], sizes)
+        if len(numbers) > 3:
+            raise SpecError(_malformed(text))
+        low, high, step = (*numbers, 1)[:3]
+        if step < 1 or (high >= low and (high - low) % step):
+            raise SpecError(
+                f"elastic range {text!r} is impossible: steps of {step} do not lead from {low} to {high}; "
+                "expected for example --elastic 2:8:2"
+            )
+        every = cls(low, high)
+        return cls(low, high, tuple(range(low, high + 1, step))) if step > 1 and high > low else every
 
     def __str__(self) -> str:
-        return f"{self.minimum}:{self.maximum}"
+        if not self.sizes:
+            return f"{self.minimum}:{self.maximum}"
+        steps = {high - low for low, high in pairwise(self.sizes)}
+        if len(self.sizes) > 2 and len(steps) == 1:
+            return f"{self.minimum}:{self.maximum}:{steps.pop()}"
+        return ",".join(map(str, self.sizes))
+
+    def allows(self, nodes: int) -> bool:
+        """Whether the job may run on so many nodes."""
+        return nodes in self.sizes if self.sizes else self.minimum <= nodes <= self.maximum
+
+    def fit(self, nodes: int) -> int:
+        """The largest allowed number that is not above `nodes`; 0 where even the smallest is."""
+        if nodes < self.minimum:
+            return 0
+        return self.sizes[bisect_right(self.sizes, nodes) - 1] if self.sizes else min(nodes, self.maximum)
+
+    def clamp(self, wish: int) -> int:
+        """The allowed number that comes nearest to `wish` from below, or else the smallest."""
+        return self.fit(wish) or self.minimum
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +109,12 @@ class MountSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What the user asked. ``cell_digest`` is the SHA-256 (hex) of the source in the store."""
+    """What the user asked. ``cell_digest`` is the SHA-256 (hex) of the source in the store.
+
+    ``scale_up_delay_s``: how long nodes have to be free before a running job grows onto them. ``grace_s``: how long a
+    preempted member may take to leave. ``script_restarts``: how often all ranks are started again after a loss outside
+    hp.Session; three, as torch.distributed's own launcher has it. ``queue``: whose guaranteed nodes the job may use.
+    """
 
     name: str
     cell_digest: str
@@ -75,6 +131,10 @@ class JobSpec:
     threads: int = 1
     max_restarts: int = 100
     hang_timeout_s: float = 1.0
+    scale_up_delay_s: float = 0.0
+    grace_s: float = 30.0
+    script_restarts: int = 3
+    queue: str = ""
     mounts: tuple[MountSpec, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,19 +142,24 @@ class JobSpec:
         validate_name(self.name, "job name")
         if not 1 <= self.nodes <= MAX_NODES:
             raise SpecError(f"nodes is {self.nodes}; expected a whole number from 1 to {MAX_NODES}")
-        if self.elastic and not self.elastic.minimum <= self.nodes <= self.elastic.maximum:
+        if self.elastic and not self.elastic.allows(self.nodes):
             raise SpecError(
                 f"nodes is {self.nodes}, outside the elastic range {self.elastic}; "
                 "choose --nodes within MIN:MAX or widen --elastic"
             )
+        if self.queue:
+            validate_name(self.queue, "queue name")
         if self.backend not in BACKENDS:
             raise SpecError(f"backend {self.backend!r} is unknown; expected one of {', '.join(BACKENDS)}")
         if not -1000 <= self.priority <= 1000:
             raise SpecError(f"priority is {self.priority}; expected -1000 (lowest) to 1000 (highest)")
-        if self.spares < 0 or self.threads < 1 or self.max_restarts < 0:
-            raise SpecError("spares and max_restarts cannot be negative, threads must be at least 1")
+        if self.spares < 0 or self.threads < 1 or self.max_restarts < 0 or self.script_restarts < 0:
+            raise SpecError("spares and restarts cannot be negative, threads must be at least 1")
         if not self.hang_timeout_s > 0:
             raise SpecError(f"hang_timeout_s is {self.hang_timeout_s}; expected more than 0 seconds")
+        for name, seconds in (("scale_up_delay_s", self.scale_up_delay_s), ("grace_s", self.grace_s)):
+            if not 0 <= seconds < math.inf:
+                raise SpecError(f"{name} is {seconds}; expected a number of seconds, 0 or more")
         for name, value in self.env.items():
             if not _ENV_NAME.fullmatch(name) or "\0" in value:
                 raise SpecError(f"environment variable {name!r} is not of the form NAME=VALUE")
@@ -122,10 +187,11 @@ class JobSpec:
         values = {key: value for key, value in record.items() if key in known}
         try:
             if values.get("elastic") is not None:
-                values["elastic"] = ElasticRange(**values["elastic"])
+                elastic = dict(values["elastic"])
+                values["elastic"] = ElasticRange(**elastic | {"sizes": tuple(elastic.get("sizes", ()))})
             values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
             return cls(**values)
-        except (TypeError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise SpecError(f"job specification cannot be read: {error}") from error
 
 
@@ -156,6 +222,10 @@ class Handle:
     job_id: str
     node: str
     pid: int
+
+
+def _malformed(text: str) -> str:
+    return f"elastic range {text!r} is not of the form MIN:MAX, MIN:MAX:STEP or A,B,C, for example --elastic 2:8"
 
 
 def validate_name(name: str, what: str) -> str:

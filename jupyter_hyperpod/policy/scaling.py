@@ -1,32 +1,43 @@
-"""Which job gets which nodes: priorities and capacity in, one Decision a job out. Pure and deterministic.
+"""Which job gets which nodes: priorities, queues and capacity in, one Decision a job out. Pure and deterministic.
 
 The rules, in order:
 1. A running job keeps what it cannot do without: its minimum where it is elastic, all its nodes where it is not.
-2. A waiting job starts when its minimum is free. Higher priority goes first, among equals the earlier one; nobody
-   overtakes a job that waits for nodes, so a large job is not starved by small ones.
-3. Elastic jobs of lower priority lend: they shrink, down to their minimum, for a waiting job of higher priority.
-4. Nobody else takes a node that is in use. What is free brings jobs up to their target; lent nodes go back this way.
-5. As many nodes as are marked spare never count into a job's share: they stand by for the jobs that want spares, in
+2. A queue's guaranteed nodes are its jobs' own, the highest priority first. Others borrow them while they are idle
+   and give them back first, by shrinking; what cannot shrink is not ended for it.
+3. A waiting job starts when its minimum is free. Those whose minimum is guaranteed go first, then higher priority,
+   among equals the earlier one; nobody overtakes a job that waits for nodes, so a large job is not starved by small
+   ones.
+4. Elastic jobs of lower priority lend: they shrink, down to their minimum, for a waiting job of higher priority.
+5. Nobody else takes a node that is in use. What is free brings jobs up to their target; lent nodes go back this way.
+   A job with a scale-up delay grows only onto nodes that have been free for that long; its minimum never waits.
+6. A job is told to run on an allowed size. After a loss it may hold a number between two, which is not taken from it.
+7. As many nodes as are marked spare never count into a job's share: they stand by for the jobs that want spares, in
    the same order. Which node is whose does not matter: after a loss, the spare works and the replacement stands by.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..core.spec import ElasticRange
 from .decision import Decision
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node: ``free`` is False while a job holds it or it is starting, ``up`` only while it is starting."""
+    """A node: ``free`` is False while a job holds it or it is starting, ``up`` only while it is starting.
+
+    ``idle_s``: seconds for which it has been free.
+    """
 
     name: str
     spare: bool
     free: bool
     up: bool = True
+    idle_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,8 @@ class Claim:
     """What a job wants and holds.
 
     ``minimum``: nodes it needs to start and cannot lend; ``target``: what its owner wants; ``commanded``: what it was
-    last told; ``order``: when it was submitted, smaller is earlier; ``held``: names of its nodes.
+    last told; ``order``: when it was submitted, smaller is earlier; ``held``: names of its nodes; ``allowed``: the
+    sizes it may run on, None for all.
     """
 
     job_id: str
@@ -46,11 +58,18 @@ class Claim:
     running: bool = False
     commanded: int = 0
     held: tuple[str, ...] = ()
+    allowed: ElasticRange | None = None
+    scale_up_delay_s: float = 0.0
+    queue: str = ""
 
     @property
     def base(self) -> int:
         """Nodes it works on; it holds the others as spares, or is about to release them."""
         return min(len(self.held), self.commanded)
+
+    def fit(self, nodes: int) -> int:
+        """The largest number it may run on that is not above `nodes`."""
+        return self.allowed.fit(nodes) if self.allowed else nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +82,34 @@ class Grant:
     possible: bool = True
 
 
-def allot(claims: Sequence[Claim], machines: Sequence[Machine]) -> tuple[Decision[Grant], ...]:
-    """Return one decision for each claim, highest priority first."""
+def allot(
+    claims: Sequence[Claim], machines: Sequence[Machine], guarantees: Mapping[str, int] | None = None
+) -> tuple[Decision[Grant], ...]:
+    """Return one decision for each claim, highest priority first. ``guarantees``: nodes of every queue, by its name."""
     ordered = sorted(claims, key=_rank)
     standby = sum(machine.spare for machine in machines)
     capacity = len(machines) - standby
-    shares, waits = _shares(ordered, capacity)
+    plan = _Plan(ordered, machines, capacity, guarantees or {})
     free = sorted((m for m in machines if m.free), key=lambda m: (m.spare, _natural(m.name)))
     names = [machine.name for machine in free]
     start = {claim.job_id: _take(names, _floor(claim) - claim.base) for claim in ordered if claim.running}
     refused: dict[str, Decision[Grant]] = {}
     for claim in ordered:
-        if claim.minimum > capacity and not claim.running:
-            refused[claim.job_id] = _impossible(claim, capacity, standby)
-        elif not claim.running and (not shares[claim.job_id] or len(names) < claim.minimum):
-            reason = waits.get(claim.job_id) or _waits_for_nodes(claim, machines)
+        share = plan.shares[claim.job_id]
+        if not claim.running and (refusal := _impossible(claim, capacity, standby, guarantees or {})):
+            refused[claim.job_id] = refusal
+        elif not claim.running and (not share or len(names) < claim.minimum):
+            reason = plan.waits.get(claim.job_id) or _waits_for_nodes(claim, machines)
             refused[claim.job_id] = Decision(Grant(claim.job_id, (), claim.target), reason)
-            _take(names, shares[claim.job_id])  # kept for this job until its minimum is complete
+            _take(names, share)  # kept for this job until its minimum is complete
         else:
             begun = start.setdefault(claim.job_id, [])
             present = max(claim.base, len(claim.held) - claim.spares) + len(begun)
-            begun += _take(names, shares[claim.job_id] - present)
+            begun += _take(names, plan.owned(claim) - present)
+            young = [name for name in names if name not in plan.rested(claim)]
+            rested = [name for name in names if name in plan.rested(claim)]
+            begun += _take(rested, share - present - (len(begun) if claim.running else 0))
+            names = [name for name in names if name in young or name in rested]
     decisions = []
     for claim in ordered:
         extra: list[str] = []
@@ -92,7 +118,7 @@ def allot(claims: Sequence[Claim], machines: Sequence[Machine]) -> tuple[Decisio
             standby -= wanted
             extra = _take(names, wanted - (len(claim.held) - claim.base), at_end=True)
         decision = refused.get(claim.job_id)
-        decisions.append(decision or _granted(claim, shares[claim.job_id], start[claim.job_id], extra))
+        decisions.append(decision or _granted(claim, plan, start[claim.job_id], extra))
     return tuple(decisions)
 
 
