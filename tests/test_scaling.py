@@ -5,8 +5,11 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from jupyter_hyperpod.core.spec import ElasticRange
 from jupyter_hyperpod.policy.decision import Decision
 from jupyter_hyperpod.policy.scaling import Claim, Grant, Machine, allot
+
+SIZES = ElasticRange.parse("1,2,4,8")
 
 
 def cluster(nodes: int, spares: int = 0, busy: tuple[str, ...] = ()) -> list[Machine]:
@@ -98,8 +101,90 @@ def test_a_running_job_gets_its_minimum_back_before_a_waiting_one_of_higher_prio
     assert decisions["high"].value.start == ()
 
 
+def test_a_job_grows_only_to_an_allowed_size() -> None:
+    claim = Claim("a", 0, 1, 1, 4, running=True, commanded=2, held=("node-1", "node-2"), allowed=SIZES)
+    (decision,) = allot([claim], cluster(3, busy=claim.held))
+    assert (decision.value.target, decision.value.start) == (2, ())
+    (decision,) = allot([claim], cluster(4, busy=claim.held))
+    assert (decision.value.target, decision.value.start) == (4, ("node-3", "node-4"))
+
+
+def test_a_lender_goes_down_to_an_allowed_size() -> None:
+    held = ("node-1", "node-2", "node-3", "node-4")
+    low = Claim("low", 0, 1, 1, 4, running=True, commanded=4, held=held, allowed=SIZES)
+    decisions = by_job(allot([low, Claim("high", 5, 2, 1, 1)], cluster(4, busy=held)))
+    assert decisions["low"].value.target == 2
+
+
+def test_what_a_loss_left_between_two_sizes_is_not_taken_away() -> None:
+    claim = Claim("a", 0, 1, 1, 4, running=True, commanded=4, held=("node-1", "node-2", "node-3"), allowed=SIZES)
+    (decision,) = allot([claim], cluster(3, busy=claim.held))
+    assert (decision.value.target, decision.value.start) == (4, ())
+
+
+def test_growing_waits_until_the_nodes_have_been_free_for_long_enough() -> None:
+    held = ("node-1", "node-2")
+    claim = Claim("a", 0, 1, 1, 4, running=True, commanded=2, held=held, scale_up_delay_s=30)
+
+    def grant(idle_s: float) -> Decision[Grant]:
+        machines = [Machine(m.name, m.spare, m.free, idle_s=idle_s) for m in cluster(4, busy=held)]
+        (decision,) = allot([claim], machines)
+        return decision
+
+    assert (grant(29.9).value.target, grant(29.9).value.start) == (2, ())
+    assert (grant(30).value.target, grant(30).value.start) == (4, ("node-3", "node-4"))
+    assert grant(30).reason == "gets 2 nodes back after 30 s and goes on with 4"
+
+
+def test_neither_a_start_nor_shrinking_nor_the_minimum_waits() -> None:
+    young = [Machine(m.name, m.spare, m.free, idle_s=0.0) for m in cluster(4, busy=("node-1", "node-2"))]
+    begins = Claim("begins", 0, 1, 1, 2, scale_up_delay_s=30)
+    assert allot([begins], cluster(2))[0].value.start == ("node-1", "node-2")
+    needy = Claim("needy", 0, 1, 3, 4, running=True, commanded=3, held=("node-1", "node-2"), scale_up_delay_s=30)
+    assert allot([needy], young)[0].value.start == ("node-3",)
+    held = ("node-1", "node-2", "node-3", "node-4")
+    low = Claim("low", 0, 1, 1, 4, running=True, commanded=4, held=held, scale_up_delay_s=30)
+    assert by_job(allot([low, Claim("high", 5, 2, 1, 1)], cluster(4, busy=held)))["low"].value.target == 3
+
+
+def test_a_queue_borrows_idle_nodes_and_gives_them_back_first() -> None:
+    queues = {"research": 3, "product": 1}
+    held = ("node-1", "node-2", "node-3", "node-4")
+    borrower = Claim("borrower", 9, 1, 1, 4, running=True, commanded=4, held=held, queue="product")
+    (alone,) = allot([borrower], cluster(4, busy=held), queues)
+    assert alone.value.target == 4, "idle nodes are borrowed"
+    owner = Claim("owner", 0, 2, 1, 3, queue="research")
+    decisions = by_job(allot([borrower, owner], cluster(4, busy=held), queues))
+    assert decisions["borrower"].value.target == 1, "whatever its priority"
+    assert decisions["borrower"].reason == (
+        "lends 3 nodes to queue research, which is guaranteed them, and goes on with 1"
+    )
+    shrunk = Claim("borrower", 9, 1, 1, 4, running=True, commanded=1, held=held[:1], queue="product")
+    decisions = by_job(allot([shrunk, owner], cluster(4, busy=held[:1]), queues))
+    assert decisions["owner"].value.start == held[1:] and decisions["borrower"].value.target == 1
+
+
+def test_what_a_queue_is_guaranteed_is_not_lent_to_a_higher_priority() -> None:
+    queues = {"research": 2}
+    held = ("node-1", "node-2", "node-3", "node-4")
+    owner = Claim("owner", 0, 1, 1, 4, running=True, commanded=4, held=held, queue="research")
+    decisions = by_job(allot([owner, Claim("high", 9, 2, 3, 3)], cluster(4, busy=held), queues))
+    assert decisions["owner"].value.target == 4 and "waits for 1 node more" in decisions["high"].reason
+    decisions = by_job(allot([owner, Claim("high", 9, 2, 2, 2)], cluster(4, busy=held), queues))
+    assert decisions["owner"].value.target == 2
+
+
+def test_a_queue_that_is_not_there_is_named() -> None:
+    (decision,) = allot([Claim("a", 0, 1, 1, 1, queue="reserch")], cluster(4), {"research": 2})
+    assert not decision.value.possible
+    assert "this cluster has no queue 'reserch'; its queues are research" in decision.reason
+
+
+Situation = tuple[list[Claim], list[Machine], dict[str, int]]
+
+
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[list[Claim], list[Machine]]:
+def situations(draw: st.DrawFn) -> Situation:
     nodes, spares = draw(st.integers(1, 12)), draw(st.integers(0, 3))
     names = [f"node-{i + 1}" for i in range(nodes + spares)]
     free = draw(st.permutations(names))
@@ -112,20 +197,32 @@ def situations(draw: st.DrawFn) -> tuple[list[Claim], list[Machine]]:
         if running and sum(c.minimum for c in claims if c.running) + minimum > nodes:
             running, take = False, 0
         held, free = tuple(free[:take]), free[take:]
+        allowed = draw(
+            st.none() | st.builds(sizes_between, st.just(minimum), st.just(target), st.sets(st.integers(1, 8)))
+        )
+        commanded = draw(st.integers(minimum, target)) if running else 0
         claims.append(
             Claim(
                 f"job-{index}", draw(st.integers(-2, 2)), float(draw(st.integers(0, 3))), minimum, target,
-                draw(st.integers(0, 2)), running, draw(st.integers(minimum, target)) if running else 0, held,
+                draw(st.integers(0, 2)), running, allowed.clamp(commanded) if allowed and running else commanded, held,
+                allowed, draw(st.sampled_from([0.0, 30.0])), draw(st.sampled_from(["", "a", "b"])),
             )
         )  # fmt: skip
     down = draw(st.sets(st.sampled_from(names)))
-    return claims, [Machine(name, i >= nodes, name in free and name not in down) for i, name in enumerate(names)]
+    ages = st.sampled_from([0.0, 30.0])
+    machines = [Machine(n, i >= nodes, n in free and n not in down, idle_s=draw(ages)) for i, n in enumerate(names)]
+    guaranteed = draw(st.integers(0, nodes))
+    return claims, machines, {"a": guaranteed, "b": draw(st.integers(0, nodes - guaranteed))}
+
+
+def sizes_between(low: int, high: int, others: set[int]) -> ElasticRange:
+    return ElasticRange(low, high, tuple(sorted({low, high, *(size for size in others if low < size < high)})))
 
 
 @given(situations())
-def test_what_holds_for_any_cluster_and_any_jobs(situation: tuple[list[Claim], list[Machine]]) -> None:
-    claims, machines = situation
-    decisions = by_job(allot(claims, machines))
+def test_what_holds_for_any_cluster_and_any_jobs(situation: Situation) -> None:
+    claims, machines, queues = situation
+    decisions = by_job(allot(claims, machines, queues))
     started = [name for decision in decisions.values() for name in decision.value.start]
     free = {machine.name for machine in machines if machine.free}
     assert len(decisions) == len(claims)
@@ -138,25 +235,43 @@ def test_what_holds_for_any_cluster_and_any_jobs(situation: tuple[list[Claim], l
         assert claim.running or not grant.start or len(grant.start) >= claim.minimum, "a job starts with its minimum"
         assert len(claim.held) + len(grant.start) <= max(claim.target + claim.spares, len(claim.held))
         assert grant.possible or not claim.running
+        if claim.running and grant.target != claim.commanded:
+            assert claim.allowed is None or claim.allowed.allows(grant.target), "a job is told an allowed size"
+        if claim.running and grant.target > claim.commanded and claim.scale_up_delay_s and not claim.queue:
+            rested = sum(m.free and m.idle_s >= claim.scale_up_delay_s for m in machines)
+            assert grant.target <= max(claim.minimum, claim.base + rested), "growing waits"
 
 
 @given(situations(), st.randoms())
-def test_the_order_in_which_jobs_are_named_does_not_matter(
-    situation: tuple[list[Claim], list[Machine]], random: object
-) -> None:
-    claims, machines = situation
+def test_the_order_in_which_jobs_are_named_does_not_matter(situation: Situation, random: object) -> None:
+    claims, machines, queues = situation
     shuffled = list(claims)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert allot(claims, machines) == allot(shuffled, machines)
+    assert allot(claims, machines, queues) == allot(shuffled, machines, queues)
 
 
 @given(situations())
-def test_nodes_in_use_are_lent_only_to_a_waiting_job_of_higher_priority(
-    situation: tuple[list[Claim], list[Machine]],
-) -> None:
-    claims, machines = situation
+def test_nodes_in_use_are_lent_only_to_a_higher_priority_or_given_back_to_a_queue(situation: Situation) -> None:
+    claims, machines, queues = situation
     assume(sum(max(c.base, c.minimum) for c in claims if c.running) <= sum(not machine.spare for machine in machines))
-    decisions = by_job(allot(claims, machines))
+    decisions = by_job(allot(claims, machines, queues))
     for claim in claims:
         if claim.running and decisions[claim.job_id].value.target < min(claim.base, claim.target):
-            assert any(not other.running and other.priority > claim.priority for other in claims)
+            higher = any(not other.running and other.priority > claim.priority for other in claims)
+            owner = any(other.queue and other.base < min(queues[other.queue], other.target) for other in claims)
+            assert higher or owner
+
+
+@given(situations())
+def test_nobody_is_shrunk_below_what_its_queue_guarantees(situation: Situation) -> None:
+    claims, machines, queues = situation
+    assume(sum(max(c.base, c.minimum) for c in claims if c.running) <= sum(not machine.spare for machine in machines))
+    decisions = by_job(allot(claims, machines, queues))
+    for claim in claims:
+        alone = [other for other in claims if other.queue == claim.queue] == [claim]
+        others = sum(
+            max(c.minimum, min(queues.get(c.queue, 0), c.target)) for c in claims if c is not claim and c.running
+        )
+        fits = others + queues.get(claim.queue, 0) <= sum(not machine.spare for machine in machines)
+        if claim.running and alone and claim.queue and fits and claim.allowed is None:
+            assert decisions[claim.job_id].value.target >= min(claim.base, queues[claim.queue], claim.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..control.request import add_submit_options
+from ..control.request import add_queue_option, add_submit_options
 from ..core.events import FAULTS
 
 PROG = "jupyter hyperpod"
@@ -121,6 +121,7 @@ def _add_cluster_verbs(verbs: _Verbs) -> None:
     cluster.add_argument(
         "--spares", type=int, metavar="K", help="start: warm nodes kept ready beside them (default: 1)"
     )
+    add_queue_option(cluster)
 
     bench = verbs.add("bench", "measure this machine against the product's bars")
     bench.add_argument("name", metavar="NAME", help="latency, recovery, …; an unknown name lists them all")

@@ -229,10 +229,11 @@ def _asked(options: argparse.Namespace, terminal: Terminal, job_id: str, sentenc
 
 
 def _cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    if options.action != "start" and (options.nodes is not None or options.spares is not None):
-        raise SpecError(f"--nodes and --spares belong to `cluster start`, not to `cluster {options.action}`")
+    size = {"nodes": options.nodes, "spares": options.spares, "queues": options.queues and dict(options.queues)}
+    if options.action != "start" and any(value is not None for value in size.values()):
+        raise SpecError(f"--nodes, --spares and --queue belong to `cluster start`, not to `cluster {options.action}`")
     if options.action == "start":
-        cluster.ensure_started(store, nodes=options.nodes, spares=options.spares)
+        cluster.ensure_started(store, **size)
         terminal.status("waiting for the nodes to warm up")
         cluster.wait_ready(store)
     elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):

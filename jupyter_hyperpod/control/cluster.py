@@ -16,6 +16,7 @@ from typing import Any
 
 from ..backends.local.wire import connect
 from ..core.errors import ClusterError, Conflict, SpecError, StoreError
+from ..core.spec import validate_name
 from ..core.views import View, apply, new_cluster_view
 from ..storage.journal import follow_events
 from ..storage.store import Store
@@ -36,23 +37,28 @@ _FOREIGN_PREFIXES = ("JPY_", "JUPYTERHUB_", "JUPYTER_TOKEN", "JUPYTER_SERVER")
 _OF_ONE_JOB = ("HYPERPOD_JOB_ID", "HYPERPOD_JOB_DIR", "HYPERPOD_CELL", "HYPERPOD_MOUNTS", "HYPERPOD_NODE")
 
 
-def ensure_started(store: Store, *, nodes: int | None = None, spares: int | None = None) -> None:
+def ensure_started(
+    store: Store, *, nodes: int | None = None, spares: int | None = None, queues: Mapping[str, int] | None = None
+) -> None:
     """Start the cluster's supervisor where none answers; it goes on after this process has ended.
 
-    None means: whatever runs, else 4 nodes and 1 spare. Returns as soon as the supervisor answers; its nodes may still
+    ``queues``: how many of the nodes each queue is guaranteed. None means: whatever runs, else 4 nodes, 1 spare and no
+    queue. Returns as soon as the supervisor answers; its nodes may still
     be warming up. Raises Conflict where a cluster of another size runs, ClusterError with the log's last lines where it
     does not start, StoreError where the store refuses.
     """
-    _check_size(nodes, spares)
+    shape = {"nodes": nodes, "spares": spares, "queues": None if queues is None else dict(queues)}
+    wanted = {name: value for name, value in shape.items() if value is not None}
+    _check_shape(wanted)
     store.prepare()
-    if _running(store, nodes, spares):
+    if _running(store, wanted):
         return
-    process = _spawn(store, nodes, spares)
+    process = _spawn(store, {**_known_shape(store), **wanted})
     # reaped whenever it ends, so that it is never a zombie of the kernel or server that happened to start it
     threading.Thread(target=process.wait, name="hyperpod-reaper", daemon=True).start()
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        if _running(store, nodes, spares):
+        if _running(store, wanted):
             return
         if process.poll() is not None and not _locked_by_another(process):
             break
@@ -139,32 +145,36 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
         time.sleep(0.005)
 
 
-def _check_size(nodes: int | None, spares: int | None) -> None:
-    if nodes is not None and not 1 <= nodes <= MAX_LOCAL_NODES:
+def _check_shape(wanted: Mapping[str, Any]) -> None:
+    nodes, queues = wanted.get("nodes", DEFAULT_NODES), wanted.get("queues", {})
+    if not 1 <= nodes <= MAX_LOCAL_NODES:
         raise SpecError(f"a local cluster of {nodes} nodes is impossible; expected 1 to {MAX_LOCAL_NODES}")
-    if spares is not None and not 0 <= spares <= MAX_LOCAL_NODES:
-        raise SpecError(f"{spares} spare nodes are impossible; expected 0 to {MAX_LOCAL_NODES}")
+    if not 0 <= wanted.get("spares", 0) <= MAX_LOCAL_NODES:
+        raise SpecError(f"{wanted['spares']} spare nodes are impossible; expected 0 to {MAX_LOCAL_NODES}")
+    for name in queues:
+        validate_name(name, "queue name")
+    if sum(queues.values()) > nodes:
+        raise SpecError(f"the queues are guaranteed {sum(queues.values())} nodes, the cluster has {nodes}")
 
 
-def _running(store: Store, nodes: int | None, spares: int | None) -> bool:
+def _running(store: Store, wanted: Mapping[str, Any]) -> bool:
     if not connectable(store):
         return False
-    if nodes is None and spares is None:
+    if not wanted:
         return True
     answer = request(store, {"op": "status"})
-    for found, wanted, what in ((answer["nodes"], nodes, "nodes"), (answer["spares"], spares, "spare nodes")):
-        if wanted is not None and wanted != found:
+    for key, what in (("nodes", "nodes"), ("spares", "spare nodes"), ("queues", "as queues")):
+        if answer[key] != wanted.get(key, answer[key]):
             raise Conflict(
-                f"a cluster with {found} {what} runs already, {wanted} were asked for; stop it first: "
+                f"a cluster with {answer[key]} {what} runs already, {wanted[key]} were asked for; stop it first: "
                 "`jupyter hyperpod cluster stop`"
             )
     return True
 
 
-def _spawn(store: Store, nodes: int | None, spares: int | None) -> subprocess.Popen[bytes]:
-    known = _known_shape(store)
-    arguments = ["--store", str(store.root), "--nodes", str(known[0] if nodes is None else nodes)]
-    arguments += ["--spares", str(known[1] if spares is None else spares)]
+def _spawn(store: Store, shape: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    arguments = ["--store", str(store.root), "--nodes", str(shape["nodes"]), "--spares", str(shape["spares"])]
+    arguments += ["--queues", json.dumps(shape["queues"])]
     try:
         log = os.open(store.cluster / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -185,13 +195,14 @@ def _spawn(store: Store, nodes: int | None, spares: int | None) -> subprocess.Po
         os.close(log)
 
 
-def _known_shape(store: Store) -> tuple[int, int]:
-    """The size of the cluster whose supervisor has died: its nodes are to be adopted."""
+def _known_shape(store: Store) -> dict[str, Any]:
+    """The shape of the cluster whose supervisor has died: its nodes are to be adopted."""
     try:
         record = json.loads((store.cluster / SHAPE).read_text())
-        return int(record["nodes"]), int(record["spares"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return DEFAULT_NODES, DEFAULT_SPARES
+        queues = {str(name): int(nodes) for name, nodes in record.get("queues", {}).items()}
+        return {"nodes": int(record["nodes"]), "spares": int(record["spares"]), "queues": queues}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}}
 
 
 def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:

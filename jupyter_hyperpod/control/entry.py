@@ -70,8 +70,7 @@ class Entry:
         """New commands that nobody has carried out; the target follows every `scale` that passes by."""
         for command in self._commands.poll():
             if command.kind == "scale":
-                allowed = self.spec.range
-                self.commanded = max(allowed.minimum, min(allowed.maximum, command.data["target"]))
+                self.commanded = self.spec.range.clamp(command.data["target"])
                 if not command.writer.startswith(f"{WRITER}."):
                     self.target = self.commanded
                     self.rest_until_s = 0.0

@@ -28,8 +28,8 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
     """Store the cell, create the job, wake the cluster (starting it where none runs) and return the job's id.
 
     `spec_fields` (or keywords) are the fields of JobSpec, all optional: ``nodes`` defaults to 1, or to the maximum of
-    ``elastic`` (which may be "MIN:MAX"), ``working_directory`` and ``python`` to this process's own. Raises SpecError
-    for a request that cannot be run, StoreError where the store refuses (nothing half-made is left), ClusterError where
+    ``elastic`` (or its text, "2:8"), ``working_directory`` and ``python`` to this process's own. Raises SpecError for a
+    request that cannot be run, StoreError where the store refuses (nothing half-made is left), ClusterError where
     the cluster does not start: the job then stays pending and starts with the next cluster.
     """
     fields = _complete({**(spec_fields or {}), **more})
@@ -138,10 +138,9 @@ def scale(store: Store, job_id: str, target: int) -> None:
     """Ask for another number of nodes. Raises SpecError outside the job's range, Conflict where it has ended."""
     view = _unfinished(store, job_id)
     allowed = store.job(job_id).spec().range
-    if not allowed.minimum <= target <= allowed.maximum:
-        raise SpecError(
-            f"{target} nodes is outside the range {allowed} of {view['id']}; submit with a wider --elastic MIN:MAX"
-        )
+    if not allowed.allows(target):
+        what = "not one of the sizes" if allowed.sizes else "outside the range"
+        raise SpecError(f"{target} nodes is {what} {allowed} of {view['id']}; submit with a wider --elastic MIN:MAX")
     _command(store, view, "scale", {"target": target})
 
 

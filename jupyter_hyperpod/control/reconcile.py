@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.spec import JobSpec
@@ -66,11 +66,16 @@ class Fail:
 Action = Begin | Rescale | Wait | Fail
 
 
-def reconcile(jobs: Sequence[JobFacts], machines: Iterable[Machine]) -> list[Action]:
-    """Return what is to be done now; doing it all and asking again returns nothing but `Wait`."""
+def reconcile(
+    jobs: Sequence[JobFacts], machines: Iterable[Machine], queues: Mapping[str, int] | None = None
+) -> list[Action]:
+    """Return what is to be done now; doing it all and asking again returns nothing but `Wait`.
+
+    ``queues``: how many nodes each is guaranteed.
+    """
     facts = {job.job_id: job for job in jobs}
     actions: list[Action] = []
-    for decision in allot([_claim(job) for job in jobs], list(machines)):
+    for decision in allot([_claim(job) for job in jobs], list(machines), queues):
         grant, job = decision.value, facts[decision.value.job_id]
         if not grant.possible:
             actions.append(Fail(job.job_id, decision.reason))
@@ -95,6 +100,9 @@ def _claim(job: JobFacts) -> Claim:
         running=job.started,
         commanded=job.commanded,
         held=job.nodes,
+        allowed=job.spec.elastic,
+        scale_up_delay_s=job.spec.scale_up_delay_s,
+        queue=job.spec.queue,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from ..core.errors import SpecError
 from ..core.spec import BACKENDS, ElasticRange, JobSpec
+from ..core.units import parse_duration
 
 
 def _env_pair(text: str) -> tuple[str, str]:
@@ -24,6 +25,13 @@ def _env_pair(text: str) -> tuple[str, str]:
 def _elastic(text: str) -> ElasticRange:
     try:
         return ElasticRange.parse(text)
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(text)
     except SpecError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -45,7 +53,18 @@ class Option:
 SUBMIT_OPTIONS = (
     Option("--nodes", "nodes", "nodes to run on (default: 1, or MAX of --elastic)", "N", int),
     Option(
-        "--elastic", "elastic", "fewest and most nodes; the job follows capacity without a restart", "MIN:MAX", _elastic
+        "--elastic",
+        "elastic",
+        "fewest and most nodes, as in 2:8, 2:8:2 (in steps) or 1,2,4,8; the job follows capacity without a restart",
+        "RANGE",
+        _elastic,
+    ),
+    Option(
+        "--scale-up-delay",
+        "scale_up_delay_s",
+        "grow only onto nodes that have been free for so long, for example 30s; shrinking never waits (default: 0)",
+        "T",
+        _duration,
     ),
     Option("--name", "name", "name of the job (default: that of the notebook or file)", "NAME"),
     Option("--env", "env", "environment variable of every rank; may be repeated", "NAME=VALUE", _env_pair, repeat=True),
@@ -57,6 +76,7 @@ SUBMIT_OPTIONS = (
         "P",
         int,
     ),
+    Option("--queue", "queue", "use the nodes that the cluster guarantees to this queue; borrow others", "NAME"),
     Option("--spares", "spares", "warm nodes kept ready to replace a lost one (default: 1)", "K", int),
     Option("--seed", "seed", "seed of every generator before the code runs (default: 0)", "S", int),
     Option("--threads", "threads", "CPU threads of every rank (default: 1)", "T", int),
@@ -66,6 +86,14 @@ SUBMIT_OPTIONS = (
         "seconds without progress until a rank counts as hung (default: 3)",
         "S",
         float,
+    ),
+    Option("--grace", "grace_s", "time that a preempted node may take to leave (default: 30s)", "T", _duration),
+    Option(
+        "--script-restarts",
+        "script_restarts",
+        "how often all ranks of a script without hp.Session are started again after a loss (default: 3)",
+        "N",
+        int,
     ),
     Option("--dry-run", "dry_run", "check everything, show what would be submitted, submit nothing", switch=True),
 )
@@ -116,6 +144,25 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
             choices=option.choices,
             help=option.help,
         )
+
+
+def add_queue_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--queue NAME=N`` of ``cluster start``; None where it is not given."""
+    parser.add_argument(
+        "--queue",
+        dest="queues",
+        action="append",
+        type=_queue,
+        metavar="NAME=N",
+        help="start: guarantee N nodes to the jobs of a queue, which others may borrow; may be repeated",
+    )
+
+
+def _queue(text: str) -> tuple[str, int]:
+    name, _, nodes = text.partition("=")
+    if not nodes.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=NODES, for example research=2")
+    return name, int(nodes)
 
 
 def job_name(text: str) -> str:

@@ -16,14 +16,14 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..backends.base import ExitReport, NodeReport, Report
-from ..backends.local.host import LocalHost
+from ..backends.local.host import LocalHost, LocalNode
 from ..backends.local.node import HEAD, same_interpreter
 from ..backends.local.processes import identify
 from ..backends.local.serve import note
@@ -53,12 +53,14 @@ SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
 class Supervisor:
     """One store's supervisor; `run` returns when it has been told to stop or to leave."""
 
-    def __init__(self, store: Store, nodes: int, spares: int) -> None:
+    def __init__(self, store: Store, nodes: int, spares: int, queues: Mapping[str, int]) -> None:
         self.store = store
+        self.queues = dict(queues)
         self.lock = take_lock(store)
         self.shape = {f"node-{i + 1}": i >= nodes for i in range(nodes + spares)}
+        shape = {"nodes": nodes, "spares": spares, "queues": self.queues}
         with suppress(StoreError):
-            write_private(store.cluster / SHAPE, json.dumps({"nodes": nodes, "spares": spares}).encode())
+            write_private(store.cluster / SHAPE, json.dumps(shape).encode())
         forget_oldest(store.cluster_events, JOURNALS_KEPT)
         self.selector = selectors.DefaultSelector()
         self.pen = Pen(store.cluster_events, WRITER)
@@ -68,6 +70,7 @@ class Supervisor:
         self.leaving = self.stopping = False
         self.stop_reason = ""
         self._written: dict[str, Message] = {}
+        self._free_since_s: dict[str, float] = {}
         self._renewed_for = ""
         self._scanned_s = -SCAN_EVERY_S
         self._problem = self._trouble = ""
@@ -220,14 +223,21 @@ class Supervisor:
 
     def _reconcile(self, now_s: float) -> None:
         nodes = self.host.nodes.values()
-        machines = [Machine(n.name, n.spare, n.state == "idle" and not n.jobs, n.state == "idle") for n in nodes]
+        machines = [self._machine(node, now_s) for node in nodes]
         facts = []
         for entry in self.entries.values():
             if not entry.ended:
                 held = tuple(node.name for node in nodes if entry.job.id in node.jobs)
                 facts.append(entry.facts(entry.job.id in self.host.head.jobs, held, now_s))
-        for action in reconcile(facts, machines) if facts else ():
+        for action in reconcile(facts, machines, self.queues) if facts else ():
             self._guard(partial(self._act, action, now_s))
+
+    def _machine(self, node: LocalNode, now_s: float) -> Machine:
+        up = node.state == "idle"
+        if not up or node.jobs:
+            self._free_since_s.pop(node.name, None)
+            return Machine(node.name, node.spare, False, up)
+        return Machine(node.name, node.spare, True, True, now_s - self._free_since_s.setdefault(node.name, now_s))
 
     def _act(self, action: Action, now_s: float) -> None:
         entry = self.entries[action.job_id]
@@ -349,7 +359,8 @@ class Supervisor:
         spares = sum(self.shape.values())
         states = {node.name: node.state for node in self.host.nodes.values()}
         ready = all(state == "idle" for state in states.values())
-        facts = {"pid": me.pid, "start": me.start, "nodes": len(self.shape) - spares, "spares": spares}
+        size = {"nodes": len(self.shape) - spares, "spares": spares, "queues": self.queues}
+        facts = {"pid": me.pid, "start": me.start, **size}
         return {**facts, "ready": ready, "states": states, "jobs": sorted(self.entries), "problem": self.pen.problem}
 
     # -- the cluster's journal ---------------------------------------------------------------------------------
@@ -390,11 +401,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--store", required=True, type=Path)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--spares", type=int, default=1)
+    parser.add_argument("--queues", type=json.loads, default={}, metavar="JSON")
     options = parser.parse_args(arguments)
     if sys.platform != "linux":
         parser.error("the local cluster needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
     try:
-        supervisor = Supervisor(Store(options.store), options.nodes, options.spares)
+        supervisor = Supervisor(Store(options.store), options.nodes, options.spares, options.queues)
     except ClusterError as error:
         note(str(error))
         return EXIT_LOCKED

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from functools import cache
 
-from ..control.request import Parser, add_submit_options, near_matches
+from ..control.request import Parser, add_queue_option, add_submit_options, near_matches
 from ..core.errors import SpecError
 from ..core.events import FAULTS
 
@@ -92,6 +92,7 @@ def verb_parser() -> Parser:
     cluster.add_argument("action", choices=("start", "status", "stop"), metavar="ACTION", help="start, status or stop")
     cluster.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
     cluster.add_argument("--spares", type=int, metavar="K", help="start: warm nodes kept ready (default: 1)")
+    add_queue_option(cluster)
     return parser
 
 

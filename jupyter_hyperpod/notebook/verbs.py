@@ -136,10 +136,11 @@ def _fault(options: argparse.Namespace, magics: HyperpodMagics) -> None:
 
 def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     store = magics.open_store()
-    if options.action != "start" and (options.nodes is not None or options.spares is not None):
-        raise SpecError(f"--nodes and --spares belong to `cluster start`, not to `cluster {options.action}`")
+    size = {"nodes": options.nodes, "spares": options.spares, "queues": options.queues and dict(options.queues)}
+    if options.action != "start" and any(value is not None for value in size.values()):
+        raise SpecError(f"--nodes, --spares and --queue belong to `cluster start`, not to `cluster {options.action}`")
     if options.action == "start":
-        cluster.ensure_started(store, nodes=options.nodes, spares=options.spares)
+        cluster.ensure_started(store, **size)
         if magics.in_kernel():
             from .widgets import wait_for_nodes
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.spec import ElasticRange
@@ -86,30 +86,29 @@ def allot(
     claims: Sequence[Claim], machines: Sequence[Machine], guarantees: Mapping[str, int] | None = None
 ) -> tuple[Decision[Grant], ...]:
     """Return one decision for each claim, highest priority first. ``guarantees``: nodes of every queue, by its name."""
+    queues = guarantees or {}
     ordered = sorted(claims, key=_rank)
     standby = sum(machine.spare for machine in machines)
     capacity = len(machines) - standby
-    plan = _Plan(ordered, machines, capacity, guarantees or {})
     free = sorted((m for m in machines if m.free), key=lambda m: (m.spare, _natural(m.name)))
+    own = _own(ordered, capacity, queues)
+    shares, waits = _shares(ordered, capacity, own, [machine.idle_s for machine in free])
     names = [machine.name for machine in free]
     start = {claim.job_id: _take(names, _floor(claim) - claim.base) for claim in ordered if claim.running}
     refused: dict[str, Decision[Grant]] = {}
     for claim in ordered:
-        share = plan.shares[claim.job_id]
-        if not claim.running and (refusal := _impossible(claim, capacity, standby, guarantees or {})):
-            refused[claim.job_id] = refusal
+        share = shares[claim.job_id]
+        if not claim.running and (impossible := _impossible(claim, capacity, standby, queues)):
+            refused[claim.job_id] = impossible
         elif not claim.running and (not share or len(names) < claim.minimum):
-            reason = plan.waits.get(claim.job_id) or _waits_for_nodes(claim, machines)
+            reason = waits.get(claim.job_id) or _waits_for_nodes(claim, machines)
             refused[claim.job_id] = Decision(Grant(claim.job_id, (), claim.target), reason)
             _take(names, share)  # kept for this job until its minimum is complete
         else:
             begun = start.setdefault(claim.job_id, [])
             present = max(claim.base, len(claim.held) - claim.spares) + len(begun)
-            begun += _take(names, plan.owned(claim) - present)
-            young = [name for name in names if name not in plan.rested(claim)]
-            rested = [name for name in names if name in plan.rested(claim)]
-            begun += _take(rested, share - present - (len(begun) if claim.running else 0))
-            names = [name for name in names if name in young or name in rested]
+            delay_s = claim.scale_up_delay_s if claim.running and share > own[claim.job_id] else 0.0
+            begun += _take(names, share - present, among={m.name for m in free if m.idle_s >= delay_s})
     decisions = []
     for claim in ordered:
         extra: list[str] = []
@@ -117,17 +116,18 @@ def allot(
             wanted = min(claim.spares, standby)
             standby -= wanted
             extra = _take(names, wanted - (len(claim.held) - claim.base), at_end=True)
+        to = _borrower(claim, ordered, shares, own)
         decision = refused.get(claim.job_id)
-        decisions.append(decision or _granted(claim, plan, start[claim.job_id], extra))
+        decisions.append(decision or _granted(claim, shares[claim.job_id], start[claim.job_id], extra, to))
     return tuple(decisions)
 
 
-def _take(names: list[str], count: int, at_end: bool = False) -> list[str]:
-    """Remove up to `count` names from the list and return them."""
-    count = max(0, min(count, len(names)))
-    chosen = slice(len(names) - count, None) if at_end else slice(count)
-    taken = names[chosen]
-    del names[chosen]
+def _take(names: list[str], count: int, at_end: bool = False, among: Collection[str] | None = None) -> list[str]:
+    """Remove up to `count` names from the list and return them; only those that are `among` a collection."""
+    able = [name for name in names if among is None or name in among]
+    count = max(0, min(count, len(able)))
+    taken = able[len(able) - count :] if at_end else able[:count]
+    names[:] = [name for name in names if name not in taken]
     return taken
 
 
@@ -139,15 +139,29 @@ def _rank(claim: Claim) -> tuple[int, float, str]:
     return (-claim.priority, claim.order, claim.job_id)
 
 
-def _shares(ordered: Sequence[Claim], capacity: int) -> tuple[dict[str, int], dict[str, str]]:
+def _own(ordered: Sequence[Claim], capacity: int, guarantees: Mapping[str, int]) -> dict[str, int]:
+    """How many nodes each job has from its queue's guarantee; whatever it has beyond them is borrowed."""
+    left = dict(guarantees)
+    own = {}
+    for claim in ordered:
+        fits = claim.running or claim.minimum <= capacity
+        own[claim.job_id] = claim.fit(min(left.get(claim.queue, 0), claim.target)) if fits else 0
+        if claim.queue in left:
+            left[claim.queue] -= own[claim.job_id]
+    return own
+
+
+def _shares(
+    ordered: Sequence[Claim], capacity: int, own: Mapping[str, int], idle_s: Sequence[float]
+) -> tuple[dict[str, int], dict[str, str]]:
     """How many nodes each job is to have beside its spares, and why those that wait do."""
     shares = {claim.job_id: _floor(claim) if claim.running else 0 for claim in ordered}
     waits: dict[str, str] = {}
     blocked_by = ""
-    for claim in ordered:
+    for claim in sorted(ordered, key=lambda claim: own[claim.job_id] < claim.minimum):
         if claim.running or claim.minimum > capacity:
             continue
-        available = capacity - _reserved(claim, ordered, shares)
+        available = capacity - _reserved(claim, ordered, shares, own)
         if blocked_by:
             waits[claim.job_id] = f"waits behind {blocked_by}, which comes first"
         elif claim.minimum <= available:
@@ -156,32 +170,62 @@ def _shares(ordered: Sequence[Claim], capacity: int) -> tuple[dict[str, int], di
             blocked_by = claim.job_id
             short = claim.minimum - max(0, available)
             waits[claim.job_id] = f"waits for {_count(short)} more: needs {claim.minimum} of {capacity}"
-    for in_use_only in (True, False):
+    for stage in ("guaranteed", "in use", "wanted"):
         for claim in ordered:
             left = capacity - sum(shares.values())
-            if shares[claim.job_id] and left > 0:
-                ceiling = min(claim.target, claim.base) if in_use_only else claim.target
-                shares[claim.job_id] += max(0, min(left, ceiling - shares[claim.job_id]))
+            share = shares[claim.job_id]
+            if share and left > 0:
+                wish = min(_ceiling(claim, stage, own[claim.job_id], idle_s), share + left)
+                shares[claim.job_id] = max(share, wish if wish == claim.base else claim.fit(wish))
     return shares, waits
 
 
-def _reserved(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int]) -> int:
-    """Nodes that `claim` cannot have: all that higher and equal priorities hold or want, the minimum of lower ones."""
+def _ceiling(claim: Claim, stage: str, own: int, idle_s: Sequence[float]) -> int:
+    """How many nodes a job may get at a stage of sharing out."""
+    if stage == "guaranteed":
+        return min(claim.target, own)
+    if stage == "in use":
+        return min(claim.target, claim.base)
+    if claim.running and claim.scale_up_delay_s:
+        return min(claim.target, claim.base + sum(age_s >= claim.scale_up_delay_s for age_s in idle_s))
+    return claim.target
+
+
+def _reserved(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int], own: Mapping[str, int]) -> int:
+    """Nodes that `claim` cannot have: minima and guaranteed nodes of all, and unless its own minimum is guaranteed,
+    all that running jobs of higher and equal priority want."""
+    guaranteed = own[claim.job_id] >= claim.minimum
     taken = 0
     for other in ordered:
+        keeps = shares[other.job_id]
         if other.running:
-            taken += max(shares[other.job_id], other.target if other.priority >= claim.priority else 0)
-        else:
-            taken += shares[other.job_id]
+            senior = other.priority >= claim.priority and not guaranteed
+            keeps = max(keeps, other.target if senior else own[other.job_id])
+        taken += keeps
     return taken
 
 
-def _impossible(claim: Claim, capacity: int, spares: int) -> Decision[Grant]:
-    held_back = f" (and {spares} held back as spare)" if spares else ""
-    reason = (
-        f"needs at least {_count(claim.minimum)}, this cluster has {capacity}{held_back}: submit with "
-        f"--nodes {capacity}, with --elastic MIN:MAX where MIN is at most {capacity}, or start a larger cluster"
-    )
+def _borrower(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int], own: Mapping[str, int]) -> str:
+    """To whom a job that shrinks gives its nodes."""
+    for other in ordered:
+        calls_in = other.base < own[other.job_id] and shares[other.job_id] > other.base
+        if other is not claim and calls_in and claim.base > own[claim.job_id]:
+            return f"queue {other.queue}, which is guaranteed them,"
+    return "a job of higher priority"
+
+
+def _impossible(claim: Claim, capacity: int, spares: int, guarantees: Mapping[str, int]) -> Decision[Grant] | None:
+    if claim.queue and claim.queue not in guarantees:
+        known = f"its queues are {', '.join(sorted(guarantees))}" if guarantees else "it has none"
+        reason = f"this cluster has no queue {claim.queue!r}; {known}: `cluster start --queue NAME=NODES` sets one up"
+    elif claim.minimum > capacity:
+        held_back = f" (and {spares} held back as spare)" if spares else ""
+        reason = (
+            f"needs at least {_count(claim.minimum)}, this cluster has {capacity}{held_back}: submit with "
+            f"--nodes {capacity}, with --elastic MIN:MAX where MIN is at most {capacity}, or start a larger cluster"
+        )
+    else:
+        return None
     return Decision(Grant(claim.job_id, (), claim.target, possible=False), reason)
 
 
@@ -191,15 +235,17 @@ def _waits_for_nodes(claim: Claim, machines: Sequence[Machine]) -> str:
     return f"waits until {_count(claim.minimum)} are free at once"
 
 
-def _granted(claim: Claim, share: int, start: Sequence[str], extra: Sequence[str]) -> Decision[Grant]:
+def _granted(claim: Claim, share: int, start: Sequence[str], extra: Sequence[str], to: str) -> Decision[Grant]:
     held = claim.base
-    lent = share < claim.target and (held > share or claim.commanded < claim.target)
-    target = share if claim.running and lent else claim.target
+    target = claim.target
+    if claim.running and share < claim.target:
+        target = share if share < held else min(claim.target, max(share, claim.commanded))
     names = (*start, *extra)
     if claim.running and target < claim.commanded:
-        reason = f"lends {_count(claim.commanded - target)} to a job of higher priority and goes on with {target}"
+        reason = f"lends {_count(claim.commanded - target)} to {to} and goes on with {target}"
     elif claim.running and target > claim.commanded:
-        reason = f"gets {_count(target - claim.commanded)} back and goes on with {target}"
+        free = f" after {claim.scale_up_delay_s:g} s" if claim.scale_up_delay_s else ""
+        reason = f"gets {_count(target - claim.commanded)} back{free} and goes on with {target}"
     elif not names:
         reason = f"keeps its {_count(held)}"
     else:

@@ -31,8 +31,8 @@ def _stop(conductor: Conductor, data: Data) -> tuple[bool, str]:
 
 def _scale(conductor: Conductor, data: Data) -> tuple[bool, str]:
     wish, allowed = data["target"], conductor.spec.range
-    target = max(allowed.minimum, min(allowed.maximum, wish))
-    reason = f"target is {target} nodes" + ("" if target == wish else f"; {wish} is outside {allowed}")
+    target = allowed.clamp(wish)
+    reason = f"target is {target} nodes" + ("" if target == wish else f"; {wish} is not allowed by {allowed}")
     conductor.scaled(target, reason)
     return True, reason
 

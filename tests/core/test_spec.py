@@ -30,11 +30,12 @@ names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", fullmatch=True)
 @st.composite
 def specs(draw: st.DrawFn) -> JobSpec:
     low, nodes, high = sorted(draw(st.lists(st.integers(1, MAX_NODES), min_size=3, max_size=3)))
+    sizes = tuple(sorted({low, nodes, high}))
     return JobSpec(
         name=draw(names),
         cell_digest=DIGEST,
         nodes=nodes,
-        elastic=draw(st.none() | st.just(ElasticRange(low, high))),
+        elastic=draw(st.sampled_from([None, ElasticRange(low, high), ElasticRange(low, high, sizes)])),
         backend=draw(st.sampled_from(BACKENDS)),
         priority=draw(st.integers(-1000, 1000)),
         spares=draw(st.integers(0, 8)),
@@ -89,6 +90,11 @@ def test_reading_rubbish_raises_nothing_but_a_spec_error(value: Any) -> None:
         ({"priority": 1001}, "priority is 1001; expected -1000"),
         ({"spares": -1}, "cannot be negative"),
         ({"threads": 0}, "at least 1"),
+        ({"script_restarts": -1}, "cannot be negative"),
+        ({"grace_s": -1.0}, "grace_s is -1.0; expected a number of seconds, 0 or more"),
+        ({"scale_up_delay_s": float("inf")}, "scale_up_delay_s is inf; expected a number of seconds"),
+        ({"queue": "../q"}, "queue name '../q' is not allowed"),
+        ({"elastic": ElasticRange(1, 1, (1,)), "nodes": 2}, "outside the elastic range"),
         ({"hang_timeout_s": 0}, "expected more than 0 seconds"),
         ({"hang_timeout_s": float("nan")}, "expected more than 0 seconds"),
         ({"env": {"A-B": "1"}}, "not of the form NAME=VALUE"),
@@ -100,9 +106,9 @@ def test_what_cannot_run_is_refused_in_words(changes: dict[str, Any], words: str
         JobSpec(**({"name": "job", "cell_digest": DIGEST} | changes))
 
 
-@pytest.mark.parametrize("text", ["4", "2:", ":8", "a:b", "2:8:9", "-1:4", "2.5:4", "", "²:8"])
+@pytest.mark.parametrize("text", ["4", "2:", ":8", "a:b", "2:8:2:1", "1,,2", "-1:4", "2.5:4", "", "²:8"])
 def test_malformed_elastic_range(text: str) -> None:
-    with pytest.raises(SpecError, match="not of the form MIN:MAX, for example --elastic 2:8"):
+    with pytest.raises(SpecError, match="not of the form MIN:MAX, MIN:MAX:STEP or A,B,C, for"):
         ElasticRange.parse(text)
 
 
@@ -110,6 +116,26 @@ def test_malformed_elastic_range(text: str) -> None:
 def test_impossible_elastic_range(text: str) -> None:
     with pytest.raises(SpecError, match="is impossible; expected 1 <= MIN <= MAX"):
         ElasticRange.parse(text)
+
+
+@pytest.mark.parametrize("text", ["2:8:9", "2:9:2", "2:8:0"])
+def test_steps_that_do_not_lead_to_the_maximum(text: str) -> None:
+    with pytest.raises(SpecError, match="is impossible: steps of . do not lead from 2 to"):
+        ElasticRange.parse(text)
+
+
+@pytest.mark.parametrize("text", ["2:8", "2:8:2", "1,2,4,8", "3,7"])
+def test_an_elastic_range_prints_as_it_is_written(text: str) -> None:
+    assert str(ElasticRange.parse(text)) == text
+
+
+def test_a_job_runs_only_on_allowed_sizes() -> None:
+    allowed = ElasticRange.parse("8,1,4,2")
+    assert [size for size in range(10) if allowed.allows(size)] == [1, 2, 4, 8]
+    assert [allowed.fit(nodes) for nodes in (0, 1, 3, 4, 7, 99)] == [0, 1, 2, 4, 4, 8]
+    assert (allowed.clamp(0), allowed.clamp(6)) == (1, 4)
+    with pytest.raises(SpecError, match="nodes is 3, outside the elastic range 1,2,4,8"):
+        JobSpec(name="job", cell_digest=DIGEST, nodes=3, elastic=allowed)
 
 
 @given(st.text(max_size=60))
