@@ -28,19 +28,21 @@ MAY_IMPORT = {
     "storage": "core",
     "backends": "core",
     "planner": "core policy",
+    "recipes": "core",
     "loader": "core storage",
     "health": "core storage",
     "runtime": "core policy storage loader health",
     "control": "core policy storage health backends",
     "server": "core storage control planner loader",
-    "notebook": "core storage control planner loader",
+    "notebook": "core storage control planner loader recipes",
     "bench": "core policy storage backends planner loader health runtime control cli",
-    "cli": "core policy storage backends planner loader health runtime control bench",
+    "cli": "core policy storage backends planner loader health runtime control bench recipes",
 }
 # Other people's packages, layer by layer; where a layer is not listed, the standard library is all it may use.
 THIRD_PARTY = {
     "storage": {"fsspec", "numpy", "torch"},  # tensors among pushed values, imported on use
     "loader": {"torch", "fsspec", "numpy"},
+    "recipes": {"torch"},  # the decoder only; the data and what is rendered from it need none
     "runtime": {"torch", "numpy"},
     "backends": {"torch"},  # the warm interpreter preloads it
     "control": {"traitlets"},

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..control.request import add_queue_option, add_submit_options
 from ..core.events import FAULTS
+from ..core.spec import BACKENDS
 
 PROG = "jupyter hyperpod"
 DESCRIPTION = "Train on a cluster, lose a machine, keep the step."
@@ -60,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_job_verbs(verbs)
     _add_control_verbs(verbs)
     _add_cluster_verbs(verbs)
+    _add_recipe_verb(verbs)
     return parser
 
 
@@ -147,6 +149,16 @@ def _setting(text: str) -> tuple[str, int | float | str]:
         except ValueError:
             continue
     return name, value
+
+
+def _add_recipe_verb(verbs: _Verbs) -> None:
+    recipe = verbs.add("recipe", "list the recipes, show one, or render the cell that trains it")
+    recipe.add_argument("action", choices=("list", "show", "render"), metavar="ACTION", help="list, show or render")
+    recipe.add_argument("name", nargs="?", metavar="NAME", help="show, render: the recipe, for example llama-tiny")
+    recipe.add_argument("--nodes", type=int, metavar="N", help="render: nodes to train on (default: the recipe's own)")
+    recipe.add_argument("--backend", choices=BACKENDS, help="render: where it runs (default: local, or slurm if large)")
+    recipe.add_argument("--inline", action="store_true", help="render: write the model into the cell, to change it")
+    recipe.add_argument("--output", metavar="FILE", help="render: a new .py file instead of a cell on the screen")
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:

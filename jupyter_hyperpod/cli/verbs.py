@@ -17,6 +17,7 @@ from ..core.errors import HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES, Event, to_json
 from ..core.views import summary
 from ..storage.store import Store
+from .recipe import run_recipe
 from .terminal import Terminal
 
 Verb = Callable[[argparse.Namespace, Store, Terminal], int]
@@ -299,4 +300,5 @@ VERBS: dict[str, Verb] = {
     "fault": _fault,
     "cluster": _cluster,
     "bench": _bench,
+    "recipe": lambda options, _, terminal: run_recipe(options, terminal),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..storage.store import private_directory, write_private
 
-PACKAGES = ("core", "policy", "storage", "loader", "health", "runtime")
+PACKAGES = ("core", "policy", "storage", "loader", "health", "recipes", "runtime")
 _ROOT = Path(__file__).resolve().parents[1]
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip can hold
 
@@ -41,5 +41,5 @@ def write_runtime_zip(directory: Path) -> Path:
 def _sources() -> list[Path]:
     sources = [_ROOT / "__init__.py"]
     for package in PACKAGES:
-        sources += sorted((_ROOT / package).rglob("*.py"))
+        sources += sorted(path for path in (_ROOT / package).rglob("*") if path.suffix in (".py", ".toml"))
     return sources

@@ -22,6 +22,7 @@ VERB_HELP = {
     "stop": "stop a job at its next step boundary",
     "fault": "break something on purpose and watch the job recover",
     "cluster": "start, show or stop the local cluster",
+    "recipe": "list the recipes, or put the cell that trains one below this one",
 }
 
 
@@ -93,6 +94,10 @@ def verb_parser() -> Parser:
     cluster.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
     cluster.add_argument("--spares", type=int, metavar="K", help="start: warm nodes kept ready (default: 1)")
     add_queue_option(cluster)
+    recipe = made["recipe"]
+    recipe.add_argument("name", nargs="?", metavar="NAME", help="the recipe; without it, all are listed")
+    recipe.add_argument("--nodes", type=int, metavar="N", help="nodes to train on (default: the recipe's own)")
+    recipe.add_argument("--inline", action="store_true", help="write the model into the cell, to change it there")
     return parser
 
 

@@ -10,6 +10,7 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 from ..control import cluster
 from ..control.request import Parser
 from ..core.errors import HyperpodError
+from ..recipes import catalogue
 from ..storage.store import Store
 from .arguments import VERB_HELP, cell_parser, verb_parser
 
@@ -73,6 +74,8 @@ def _values(action: argparse.Action, magics: HyperpodMagics) -> list[str]:
         return job_names(magics.open_store())
     if action.dest == "node":
         return node_names(magics.open_store())
+    if action.dest == "name" and action.option_strings == []:
+        return catalogue.names()
     if action.dest == "push":
         return sorted(name for name in magics.namespace() if not name.startswith("_"))
     return []

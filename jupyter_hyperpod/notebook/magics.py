@@ -84,6 +84,10 @@ class HyperpodMagics(Magics):
         """Tell whether a front end shows rich output, rather than a terminal."""
         return getattr(self._shell, "kernel", None) is not None
 
+    def next_cell(self, text: str) -> None:
+        """Put a new cell with this text below the one that runs; in a terminal, on the next prompt."""
+        self._shell.set_next_input(text)
+
     def _submit(self, line: str, cell: str) -> None:
         options = parse(cell_parser(), line)
         defaults = {"backend": self.backend, "spares": self.spares, "priority": self.priority, "threads": self.threads}

@@ -11,6 +11,7 @@ from ..control.request import shown_fields
 from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
 from ..core.views import View
+from ..recipes import catalogue, render
 from ..storage.store import Store
 
 if TYPE_CHECKING:
@@ -152,6 +153,14 @@ def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     print(report.cluster_line(cluster.status(store)))
 
 
+def _recipe(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
+    if options.name is None:
+        rows = [[report.Cell(text) for text in row] for row in catalogue.overview()]
+        return Rows([catalogue.record(name) for name in catalogue.names()], report.Table(catalogue.HEADERS, rows))
+    magics.next_cell(render.cell(catalogue.load(options.name), options.nodes, inline=options.inline))
+    return None
+
+
 def show_dry_run(fields: Mapping[str, Any], source: str, names: list[str]) -> None:
     """Print what would be submitted."""
     print(f"would submit {len(source.strip().splitlines())} lines, nothing was submitted:")
@@ -173,4 +182,5 @@ VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord
     "stop": _stop,
     "fault": _fault,
     "cluster": _cluster,
+    "recipe": _recipe,
 }

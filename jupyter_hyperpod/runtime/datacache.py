@@ -20,6 +20,7 @@ from ..storage.store import default_root, resolve_url
 
 _MASK = (1 << 64) - 1
 _ROUNDS = 4
+_TOKENS = {1: torch.uint8, 2: torch.uint16, 4: torch.int32}
 
 
 @runtime_checkable
@@ -34,29 +35,34 @@ class IndexedData(Protocol):
 
 
 class TokenDataset:
-    """Windows of ``sequence_length`` tokens from a file of raw bytes (one byte a token).
+    """Windows of ``sequence_length`` tokens from a file that holds nothing else: bytes, or with ``token_bytes`` 2 or 4
+    unsigned 16-bit or signed 32-bit numbers in this machine's byte order.
 
     ``batch(indices)`` returns ``(inputs, targets)``: int64 tensors ``(len(indices), sequence_length)``, targets one
     token ahead. ``path`` may be ``shared://corpus/text.bin``. Raises SpecError when the file is missing or too short.
     """
 
-    vocabulary_size = 256
-
-    def __init__(self, path: str | os.PathLike[str], sequence_length: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], sequence_length: int, *, token_bytes: int = 1) -> None:
+        if token_bytes not in _TOKENS:
+            raise SpecError(f"token_bytes is {token_bytes}; expected 1, 2 or 4")
         if sequence_length < 1:
             raise SpecError(f"sequence_length is {sequence_length}; expected at least 1 token")
         self.path = resolve_url(os.fspath(path), _mounts())
         self.sequence_length = sequence_length
+        self.vocabulary_size = torch.iinfo(_TOKENS[token_bytes]).max + 1
         try:
             with open(self.path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                if size < sequence_length + 1:
-                    raise SpecError(f"{self.path} holds {size} bytes; one sample needs {sequence_length + 1}")
+                needed = (sequence_length + 1) * token_bytes
+                if size < needed or size % token_bytes:
+                    raise SpecError(
+                        f"{self.path} holds {size} bytes; expected a multiple of {token_bytes}, at least {needed}"
+                    )
                 # a private mapping is writable, which torch asks for; the file itself is never changed
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise SpecError(f"cannot open the tokens at {self.path}: {error.strerror}") from error
-        self._tokens = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._tokens = torch.frombuffer(self._map, dtype=_TOKENS[token_bytes])
 
     def __len__(self) -> int:
         return (self._tokens.numel() - 1) // self.sequence_length
@@ -64,7 +70,7 @@ class TokenDataset:
     def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``(inputs, targets)``, each int64 ``(len(indices), sequence_length)``."""
         length = self.sequence_length
-        windows = torch.stack([self._tokens[i * length : i * length + length + 1] for i in indices]).long()
+        windows = torch.stack([self._tokens[i * length : i * length + length + 1].long() for i in indices])
         return windows[:, :-1], windows[:, 1:]
 
 

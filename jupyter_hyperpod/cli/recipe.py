@@ -1,0 +1,112 @@
+"""``jupyter hyperpod recipe …``: what can be trained, and the code that trains it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from ..control import report
+from ..core.errors import HyperpodError, SpecError
+from ..core.units import format_bytes
+from ..recipes import catalogue, render
+from .terminal import Terminal
+
+_SCALES = (
+    "NODES",
+    "INSTANCE",
+    ">REPLICA",
+    ">MICRO-BATCH",
+    ">GLOBAL BATCH",
+    ">TOKENS",
+    ">LEARNING RATE",
+    ">STATE A RANK",
+)
+_RENDER_ONLY = ("nodes", "backend", "inline", "output")
+
+
+def run_recipe(options: argparse.Namespace, terminal: Terminal) -> int:
+    """Run ``recipe list|show|render`` and return the exit status; raises SpecError for words that do not fit."""
+    given = [f"--{name}" for name in _RENDER_ONLY if getattr(options, name)]
+    if given and options.action != "render":
+        raise SpecError(f"{', '.join(given)} belongs to `recipe render`, not to `recipe {options.action}`")
+    if options.action == "list":
+        if options.name is not None:
+            raise SpecError(f"`recipe list` takes no name; `recipe show {options.name}` tells about one")
+        return _list(options.json, terminal)
+    if options.name is None:
+        raise SpecError(f"`recipe {options.action}` needs a name: one of {', '.join(catalogue.names())}")
+    return _show(options, terminal) if options.action == "show" else _render(options, terminal)
+
+
+def _list(as_json: bool, terminal: Terminal) -> int:
+    if as_json:
+        terminal.json([catalogue.record(name) for name in catalogue.names()])
+    else:
+        rows = [[report.Cell(text) for text in row] for row in catalogue.overview()]
+        terminal.line(report.Table(catalogue.HEADERS, rows).render(terminal.paint))
+    return 0
+
+
+def _show(options: argparse.Namespace, terminal: Terminal) -> int:
+    if options.json:
+        terminal.json(catalogue.record(options.name))
+        return 0
+    recipe = catalogue.load(options.name)
+    config = recipe.config
+    terminal.line(f"{terminal.paint(recipe.name, 'title')}: {recipe.summary}")
+    counts = f"{config.parameters:,} parameters, {config.active_parameters:,} of them for a token"
+    scaling = config.rope_scaling.settings() if config.rope_scaling else {}
+    values = {"": counts} | {k: v for k, v in asdict(config).items() if k != "rope_scaling"} | scaling
+    for name, value in values.items():
+        terminal.line(f"  {terminal.paint(f'{name:<34}', 'quiet')}{value}" if name else f"  {value}")
+    rows = [[report.Cell(text) for text in _scale_row(recipe, scale)] for scale in recipe.scales]
+    terminal.line(report.Table(_SCALES, rows).render(terminal.paint))
+    for source in recipe.sources:
+        terminal.line(terminal.paint(source, "quiet"))
+    return 0
+
+
+def _scale_row(recipe: catalogue.Recipe, scale: catalogue.Scale) -> list[str]:
+    steps = [b - a for a, b in zip(scale.sizes, scale.sizes[1:], strict=False)]
+    by = f" by {steps[0]}" if steps and steps[0] > 1 else ""
+    return [
+        f"{scale.elastic[0]} to {scale.elastic[1]}{by}",
+        scale.instance,
+        str(scale.replica),
+        str(scale.micro_batch),
+        str(scale.global_batch),
+        catalogue.amount(scale.global_batch * scale.sequence_length),
+        f"{scale.learning_rate:g}",
+        format_bytes(recipe.state_bytes(scale)),
+    ]
+
+
+def _render(options: argparse.Namespace, terminal: Terminal) -> int:
+    recipe = catalogue.load(options.name)
+    chosen = {"backend": options.backend, "inline": options.inline}
+    if options.output is None:
+        text = render.cell(recipe, options.nodes, **chosen)
+        terminal.json({"name": recipe.name, "cell": text}) if options.json else terminal.line(text.rstrip("\n"))
+        return 0
+    path = Path(options.output)
+    if path.suffix != ".py":
+        raise SpecError(f"{path.name!r} is not a .py file; a rendered recipe is Python")
+    submit = f"jupyter hyperpod submit {path.name} {render.options(recipe, options.nodes, options.backend)}"
+    _write_new(path, render.script(recipe, path.name, options.nodes, **chosen))
+    if options.json:
+        terminal.json({"name": recipe.name, "file": os.fspath(path), "submit": submit})
+    else:
+        terminal.line(f"wrote {path}; run it with: {submit}")
+    return 0
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise SpecError(f"{path} is there already; choose another name or remove it") from None
+    except OSError as error:
+        raise HyperpodError(f"cannot write {path}: {error.strerror}") from None

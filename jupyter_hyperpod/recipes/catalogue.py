@@ -1,0 +1,197 @@
+"""The recipes there are, read from ``data/*.toml``: a model, its optimizer, and settings for several scales."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from ..core.errors import NotFound, SpecError
+from .config import DecoderConfig, RopeScaling
+
+STATE_BYTES = 16  # a parameter in training: float32 itself, its gradient and the two moments of AdamW
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A machine: how many ranks it runs, one a device, and the memory of each device in bytes (0: not told)."""
+
+    ranks: int
+    device_bytes: float = 0
+
+
+INSTANCES = {
+    "local": Instance(1),
+    "ml.p5.48xlarge": Instance(8, 80e9),  # https://aws.amazon.com/ec2/instance-types/p5: 8 H100 of 80 GB
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """AdamW, its warm-up and the part of the learning rate that a cosine falls to."""
+
+    betas: tuple[float, float]
+    weight_decay: float
+    max_grad_norm: float
+    warmup_steps: int
+    final_learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Settings for a range of nodes. ``replica`` ranks hold one model; a micro-batch is what one replica computes.
+
+    The global batch, and with it the learning rate, is the same for every number of nodes in the range. Raises
+    SpecError where that cannot be.
+    """
+
+    instance: str
+    nodes: int
+    elastic: tuple[int, int]
+    replica: int
+    micro_batch: int
+    global_batch: int
+    sequence_length: int
+    learning_rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        low, high = self.elastic
+        if self.instance not in INSTANCES:
+            raise SpecError(f"instance {self.instance!r} is unknown; expected one of {', '.join(INSTANCES)}")
+        if self.global_batch % self.micro_batch:
+            raise SpecError(f"{self.global_batch} sequences a step are no multiple of {self.micro_batch} a micro-batch")
+        if not {low, self.nodes, high} <= set(self.sizes):
+            raise SpecError(f"{low}, {self.nodes} or {high} nodes do not hold a whole number of replicas")
+        if self.members(high) > self.micro_batches:
+            raise SpecError(f"{self.micro_batches} micro-batches leave some of {self.members(high)} replicas idle")
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one step, whatever the number of nodes."""
+        return self.global_batch // self.micro_batch
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Every number of nodes in the range that holds whole replicas."""
+        low, high = self.elastic
+        return tuple(
+            nodes for nodes in range(low, high + 1) if nodes * INSTANCES[self.instance].ranks % self.replica == 0
+        )
+
+    def members(self, nodes: int) -> int:
+        """Replicas that so many nodes hold."""
+        return nodes * INSTANCES[self.instance].ranks // self.replica
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A model with all that is needed to train it. ``published`` holds the totals its authors state."""
+
+    name: str
+    summary: str
+    sources: tuple[str, ...]
+    config: DecoderConfig
+    optimizer: Optimizer
+    scales: tuple[Scale, ...]
+    published: Mapping[str, float]
+
+    @property
+    def job_name(self) -> str:
+        """The recipe's name in the letters that a job's name may have."""
+        return self.name.replace(".", "-")
+
+    @property
+    def local(self) -> bool:
+        """True for those that are small enough to train on the machine they are rendered on."""
+        return all(scale.instance == "local" for scale in self.scales)
+
+    def state_bytes(self, scale: Scale) -> int:
+        """Bytes of training state on each rank of a replica, activations not counted."""
+        return self.config.parameters * STATE_BYTES // scale.replica
+
+    def scale(self, nodes: int | None = None) -> tuple[Scale, int]:
+        """Return the settings for so many nodes, or the first ones with their own number; raises SpecError."""
+        if nodes is None:
+            return self.scales[0], self.scales[0].nodes
+        for scale in self.scales:
+            if nodes in scale.sizes:
+                return scale, nodes
+        sizes = sorted({size for scale in self.scales for size in scale.sizes})
+        raise SpecError(f"{self.name} has no settings for {nodes} nodes; choose from {', '.join(map(str, sizes))}")
+
+
+HEADERS = ("NAME", ">PARAMETERS", ">A TOKEN", "EXPERTS", ">CONTEXT", "NODES", "TRAINS")
+
+
+def overview() -> list[tuple[str, ...]]:
+    """A row for every recipe under `HEADERS`, as text."""
+    rows: list[tuple[str, ...]] = []
+    for recipe in map(load, names()):
+        config, sizes = recipe.config, [size for scale in recipe.scales for size in scale.sizes]
+        experts = f"{config.num_experts_per_tok} of {config.num_local_experts}" if config.num_local_experts else "dense"
+        counts = (amount(config.parameters), amount(config.active_parameters))
+        where = "here" if recipe.local else "on a cluster"
+        context = f"{config.max_position_embeddings:,}"
+        rows.append((recipe.name, *counts, experts, context, f"{min(sizes)} to {max(sizes)}", where))
+    return rows
+
+
+def record(name: str) -> dict[str, Any]:
+    """Everything known about a recipe, ready for JSON, what is computed from it included."""
+    recipe = load(name)
+    computed = {"parameters": recipe.config.parameters, "active_parameters": recipe.config.active_parameters}
+    scales = [
+        asdict(scale)
+        | {"sizes": scale.sizes, "micro_batches": scale.micro_batches, "state_bytes": recipe.state_bytes(scale)}
+        for scale in recipe.scales
+    ]
+    return asdict(recipe) | computed | {"scales": scales}
+
+
+def amount(number: float) -> str:
+    """Return ``8.03 B`` style text for a number of parameters or tokens."""
+    for unit, size in (("B", 1e9), ("M", 1e6)):
+        if number >= size:
+            return f"{number / size:.4g} {unit}"
+    return f"{number / 1e3:.4g} k"
+
+
+def names() -> list[str]:
+    """The names of all recipes, the small ones first."""
+    return sorted(_files(), key=lambda name: load(name).config.parameters)
+
+
+def load(name: str) -> Recipe:
+    """Return the recipe `name`; raises NotFound with the nearest name."""
+    if name not in _files():
+        near = difflib.get_close_matches(name, _files(), 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise NotFound(f"no recipe is called {name[:60]!r}{hint}; there are {', '.join(sorted(_files()))}")
+    return _read(name)
+
+
+@cache
+def _files() -> dict[str, str]:
+    data = files(__package__) / "data"
+    return {path.name.removesuffix(".toml"): path.read_text() for path in data.iterdir() if path.name.endswith(".toml")}
+
+
+@cache
+def _read(name: str) -> Recipe:
+    record: dict[str, Any] = tomllib.loads(_files()[name])
+    config, optimizer = dict(record["config"]), dict(record["optimizer"])
+    scaling = config.pop("rope_scaling", None)
+    return Recipe(
+        name=name,
+        summary=record["summary"],
+        sources=tuple(record["sources"]),
+        config=DecoderConfig(**config, rope_scaling=RopeScaling(**scaling) if scaling else None),
+        optimizer=Optimizer(**optimizer | {"betas": tuple(optimizer["betas"])}),
+        scales=tuple(Scale(**scale | {"elastic": tuple(scale["elastic"])}) for scale in record["scales"]),
+        published=dict(record.get("published", {})),
+    )

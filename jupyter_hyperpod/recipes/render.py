@@ -1,0 +1,160 @@
+"""From a recipe to the cell that trains it.
+
+The cell holds every number, so it is a record of its own: what is changed here later changes no cell that was
+rendered before. The model is imported, or with ``inline`` written out in the cell, to be changed there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from importlib.resources import files
+from string import Template
+from textwrap import wrap
+
+from ..core.errors import SpecError
+from ..core.spec import BACKENDS
+from .catalogue import Recipe, Scale, amount
+from .config import DecoderConfig
+
+_BODY = Template('''\
+$header
+$imports
+config = $config
+STEPS, WARMUP, FINAL, SEQUENCE = $steps, $warmup, $final, $sequence
+
+
+def schedule(step):
+    """Part of the learning rate: a linear warm-up, then a cosine down to FINAL."""
+    if step < WARMUP:
+        return (step + 1) / WARMUP
+    progress = min((step - WARMUP) / max(STEPS - WARMUP, 1), 1.0)
+    return FINAL + (1 - FINAL) * (1 + math.cos(math.pi * progress)) / 2
+
+
+torch.manual_seed(0)
+$model
+optimizer = torch.optim.AdamW(model.parameters(), lr=$rate, betas=$betas, weight_decay=$decay)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+$data
+
+
+def loss_fn(batch):
+    """Mean cross-entropy of the next token."""
+    inputs, targets = batch
+    return F.cross_entropy(model(inputs).flatten(0, 1).float(), targets.flatten())
+
+
+settings = dict(global_batch=$global_batch, micro_batch=$micro_batch, max_grad_norm=$norm, scheduler=scheduler)
+with hp.Session(model, optimizer, data, seed=0, **settings) as session:
+    for step in session.steps(STEPS):
+        loss = step.run(loss_fn)
+        session.log(loss=loss, learning_rate=scheduler.get_last_lr()[0])
+    if session.rank == 0:
+        print(f"$name: loss {loss:.3f} after {session.step} steps")
+''')
+
+
+def cell(recipe: Recipe, nodes: int | None = None, *, backend: str | None = None, inline: bool = False) -> str:
+    """Return a ``%%hyperpod`` cell for so many nodes, or for as many as the recipe's first scale names.
+
+    Raises SpecError where the recipe has no settings for that number.
+    """
+    return f"%%hyperpod {options(recipe, nodes, backend)}\n{source(recipe, nodes, inline=inline)}"
+
+
+def script(
+    recipe: Recipe, filename: str, nodes: int | None = None, *, backend: str | None = None, inline: bool = False
+) -> str:
+    """Return the same as a Python file called `filename`, which says in its first line how to submit it."""
+    submit = f"# jupyter hyperpod submit {filename} {options(recipe, nodes, backend)}"
+    return f"{submit}\n{source(recipe, nodes, inline=inline)}"
+
+
+def options(recipe: Recipe, nodes: int | None = None, backend: str | None = None) -> str:
+    """Return the options of a submission, as they stand behind ``%%hyperpod`` and ``jupyter hyperpod submit``."""
+    scale, count = recipe.scale(nodes)
+    chosen = backend or ("local" if recipe.local else "slurm")
+    if chosen not in BACKENDS:
+        raise SpecError(f"backend {chosen!r} is unknown; expected one of {', '.join(BACKENDS)}")
+    words = f"--nodes {count} --elastic {scale.elastic[0]}:{scale.elastic[1]} --name {recipe.job_name}"
+    return words if chosen == "local" else f"{words} --backend {chosen}"
+
+
+def source(recipe: Recipe, nodes: int | None = None, *, inline: bool = False) -> str:
+    """Return the Python that every rank runs."""
+    scale, _ = recipe.scale(nodes)
+    optimizer = recipe.optimizer
+    return _BODY.substitute(
+        header=_header(recipe, scale),
+        imports=_imports(recipe, inline),
+        config=_literal(recipe.config),
+        steps=scale.steps,
+        warmup=optimizer.warmup_steps,
+        final=optimizer.final_learning_rate,
+        sequence=scale.sequence_length,
+        model=_model(recipe),
+        rate=scale.learning_rate,
+        betas=optimizer.betas,
+        decay=optimizer.weight_decay,
+        data=_data(recipe),
+        global_batch=scale.global_batch,
+        micro_batch=scale.micro_batch,
+        norm=optimizer.max_grad_norm,
+        name=recipe.name,
+    )
+
+
+def _header(recipe: Recipe, scale: Scale) -> str:
+    low, high = scale.elastic
+    tokens = amount(scale.global_batch * scale.sequence_length)
+    step = f"{scale.global_batch} sequences ({tokens} tokens) in {scale.micro_batches} micro-batches"
+    lines = [
+        f"{recipe.name}: {recipe.summary}. {recipe.config.parameters:,} parameters.",
+        f"On {low} to {high} nodes ({scale.instance}) a step is the same {step}, so the learning rate is the same too.",
+        *([] if recipe.local else ["Not verified on GPUs: rendered from published figures."]),
+        *(f"Figures: {one}" for one in recipe.sources),
+    ]
+    return "\n".join(f"# {line}" for text in lines for line in wrap(text, 116, break_long_words=False))
+
+
+def _imports(recipe: Recipe, inline: bool) -> str:
+    text = "import math\n" + ("import typing\n" if recipe.local else "")
+    text += "\nimport torch\nfrom torch.nn import functional as F\n\nimport jupyter_hyperpod as hp\n"
+    if inline:
+        return f"from __future__ import annotations\n\n{text}\n{_code('config.py')}\n\n{_code('decoder.py')}\n\n"
+    return (
+        text + "from jupyter_hyperpod.recipes.config import DecoderConfig, RopeScaling\n"
+        "from jupyter_hyperpod.recipes.decoder import Decoder\n"
+    )
+
+
+def _code(name: str) -> str:
+    """A module of this package without its docstring and without what only a module needs."""
+    text = files(__package__).joinpath(name).read_text()
+    text = re.sub(r'\A"""(.|\n)*?"""\n', "", text)
+    return re.sub(r"^from (__future__|\.\w+) import .*\n", "", text, flags=re.MULTILINE).strip()
+
+
+def _literal(config: DecoderConfig) -> str:
+    """The call that makes a configuration again, an argument a line; what has its default is left in."""
+    lines = [f"    {name}={value}," for name, value in asdict(config).items() if name != "rope_scaling"]
+    if config.rope_scaling is not None:
+        settings = config.rope_scaling.settings()
+        lines += ["    rope_scaling=RopeScaling(", f'        rope_type="{settings.pop("rope_type")}",']
+        lines += [f"        {name}={value}," for name, value in settings.items()]
+        lines += ["    ),"]
+    return "\n".join(["DecoderConfig(", *lines, ")"])
+
+
+def _model(recipe: Recipe) -> str:
+    return "model = Decoder(config)" if recipe.local else "model = Decoder(config, recompute=True)"
+
+
+def _data(recipe: Recipe) -> str:
+    if recipe.local:
+        return "data = hp.TokenDataset(typing.__file__, SEQUENCE)  # any file: one byte is one token"
+    return (
+        'data = hp.TokenDataset("shared://tokens.bin", SEQUENCE, token_bytes=4)  '
+        "# the tokenizer's ids, one int32 after the other"
+    )
