@@ -194,7 +194,9 @@ def run_python(code: str, *, path: Path | None = None, cwd: Path | None = None) 
     return done.stdout
 
 
-@pytest.mark.parametrize("module", [NAME, f"{NAME}.control.jobs", f"{NAME}.control.cluster", f"{NAME}.cli"])
+@pytest.mark.parametrize(
+    "module", [NAME, f"{NAME}.control.jobs", f"{NAME}.control.cluster", f"{NAME}.cli.verbs", f"{NAME}.recipes.render"]
+)
 def test_importing_what_people_wait_for_is_light(module: str) -> None:
     code = f"import {module}, sys; print(*(name for name in {HEAVY!r} if name in sys.modules))"
     assert run_python(code).split() == []

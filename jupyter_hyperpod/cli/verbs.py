@@ -17,7 +17,6 @@ from ..core.errors import HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES, Event, to_json
 from ..core.views import summary
 from ..storage.store import Store
-from .recipe import run_recipe
 from .terminal import Terminal
 
 Verb = Callable[[argparse.Namespace, Store, Terminal], int]
@@ -282,6 +281,12 @@ def _print_bench(result: dict[str, Any], terminal: Terminal) -> None:
         terminal.line(f"{bar['name']}: {_figure(bar['value'])}, {promised}: {verdict}")
 
 
+def _recipe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from .recipe import run_recipe
+
+    return run_recipe(options, terminal)
+
+
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
@@ -300,5 +305,5 @@ VERBS: dict[str, Verb] = {
     "fault": _fault,
     "cluster": _cluster,
     "bench": _bench,
-    "recipe": lambda options, _, terminal: run_recipe(options, terminal),
+    "recipe": _recipe,
 }

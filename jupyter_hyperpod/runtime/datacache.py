@@ -54,10 +54,10 @@ class TokenDataset:
             with open(self.path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 needed = (sequence_length + 1) * token_bytes
-                if size < needed or size % token_bytes:
-                    raise SpecError(
-                        f"{self.path} holds {size} bytes; expected a multiple of {token_bytes}, at least {needed}"
-                    )
+                if size < needed:
+                    raise SpecError(f"{self.path} holds {size} bytes; one sample needs {needed}")
+                if size % token_bytes:
+                    raise SpecError(f"{self.path} holds {size} bytes, which are no whole tokens of {token_bytes} bytes")
                 # a private mapping is writable, which torch asks for; the file itself is never changed
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as error:

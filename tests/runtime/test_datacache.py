@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
@@ -55,6 +56,25 @@ def test_token_windows(tmp_path: Path) -> None:
     assert inputs.dtype == targets.dtype == torch.int64
     assert inputs.tolist() == [[0, 1, 2, 3], [16, 17, 18, 19]]
     assert targets.tolist() == [[1, 2, 3, 4], [17, 18, 19, 20]]
+
+
+@pytest.mark.parametrize(("token_bytes", "kind"), [(2, "<u2"), (4, "<i4")])
+def test_tokens_of_a_larger_vocabulary(tmp_path: Path, token_bytes: int, kind: str) -> None:
+    path = tmp_path / "tokens.bin"
+    ids = [0, 1, 255, 256, 50_000, 65_535, 7, 8, 9]
+    numpy.array(ids, dtype=kind).tofile(path)
+    data = TokenDataset(path, 4, token_bytes=token_bytes)
+    assert len(data) == 2
+    assert data.vocabulary_size == (65_536 if token_bytes == 2 else 2**31)
+    inputs, targets = data.batch([0, 1])
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert inputs.tolist() == [ids[:4], ids[4:8]]
+    assert targets.tolist() == [ids[1:5], ids[5:9]]
+    with pytest.raises(SpecError, match="token_bytes is 3; expected 1, 2 or 4"):
+        TokenDataset(path, 4, token_bytes=3)
+    path.write_bytes(b"x" * 41)
+    with pytest.raises(SpecError, match=f"no whole tokens of {token_bytes} bytes"):
+        TokenDataset(path, 4, token_bytes=token_bytes)
 
 
 def test_what_is_wrong_with_a_token_file_is_said(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def same(one: Run, other: Run) -> None:
 
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt-oss-tiny"])
 def test_a_tiny_recipe_learns_the_same_on_any_number_of_members(job: Submit, name: str) -> None:
-    alone, together, inline = (submit(job, name, n, inline=written) for n, written in ((1, False), (3, False), (2, True)))
+    alone, together, inline = (
+        submit(job, name, n, inline=written) for n, written in ((1, False), (3, False), (2, True))
+    )
     losses = [float.fromhex(loss) for loss in _finished(alone, name).losses().values()]
     steps = catalogue.load(name).scales[0].steps
     assert len(losses) == steps
