@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .runtime import faults as faults
     from .runtime.datacache import TokenDataset as TokenDataset
     from .runtime.session import Session as Session
 
@@ -22,6 +23,8 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "faults":
+        return import_module(".runtime.faults", __name__)
     if name in _PUBLIC:
         try:
             return getattr(import_module(_PUBLIC[name], __name__), name)
@@ -34,7 +37,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted({*globals(), *_PUBLIC, "faults"})
 
 
 def load_ipython_extension(shell: Any) -> None:

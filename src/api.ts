@@ -27,7 +27,10 @@ export interface IServerSettings {
 }
 
 /** Whom a fault is aimed at. */
-export type FaultTarget = { rank: number } | { node: string };
+export type FaultTarget =
+  | { rank: number }
+  | { node: string }
+  | { target: 'coordinator' | 'supervisor' };
 
 /** A message of the stream; topics are `cluster` and job ids. */
 export type ServerMessage =

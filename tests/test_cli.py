@@ -316,7 +316,7 @@ def test_wrong_files_and_jobs(store: Store, tmp_path: Path) -> None:
         (("describe", "nobody"), "no job 'nobody'"),
         (("logs", "nobody-abcdefgh"), "no job 'nobody-abcdefgh'"),
         (("fault", "explode", "--job", "x", "--rank", "0"), "invalid choice"),
-        (("fault", "kill", "--job", "x"), "one of the arguments --rank --node is required"),
+        (("fault", "kill", "--job", "x"), "one of the arguments --rank --node --target is required"),
         (("bench", "nothing"), "no benchmark named 'nothing'"),
         (("cluster", "status", "--nodes", "2"), "belong to `cluster start`"),
         (("cluster", "start", "--nodes", "0"), "0 nodes is impossible"),

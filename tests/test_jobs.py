@@ -135,6 +135,12 @@ def test_requests_that_do_not_fit_the_jobs_state(store: Store) -> None:
         jobs.fault(store, job.id, "explode", rank=0)
     with pytest.raises(SpecError, match="exactly one aim"):
         jobs.fault(store, job.id, "kill")
+    with pytest.raises(SpecError, match="nan cannot be aimed at a node; expected rank"):
+        jobs.fault(store, job.id, "nan", node="node-1")
+    with pytest.raises(SpecError, match="a factor and a duration belong to throttle, not to kill"):
+        jobs.fault(store, job.id, "kill", rank=0, factor=2)
+    with pytest.raises(SpecError, match="a factor of 1 is impossible"):
+        jobs.fault(store, job.id, "throttle", rank=0, factor=1)
     with pytest.raises(SpecError, match="3 nodes is outside the range 1:2"):
         jobs.scale(store, job.id, 3)
     with pytest.raises(SpecError, match="not of the form"):

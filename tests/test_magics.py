@@ -225,7 +225,7 @@ BAD_LINES = {
     "unknown verb": ("%hyperpod job", "did you mean jobs?"),
     "no verb": ("%hyperpod", "arguments are required: VERB"),
     "unknown fault": ("%hyperpod fault explode --rank 0", "invalid choice"),
-    "fault without aim": ("%hyperpod fault kill", "one of the arguments --rank --node is required"),
+    "fault without aim": ("%hyperpod fault kill", "one of the arguments --rank --node --target is required"),
     "no job yet": ("%hyperpod attach", "has not submitted a job yet"),
     "unknown job": ("%hyperpod stop nobody", "no job 'nobody'"),
     "job with a path": ("%hyperpod logs ../../secret", "not of the form"),

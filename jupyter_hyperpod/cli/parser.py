@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..control.request import add_queue_option, add_submit_options
-from ..core.events import FAULTS
+from ..control.request import add_fault_options, add_queue_option, add_submit_options
 from ..core.spec import BACKENDS
 
 PROG = "jupyter hyperpod"
@@ -108,12 +107,8 @@ def _add_control_verbs(verbs: _Verbs) -> None:
     _add_job(stop)
 
     fault = verbs.add("fault", "break something on purpose and watch the job recover")
-    fault.add_argument("kind", choices=FAULTS, metavar="KIND", help=f"one of: {', '.join(FAULTS)}")
     fault.add_argument("--job", required=True, metavar="JOB", help="the job to break")
-    target = fault.add_mutually_exclusive_group(required=True)
-    target.add_argument("--rank", type=int, metavar="R", help="the process of this rank")
-    target.add_argument("--node", metavar="NODE", help="every process of this node, for example node-2")
-    fault.add_argument("--after-step", type=int, metavar="S", help="wait until the job has committed step S")
+    add_fault_options(fault)
 
 
 def _add_cluster_verbs(verbs: _Verbs) -> None:

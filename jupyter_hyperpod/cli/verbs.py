@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..control import cluster, jobs, lookup, report, watch
-from ..control.request import job_name, shown_fields, spec_fields
+from ..control.request import aimed_at, fault_aim, job_name, shown_fields, spec_fields
 from ..control.source import read_file
 from ..core.errors import HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES, Event, to_json
@@ -207,16 +207,16 @@ def _fault(options: argparse.Namespace, store: Store, terminal: Terminal) -> int
     job_id = lookup.job_id(store, options.job)
     if options.after_step is not None:
         watch.wait_for_step(store, job_id, options.after_step)
-    jobs.fault(store, job_id, options.kind, rank=options.rank, node=options.node)
-    where = options.node or f"rank {options.rank}"
+    jobs.fault(store, job_id, options.kind, **fault_aim(options))
     return _asked(
         options,
         terminal,
         job_id,
-        f"asked for {options.kind} of {where}",
+        f"asked for {options.kind} of {aimed_at(options)}",
         fault=options.kind,
         rank=options.rank,
         node=options.node,
+        target=options.target,
     )
 
 

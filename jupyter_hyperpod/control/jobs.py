@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
-from ..core.events import FAULTS, TERMINAL_STATES, Event
+from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
 from ..core.spec import ElasticRange, JobSpec, validate_job_id
 from ..core.views import UNFOLDABLE, View, apply, new_job_view
 from ..storage.journal import Follower, command_writer, event_writer, follow_events
@@ -22,6 +22,7 @@ from .source import check_source
 AVAILABLE_BACKENDS = ("local",)
 PROBLEMS_SHOWN = 100
 DEFAULT_NAME = "job"
+THROTTLE_LIMIT, THROTTLE_LIMIT_S = 100.0, 86_400.0
 
 
 def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = None, **more: Any) -> str:
@@ -144,16 +145,24 @@ def scale(store: Store, job_id: str, target: int) -> None:
     _command(store, view, "scale", {"target": target})
 
 
-def fault(store: Store, job_id: str, kind: str, *, rank: int | None = None, node: str | None = None) -> None:
-    """Inject a fault at a rank or at a node of a running job.
+def fault(
+    store: Store,
+    job_id: str,
+    kind: str,
+    *,
+    rank: int | None = None,
+    node: str | None = None,
+    target: str | None = None,
+    factor: float | None = None,
+    duration_s: float | None = None,
+) -> None:
+    """Inject a fault at a rank, at a node or at a ``target`` (coordinator, supervisor) of a running job.
 
-    Raises SpecError for an unknown kind or not exactly one aim, NotFound for a rank or node the job does not have,
-    Conflict where it is not running.
+    `core.events.FAULTS` tells what each kind does and whom it may be aimed at. ``factor`` and ``duration_s`` belong to
+    ``throttle``: how many times slower, for how many seconds. Raises SpecError for an unknown kind, an aim that does
+    not fit it or not exactly one, NotFound for a rank or node the job does not have, Conflict where it is not running.
     """
-    if kind not in FAULTS:
-        raise SpecError(f"fault {kind!r} is unknown; expected one of {', '.join(FAULTS)}")
-    if (rank is None) == (node is None):
-        raise SpecError("a fault needs exactly one aim: --rank R or --node NODE")
+    _check_fault(kind, {"rank": rank, "node": node, "target": target}, factor, duration_s)
     view = _unfinished(store, job_id)
     if view["state"] == "pending":
         raise Conflict(f"{job_id} has not started yet; inject the fault once it is running")
@@ -162,7 +171,26 @@ def fault(store: Store, job_id: str, kind: str, *, rank: int | None = None, node
         raise NotFound(f"{job_id} has no node {node[:80]!r}; it runs on {', '.join(nodes)}")
     if rank is not None and not 0 <= rank < view["world_size"]:
         raise NotFound(f"{job_id} has no rank {rank}; its ranks are 0 to {view['world_size'] - 1}")
-    _command(store, view, "fault", {"fault": kind, "rank": rank, "node": node})
+    data: dict[str, Any] = {"fault": kind, "rank": rank, "node": node}
+    more = {"target": target, "factor": factor, "duration_s": duration_s}
+    _command(store, view, "fault", data | {name: value for name, value in more.items() if value is not None})
+
+
+def _check_fault(kind: str, aims: Mapping[str, object], factor: float | None, duration_s: float | None) -> None:
+    if kind not in FAULTS:
+        raise SpecError(f"fault {kind!r} is unknown; expected one of {', '.join(FAULTS)}")
+    given = [name for name, value in aims.items() if value is not None]
+    if len(given) != 1:
+        raise SpecError(f"a fault needs exactly one aim: --rank R, --node NODE or --target {'|'.join(TARGETS)}")
+    aim = str(aims["target"]) if given == ["target"] else given[0]
+    if aim not in FAULTS[kind].aims:
+        raise SpecError(f"{kind} cannot be aimed at a {aim}; expected {' or '.join(FAULTS[kind].aims)}")
+    if kind != "throttle" and (factor is not None or duration_s is not None):
+        raise SpecError(f"a factor and a duration belong to throttle, not to {kind}")
+    if factor is not None and not 1 < factor <= THROTTLE_LIMIT:
+        raise SpecError(f"a factor of {factor:g} is impossible; expected more than 1, at most {THROTTLE_LIMIT:g}")
+    if duration_s is not None and not 0 < duration_s <= THROTTLE_LIMIT_S:
+        raise SpecError(f"{duration_s:g} s is impossible; expected more than 0, at most {THROTTLE_LIMIT_S:g}")
 
 
 def _unfinished(store: Store, job_id: str) -> View:

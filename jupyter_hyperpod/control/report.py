@@ -319,6 +319,14 @@ def _values(values: Mapping[str, Any]) -> str:
     )
 
 
+def _aim(injected: Mapping[str, Any]) -> str:
+    if injected.get("target"):
+        return f"the {injected['target']}"
+    if injected["rank"] is not None:
+        return f"rank {injected['rank']} on {injected['node']}"
+    return str(injected["node"] or injected["member"])
+
+
 _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "job.submitted": lambda d: f"submitted as {d['id']}, {_nodes(d['spec']['nodes'])} asked for",
     "job.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
@@ -333,7 +341,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "session.opened": _session_sentence,
     "incident.stage": lambda d: f"{d['stage']}: {d['text']}",
     "decision.made": lambda d: f"{d['policy']}: {d['reason']}",
-    "fault.injected": lambda d: f"{d['fault']} injected into {d['node'] or d['member'] or 'rank ' + str(d['rank'])}",
+    "fault.injected": lambda d: f"{d['fault']} injected into {_aim(d)}",
     "command.done": lambda d: (
         f"{d['kind']} {'done' if d['ok'] else 'refused'}" + (f": {d['reason']}" if d["reason"] else "")
     ),

@@ -1,4 +1,4 @@
-"""The options of a submission, declared once: `jupyter hyperpod submit` and `%%hyperpod` read the same table."""
+"""The options of a submission and of a fault, declared once: `jupyter hyperpod` and the magics read the same table."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
 from ..core.errors import SpecError
+from ..core.events import FAULTS, TARGETS
 from ..core.spec import BACKENDS, ElasticRange, JobSpec
 from ..core.units import parse_duration
 
@@ -163,6 +164,39 @@ def _queue(text: str) -> tuple[str, int]:
     if not nodes.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=NODES, for example research=2")
     return name, int(nodes)
+
+
+def add_fault_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a fault is and whom it is aimed at; the table of kinds is `core.events.FAULTS`."""
+    parser.add_argument("kind", choices=FAULTS, metavar="KIND", help="what breaks; the list below")
+    aim = parser.add_mutually_exclusive_group(required=True)
+    aim.add_argument("--rank", type=int, metavar="R", help="the process of this rank")
+    aim.add_argument("--node", metavar="NODE", help="every process of this node, for example node-2")
+    aim.add_argument("--target", choices=TARGETS, metavar="WHO", help=f"one of: {', '.join(TARGETS)}")
+    parser.add_argument("--factor", type=float, metavar="F", help="throttle: how many times slower (default: 4)")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", dest="duration_s", help="throttle: for how long (default: 10)"
+    )
+    parser.add_argument("--after-step", type=int, metavar="S", help="wait until the job has committed step S")
+    width = max(map(len, FAULTS)) + 2
+    lines = [f"  {kind:<{width}}{fault.sentence} ({', '.join(fault.aims)})" for kind, fault in FAULTS.items()]
+    parser.formatter_class = _verbatim
+    parser.epilog = "\n".join(["kinds, and whom each may be aimed at:", *lines])
+
+
+def _verbatim(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=100)
+
+
+def fault_aim(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `jobs.fault` that were given."""
+    names = ("rank", "node", "target", "factor", "duration_s")
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def aimed_at(options: argparse.Namespace) -> str:
+    """Whom the fault is aimed at, for people."""
+    return str(options.node or options.target or f"rank {options.rank}")
 
 
 def job_name(text: str) -> str:

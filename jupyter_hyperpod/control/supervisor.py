@@ -30,7 +30,7 @@ from ..backends.local.serve import note
 from ..backends.local.warm import source_digest
 from ..backends.local.wire import Channel, Message, accept, listen
 from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
-from ..core.events import FAULTS, Command
+from ..core.events import FAULTS, TARGETS, Command
 from ..policy.scaling import Machine
 from ..storage.journal import command_writer, forget_oldest
 from ..storage.store import JobStore, Store, write_private
@@ -200,19 +200,40 @@ class Supervisor:
                 entry.end("stopped", entry.stop_reason, now_s)
         elif command.kind == "fault" and command.data["node"] is not None:
             entry.done(command, *self._fault(str(command.data["node"]), str(command.data["fault"])))
+        elif command.kind == "fault" and command.data.get("target") is not None:
+            self._fault_of_target(entry, command)
         elif command.kind == "scale" and not entry.started:
             entry.done(command, True, f"starts with {entry.target} nodes")
 
     def _fault(self, node: str, kind: str) -> tuple[bool, str]:
         place = self.host.nodes.get(node)
-        if kind not in FAULTS or place is None or place.pid is None:
-            return False, f"no node {node!r} is up" if kind in FAULTS else f"fault {kind!r} is unknown"
+        if kind not in SIGNALS:
+            text = f"fault {kind!r} is unknown"
+            return False, f"{kind} of a node is not possible on this cluster" if kind in FAULTS else text
+        if place is None or place.pid is None:
+            return False, f"no node {node!r} is up"
         for job_id in place.jobs:
             if job_id in self.entries:
                 injected = {"fault": kind, "node": node, "rank": None, "member": None}
                 self.entries[job_id].pen.write("fault.injected", injected)
         self.host.signal_node(node, SIGNALS[kind])
         return True, f"{SIGNALS[kind].name} sent to {node} (process group {place.pid})"
+
+    def _fault_of_target(self, entry: Entry, command: Command) -> None:
+        target, number = command.data["target"], SIGNALS.get(command.data["fault"])
+        if number is None or target not in TARGETS:
+            entry.done(command, False, f"{command.data['fault']} cannot be aimed at the {target}")
+            return
+        if target == "coordinator" and entry.job.id not in self.host.head.jobs:
+            entry.done(command, False, "the job's coordinator is not up")
+            return
+        injected = {"fault": command.data["fault"], "node": HEAD, "rank": None, "member": None, "target": target}
+        entry.pen.write("fault.injected", injected)
+        entry.done(command, True, f"{number.name} sent to the {target}")
+        if target == "coordinator":
+            self.host.signal_job(entry.job.id, HEAD, number)
+        elif entry.pen.flush():  # else the next supervisor would find the command not done, and do it again
+            os.kill(os.getpid(), number)
 
     def _give_up(self, entry: Entry, state: str, reason: str) -> None:
         for place in self._places(entry.job.id):

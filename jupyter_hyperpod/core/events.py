@@ -58,7 +58,31 @@ COMMAND_FIELDS: dict[str, frozenset[str]] = {
 JOB_STATES = ("pending", "running", "recovering", "succeeded", "failed", "stopped")
 TERMINAL_STATES = frozenset({"succeeded", "failed", "stopped"})
 NODE_STATES = ("starting", "idle", "busy", "lost", "stopped")
-FAULTS = ("kill", "hang")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultClass:
+    """One kind of fault that can be injected: whom it may be ``aimed`` at, and what it does, for people."""
+
+    aims: tuple[str, ...]
+    sentence: str
+
+
+AIMS = ("rank", "node", "coordinator", "supervisor")
+# aims that are neither a rank nor a node: the field `target` of a fault names them
+TARGETS = AIMS[2:]
+FAULTS: dict[str, FaultClass] = {
+    "kill": FaultClass(AIMS, "SIGKILL: the process, or every process of the node, is gone at once"),
+    "hang": FaultClass(AIMS, "SIGSTOP: it stays, but does nothing and answers nobody"),
+    "throttle": FaultClass(("rank",), "it gets only a part of its CPU time for a while: a straggler"),
+    "partition": FaultClass(("node",), "the node goes on, but its network reaches nobody"),
+    "nan": FaultClass(("rank",), "the loss of its next micro-batch, and so the gradient, is not a number"),
+    "spike": FaultClass(("rank",), "the loss of its next micro-batch, and so the gradient, is a thousandfold"),
+    "flip-gradient": FaultClass(("rank",), "one random bit of its next micro-batch's gradient is flipped"),
+    "flip-parameter": FaultClass(("rank",), "one random bit of its parameters is flipped"),
+    "flip-optimizer": FaultClass(("rank",), "one random bit of its optimizer's state is flipped"),
+    "exception": FaultClass(("rank",), "the cell raises an exception there: an error of the program, not retried"),
+}
 STAGES = ("detected", "diagnosed", "fenced", "repaired", "replaced", "rejoined", "resumed")
 
 # kinds of which only the newest matters to a slow reader; all others are facts and never dropped

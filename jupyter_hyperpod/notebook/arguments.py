@@ -6,9 +6,8 @@ import argparse
 import shlex
 from functools import cache
 
-from ..control.request import Parser, add_queue_option, add_submit_options, near_matches
+from ..control.request import Parser, add_fault_options, add_queue_option, add_submit_options, near_matches
 from ..core.errors import SpecError
-from ..core.events import FAULTS
 
 VERB_HELP = {
     "jobs": "list the jobs, newest first",
@@ -83,12 +82,8 @@ def verb_parser() -> Parser:
     made["rerun"].add_argument("--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job")
     made["scale"].add_argument("target", type=int, metavar="N", help="nodes to run on, within the elastic range")
     fault = made["fault"]
-    fault.add_argument("kind", choices=FAULTS, metavar="KIND", help=f"one of: {', '.join(FAULTS)}")
     fault.add_argument("--job", metavar="JOB", help="id or name (default: the last job of this notebook)")
-    aim = fault.add_mutually_exclusive_group(required=True)
-    aim.add_argument("--rank", type=int, metavar="R", help="the process of this rank")
-    aim.add_argument("--node", metavar="NODE", help="every process of this node, for example node-2")
-    fault.add_argument("--after-step", type=int, metavar="S", help="wait until the job has committed step S")
+    add_fault_options(fault)
     cluster = made["cluster"]
     cluster.add_argument("action", choices=("start", "status", "stop"), metavar="ACTION", help="start, status or stop")
     cluster.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..control import cluster, jobs, lookup, report, watch
-from ..control.request import shown_fields
+from ..control.request import aimed_at, fault_aim, shown_fields
 from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
 from ..core.views import View
@@ -131,8 +131,8 @@ def _fault(options: argparse.Namespace, magics: HyperpodMagics) -> None:
         except KeyboardInterrupt:
             print("interrupted before the fault; nothing was broken")
             return
-    jobs.fault(store, job_id, options.kind, rank=options.rank, node=options.node)
-    print(f"asked for {options.kind} of {options.node or f'rank {options.rank}'} in {job_id}")
+    jobs.fault(store, job_id, options.kind, **fault_aim(options))
+    print(f"asked for {options.kind} of {aimed_at(options)} in {job_id}")
 
 
 def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:

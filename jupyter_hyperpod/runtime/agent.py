@@ -20,6 +20,7 @@ from . import worker
 from .context import Context
 from .process import Output, WorkerProcess
 from .report import Reporter
+from .throttle import Throttle
 from .wire import HANDSHAKE_TIMEOUT_S, Channel, Message
 
 BEAT_S = 0.1
@@ -29,7 +30,7 @@ CONNECT_TIMEOUT_S = 2.0
 # more than this of one worker's output is not journaled; in megabytes
 OUTPUT_VARIABLE, OUTPUT_LIMIT_MB = "HYPERPOD_OUTPUT_MB", "64"
 # what the coordinator says to the agent itself; everything else is passed to the worker
-OWN_MESSAGES = ("release", "restart", "signal")
+OWN_MESSAGES = ("release", "restart", "signal", "throttle")
 
 
 class Agent:
@@ -41,6 +42,7 @@ class Agent:
         self.selector = selectors.DefaultSelector()
         self.coordinator: Channel | None = None
         self.process: WorkerProcess | None = None
+        self.throttle: Throttle | None = None
         self.member = ""
         self.rank: int | None = None
         self.status: Message = {}
@@ -57,7 +59,7 @@ class Agent:
         while self.exit_code is None:
             self._connect_if_needed()
             self._beat()
-            for key, _ in self.selector.select(0.02 if self.coordinator is None else BEAT_S / 2):
+            for key, _ in self.selector.select(self._patience_s()):
                 self._ready(key.fileobj)
             self._flush_partial_output()
             self._push()
@@ -68,6 +70,17 @@ class Agent:
             self.coordinator.close()
         self.reporter.close()
         return self.exit_code
+
+    def _patience_s(self) -> float:
+        """How long the loop may wait for something to happen."""
+        usual_s = 0.02 if self.coordinator is None else BEAT_S / 2
+        if self.throttle is None:
+            return usual_s
+        rest_s = self.throttle.tick(time.monotonic())
+        if rest_s is None:
+            self.throttle = None
+            return usual_s
+        return min(usual_s, rest_s)
 
     # ---- the worker ---------------------------------------------------------------------------------------
 
@@ -85,7 +98,7 @@ class Agent:
 
     def _end_worker(self) -> None:
         """Kill the worker if it lives, journal its last words and say how it ended."""
-        process, self.process = self.process, None
+        process, self.process, self.throttle = self.process, None, None
         if process is None:
             return
         process.signal(signal.SIGKILL)
@@ -116,6 +129,8 @@ class Agent:
                 self.status.pop("finished", None)
             if kind == "hello":
                 self._register()
+            elif kind == "throttle":
+                self._throttle(message)
             else:
                 self._tell(message | {"member": self.member})
 
@@ -213,7 +228,7 @@ class Agent:
                 "counter": counter,
                 "step": step,
                 "phase": phase,
-                "stopped": self.process.stopped(),
+                "stopped": self.throttle is None and self.process.stopped(),
             }
         )
 
@@ -224,8 +239,23 @@ class Agent:
         elif kind == "restart":
             self._end_worker()
             self._start_worker()
-        elif kind == "signal" and self.process is not None and message["member"] == self.member:
+        elif self.process is None or message["member"] != self.member:
+            return
+        elif kind == "throttle":
+            self._throttle(message)
+        elif kind == "signal":
+            self._unthrottle()
             self.process.signal(message["number"])
+
+    def _throttle(self, message: Message) -> None:
+        self._unthrottle()
+        if self.process is not None:
+            self.throttle = Throttle(self.process, message["factor"], time.monotonic() + message["duration_s"])
+
+    def _unthrottle(self) -> None:
+        if self.throttle is not None:
+            self.throttle.end()
+            self.throttle = None
 
     # ---- the loop -----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from ..core.errors import Stopped
 from ..policy.batching import Node
+from . import faults
 from .collectives import Address, Door, Mesh, PeerLost, Transfer
 from .reduction import holdings_of
 from .shared import PROBE_BYTES, TOKEN_BYTES, Segment, Token, can_read
@@ -98,6 +99,13 @@ class Solo:
     def journal(self, kind: str, data: Message) -> None:
         """No journal outside a job."""
 
+    def once(self, name: str) -> bool:
+        """There is no other process that could do it again."""
+        return True
+
+    def injected(self, kind: str, step: int) -> None:
+        """No journal outside a job."""
+
     def finish(self, step: int, digest: str) -> None:
         """Nobody to wait for."""
 
@@ -169,6 +177,15 @@ class Group:
         """Write an event as this worker."""
         self._worker.journal(kind, data)
 
+    def once(self, name: str) -> bool:
+        """True the first time that any worker of the job asks for ``name``."""
+        return self._worker.context.job.claim(name)
+
+    def injected(self, kind: str, step: int) -> None:
+        """Journal a fault that the cell asked for."""
+        place = {"node": self._worker.context.node, "rank": self.rank, "member": self._worker.member}
+        self.journal("fault.injected", {"fault": kind, "step": step} | place)
+
     def finish(self, step: int, digest: str) -> None:
         """Wait until every member has come to the end, so that all get what they still lack. Raises Regroup."""
         self.touch("closing", step)
@@ -238,9 +255,10 @@ class Group:
                 return message
             self._obey(message)
 
-    @staticmethod
-    def _obey(message: Message) -> None:
+    def _obey(self, message: Message) -> None:
         if message["type"] == "form":
             raise Regroup(message)
+        if message["type"] == "fault" and message["member"] == self._worker.member:
+            faults.inject(message["fault"])
         if message["type"] == "stop":
             raise Stopped("the job was stopped")

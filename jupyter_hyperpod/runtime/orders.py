@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.events import Command
+from ..core.events import FAULTS, Command
 from . import faults
 from .conductor import Conductor
+from .wire import Message
 
 Data = Mapping[str, Any]
 
@@ -42,11 +43,28 @@ def _fault(conductor: Conductor, data: Data) -> tuple[bool, str]:
     member = next((m for m in members if m.rank == data["rank"]), None)
     if member is None:
         return False, f"there is no rank {data['rank']}; ranks are 0 to {len(members) - 1}"
-    number = faults.SIGNALS[data["fault"]]
+    kind = data["fault"]
+    message, done = _order(kind, data)
+    if message["type"] == "fault" and (conductor.session is None or conductor.session_over):
+        return False, f"{kind} takes effect in a step of hp.Session, and rank {member.rank} is in none"
     target = {"node": member.node, "rank": member.rank, "member": member.member}
-    conductor.reporter.append("fault.injected", {"fault": data["fault"]} | target)
-    member.channel.send({"type": "signal", "member": member.member, "number": int(number)})
-    return True, f"{number.name} sent to rank {member.rank} on {member.node}"
+    conductor.reporter.append("fault.injected", {"fault": kind} | target)
+    member.channel.send(message | {"member": member.member})
+    return True, f"{done} rank {member.rank} on {member.node}"
+
+
+def _order(kind: str, data: Data) -> tuple[Message, str]:
+    """What the agent or the worker is told, and the words for it."""
+    if kind in faults.SIGNALS:
+        number = faults.SIGNALS[kind]
+        return {"type": "signal", "number": int(number)}, f"{number.name} sent to"
+    if kind == "throttle":
+        factor, duration_s = data.get("factor") or faults.FACTOR, data.get("duration_s") or faults.DURATION_S
+        message = {"type": "throttle", "factor": factor, "duration_s": duration_s}
+        return message, f"1/{factor:g} of the CPU time for {duration_s:g} s is left to"
+    if kind not in FAULTS:
+        raise ValueError(f"fault {kind!r} is unknown")
+    return {"type": "fault", "fault": kind}, f"{kind} comes with the next micro-batch of"
 
 
 _ORDERS: dict[str, Callable[[Conductor, Data], tuple[bool, str]]] = {"stop": _stop, "scale": _scale, "fault": _fault}

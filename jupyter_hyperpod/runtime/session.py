@@ -17,6 +17,7 @@ from .collectives import PeerLost
 from .commits import Commits, finite
 from .datacache import IndexedData, indexed, mix, sample_indices
 from .gradients import Gradients
+from .injector import Injector
 from .inprocess import Go, Group, Regroup, Solo
 from .meeting import Meeting
 from .purity import refuse_running_statistics, trained_parameters
@@ -89,6 +90,7 @@ class Session:
         self._gradients = Gradients(model, parameters, self.micro_batches)
         self._commits = Commits(self._group, global_batch)
         self._meeting = Meeting(self._group, self._state, self._gradients, self._commits)
+        self._injector = Injector(self._group, parameters, optimizer)
         self._planned = 0
         self._step_began_s = 0.0
 
@@ -160,6 +162,7 @@ class Session:
         go = self._go
         for leaf in go.shares[go.rank]:
             self._group.poll()
+            self._injector.strike(self.step + 1, go.rank)
             if not self._gradients.ledger.holds(leaf):
                 self._group.touch("compute", self.step)
                 at = (self.seed, self.step, leaf)
@@ -167,7 +170,7 @@ class Session:
                 self._gradients.compute(leaf, mix(*at), partial(self._loss, loss_function, indices))
 
     def _loss(self, loss_function: LossFunction, indices: list[int]) -> torch.Tensor:
-        return loss_function(self.data.batch(indices))
+        return self._injector.poison(loss_function(self.data.batch(indices)))  # type: ignore[no-any-return]
 
     def _reduce(self) -> Buffer:
         self._group.touch("exchange", self.step)

@@ -169,7 +169,7 @@ class ScaleHandler(_CommandHandler):
 
 
 class FaultHandler(_CommandHandler):
-    """Break a rank or a node on purpose, where the server allows it."""
+    """Break a rank, a node, the coordinator or the supervisor on purpose, where the server allows it."""
 
     @web.authenticated
     @authorized
@@ -177,7 +177,7 @@ class FaultHandler(_CommandHandler):
         if not self.extension.allow_faults:
             raise Refused(403, FAULTS_REFUSED, FAULTS_HINT)
         body = self.body("injectFault")
-        await self.ask(jobs.fault, job_id, body["fault"], rank=body.get("rank"), node=body.get("node"))
+        await self.ask(jobs.fault, job_id, body.pop("fault"), **body)
 
 
 _JOB = "([^/]+)"

@@ -92,6 +92,16 @@ class JobStore:
         with _store_errors("read", self.path / "secret"):
             return (self.path / "secret").read_bytes()
 
+    def claim(self, name: str) -> bool:
+        """True for the first process that claims ``name``, ever, and for no other. Raises StoreError."""
+        path = private_directory(self.path / "claims") / name
+        with _store_errors("write", path):
+            try:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            except FileExistsError:
+                return False
+        return True
+
 
 class Store:
     """The directory that holds cells, jobs and the cluster's own records."""

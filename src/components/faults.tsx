@@ -1,34 +1,74 @@
 import * as React from 'react';
 
 import type { FaultTarget } from '../api';
-import { FAULTS, Fault } from '../model/events';
+import { Aim, FAULTS, Fault, faultsOf } from '../model/events';
 import { useShared } from './context';
 import { Button } from './parts';
 
-/** A button for each fault that may be aimed at a rank or a node; nothing where faults are not allowed. */
+/** The faults that have a button of their own; the others are in a list. */
+const AT_HAND: readonly Fault[] = ['kill', 'hang'];
+
+/** Means to break a target on purpose; nothing where faults are not allowed. */
 export function FaultButtons(props: {
   job: string;
   target: FaultTarget;
   /** How a person calls the target. */
   name: string;
-  words: Record<Fault, string>;
+  words: Record<'kill' | 'hang' | 'other', string>;
 }): JSX.Element | null {
   const { actions, trans } = useShared();
   if (!actions.faultsAllowed) {
     return null;
   }
+  const faults = faultsOf(aimOf(props.target));
+  const others = faults.filter(fault => !AT_HAND.includes(fault));
+  const inject = (fault: Fault) =>
+    actions.injectFault(props.job, fault, props.target);
   return (
     <span className="jp-Hp-right">
-      {FAULTS.map(fault => (
-        <Button
-          key={fault}
-          danger
-          title={trans.__('Inject the fault “%1” into %2', fault, props.name)}
-          onClick={() => actions.injectFault(props.job, fault, props.target)}
+      {others.length > 0 && (
+        <select
+          className="jp-Hp-select"
+          aria-label={trans.__('Inject another fault into %1', props.name)}
+          value=""
+          onChange={event => void inject(event.target.value as Fault)}
         >
-          {props.words[fault]}
-        </Button>
-      ))}
+          <option value="" disabled>
+            {props.words.other}
+          </option>
+          {others.map(fault => (
+            <option
+              key={fault}
+              value={fault}
+              title={FAULTS[fault].sentence}
+            >{`${fault}: ${FAULTS[fault].sentence}`}</option>
+          ))}
+        </select>
+      )}
+      {(['kill', 'hang'] as const)
+        .filter(fault => faults.includes(fault))
+        .map(fault => (
+          <Button
+            key={fault}
+            danger
+            title={trans.__(
+              'Inject the fault “%1” into %2 (%3)',
+              fault,
+              props.name,
+              FAULTS[fault].sentence
+            )}
+            onClick={() => inject(fault)}
+          >
+            {props.words[fault]}
+          </Button>
+        ))}
     </span>
   );
+}
+
+function aimOf(target: FaultTarget): Aim {
+  if ('rank' in target) {
+    return 'rank';
+  }
+  return 'node' in target ? 'node' : target.target;
 }

@@ -8,7 +8,7 @@ import { Lanes } from '../components/lanes';
 import { Output, UserError } from '../components/output';
 import { LossPlot } from '../components/plot';
 import { formatClock } from '../format';
-import { Fault, TERMINAL_STATES } from '../model/events';
+import { TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
 import { Connection } from '../sidebar/sidebar';
 
@@ -69,12 +69,13 @@ function Incidents({ job }: { job: IJobView }): JSX.Element {
 }
 
 function Members({ job }: { job: IJobView }): JSX.Element {
-  const { trans } = useShared();
+  const { actions, trans } = useShared();
   useTopics('connection');
   const active = !TERMINAL_STATES.has(job.state);
-  const words: Record<Fault, string> = {
+  const words = {
     kill: trans.__('Kill'),
-    hang: trans.__('Hang')
+    hang: trans.__('Hang'),
+    other: trans.__('Break…')
   };
   return (
     <section>
@@ -112,6 +113,18 @@ function Members({ job }: { job: IJobView }): JSX.Element {
             <span className="jp-Hp-small">{trans.__('spare')}</span>
           </li>
         ))}
+        {active && actions.faultsAllowed && (
+          <li className="jp-Hp-row">
+            <span className="jp-Hp-rank">·</span>
+            <span>{trans.__('coordinator')}</span>
+            <FaultButtons
+              job={job.id}
+              target={{ target: 'coordinator' }}
+              name={trans.__('the coordinator')}
+              words={words}
+            />
+          </li>
+        )}
       </ul>
     </section>
   );

@@ -76,9 +76,71 @@ export type JobState =
 
 export type NodeState = 'starting' | 'idle' | 'busy' | 'lost' | 'stopped';
 
-export type Fault = 'kill' | 'hang';
+export type Aim = 'rank' | 'node' | 'coordinator' | 'supervisor';
 
-export const FAULTS: readonly Fault[] = ['kill', 'hang'];
+/** A kind of fault that can be injected: whom it may be aimed at, and what it does. */
+export interface IFaultClass {
+  aims: readonly Aim[];
+  sentence: string;
+}
+
+const EVERYBODY: readonly Aim[] = ['rank', 'node', 'coordinator', 'supervisor'];
+
+export const FAULTS = {
+  kill: {
+    aims: EVERYBODY,
+    sentence:
+      'SIGKILL: the process, or every process of the node, is gone at once'
+  },
+  hang: {
+    aims: EVERYBODY,
+    sentence: 'SIGSTOP: it stays, but does nothing and answers nobody'
+  },
+  throttle: {
+    aims: ['rank'],
+    sentence: 'it gets only a part of its CPU time for a while: a straggler'
+  },
+  partition: {
+    aims: ['node'],
+    sentence: 'the node goes on, but its network reaches nobody'
+  },
+  nan: {
+    aims: ['rank'],
+    sentence:
+      'the loss of its next micro-batch, and so the gradient, is not a number'
+  },
+  spike: {
+    aims: ['rank'],
+    sentence:
+      'the loss of its next micro-batch, and so the gradient, is a thousandfold'
+  },
+  'flip-gradient': {
+    aims: ['rank'],
+    sentence: "one random bit of its next micro-batch's gradient is flipped"
+  },
+  'flip-parameter': {
+    aims: ['rank'],
+    sentence: 'one random bit of its parameters is flipped'
+  },
+  'flip-optimizer': {
+    aims: ['rank'],
+    sentence: "one random bit of its optimizer's state is flipped"
+  },
+  exception: {
+    aims: ['rank'],
+    sentence:
+      'the cell raises an exception there: an error of the program, not retried'
+  }
+} as const satisfies Record<string, IFaultClass>;
+
+export type Fault = keyof typeof FAULTS;
+
+/** The faults that may be aimed at `aim`, in the order of the table. */
+export function faultsOf(aim: Aim): Fault[] {
+  return (Object.keys(FAULTS) as Fault[]).filter(fault =>
+    (FAULTS[fault].aims as readonly Aim[]).includes(aim)
+  );
+}
 
 export const TERMINAL_STATES: ReadonlySet<string> = new Set([
   'succeeded',

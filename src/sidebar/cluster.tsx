@@ -6,7 +6,6 @@ import { FaultButtons } from '../components/faults';
 import { Button, Section, StateChip, stateLabel } from '../components/parts';
 import { byName } from '../derive';
 import { formatClockwork } from '../format';
-import type { Fault } from '../model/events';
 import type { IClusterView, INodeView } from '../model/views';
 import { NodeGrid } from './nodes';
 
@@ -158,9 +157,10 @@ function NodeJob({ id, node }: { id: string; node: INodeView }): JSX.Element {
   useTopics('jobs', id, 'connection');
   const job = model.summary(id);
   const member = job?.members.find(candidate => candidate.node === node.node);
-  const words: Record<Fault, string> = {
+  const words = {
     kill: trans.__('Kill node'),
-    hang: trans.__('Hang node')
+    hang: trans.__('Hang node'),
+    other: trans.__('Break…')
   };
   return (
     <div className="jp-Hp-row">

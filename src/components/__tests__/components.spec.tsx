@@ -206,6 +206,17 @@ describe('ClusterSection', () => {
     });
   });
 
+  it('lists the faults that fit a target, each with what it does', async () => {
+    const injectFault = jest.fn().mockResolvedValue(undefined);
+    draw(<ClusterSection />, shared({ cluster }, { injectFault }));
+    await click('[data-node=node-2]');
+    const options = [
+      ...host.querySelectorAll<HTMLOptionElement>('.jp-Hp-detail option')
+    ];
+    expect(options.map(option => option.value)).toEqual(['', 'partition']);
+    expect(options[1].textContent).toContain('its network reaches nobody');
+  });
+
   it('hides faults where they are not allowed', async () => {
     const given = shared({ cluster }, { faultsAllowed: false });
     draw(<ClusterSection />, given);

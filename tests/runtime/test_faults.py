@@ -1,0 +1,77 @@
+"""Every fault class, provoked for real, and how it ends.
+
+killed, stopped, spinning, lost nodes, dead coordinators, two at once, during a recovery, in the first and in the last
+step, all ranks at once: test_recovery. Here: the faults that a worker does to itself, throttling, and who else can die.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.control import jobs
+from tests.runtime.conftest import TRAIN, Run, Submit
+
+# computes instead of sleeping: only CPU time can be taken away
+BUSY = TRAIN.replace(
+    "    time.sleep(pause_s)\n",
+    "    began_s = time.process_time()\n    while time.process_time() - began_s < pause_s: pass\n",
+)
+# at the top of a cell: a fault by `hp.faults`
+ASKED = "import jupyter_hyperpod as hp\nhp.faults.inject({kind!r}, step={step}, rank={rank})\n"
+
+
+def asked(kind: str, step: int, rank: int, source: str = TRAIN) -> str:
+    return ASKED.format(kind=kind, step=step, rank=rank) + source
+
+
+def test_a_kill_asked_for_in_the_cell_comes_once(job: Submit, reference: Run) -> None:
+    run = job(asked("kill", 7, 1), env={"PAUSE_S": "0.01"})
+    view = run.finish()
+    injected = run.of_kind("fault.injected")
+    assert [(e.data["fault"], e.data["step"], e.data["rank"]) for e in injected] == [("kill", 7, 1)]
+    assert [i["cause"] for i in view["incidents"]] == ["process killed"]
+    run.same_as(reference)
+
+
+def test_an_injected_exception_ends_the_job_with_its_traceback(job: Submit) -> None:
+    run = job()
+    run.until_step(4)
+    jobs.fault(run.store, run.job_id, "exception", rank=1)
+    view = run.finish("failed")
+    assert "Injected on rank 1 at line" in view["reason"]
+    assert view["error"]["rank"] == 1 and "step.run(loss_fn)" in "".join(view["error"]["traceback"])
+
+
+@pytest.mark.parametrize("kind", ["flip-gradient", "flip-parameter", "flip-optimizer"])
+def test_a_flipped_bit_changes_what_is_trained(job: Submit, reference: Run, kind: str) -> None:
+    source = TRAIN
+    for step in range(7, 17):  # the lowest bit of one number may be rounded away again
+        source = asked(kind, step, 0, source)
+    run = job(source, nodes=1, spares=0, env={"PAUSE_S": "0"})
+    view = run.finish()
+    assert [e.data["fault"] for e in run.of_kind("fault.injected")] == [kind] * 10
+    losses, calm = run.losses(), reference.losses()
+    assert [losses[step] for step in range(1, 7)] == [calm[step] for step in range(1, 7)]
+    assert view["digest"] != reference.view["digest"]
+
+
+def test_a_fault_in_no_session_is_refused(job: Submit, tmp_path: Path) -> None:
+    run = job("print('here')\nimport time\nwhile True: time.sleep(0.05)", nodes=1, spares=0)
+    run.until_event("output.written")
+    jobs.fault(run.store, run.job_id, "nan", rank=0)
+    run.until_event("command.done")
+    done = run.of_kind("command.done")[0].data
+    assert not done["ok"] and "takes effect in a step of hp.Session" in done["reason"]
+    run.stop()
+    run.finish("stopped")
+
+
+def test_a_throttled_rank_is_slow_and_not_taken_for_dead(job: Submit, reference: Run) -> None:
+    run = job(BUSY, nodes=2)
+    run.until_step(4)
+    jobs.fault(run.store, run.job_id, "throttle", rank=1, factor=8, duration_s=0.6)
+    run.finish()
+    assert not run.of_kind("member.lost"), run.story()
+    run.same_as(reference)
