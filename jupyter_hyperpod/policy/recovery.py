@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from .batching import Node, assign_missing
 from .decision import Decision
 
+STATE_BYTES_PER_S = 1e9  # about what memory and a 10 Gbit/s network both carry
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a member holds when a generation forms.
 
     ``step``: steps applied to its state; None for a newcomer without state. ``nodes``: sums of finished
-    micro-batches of step ``step + 1``. ``replayable``: it still has the reduced gradient of step ``step``.
+    micro-batches of step ``step + 1``. ``history``: of how many of its last steps it still has the reduced gradient.
     """
 
     step: int | None
     nodes: tuple[Node, ...] = ()
-    replayable: bool = False
+    history: int = 0
     digest: str = ""
 
 
@@ -27,13 +29,14 @@ class Report:
 class Plan:
     """How the members of a generation meet at one step. Everything is by rank.
 
-    ``replay`` get the reduced gradient of step ``step`` from ``donors[0]``; ``fresh`` get the whole state, striped
-    over ``donors``; then each computes its ``shares`` of step ``step + 1``, keeping what it ``held``.
+    ``replay`` are (rank, steps): those get the reduced gradients of so many steps up to ``step`` from ``donors[0]``;
+    ``fresh`` get the whole state, striped over ``donors``; then each computes its ``shares`` of step ``step + 1``,
+    keeping what it ``held``.
     """
 
     step: int
     donors: tuple[int, ...]
-    replay: tuple[int, ...]
+    replay: tuple[tuple[int, int], ...]
     fresh: tuple[int, ...]
     held: tuple[tuple[Node, ...], ...]
     shares: tuple[tuple[int, ...], ...]
@@ -45,19 +48,41 @@ def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
         return _begin(reports, micro_batches)
     newest = max(report.step for report in reports if report.step is not None)
     donors = tuple(rank for rank, report in enumerate(reports) if report.step == newest)
-    can_replay = any(reports[rank].replayable for rank in donors)
-    donors = tuple(sorted(donors, key=lambda rank: (not reports[rank].replayable, rank)))
-    replay = tuple(r for r, report in enumerate(reports) if report.step == newest - 1 and can_replay)
-    fresh = tuple(r for r in range(len(reports)) if r not in donors and r not in replay)
+    donors = tuple(sorted(donors, key=lambda rank: (-reports[rank].history, rank)))
+    reach = reports[donors[0]].history
+    behind = ((r, newest - report.step) for r, report in enumerate(reports) if report.step is not None)
+    replay = tuple((r, steps) for r, steps in behind if 0 < steps <= reach)
+    known = {*donors, *(r for r, _ in replay)}
+    fresh = tuple(r for r in range(len(reports)) if r not in known)
     held = tuple(reports[r].nodes if r in donors else () for r in range(len(reports)))
     shares = assign_missing(micro_batches, held)
     kept = micro_batches - sum(map(len, shares))
     parts = [f"step {newest + 1} goes on with {kept} of {micro_batches} micro-batches kept"]
     if replay:
-        parts.append(f"{len(replay)} member(s) one step behind get the reduced gradient")
+        most = max(steps for _, steps in replay)
+        gradients = "the reduced gradient" if most == 1 else f"the last {most} reduced gradients"
+        parts.append(f"{len(replay)} member(s) behind get {gradients}")
     if fresh:
         parts.append(f"{len(fresh)} newcomer(s) get the state from {len(donors)} peer(s)")
     return Decision(Plan(newest, donors, replay, fresh, held, shares), "; ".join(parts))
+
+
+def at_once(vacancies: int, state_bytes: int, step_time_s: float | None) -> Decision[bool]:
+    """Whether newcomers enter at the next commit and get the state there, while the others stand still.
+
+    After a loss that brings the members to full strength a step sooner; where the pause would be longer than half
+    a step, and whenever nobody is missing, a newcomer loads a snapshot first while the others train.
+    """
+    pause_s = state_bytes / STATE_BYTES_PER_S
+    if not vacancies:
+        return Decision(False, "nobody is missing: newcomers load a snapshot while the others train")
+    if step_time_s is None or pause_s <= step_time_s / 2:
+        return Decision(
+            True, f"a place is empty, and giving the state takes about {pause_s:.2f} s: it is given at once"
+        )
+    return Decision(
+        False, f"giving the state would take about {pause_s:.2f} s: newcomers load a snapshot while the others train"
+    )
 
 
 def _begin(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:

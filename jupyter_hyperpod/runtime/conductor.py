@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 
 from ..policy import membership, recovery
+from .admission import Admission
 from .ensemble import FORMING_S
 from .incidents import NODE_LOST, RUNG_REQUEUED, RUNG_SALVAGE
-from .proceedings import Proceedings
 from .roster import Member
 from .wire import Channel, Message
 
@@ -23,7 +24,7 @@ START_WITHOUT_SPARES_S = 0.5
 CRASHES_IN_A_ROW = 3
 
 
-class Conductor(Proceedings):
+class Conductor(Admission):
     """Decides for the members of one job."""
 
     def hear(self, channel: Channel, message: Message) -> None:
@@ -108,7 +109,7 @@ class Conductor(Proceedings):
         if message["generation"] != self.generation or member.rank is None or self.waiting:
             return
         nodes = tuple((low, high) for low, high in message["nodes"])
-        member.report = recovery.Report(message["step"], nodes, message["replayable"], message["digest"])
+        member.report = recovery.Report(message["step"], nodes, message["history"], message["digest"])
         self._plan_step()
 
     def _on_synced(self, channel: Channel, message: Message) -> None:
@@ -129,6 +130,8 @@ class Conductor(Proceedings):
                 self._regroup(f"scaled to {self.target}")
             else:
                 self._admit()
+        if self.hold_step is not None and self.step >= self.hold_step:
+            self._regroup("newcomers hold the state", [m for m in self.ready_newcomers() if m.snapshot is not None])
 
     def _on_suspect(self, channel: Channel, message: Message) -> None:
         if message["generation"] == self.generation:
@@ -187,6 +190,7 @@ class Conductor(Proceedings):
             {"member": member.member, "node": member.node, "rank": rank, "cause": cause, "detail": detail},
         )
         del self.roster.members[member.member]
+        self.leave_approach(member)
         if self.generation == 0 or rank is None:
             self._restart_worker(member)
             return
@@ -218,24 +222,31 @@ class Conductor(Proceedings):
 
     def _admit(self) -> None:
         """Bring ready newcomers in, at a moment when nothing else is going on."""
-        members = self.roster.generation()
-        room = self.target - len(members)
-        ready = [m for m in self.roster.newcomers() if m.session and m.session["index"] == self.session_index]
-        busy = self.forming or self.closing or self.session_over or self.session is None or bool(self.adopting)
-        if room > 0 and ready and not busy and (self.committed_in_generation or self.waiting):
-            self._regroup("newcomers are ready", with_newcomers=True)
+        if self.forming or self.closing or self.session_over or self.session is None or self.adopting:
+            return
+        if self.waiting and self.ready_newcomers():
+            self._regroup("newcomers are ready")
+        elif not self.waiting:
+            enter = recovery.at_once(self.incidents.vacancies, self.session["state_bytes"], self.step_time_s)
+            if enter.value and len(self.roster.generation()) < self.target:
+                self._enter_after_commit(enter.reason)
+            else:
+                self.invite()
+                self.meet()
 
-    def _regroup(self, reason: str, with_newcomers: bool = False) -> None:
+    def _enter_after_commit(self, reason: str) -> None:
+        ready = self.ready_newcomers()
+        if ready and self.committed_in_generation:
+            self._regroup(f"newcomers are ready, {reason}", ready)
+
+    def _regroup(self, reason: str, newcomers: Sequence[Member] = ()) -> None:
         """Form the next generation; survivors first, newcomers when the survivors have committed a step."""
         if self.adopting:
             return  # when all have registered, or are given up, this is decided for all
         minimum = min(self.spec.range.minimum, self.target)
-        index = self.session_index
-        decision = membership.next_members(
-            self.roster.candidates(index if with_newcomers else None), self.target, minimum
-        )
+        decision = membership.next_members(self.roster.candidates(newcomers), self.target, minimum)
         if decision.value is None:
-            decision = membership.next_members(self.roster.candidates(index), self.target, minimum)
+            decision = membership.next_members(self.roster.candidates(self.ready_newcomers()), self.target, minimum)
         self.decided("membership", decision.value, f"{reason}: {decision.reason}")
         self.waiting = decision.value is None
         if decision.value is None:
@@ -245,7 +256,7 @@ class Conductor(Proceedings):
         if decision.value is None:
             self.welcome_newcomers()
             return
-        newcomers = [self.roster.members[m] for m in decision.value if self.roster.members[m].rank is None]
+        joining = [self.roster.members[m] for m in decision.value if self.roster.members[m].rank is None]
         rung = RUNG_SALVAGE if self.roster.generation() else RUNG_REQUEUED
         dropped = [m for m in self.roster.generation() if m.member not in decision.value]
         for member in dropped:
@@ -255,8 +266,9 @@ class Conductor(Proceedings):
         self.generation += 1
         self.journal_generation(f"{reason}: {decision.reason}")
         self.incidents.fenced(self.generation, rung)
-        for member in newcomers:
+        for member in joining:
             self.incidents.replaced(member.member, member.node)
+        self.end_approach()
         self.call(self.roster.generation())
 
     def _may_start_again(self) -> bool:
@@ -279,7 +291,7 @@ class Conductor(Proceedings):
         decision = recovery.plan(reports, self.session["micro_batches"])
         plan = decision.value
         self.decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
-        self.forming, self.forming_patience_s = False, FORMING_S
+        self.forming, self.forming_patience_s, self.planned_step = False, FORMING_S, plan.step
         for member in members:
             member.channel.send(
                 {
@@ -295,6 +307,7 @@ class Conductor(Proceedings):
                     "owners": [m.member for m in members],
                 }
             )
+        self._admit()
 
     def _adopt_those_who_came(self) -> None:
         missing, self.adopting = self.adopting, {}

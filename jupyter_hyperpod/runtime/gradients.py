@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -24,8 +25,8 @@ class Gradients:
         layout = Layout(self.parameters)
         self.ledger = Ledger(layout, micro_batches)
         self.reduction = Reduction(layout, micro_batches)
-        self.last: Buffer | None = None  # the reduced gradient of the last step, for members that missed it
-        self._last_version: tuple[int, ...] = ()
+        self.depth = 1  # how many steps back a member may be to be brought up to date by gradients alone
+        self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
         self._buffers = Buffers(model)
 
     def compute(self, leaf: int, seed: int, loss_of_batch: Loss) -> None:
@@ -66,7 +67,7 @@ class Gradients:
     def reduce(self, go: Go, group: Group | Solo) -> Buffer:
         """The mean gradient of the global batch, the same bits on every member. Raises PeerLost, Regroup."""
         return self.reduction.reduce(
-            self.ledger, go.holdings, go.rank, group.near, self.last, group.exchange, 1.0 / self.micro_batches
+            self.ledger, go.holdings, go.rank, group.near, self.kept, group.exchange, 1.0 / self.micro_batches
         )
 
     def show(self, result: Buffer) -> None:
@@ -81,18 +82,31 @@ class Gradients:
 
     def keep(self, result: Buffer) -> None:
         """``result`` is about to be applied: it may have to be replayed to others."""
-        self.last, self._last_version = result, result.version
+        self._history = [(result, result.version), *self._history[: self.depth - 1]]
 
     @property
-    def replayable(self) -> bool:
-        """False where an optimizer or zero_grad has written to the last result, so it is not what was applied."""
-        return self.last is not None and self.last.version == self._last_version
+    def kept(self) -> list[Buffer]:
+        """Results that must not be overwritten, the newest first."""
+        return [result for result, _ in self._history]
+
+    @property
+    def history(self) -> list[Buffer]:
+        """Reduced gradients that can be replayed, the newest first.
+
+        An optimizer or zero_grad that has written to one makes it, and all before it, something else than was applied.
+        """
+        return [result for result, _ in takewhile(lambda entry: entry[0].version == entry[1], self._history)]
+
+    def forget(self) -> None:
+        """Drop what was computed and reduced: another state has been loaded."""
+        self._history = []
+        self.ledger.clear()
 
     def release(self) -> None:
         """Give the memory back: the session is over."""
         for parameter in self.parameters:
             parameter.grad = None  # a view of memory that goes now
-        self.last = None
+        self._history = []
         self.ledger.release()
         self.reduction.release()
 

@@ -48,6 +48,11 @@ class Incidents:
         self._stage(incident, "diagnosed", None, detail)
         return incident
 
+    @property
+    def vacancies(self) -> int:
+        """Places that nobody has taken yet."""
+        return sum(not {"repaired", "replaced"} & set(incident.stages) for incident in self.open)
+
     def fenced(self, generation: int, rung: int) -> None:
         """A generation without the lost members has been decided."""
         for incident in self.open:

@@ -35,7 +35,7 @@ class Held:
 
     step: int | None
     nodes: tuple[Node, ...]
-    replayable: bool
+    history: int
     digest: str
 
 
@@ -47,7 +47,7 @@ class Go:
     rank: int
     step: int
     donors: tuple[int, ...]
-    replay: tuple[int, ...]
+    replay: tuple[tuple[int, int], ...]
     fresh: tuple[int, ...]
     held: tuple[tuple[Node, ...], ...]
     shares: tuple[tuple[int, ...], ...]
@@ -69,6 +69,7 @@ class Solo:
     near: frozenset[int] = frozenset()
     near_pids: frozenset[int] = frozenset()
     session = 1
+    newcomer = False
 
     def join(self, opened: Message, held: Callable[[], Held], micro_batches: int) -> Go:
         """Begin at once, with every micro-batch; there is no other state to compare with, so `held` is not asked."""
@@ -89,9 +90,12 @@ class Solo:
     def exchange(self, sends: list[Transfer], receives: list[Transfer]) -> None:
         """Nobody to exchange with."""
 
-    def lost(self, lost: PeerLost) -> NoReturn:
+    def lost(self, lost: PeerLost, cause: Exception | None = None) -> NoReturn:
         """There is no peer."""
         raise AssertionError("a session outside a job has no peers") from lost
+
+    def meet_if_told(self) -> None:
+        """Nobody joins."""
 
     def say(self, message: Message) -> None:
         """Nobody listens."""
@@ -126,6 +130,10 @@ class Group:
         self.world_size = worker.world_size
         self.near: frozenset[int] = frozenset()
         self.near_pids: frozenset[int] = frozenset()
+        self.serve: Callable[[Message], None] = _ignore  # takes a stripe of the state for newcomers
+        self.take: Callable[[Message], None] = _ignore  # a newcomer loads a snapshot
+        self._step = 0
+        self._hold_step: int | None = None
         self._probe = Segment(PROBE_BYTES)
         self._probe.memory[:] = os.urandom(PROBE_BYTES)
 
@@ -133,10 +141,11 @@ class Group:
         """Tell the coordinator that a session opens here and wait for the generation it trains in."""
         self._worker.sessions += 1
         self.session = self._worker.sessions
-        state = held()
+        held()  # a digest takes its time: not when the others wait for it
         self.say({"type": "session", "index": self._worker.sessions} | opened)
         self.touch("user", 0)
-        return self.form(self._await("form"), state, micro_batches)
+        message = self._await("form")
+        return self.form(message, held(), micro_batches)
 
     def form(self, message: Message, held: Held, micro_batches: int) -> Go:
         """Form the generation of `message`, or any newer one that overtakes it."""
@@ -153,6 +162,7 @@ class Group:
 
     def touch(self, phase: str, step: int) -> None:
         """Show the agent that something moved."""
+        self._step = step
         self._worker.progress.touch(phase, step)
 
     def exchange(self, sends: Iterable[Transfer], receives: Iterable[Transfer]) -> None:
@@ -164,10 +174,20 @@ class Group:
         except PeerLost as lost:
             self.lost(lost)
 
-    def lost(self, lost: PeerLost) -> NoReturn:
+    @property
+    def newcomer(self) -> bool:
+        """It begins outside the generation that trains."""
+        return self._worker.rank is None
+
+    def lost(self, lost: PeerLost, cause: Exception | None = None) -> NoReturn:
         """A peer is gone: say so and wait for the generation without it. Raises Regroup."""
         self._suspect(lost.rank)
-        raise Regroup(self._await("form")) from lost
+        raise Regroup(self._await("form")) from cause or lost
+
+    def meet_if_told(self) -> None:
+        """At the end of a step: raises Regroup where newcomers join now, when they have been announced."""
+        if self._hold_step is not None and self._step >= self._hold_step:
+            raise Regroup(self._await("form"))
 
     def say(self, message: Message) -> None:
         """Send to the coordinator."""
@@ -204,6 +224,7 @@ class Group:
 
     def _form(self, message: Message, held: Held, micro_batches: int) -> Go:
         self._leave_mesh()
+        self._hold_step = None
         self.generation, self.rank = message["generation"], message["rank"]
         addresses = [Address(peer["host"], peer["port"]) for peer in message["members"]]
         self.world_size = len(addresses)
@@ -217,16 +238,17 @@ class Group:
                 "generation": self.generation,
                 "step": held.step,
                 "nodes": held.nodes,
-                "replayable": held.replayable,
+                "history": held.history,
                 "digest": held.digest,
             }
         )
         go = self._await("go")
         shares = tuple(tuple(share) for share in go["shares"])
+        replay = tuple((rank, steps) for rank, steps in go["replay"])
         held_nodes = tuple(tuple((low, high) for low, high in nodes) for nodes in go["held"])
         holdings = tuple(holdings_of(held_nodes, shares, micro_batches))
         return Go(
-            go["generation"], go["rank"], go["step"], tuple(go["donors"]), tuple(go["replay"]), tuple(go["fresh"]),
+            go["generation"], go["rank"], go["step"], tuple(go["donors"]), replay, tuple(go["fresh"]),
             held_nodes, shares, holdings, tuple(go["owners"]),
         )  # fmt: skip
 
@@ -256,9 +278,21 @@ class Group:
             self._obey(message)
 
     def _obey(self, message: Message) -> None:
-        if message["type"] == "form":
+        kind = message["type"]
+        if kind == "form":
             raise Regroup(message)
-        if message["type"] == "fault" and message["member"] == self._worker.member:
-            faults.inject(message["fault"])
-        if message["type"] == "stop":
+        if kind == "stop":
             raise Stopped("the job was stopped")
+        if kind == "fault" and message["member"] == self._worker.member:
+            faults.inject(message["fault"])
+        elif kind == "snapshot" and self.generation == 0:
+            self.take(message)
+        elif kind == "offer" and message["generation"] == self.generation:
+            self.serve(message)
+        elif kind == "hold" and message["generation"] == self.generation:
+            self._hold_step = message["step"]
+            self.meet_if_told()
+
+
+def _ignore(message: Message) -> None:
+    """Nobody to do it yet."""

@@ -133,28 +133,29 @@ class Reduction:
         self._scratch: dict[int, torch.Tensor] = {}
         self.attachments = Attachments()
 
-    def room(self, keep: Buffer | None) -> Buffer:
-        """A result buffer that is not `keep`, which peers may still ask for."""
-        return self._results[1] if keep is self._results[0] else self._results[0]
+    def room(self, keep: Sequence[Buffer]) -> Buffer:
+        """A result buffer that is not one of `keep`, which peers may still ask for."""
+        free = [result for result in self._results if not any(result is kept for kept in keep)]
+        chosen = free[0] if free else Buffer(self._layout)
+        self._results = [*keep, chosen]
+        return chosen
 
     def release(self) -> None:
         """Give the memory back: the session is over."""
         self._results, self._scratch = [], {}
         self.attachments.forget_all_but(())
 
-    def renew(self, keep: Buffer | None) -> None:
+    def renew(self, keep: Sequence[Buffer]) -> None:
         """Take new memory for the next result: an excluded member may still read the one that was given up."""
-        for place, result in enumerate(self._results):
-            if result is not keep:
-                self._results[place] = Buffer(self._layout)
+        self._results = [*keep, Buffer(self._layout)]
 
     def reduce(
         self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
-        keep: Buffer | None, exchange: Exchange, scale: float = 1.0,
+        keep: Sequence[Buffer], exchange: Exchange, scale: float = 1.0,
     ) -> Buffer:  # fmt: skip
         """Return `scale` times the sum over the tree (`meta` unscaled), the same bits on every member.
 
-        `keep` is the result not to overwrite.
+        `keep` are results not to overwrite.
 
         ``holdings[r]`` are rank r's nodes. Given up half-way (`exchange` raised), it has changed no node.
         """
@@ -197,7 +198,7 @@ class Reduction:
             parts.append(found)
         exchange(sends, receives)
         for (peer, node), (_, token) in zip(theirs, tokens, strict=True):
-            for nodes, flat in zip(parts, self._attach(peer, token), strict=True):
+            for nodes, flat in zip(parts, self.attach(peer, token), strict=True):
                 low, high = slices(flat.numel(), len(holdings))[rank]
                 nodes[node] = flat[low:high]
         return parts
@@ -215,13 +216,14 @@ class Reduction:
                 receives.append((peer, as_bytes(flat[slice(*bounds[peer])])))
         exchange(sends, receives)
         for peer, token in tokens.items():
-            for mine, theirs in zip(result.flats, self._attach(peer, token), strict=True):
+            for mine, theirs in zip(result.flats, self.attach(peer, token), strict=True):
                 part = slice(*slices(mine.numel(), world_size)[peer])
                 mine[part].copy_(theirs[part])
         # nobody may touch a result that a neighbour still reads
         exchange([(peer, memoryview(b"r")) for peer in tokens], [(peer, memoryview(bytearray(1))) for peer in tokens])
 
-    def _attach(self, peer: int, token: memoryview) -> list[torch.Tensor]:
+    def attach(self, peer: int, token: memoryview) -> list[torch.Tensor]:
+        """The flat tensors of a neighbour's buffer, in place. Raises PeerLost where it is gone."""
         try:
             return carve(self.attachments.memory(Token.unpack(bytes(token))), self._layout.shapes)
         except OSError as error:

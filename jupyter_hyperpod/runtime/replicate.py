@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,14 +51,19 @@ def _key(key: Any, path: str) -> Any:
     raise TrainingError(f"state{path} has a key of type {type(key).__name__}; expected text or a whole number")
 
 
-def blank(skeleton: Skeleton) -> list[torch.Tensor]:
-    """Uninitialised tensors of the skeleton's shapes, in order."""
+def untouched(dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """A new tensor with any content."""
+    return torch.empty(shape, dtype=dtype)
+
+
+def blank(skeleton: Skeleton, take: Callable[..., torch.Tensor] = untouched) -> list[torch.Tensor]:
+    """Tensors of the skeleton's shapes with any content, in order; ``take(dtype, shape)`` finds room for one."""
     found: list[torch.Tensor] = []
 
     def walk(part: Skeleton) -> None:
         ((kind, content),) = part.items()
         if kind == "t":
-            found.append(torch.empty(content[1], dtype=_DTYPES[content[0]]))
+            found.append(take(_DTYPES[content[0]], content[1]))
         elif kind == "d":
             for _, item in content:
                 walk(item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..policy.membership import Candidate, Pulse
@@ -30,6 +31,7 @@ class Member:
     session: Message | None = None
     finished: Message | None = None
     report: Report | None = None
+    snapshot: int | None = None  # the step of the state that a newcomer has loaded; -1: it could not
     exited: int | None = None
     done: bool = False
 
@@ -93,11 +95,10 @@ class Roster:
         waiting = (m for m in self.members.values() if m.rank is None and m.alive)
         return sorted(waiting, key=lambda m: m.order)
 
-    def candidates(self, session_index: int | None) -> list[Candidate]:
-        """What `policy.membership.next_members` chooses from; newcomers only of that session, None: no newcomers."""
+    def candidates(self, newcomers: Iterable[Member]) -> list[Candidate]:
+        """What `policy.membership.next_members` chooses from."""
         present = [Candidate(m.member, m.node, m.rank, True) for m in self.generation() if m.alive]
-        ready = (m for m in self.newcomers() if m.session is not None and m.session["index"] == session_index)
-        return present + [Candidate(m.member, m.node, None, True) for m in ready]
+        return present + [Candidate(m.member, m.node, None, True) for m in newcomers]
 
     def by_channel(self, channel: Channel) -> Member | None:
         """The member that an agent's connection speaks for now."""

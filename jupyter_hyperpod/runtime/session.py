@@ -191,6 +191,9 @@ class Session:
         took_s = time.monotonic() - self._step_began_s
         self._commits.note(self.step, self._state.loss, go, took_s, meeting.redone)
         meeting.go, meeting.redone = _ordinary(go, self.micro_batches), 0
+        meeting.courier.step_done()
+        self._group.touch("user", self.step)
+        self._group.meet_if_told()
 
     # ---- membership ---------------------------------------------------------------------------------------
 

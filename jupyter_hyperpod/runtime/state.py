@@ -59,8 +59,11 @@ class TrainingState:
         """SHA-256 (hex) of `as_dict`."""
         return replicate.digest(self.as_dict())
 
+    def parameter_bytes(self) -> int:
+        """Bytes of the trained parameters."""
+        return sum(p.numel() * p.element_size() for p in self._parameters)
+
     def expected_bytes(self) -> int:
         """Bytes of parameters and buffers, and for Adam-like optimizers of their two moments."""
         own = sum(t.numel() * t.element_size() for t in self._model.state_dict().values())
-        moments = sum(p.numel() * p.element_size() for p in self._parameters)
-        return int(own) + (2 * moments if "betas" in self._optimizer.defaults else 0)
+        return int(own) + (2 * self.parameter_bytes() if "betas" in self._optimizer.defaults else 0)

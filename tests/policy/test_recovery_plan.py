@@ -11,15 +11,15 @@ from jupyter_hyperpod.policy.recovery import Report, plan
 
 @st.composite
 def reports(draw: st.DrawFn) -> tuple[int, list[Report]]:
-    """Members at most one step apart (the protocol's promise), newcomers, and anything they may hold."""
+    """Members, newcomers with an older snapshot or with none, and anything they may hold."""
     count, world = draw(st.integers(1, 40)), draw(st.integers(1, 8))
     newest = draw(st.integers(1, 100))
     owners = draw(st.lists(st.integers(-1, world - 1), min_size=count, max_size=count))
     found = []
     for rank in range(world):
-        step = draw(st.sampled_from([newest, newest, newest - 1, None]))
+        step = draw(st.sampled_from([newest, newest, newest - 1, max(0, newest - 2), None]))
         leaves = [(leaf, leaf + 1) for leaf in range(count) if owners[leaf] == rank] if step is not None else []
-        found.append(Report(step, cover(leaves, count), step is not None and draw(st.booleans()), "d"))
+        found.append(Report(step, cover(leaves, count), draw(st.integers(0, 3)) if step is not None else 0, "d"))
     return count, found
 
 
@@ -35,13 +35,13 @@ def test_everybody_ends_at_the_newest_step(case: tuple[int, list[Report]]) -> No
         return
     assert chosen.step == newest
     for rank, report in enumerate(found):
-        ways = [rank in chosen.donors, rank in chosen.replay, rank in chosen.fresh]
+        ways = [rank in chosen.donors, rank in dict(chosen.replay), rank in chosen.fresh]
         assert sum(ways) == 1, "each has exactly one way to the newest step"
         if rank in chosen.donors:
             assert report.step == newest
-        if rank in chosen.replay:
-            assert report.step == newest - 1, "a gradient is replayed over one step only"
-            assert found[chosen.donors[0]].replayable
+        if steps := dict(chosen.replay).get(rank):
+            assert report.step == newest - steps
+            assert found[chosen.donors[0]].history >= steps
     assert chosen.donors
 
 
@@ -72,17 +72,23 @@ def test_a_run_begins_from_one_state(count: int, digests: list[str]) -> None:
 
 def test_the_sentence_counts_what_was_kept_and_who_is_behind() -> None:
     found = [
-        Report(5, ((0, 2),), True),
-        Report(4, ((2, 4),), True),
+        Report(5, ((0, 2),), 1),
+        Report(4, ((2, 4),), 1),
         Report(None),
     ]
     assert plan(found, 8).reason == (
-        "step 6 goes on with 2 of 8 micro-batches kept; 1 member(s) one step behind get the reduced gradient; "
+        "step 6 goes on with 2 of 8 micro-batches kept; 1 member(s) behind get the reduced gradient; "
         "1 newcomer(s) get the state from 1 peer(s)"
     )
 
 
-def test_without_a_replayable_gradient_those_behind_get_the_whole_state() -> None:
-    chosen = plan([Report(5, (), False), Report(4, (), True)], 4).value
+def test_a_snapshot_that_is_a_little_old_is_brought_up_to_date() -> None:
+    decision = plan([Report(7, (), 1), Report(7, (), 3), Report(5)], 4)
+    assert (decision.value.replay, decision.value.fresh, decision.value.donors) == (((2, 2),), (), (1, 0))
+    assert "1 member(s) behind get the last 2 reduced gradients" in decision.reason
+
+
+def test_without_a_gradient_to_replay_those_behind_get_the_whole_state() -> None:
+    chosen = plan([Report(5, (), 0), Report(4, (), 1)], 4).value
     assert chosen is not None
     assert (chosen.replay, chosen.fresh) == ((), (1,))

@@ -75,9 +75,7 @@ def reduce_all(
         before = {node: [flat.clone() for flat in buffer.flats] for node, buffer in ledger.nodes.items()}
         peers = frozenset(range(world)) - {rank} if near else frozenset()
         reduction = Reduction(LAYOUT, count)
-        result = reduction.reduce(
-            ledger, holdings, rank, peers, None, lambda s, r: mesh.exchange(s, r, -1, lambda: None)
-        )
+        result = reduction.reduce(ledger, holdings, rank, peers, [], lambda s, r: mesh.exchange(s, r, -1, lambda: None))
         for node, flats in before.items():
             for flat, kept in zip(ledger.nodes[node].flats, flats, strict=True):
                 assert torch.equal(flat, kept), "the nodes stay as they were"
@@ -151,8 +149,8 @@ def test_a_result_that_was_given_up_keeps_its_memory() -> None:
     """A member that was excluded in the middle of reading it must not see the next step's numbers."""
     reduction = Reduction(LAYOUT, 4)
     kept, given_up = reduction._results
-    reduction.renew(kept)
-    assert reduction.room(kept) is not given_up
+    reduction.renew([kept])
+    assert reduction.room([kept]) is not given_up
     assert kept in reduction._results
 
 
@@ -161,4 +159,4 @@ def test_a_neighbour_whose_memory_is_gone_is_a_lost_peer() -> None:
     token = Buffer(LAYOUT).segment.token.pack()
     gc.collect()
     with pytest.raises(PeerLost):
-        reduction._attach(1, memoryview(token))
+        reduction.attach(1, memoryview(token))

@@ -1,0 +1,103 @@
+"""How a newcomer enters without a stall: it takes a snapshot while the others train, and joins at a step's end.
+
+Every member copies its stripe of the state into shared memory between two micro-batches; the newcomer reads it there.
+When it has loaded that, the members are told at the end of which step to meet, and the gradients of the steps in
+between are replayed to it. Where memory cannot be shared the newcomer gets the state at that meeting instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .proceedings import Proceedings
+from .roster import Member
+from .wire import Channel, Message
+
+NO_SNAPSHOT = -1  # tried in vain: it gets the state when it joins
+
+
+@dataclass
+class Approach:
+    """Newcomers on their way in, and the donors' stripes as far as they are known."""
+
+    newcomers: list[str]
+    donors: list[str]
+    stripes: dict[str, Message] = field(default_factory=dict)
+
+
+class Admission(Proceedings):
+    """Brings ready newcomers in."""
+
+    approach: Approach | None = None
+    hold_step: int | None = None  # the members meet when this step is committed
+    planned_step = 0
+
+    def invite(self) -> None:
+        """Ask the members for a snapshot for newcomers that there is room for."""
+        members = self.roster.generation()
+        ready = [m for m in self.ready_newcomers() if m.snapshot is None][: self.target - len(members)]
+        if self.approach is not None or not ready or not members:
+            return
+        self.approach = Approach([m.member for m in ready], [m.member for m in members])
+        for part, donor in enumerate(members):
+            self._ask(donor, part, len(members))
+
+    def ready_newcomers(self) -> list[Member]:
+        """Those that wait at the session that is being trained."""
+        return [m for m in self.roster.newcomers() if m.session and m.session["index"] == self.session_index]
+
+    def meet(self) -> None:
+        """Newcomers hold a snapshot: tell the members at the end of which step they join."""
+        names = [m.node for m in self.ready_newcomers() if m.snapshot is not None]
+        if not names or self.hold_step is not None or len(self.roster.generation()) >= self.target:
+            return
+        self.hold_step = max(self.step, self.planned_step) + 1
+        reason = f"{', '.join(names)} can join: the members meet when step {self.hold_step} is committed"
+        self.decided("membership", {"after": self.hold_step}, reason)
+        for member in self.roster.generation():
+            member.channel.send({"type": "hold", "generation": self.generation, "step": self.hold_step})
+
+    def leave_approach(self, member: Member) -> None:
+        """A newcomer is gone."""
+        if self.approach is not None and member.member in self.approach.newcomers:
+            self.approach.newcomers.remove(member.member)
+            self._arrived()
+
+    def end_approach(self) -> None:
+        """Another generation begins: what the donors of this one were asked for is void."""
+        self.approach, self.hold_step = None, None
+
+    def _ask(self, donor: Member, part: int, parts: int) -> None:
+        donor.channel.send({"type": "offer", "generation": self.generation, "part": part, "parts": parts})
+
+    def _on_offered(self, channel: Channel, message: Message) -> None:
+        approach = self.approach
+        if approach is None or message["generation"] != self.generation:
+            return
+        approach.stripes[message["member"]] = message
+        if len(approach.stripes) < len(approach.donors):
+            return
+        newest = max(stripe["step"] for stripe in approach.stripes.values())
+        stripes = [approach.stripes[donor] for donor in approach.donors]
+        late = [part for part, stripe in enumerate(stripes) if stripe["step"] < newest]
+        for part in late:  # it had not applied the step yet that others had
+            del approach.stripes[approach.donors[part]]
+            self._ask(self.roster.members[approach.donors[part]], part, len(stripes))
+        if not late:
+            snapshot = {"type": "snapshot", "step": newest, "skeleton": stripes[0]["skeleton"]}
+            for name in approach.newcomers:
+                tokens = [stripe["token"] for stripe in stripes]
+                self.roster.members[name].channel.send(snapshot | {"tokens": tokens})
+
+    def _on_approached(self, channel: Channel, message: Message) -> None:
+        member = self.roster.members[message["member"]]
+        member.snapshot = NO_SNAPSHOT if message["step"] is None else message["step"]
+        self._arrived()
+
+    def _arrived(self) -> None:
+        """When all newcomers of an approach have loaded the snapshot, or are gone, those that have meet the others."""
+        approach = self.approach
+        waiting = [n for n in approach.newcomers if self.roster.members[n].snapshot is None] if approach else []
+        if not waiting:
+            self.approach = None
+            self.meet()

@@ -1,0 +1,103 @@
+"""A newcomer loads a snapshot while the others train, and enters at a step's end with the very same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.policy.recovery import at_once
+from jupyter_hyperpod.runtime.reduction import as_bytes
+from jupyter_hyperpod.runtime.snapshot import Room, Shelf, parse, read
+
+from .conftest import Run, Submit
+
+
+def test_a_member_that_is_added_joins_at_a_steps_end(job: Submit, reference: Run) -> None:
+    run = job(nodes=2, elastic="1:3", env={"PAUSE_S": "0.02"})
+    run.until_step(4)
+    run.scale(3)
+    run.until_world(3)
+    run.finish()
+    plans = [e.data["reason"] for e in run.of_kind("decision.made") if e.data["policy"] == "recovery"]
+    assert "the members meet when step" in run.story()
+    assert "newcomer(s) get the state" not in plans[-1], "it came with the state"
+    run.same_as(reference)
+
+
+def test_a_donor_that_is_killed_during_an_approach_changes_nothing(job: Submit, reference: Run) -> None:
+    run = job(nodes=2, elastic="1:3", env={"PAUSE_S": "0.02"})
+    run.until_step(3)
+    run.scale(3)
+    run.until_event("member.ready")
+    run.kill(1)
+    run.finish()
+    run.same_as(reference)
+
+
+def test_a_newcomer_that_is_killed_before_it_enters_changes_nothing(job: Submit, reference: Run) -> None:
+    run = job(nodes=2, elastic="1:3", env={"PAUSE_S": "0.03"})
+    run.until_step(3)
+    run.scale(3)
+    run.until_event("member.ready")
+    member = run.of_kind("member.ready")[-1].data["member"]
+    os.kill(int(member.rpartition(".")[2]), signal.SIGKILL)
+    run.finish()
+    run.same_as(reference)
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=5), st.integers(1, 4))
+def test_stripes_put_together_are_the_state(lengths: list[int], parts: int) -> None:
+    tensors = [torch.randn(length) for length in lengths]
+    shelves = [Shelf() for _ in range(parts)]
+    tokens = [shelf.lay_out(tensors, part, parts) for part, shelf in enumerate(shelves)]
+    copies = [torch.empty_like(tensor) for tensor in tensors]
+    read(copies, tokens)
+    assert all(torch.equal(a, b) for a, b in zip(copies, tensors, strict=True))
+    one_by_one = [torch.empty_like(tensor) for tensor in tensors]
+    for part, token in enumerate(tokens):
+        read(one_by_one, [token], part, parts)
+    assert all(torch.equal(a, b) for a, b in zip(one_by_one, tensors, strict=True))
+
+
+def test_what_may_still_be_read_is_not_overwritten() -> None:
+    shelf = Shelf()
+    first = shelf.lay_out([torch.ones(100)], 0, 1)
+    second = shelf.lay_out([torch.zeros(100)], 0, 1)
+    assert first != second
+    shelf.all_read()
+    third = shelf.lay_out([torch.full((100,), 2.0)], 0, 1)
+    assert third == second, "touched memory is used again"
+    copy = torch.empty(100)
+    read([copy], [third])
+    assert hashlib.sha256(as_bytes(copy)).digest() == hashlib.sha256(as_bytes(torch.full((100,), 2.0))).digest()
+
+
+def test_memory_that_is_gone_leaves_the_newcomer_as_it_was() -> None:
+    token = Shelf().lay_out([torch.ones(100)], 0, 1)
+    kept = torch.zeros(100)
+    with pytest.raises(OSError):
+        read([kept], [token])
+    assert not kept.any()
+    for text in ("xyz", "00"):
+        with pytest.raises(OSError, match="token"):
+            parse(text)
+
+
+def test_room_is_given_once_and_never_runs_out() -> None:
+    room = Room([torch.nn.Parameter(torch.zeros(3, 4))], copies=2)
+    taken = [room.take(torch.float32, [3, 4]) for _ in range(3)] + [room.take(torch.int64, [2])]
+    assert len({tensor.data_ptr() for tensor in taken}) == 4
+    assert [tuple(tensor.shape) for tensor in taken] == [(3, 4)] * 3 + [(2,)]
+
+
+def test_newcomers_enter_at_once_only_where_that_is_quick_and_somebody_is_missing() -> None:
+    assert at_once(1, 100_000_000, 0.35).value
+    assert not at_once(0, 100_000_000, 0.35).value
+    assert not at_once(1, 10_000_000_000, 4.0).value
+    assert "10.00 s" in at_once(1, 10_000_000_000, 4.0).reason
