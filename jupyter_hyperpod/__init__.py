@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .policy.guard import Guard as Guard
     from .runtime import faults as faults
     from .runtime.datacache import TokenDataset as TokenDataset
     from .runtime.session import Session as Session
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Guard": ".policy.guard",
     "Session": ".runtime.session",
     "TokenDataset": ".runtime.datacache",
     "submit": ".control.jobs",

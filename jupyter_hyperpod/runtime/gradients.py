@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import torch
 
 from ..core.errors import TrainingError
+from ..policy.guard import Reading
 from .inprocess import Go, Group, Solo
 from .purity import Buffers, seeded
-from .reduction import Buffer, Layout, Ledger, Reduction
+from .reduction import Buffer, Layout, Ledger, Reduction, is_finite
 
 Loss = Callable[[], torch.Tensor]
 
@@ -22,7 +24,8 @@ class Gradients:
     def __init__(self, model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], micro_batches: int) -> None:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
-        layout = Layout(self.parameters)
+        self.look = False  # whether gradients are looked at for what is not finite
+        layout = Layout(self.parameters, micro_batches)
         self.ledger = Ledger(layout, micro_batches)
         self.reduction = Reduction(layout, micro_batches)
         self.depth = 1  # how many steps back a member may be to be brought up to date by gradients alone
@@ -45,13 +48,13 @@ class Gradients:
                 )
             loss.backward()
         buffer, adding = self.ledger.open(leaf)
-        self._move(buffer, adding, loss.detach())
+        self._move(buffer, adding, loss.detach(), leaf)
         self.ledger.close(leaf, buffer)
 
-    def _move(self, buffer: Buffer, adding: bool, loss: torch.Tensor) -> None:
+    def _move(self, buffer: Buffer, adding: bool, loss: torch.Tensor, leaf: int) -> None:
         """Take the gradients from the parameters; zeros stand for those that there are none of."""
         meta = torch.zeros_like(buffer.meta)
-        meta[0] = loss
+        meta[0] = meta[1 + len(self.parameters) + leaf] = loss
         for index, (parameter, kept) in enumerate(zip(self.parameters, buffer.gradients, strict=True)):
             gradient = parameter.grad
             parameter.grad = None
@@ -66,13 +69,43 @@ class Gradients:
 
     def reduce(self, go: Go, group: Group | Solo) -> Buffer:
         """The mean gradient of the global batch, the same bits on every member. Raises PeerLost, Regroup."""
-        return self.reduction.reduce(
-            self.ledger, go.holdings, go.rank, group.near, self.kept, group.exchange, 1.0 / self.micro_batches
+        result = self.reduction.reduce(
+            self.ledger,
+            go.holdings,
+            go.rank,
+            group.near,
+            self.kept,
+            group.exchange,
+            1.0 / self.micro_batches,
+            self.look,
         )
+        if result.meta[-1] and bool(self._losses(result).isfinite().all()):
+            self._locate(result, go, group)
+        return result
+
+    def _losses(self, result: Buffer) -> torch.Tensor:
+        """The loss of each micro-batch, a view."""
+        return result.meta[1 + len(self.parameters) : -1]
+
+    def _locate(self, result: Buffer, go: Go, group: Group | Solo) -> None:
+        """Find out together whose micro-batches brought in what is not finite: their losses in ``meta`` become NaN."""
+        own = bytearray(self.micro_batches)
+        for low, high in go.holdings[go.rank]:
+            sound = all(is_finite(gradient) for gradient in self.ledger.nodes[low, high].gradients)
+            own[low:high] = bytes([not sound]) * (high - low)
+        found = {peer: memoryview(bytearray(self.micro_batches)) for peer in range(go.world_size) if peer != go.rank}
+        group.exchange([(peer, memoryview(own)) for peer in found], list(found.items()))
+        for marks in (own, *found.values()):
+            self._losses(result)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
+
+    def reading(self, result: Buffer, step: int) -> Reading:
+        """What `policy.guard` judges: the same numbers on every member."""
+        losses = tuple(self._losses(result).tolist())
+        return Reading(step, self.loss_of(result), not result.meta[-1], losses)
 
     def show(self, result: Buffer) -> None:
         """Set ``grad`` of every parameter that had one in any micro-batch."""
-        counts = result.meta[1:].tolist()
+        counts = result.meta[1 : 1 + len(self.parameters)].tolist()
         for parameter, gradient, count in zip(self.parameters, result.gradients, counts, strict=True):
             parameter.grad = gradient if count else None
 

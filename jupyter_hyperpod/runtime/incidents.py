@@ -38,11 +38,11 @@ class Incidents:
                 name, node, rank, cause = (record[key] for key in ("incident", "node", "rank", "cause"))
                 self.open.append(Incident(name, place, node, rank, cause, stages))
         self._replacing: dict[str, Incident] = {}
+        self._judged: set[tuple[int, str]] = set()
 
     def begin(self, member: str, node: str, rank: int | None, cause: str, detail: str) -> Incident:
         """A member of the generation was lost."""
-        self._count += 1
-        incident = Incident(f"i{self._count}", member, node, rank, cause)
+        incident = self._new(member, node, rank, cause)
         self.open.append(incident)
         self._stage(incident, "detected", None, f"rank {rank} on {node}: {cause}")
         self._stage(incident, "diagnosed", None, detail)
@@ -52,6 +52,18 @@ class Incidents:
     def vacancies(self) -> int:
         """Places that nobody has taken yet."""
         return sum(not {"repaired", "replaced"} & set(incident.stages) for incident in self.open)
+
+    def judged(self, step: int, cause: str, action: str, node: str, rank: int | None, text: str) -> None:
+        """The guard found fault with a step: that is over as soon as it is known, or the job stops."""
+        if (step, cause) in self._judged:
+            return
+        self._judged.add((step, cause))
+        incident = self._new("", node, rank, cause)
+        self._stage(incident, "detected", None, f"step {step}: {cause}")
+        self._stage(incident, "diagnosed", None, text)
+        if action == "skip":
+            self._stage(incident, "repaired", None, f"the update of step {step} is not applied")
+            self._stage(incident, "resumed", None, f"training goes on with step {step + 1}")
 
     def fenced(self, generation: int, rung: int) -> None:
         """A generation without the lost members has been decided."""
@@ -85,9 +97,13 @@ class Incidents:
         if incident is not None:
             self._stage(incident, "rejoined", None, text)
 
+    def _new(self, member: str, node: str, rank: int | None, cause: str) -> Incident:
+        self._count += 1
+        return Incident(f"i{self._count}", member, node, rank, cause)
+
     def _stage(self, incident: Incident, stage: str, rung: int | None, text: str) -> None:
         incident.stages.append(stage)
-        if {"resumed", "rejoined"} <= set(incident.stages):
+        if {"resumed", "rejoined"} <= set(incident.stages) and incident in self.open:
             self.open.remove(incident)
         self._journal(
             "incident.stage",

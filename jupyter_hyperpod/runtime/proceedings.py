@@ -41,6 +41,11 @@ class Proceedings(Ensemble):
         where = f" at line {error['line']}" if error.get("line") else ""
         self.end("failed", f"{error['type']} on rank {rank}{where}: {error['message'][:500]}")
 
+    def _on_anomaly(self, channel: Channel, message: Message) -> None:
+        owner = self.roster.members.get(message["owner"])
+        rank, node = (owner.rank, owner.node) if owner is not None else (None, "")
+        self.incidents.judged(message["step"], message["cause"], message["action"], node, rank, message["text"])
+
     def _on_done(self, channel: Channel, message: Message) -> None:
         self.roster.members[message["member"]].done = True
         self._open_session()

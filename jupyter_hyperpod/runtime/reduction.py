@@ -8,6 +8,7 @@ fault only what was lost is computed again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -21,9 +22,10 @@ Exchange = Callable[[list[Transfer], list[Transfer]], None]
 
 
 class Buffer:
-    """One gradient of all parameters: a flat tensor a dtype, and ``meta`` (float64, 1 + parameters).
+    """One gradient of all parameters: a flat tensor a dtype, and ``meta`` (float64, 2 + parameters + micro-batches).
 
-    ``meta[0]`` is the loss; ``meta[1 + i]`` counts the micro-batches in which parameter i had a gradient.
+    ``meta[0]`` is the loss; ``meta[1 + i]`` counts the micro-batches in which parameter i had a gradient; after them
+    comes the loss of each micro-batch. ``meta[-1]`` of a result is not 0 where its gradient is not finite.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -51,8 +53,9 @@ class Buffer:
 class Layout:
     """Where each parameter's gradient lies in the flat tensors."""
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], micro_batches: int = 0) -> None:
         self.parameters = list(parameters)
+        self.micro_batches = micro_batches
         self.lengths: dict[torch.dtype, int] = {}
         self.starts: list[int] = []
         for parameter in self.parameters:
@@ -63,7 +66,7 @@ class Layout:
     @property
     def shapes(self) -> list[tuple[torch.dtype, int]]:
         """(dtype, length) of the flat tensors of a buffer, `meta` last."""
-        return [*self.lengths.items(), (torch.float64, 1 + len(self.parameters))]
+        return [*self.lengths.items(), (torch.float64, 2 + len(self.parameters) + self.micro_batches)]
 
 
 class Ledger:
@@ -151,15 +154,16 @@ class Reduction:
 
     def reduce(
         self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
-        keep: Sequence[Buffer], exchange: Exchange, scale: float = 1.0,
+        keep: Sequence[Buffer], exchange: Exchange, scale: float = 1.0, look: bool = False,
     ) -> Buffer:  # fmt: skip
         """Return `scale` times the sum over the tree (`meta` unscaled), the same bits on every member.
 
-        `keep` are results not to overwrite.
+        `keep` are results not to overwrite. With ``look`` every owner also looks whether its slices are finite.
 
         ``holdings[r]`` are rank r's nodes. Given up half-way (`exchange` raised), it has changed no node.
         """
         result = self.room(keep)
+        sound = True
         parts = self._collect(ledger, holdings, rank, near, exchange)
         for flat, nodes in zip(result.flats, parts, strict=True):
             low, high = slices(flat.numel(), len(holdings))[rank]
@@ -167,7 +171,9 @@ class Reduction:
                 _tree_sum(self._root, nodes, flat[low:high])
                 if flat is not result.meta:
                     flat[low:high].mul_(scale)
-        self._gather(result, rank, len(holdings), near, exchange)
+                    sound = sound and not (look and not is_finite(flat[low:high]))
+        sound = self._gather(result, rank, len(holdings), near, exchange, sound)
+        result.meta[-1] = not sound
         return result
 
     def _collect(
@@ -203,12 +209,17 @@ class Reduction:
                 nodes[node] = flat[low:high]
         return parts
 
-    def _gather(self, result: Buffer, rank: int, world_size: int, near: frozenset[int], exchange: Exchange) -> None:
-        """Bring the slices of all owners together."""
+    def _gather(
+        self, result: Buffer, rank: int, world_size: int, near: frozenset[int], exchange: Exchange, sound: bool
+    ) -> bool:
+        """Bring the slices of all owners together; True where every owner found its own sound."""
         peers = [peer for peer in range(world_size) if peer != rank]
         tokens = {peer: memoryview(bytearray(TOKEN_BYTES)) for peer in peers if peer in near}
         sends: list[Transfer] = [(peer, memoryview(result.segment.token.pack())) for peer in tokens]
         receives: list[Transfer] = list(tokens.items())
+        words = {peer: memoryview(bytearray(1)) for peer in peers}
+        sends += [(peer, memoryview(bytes([sound]))) for peer in peers]
+        receives += words.items()
         for flat in result.flats:
             bounds = slices(flat.numel(), world_size)
             for peer in (peer for peer in peers if peer not in near):
@@ -221,6 +232,7 @@ class Reduction:
                 mine[part].copy_(theirs[part])
         # nobody may touch a result that a neighbour still reads
         exchange([(peer, memoryview(b"r")) for peer in tokens], [(peer, memoryview(bytearray(1))) for peer in tokens])
+        return sound and all(word[0] for word in words.values())
 
     def attach(self, peer: int, token: memoryview) -> list[torch.Tensor]:
         """The flat tensors of a neighbour's buffer, in place. Raises PeerLost where it is gone."""
@@ -253,6 +265,11 @@ def _tree_sum(node: Node, nodes: dict[Node, torch.Tensor], out: torch.Tensor) ->
         other = torch.empty_like(out)
         _tree_sum(right, nodes, other)
         out.add_(other)
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether every element is finite. One pass: a sum carries on whatever is not, and may overflow by itself."""
+    return math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:

@@ -13,6 +13,7 @@ import torch
 
 from ..core.errors import SpecError, TrainingError
 from ..policy.batching import assign, cover
+from ..policy.guard import Guard
 from .collectives import PeerLost
 from .commits import Commits, finite
 from .datacache import IndexedData, indexed, mix, sample_indices
@@ -23,6 +24,7 @@ from .meeting import Meeting
 from .purity import refuse_running_statistics, trained_parameters
 from .reduction import Buffer
 from .state import TrainingState
+from .watch import Watch
 from .worker import current
 
 LossFunction = Callable[[Any], torch.Tensor]
@@ -53,9 +55,10 @@ class Session:
     """Trains ``model`` with ``optimizer`` on ``data``, on however many members there are.
 
     ``global_batch`` samples a step are cut into ``global_batch / micro_batch`` micro-batches, fixed for the whole
-    run. ``max_grad_norm`` clips the gradient of the global batch; ``scheduler`` steps once a step. Outside a
-    job the session trains in this process alone, with the same results. Raises SpecError for settings that
-    cannot be trained, TrainingError for a model whose state could depend on the number of members.
+    run. ``max_grad_norm`` clips the gradient of the global batch; ``scheduler`` steps once a step. A ``guard`` judges
+    every step before it is applied; without one, what is not finite is trained with as it is. Outside a
+    job the session trains in this process alone, with the same results. Raises SpecError for settings that cannot be
+    trained, TrainingError for a model whose state could depend on the number of members.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Session:
         seed: int = 0,
         max_grad_norm: float | None = None,
         scheduler: Any = None,
+        guard: Guard | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -86,9 +90,10 @@ class Session:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
         self._group: Group | Solo = Group(worker) if worker is not None else Solo()
-        self._state = TrainingState(model, optimizer, scheduler, parameters)
+        self._state = TrainingState(model, optimizer, scheduler, parameters, Watch(guard, self._group))
         self._gradients = Gradients(model, parameters, self.micro_batches)
         self._commits = Commits(self._group, global_batch)
+        self._gradients.look = guard is not None and guard.non_finite != "ignore"
         self._meeting = Meeting(self._group, self._state, self._gradients, self._commits)
         self._injector = Injector(self._group, parameters, optimizer)
         self._planned = 0
@@ -186,10 +191,13 @@ class Session:
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(gradients.parameters, self.max_grad_norm)
         gradients.keep(result)
-        self._state.apply(gradients.loss_of(result))
+        reading = gradients.reading(result, self.step + 1)
+        skipped = self._state.watch.judge(reading, go)
+        self._state.apply(reading.loss, skipped=bool(skipped))
         gradients.ledger.clear()
         took_s = time.monotonic() - self._step_began_s
-        self._commits.note(self.step, self._state.loss, go, took_s, meeting.redone)
+        more = {"skipped": skipped} if skipped else {}
+        self._commits.note(self.step, self._state.loss, go, took_s, meeting.redone, **more)
         meeting.go, meeting.redone = _ordinary(go, self.micro_batches), 0
         meeting.courier.step_done()
         self._group.touch("user", self.step)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from . import replicate
+from .watch import Watch
 
 
 class TrainingState:
-    """The training state of one member. ``step`` is None until a newcomer has it; ``loss`` is that of the last step."""
+    """The training state of one member. ``step`` is None until a newcomer has it; ``loss`` is that of the last step.
+
+    ``watch`` judges steps before they are applied; what it has seen is part of the state.
+    """
 
     def __init__(
         self,
@@ -20,11 +25,13 @@ class TrainingState:
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
         parameters: Sequence[torch.nn.Parameter],
+        watch: Watch,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._parameters = parameters
+        self.watch = watch
         self.step: int | None = None
         self.loss = math.nan
 
@@ -33,18 +40,27 @@ class TrainingState:
         """Steps applied so far; 0 for a newcomer."""
         return self.step or 0
 
-    def apply(self, loss: float) -> None:
-        """Step the optimizer with the gradients that are set. Nothing can interrupt this: it polls nobody."""
-        self._optimizer.step()
+    def apply(self, loss: float, skipped: bool = False) -> None:
+        """Step the optimizer with the gradients that are set. Nothing can interrupt this: it polls nobody.
+
+        In a ``skipped`` step the optimizer does nothing; the scheduler goes on, it follows the number of the step.
+        """
+        if not skipped:
+            self._optimizer.step()
         if self._scheduler is not None:
-            self._scheduler.step()
+            with warnings.catch_warnings():
+                if skipped:  # that a scheduler went first is meant
+                    warnings.simplefilter("ignore", UserWarning)
+                self._scheduler.step()
         self.step, self.loss = self.applied + 1, loss
 
     def as_dict(self) -> dict[str, Any]:
-        """Parameters, buffers, optimizer and scheduler; the tensors are not copies."""
+        """Parameters, buffers, optimizer, scheduler and what the guard has seen; the tensors are not copies."""
         state = {"model": dict(self._model.state_dict()), "optimizer": self._optimizer.state_dict()}
         if self._scheduler is not None:
             state["scheduler"] = self._scheduler.state_dict()
+        if self.watch.guard is not None:
+            state["guard"] = self.watch.as_dict()
         return state
 
     def load(self, state: dict[str, Any], step: int, loss: float) -> None:
@@ -53,11 +69,13 @@ class TrainingState:
         self._optimizer.load_state_dict(state["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
+        if self.watch.guard is not None and "guard" in state:
+            self.watch.load(state["guard"])
         self.step, self.loss = step, loss
 
     def digest(self) -> str:
-        """SHA-256 (hex) of `as_dict`."""
-        return replicate.digest(self.as_dict())
+        """SHA-256 (hex) of `as_dict` without what the guard has seen."""
+        return replicate.digest({part: value for part, value in self.as_dict().items() if part != "guard"})
 
     def parameter_bytes(self) -> int:
         """Bytes of the trained parameters."""

@@ -90,7 +90,8 @@ class Courier:
             result = self._receive_gradient(donor)
             gradients.show(result)
             gradients.keep(result)
-            self._state.apply(gradients.loss_of(result))
+            reading = gradients.reading(result, self._state.applied + 1)
+            self._state.apply(reading.loss, skipped=bool(self._state.watch.judge(reading, None)))
             gradients.ledger.clear()
         return steps > 0
 

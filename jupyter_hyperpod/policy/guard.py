@@ -1,0 +1,122 @@
+"""What to do with a step whose numbers cannot be right: judged by every member from the same numbers, so alike.
+
+A loss is a spike when its modified z-score against the losses before it, 0.6745 (x - median) / MAD, exceeds a threshold
+(Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993): median and MAD, unlike mean and deviation, are not
+moved by the very outliers that are looked for. That leaving out the data of a spike helps, was reported for PaLM
+(Chowdhery et al., 2022, section 5.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ..core.errors import SpecError
+from .decision import Decision
+
+ACTIONS = ("stop", "skip", "ignore")
+NON_FINITE_GRADIENT, NON_FINITE_LOSS, LOSS_SPIKE = "non-finite gradient", "non-finite loss", "loss spike"
+NORMAL = 0.6745  # the MAD of a standard normal distribution
+LEAST_RISE = 0.05  # of the median: on a flat curve every ripple would be many MADs high
+NAMED = 8  # of many micro-batches, so many are named
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """``hp.Session(guard=hp.Guard(…))``: what happens to a step with numbers that cannot be right.
+
+    ``non_finite`` (the loss or the gradient of the step) and ``loss_spike`` are each one of: ``"stop"``, the job fails
+    and says which micro-batch of which rank it was; ``"skip"``, the step is committed but its update is not applied,
+    and the record says why; ``"ignore"``. A spike is a loss more than ``threshold`` robust deviations above the median
+    of the last ``window`` losses, once there are ``warm_up`` of them. More than ``patience`` skipped steps in a row
+    stop the job: that is no accident of the data. Raises SpecError.
+    """
+
+    non_finite: str = "stop"
+    loss_spike: str = "skip"
+    window: int = 64
+    warm_up: int = 16
+    threshold: float = 10.0
+    patience: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("non_finite", "loss_spike"):
+            if (action := getattr(self, name)) not in ACTIONS:
+                raise SpecError(f"{name} is {action!r}; expected one of {', '.join(ACTIONS)}")
+        if not 2 <= self.warm_up <= self.window:
+            raise SpecError(f"warm_up is {self.warm_up} and window {self.window}; expected 2 <= warm_up <= window")
+        if not self.threshold > 0 or self.patience < 0:
+            raise SpecError(f"threshold is {self.threshold:g} and patience {self.patience}; expected them positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The numbers of a reduced step: mean ``loss``, whether the gradient is ``finite``, and ``losses`` by micro-batch.
+
+    ``losses[i]`` is NaN where loss or gradient of micro-batch i are not finite.
+    """
+
+    step: int
+    loss: float
+    finite: bool
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with a step, what happens to it, and the ``micro_batches`` that brought it in."""
+
+    cause: str
+    action: str
+    micro_batches: tuple[int, ...]
+
+
+def judge(guard: Guard, reading: Reading, recent: Sequence[float], skipped: int) -> Decision[Finding | None]:
+    """Judge one step by the last accepted losses, oldest first; ``skipped`` steps in a row were skipped before it."""
+    found = _non_finite(guard, reading) or _spike(guard, reading, recent)
+    if found is None:
+        return Decision(None, f"step {reading.step} is sound")
+    finding, what = found
+    if finding.action == "skip" and skipped >= guard.patience:
+        finding = Finding(finding.cause, "stop", finding.micro_batches)
+        return Decision(
+            finding, f"{what}; {skipped} steps in a row were skipped before it, patience is {guard.patience}"
+        )
+    end = "the job stops" if finding.action == "stop" else "its update is not applied"
+    return Decision(finding, f"{what}: {end}")
+
+
+def _non_finite(guard: Guard, reading: Reading) -> tuple[Finding, str] | None:
+    if guard.non_finite == "ignore" or (reading.finite and math.isfinite(reading.loss)):
+        return None
+    culprits = tuple(i for i, loss in enumerate(reading.losses) if not math.isfinite(loss))
+    what, cause = ("loss", NON_FINITE_LOSS) if reading.finite else ("gradient", NON_FINITE_GRADIENT)
+    where = f"that of {name_micro_batches(culprits)} is not" if culprits else "each micro-batch's is: the sum overflows"
+    return Finding(cause, guard.non_finite, culprits), f"the {what} of step {reading.step} is not finite, {where}"
+
+
+def _spike(guard: Guard, reading: Reading, recent: Sequence[float]) -> tuple[Finding, str] | None:
+    if guard.loss_spike == "ignore" or len(recent) < guard.warm_up:
+        return None
+    usual = median(recent)
+    spread = median(abs(loss - usual) for loss in recent)
+    rise = reading.loss - usual
+    if rise <= max(guard.threshold * spread / NORMAL, LEAST_RISE * abs(usual)):
+        return None
+    highest = max(range(len(reading.losses)), key=lambda i: reading.losses[i])
+    score = "more than any" if spread == 0 else f"{NORMAL * rise / spread:.0f}"
+    text = (
+        f"the loss of step {reading.step} is {reading.loss:.4g}, the median of the {len(recent)} before it {usual:.4g} "
+        f"(robust deviations: {score}, limit {guard.threshold:g}), highest in micro-batch {highest} "
+        f"({reading.losses[highest]:.4g})"
+    )
+    return Finding(LOSS_SPIKE, guard.loss_spike, (highest,)), text
+
+
+def name_micro_batches(indices: Sequence[int]) -> str:
+    """For people: the first few by number."""
+    names = ", ".join(map(str, indices[:NAMED]))
+    more = f" and {len(indices) - NAMED} more" if len(indices) > NAMED else ""
+    return f"micro-batch{'es' if len(indices) > 1 else ''} {names}{more}"
