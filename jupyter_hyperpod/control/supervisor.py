@@ -207,7 +207,7 @@ class Supervisor:
 
     def _fault(self, node: str, kind: str) -> tuple[bool, str]:
         place = self.host.nodes.get(node)
-        if kind not in SIGNALS:
+        if kind not in SIGNALS and kind != "preempt":
             text = f"fault {kind!r} is unknown"
             return False, f"{kind} of a node is not possible on this cluster" if kind in FAULTS else text
         if place is None or place.pid is None:
@@ -216,6 +216,10 @@ class Supervisor:
             if job_id in self.entries:
                 injected = {"fault": kind, "node": node, "rank": None, "member": None}
                 self.entries[job_id].pen.write("fault.injected", injected)
+        if kind == "preempt":
+            for job_id in place.jobs:
+                self.host.signal_job(job_id, node, signal.SIGUSR1)
+            return True, f"SIGUSR1 sent to the agents on {node}"
         self.host.signal_node(node, SIGNALS[kind])
         return True, f"{SIGNALS[kind].name} sent to {node} (process group {place.pid})"
 

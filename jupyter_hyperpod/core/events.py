@@ -76,6 +76,7 @@ FAULTS: dict[str, FaultClass] = {
     "hang": FaultClass(AIMS, "SIGSTOP: it stays, but does nothing and answers nobody"),
     "throttle": FaultClass(("rank",), "it gets only a part of its CPU time for a while: a straggler"),
     "partition": FaultClass(("node",), "the node goes on, but its network reaches nobody"),
+    "preempt": FaultClass(("rank", "node"), "SIGUSR1: the node is to be given back within the job's grace time"),
     "nan": FaultClass(("rank",), "the loss of its next micro-batch, and so the gradient, is not a number"),
     "spike": FaultClass(("rank",), "the loss of its next micro-batch, and so the gradient, is a thousandfold"),
     "flip-gradient": FaultClass(("rank",), "one random bit of its next micro-batch's gradient is flipped"),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from ..core.spec import ElasticRange
 from .decision import Decision
 
 BEATS_LOST_S = 2.0
 SILENT_S = 0.5  # its agent has not been heard either: the node, not the process
 STOPPED_S = 0.5
 HANG_STEPS = 3.0
+SETTLE_S = 5.0  # how long a loss may leave a job between two allowed sizes
+LEAVE_LEAD_S = 0.05  # a request to leave has reached everybody after so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +37,40 @@ class Pulse:
     stopped_s: float = 0.0
 
 
-def start(ready: int, target: int, minimum: int, waited_s: float, patience_s: float = 2.0) -> Decision[int]:
-    """How many of the ``ready`` workers begin the job now; 0 means wait for more."""
+def start(
+    ready: int,
+    target: int,
+    minimum: int,
+    waited_s: float,
+    patience_s: float = 2.0,
+    allowed: ElasticRange | None = None,
+) -> Decision[int]:
+    """How many of the ``ready`` workers begin the job now, on an ``allowed`` size; 0 means wait for more."""
     if ready >= target:
         return Decision(target, f"all {target} members are here")
-    if ready >= minimum and waited_s >= patience_s:
-        return Decision(
-            ready, f"{ready} of {target} members are here, at least {minimum} needed, waited {waited_s:.1f} s"
-        )
+    size = allowed.fit(ready) if allowed else ready
+    if size >= minimum and waited_s >= patience_s:
+        text = f"{ready} of {target} members are here, at least {minimum} needed, waited {waited_s:.1f} s"
+        return Decision(size, text if size == ready else f"{text}; {size} is the next size of {allowed}")
     return Decision(0, f"{ready} of {target} members are here")
 
 
-def next_members(candidates: Sequence[Candidate], target: int, minimum: int) -> Decision[tuple[str, ...] | None]:
+def next_members(
+    candidates: Sequence[Candidate], target: int, minimum: int, allowed: ElasticRange | None = None
+) -> Decision[tuple[str, ...] | None]:
     """The ordered members of the next generation, or None where too few are left to go on.
 
     Present members keep their order (a survivor's rank only ever shrinks), newcomers come after them, and
-    a smaller target releases the highest ranks. Where nobody with state is left, newcomers alone start the run
-    again: it takes the same trajectory from its seed.
+    a smaller target releases the highest ranks. Newcomers join only up to an ``allowed`` size; those who are left
+    after a loss go on between two sizes, see `leavers`. Where nobody with state is left, newcomers alone start the
+    run again: it takes the same trajectory from its seed.
     """
     present = sorted((c for c in candidates if c.rank is not None), key=lambda c: c.rank or 0)
     newcomers = [c for c in candidates if c.rank is None and c.ready]
-    chosen = [*present, *newcomers][:target]
+    size = min(target, len(present) + len(newcomers))
+    if allowed is not None:
+        size = max(allowed.fit(size), min(target, len(present)))
+    chosen = [*present, *newcomers][:size]
     if len(chosen) < minimum:
         return Decision(None, f"{len(chosen)} members are here and at least {minimum} are needed: waiting for more")
     if not present:
@@ -70,6 +86,42 @@ def next_members(candidates: Sequence[Candidate], target: int, minimum: int) -> 
     if left:
         parts.append(f"{left} released")
     return Decision(tuple(c.member for c in chosen), "; ".join(parts))
+
+
+def leavers(
+    candidates: Sequence[Candidate],
+    preempted: Collection[str],
+    target: int,
+    allowed: ElasticRange,
+    unsettled_s: float = 0.0,
+) -> Decision[tuple[str, ...]]:
+    """Which present members leave at the next step boundary, so that nothing that was computed is thrown away.
+
+    First those that are preempted, then the highest ranks beyond ``target``, then, where a loss has left the job
+    between two ``allowed`` sizes for ``unsettled_s`` and nobody came, the highest ranks beyond the smaller of them.
+    The last member that holds the training state stays until somebody has taken it over.
+    """
+    present = sorted((c for c in candidates if c.rank is not None), key=lambda c: c.rank or 0)
+    staying = [c for c in present if c.member not in preempted]
+    going = [c for c in present if c.member in preempted]
+    parts = [f"{', '.join(c.node for c in going)} is preempted"] if going else []
+    if len(staying) > target:
+        parts.append(f"the job is to run on {target}")
+        staying = staying[:target]
+    if unsettled_s >= SETTLE_S and (size := allowed.fit(len(staying))) not in (0, len(staying)):
+        parts.append(f"nobody came for {unsettled_s:.0f} s, and {len(staying)} is none of the sizes {allowed}")
+        staying = staying[:size]
+    if present and not staying:
+        staying = present[:1]
+        parts.append(f"{present[0].node} stays until somebody has taken over the training state")
+    names = tuple(c.member for c in present if c not in staying)
+    ranks = ", ".join(str(c.rank) for c in present if c not in staying)
+    return Decision(names, f"{'; '.join(parts) or 'nobody has to leave'}{f': rank {ranks} leaves' if ranks else ''}")
+
+
+def leave_after(step: int, step_time_s: float | None) -> int:
+    """The step after which members leave together: one that nobody has passed when the request reaches them."""
+    return step + 1 + (int(LEAVE_LEAD_S / step_time_s) if step_time_s else 0)
 
 
 def hang_timeout_s(step_time_s: float | None, floor_s: float) -> float:

@@ -35,12 +35,18 @@ class Admission(Proceedings):
     def invite(self) -> None:
         """Ask the members for a snapshot for newcomers that there is room for."""
         members = self.roster.generation()
-        ready = [m for m in self.ready_newcomers() if m.snapshot is None][: self.target - len(members)]
+        waiting = self.ready_newcomers()
+        ready = [m for m in waiting[: self.room(len(waiting))] if m.snapshot is None]
         if self.approach is not None or not ready or not members:
             return
         self.approach = Approach([m.member for m in ready], [m.member for m in members])
         for part, donor in enumerate(members):
             self._ask(donor, part, len(members))
+
+    def room(self, newcomers: int) -> int:
+        """How many of so many newcomers can join: up to the target, and to an allowed size."""
+        here = len(self.roster.generation())
+        return max(0, self.spec.range.fit(min(self.target, here + newcomers)) - here)
 
     def ready_newcomers(self) -> list[Member]:
         """Those that wait at the session that is being trained."""
@@ -49,7 +55,7 @@ class Admission(Proceedings):
     def meet(self) -> None:
         """Newcomers hold a snapshot: tell the members at the end of which step they join."""
         names = [m.node for m in self.ready_newcomers() if m.snapshot is not None]
-        if not names or self.hold_step is not None or len(self.roster.generation()) >= self.target:
+        if not names or self.hold_step is not None or not self.room(len(names)):
             return
         self.hold_step = max(self.step, self.planned_step) + 1
         reason = f"{', '.join(names)} can join: the members meet when step {self.hold_step} is committed"

@@ -30,7 +30,7 @@ CONNECT_TIMEOUT_S = 2.0
 # more than this of one worker's output is not journaled; in megabytes
 OUTPUT_VARIABLE, OUTPUT_LIMIT_MB = "HYPERPOD_OUTPUT_MB", "64"
 # what the coordinator says to the agent itself; everything else is passed to the worker
-OWN_MESSAGES = ("release", "restart", "signal", "throttle")
+OWN_MESSAGES = ("release", "restart", "signal", "throttle", "preempt")
 
 
 class Agent:
@@ -51,14 +51,18 @@ class Agent:
         self._next_connect_s = 0.0
         self._next_beat_s = 0.0
         self._alone_since_s = time.monotonic()
+        self._preempted = False
+        self._leave_by_s: float | None = None
 
     def run(self) -> int:
         """Serve until released; returns the exit status of the agent."""
-        signal.signal(signal.SIGTERM, self._terminated)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._on_signal)
         self._start_worker()
         while self.exit_code is None:
             self._connect_if_needed()
             self._beat()
+            self._leave_if_preempted()
             for key, _ in self.selector.select(self._patience_s()):
                 self._ready(key.fileobj)
             self._flush_partial_output()
@@ -131,6 +135,8 @@ class Agent:
                 self._register()
             elif kind == "throttle":
                 self._throttle(message)
+            elif kind == "preempt":
+                self._preempted = True
             else:
                 self._tell(message | {"member": self.member})
 
@@ -232,6 +238,17 @@ class Agent:
             }
         )
 
+    def _leave_if_preempted(self) -> None:
+        """Say that this node will be taken away; what could not leave by then is ended, which is an ordinary loss."""
+        now = time.monotonic()
+        if self._leave_by_s is None and self._preempted:
+            grace_s = self.context.spec.grace_s
+            self._leave_by_s = now + grace_s
+            self.status["leaving"] = {"type": "leaving", "grace_s": grace_s}
+            self._tell(self.status["leaving"] | {"member": self.member})
+        elif self._leave_by_s is not None and now > self._leave_by_s:
+            self.exit_code = 0
+
     def _obey(self, message: Message) -> None:
         kind = message["type"]
         if kind == "release":
@@ -239,6 +256,8 @@ class Agent:
         elif kind == "restart":
             self._end_worker()
             self._start_worker()
+        elif kind == "preempt":
+            self._preempted = True
         elif self.process is None or message["member"] != self.member:
             return
         elif kind == "throttle":
@@ -301,8 +320,11 @@ class Agent:
             if key.fileobj is source or key.fileobj == source:
                 self.selector.unregister(key.fileobj)
 
-    def _terminated(self, *_: object) -> None:
-        self.exit_code = 128 + signal.SIGTERM
+    def _on_signal(self, number: int, _: object) -> None:
+        """SIGUSR1 and SIGTERM are how a scheduler says that a node is preempted; a second SIGTERM means at once."""
+        if number == signal.SIGTERM and self._preempted:
+            self.exit_code = 128 + signal.SIGTERM
+        self._preempted = True
 
 
 def main() -> int:

@@ -11,10 +11,14 @@ import signal
 import time
 from collections.abc import Sequence
 
+from ..core.views import View
 from ..policy import membership, recovery
 from .admission import Admission
+from .context import Context
+from .departures import Departures
 from .ensemble import FORMING_S
 from .incidents import NODE_LOST, RUNG_REQUEUED, RUNG_SALVAGE
+from .report import Reporter
 from .roster import Member
 from .wire import Channel, Message
 
@@ -26,6 +30,10 @@ CRASHES_IN_A_ROW = 3
 
 class Conductor(Admission):
     """Decides for the members of one job."""
+
+    def __init__(self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0) -> None:
+        super().__init__(context, view, reporter, opened, closed)
+        self.departures = Departures(self, self._go_on_without)
 
     def hear(self, channel: Channel, message: Message) -> None:
         """Take in what an agent or its worker says; what nobody understands, or a fenced member says, is ignored."""
@@ -56,6 +64,7 @@ class Conductor(Admission):
         elif self.adopting and now - self.born_s > ADOPTION_S:
             self._adopt_those_who_came()
         self._look_for_the_lost(now)
+        self.departures.tick(now)
         if self.forming and now - self.forming_since_s > self.forming_patience_s:
             self.forming_patience_s *= 2
             self._regroup(f"generation {self.generation} did not form in {now - self.forming_since_s:.1f} s")
@@ -89,6 +98,8 @@ class Conductor(Admission):
             self._adopted("a new coordinator took over: all members registered again")
         elif known is not None and known.rank is not None and not self.adopting:
             self._adopted(f"{name} registered again")
+        if "leaving" in status and name in self.roster.members:
+            self.departures.preempted(member, status["leaving"]["grace_s"])
         self.welcome_newcomers()
 
     def _on_beat(self, channel: Channel, message: Message) -> None:
@@ -126,12 +137,16 @@ class Conductor(Admission):
             self.incidents.resumed(self.step, len(self.roster.generation()))
             self.say_state("running", f"step {self.step} committed")
             self.welcome_newcomers()
-            if len(self.roster.generation()) > self.target:
-                self._regroup(f"scaled to {self.target}")
-            else:
-                self._admit()
+            self._admit()
         if self.hold_step is not None and self.step >= self.hold_step:
             self._regroup("newcomers hold the state", [m for m in self.ready_newcomers() if m.snapshot is not None])
+
+    def _on_leaving(self, channel: Channel, message: Message) -> None:
+        self.departures.preempted(self.roster.members[message["member"]], message["grace_s"])
+
+    def _on_left(self, channel: Channel, message: Message) -> None:
+        if message["generation"] == self.generation:
+            self.departures.left(self.roster.members[message["member"]], message["step"])
 
     def _on_suspect(self, channel: Channel, message: Message) -> None:
         if message["generation"] == self.generation:
@@ -147,6 +162,9 @@ class Conductor(Admission):
             return
         code = member.exited
         name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        if member.preempted:
+            self._lose(member, "preempted", f"{member.member} could not leave within {self.spec.grace_s:g} s: {name}")
+            return
         self._lose(member, "process killed" if code < 0 else "process died", f"{member.member} ended with {name}")
 
     # ---- deciding -----------------------------------------------------------------------------------------
@@ -155,7 +173,9 @@ class Conductor(Admission):
         waited_s = time.monotonic() - self.born_s
         spares_too = waited_s > START_WITHOUT_SPARES_S
         ready = sorted((m for m in self.roster.newcomers() if spares_too or not m.spare), key=lambda m: m.spare)
-        decision = membership.start(len(ready), self.target, self.spec.start_minimum, waited_s)
+        decision = membership.start(
+            len(ready), self.target, self.spec.start_minimum, waited_s, allowed=self.spec.elastic
+        )
         if not decision.value:
             return
         self.generation = 1
@@ -228,7 +248,7 @@ class Conductor(Admission):
             self._regroup("newcomers are ready")
         elif not self.waiting:
             enter = recovery.at_once(self.incidents.vacancies, self.session["state_bytes"], self.step_time_s)
-            if enter.value and len(self.roster.generation()) < self.target:
+            if enter.value:
                 self._enter_after_commit(enter.reason)
             else:
                 self.invite()
@@ -236,17 +256,25 @@ class Conductor(Admission):
 
     def _enter_after_commit(self, reason: str) -> None:
         ready = self.ready_newcomers()
-        if ready and self.committed_in_generation:
+        if self.room(len(ready)) and self.committed_in_generation:
             self._regroup(f"newcomers are ready, {reason}", ready)
+
+    def _go_on_without(self, reason: str) -> None:
+        """Members have left alive: those who can take their places at once do."""
+        ready, session = self.ready_newcomers(), self.session
+        enter = recovery.at_once(1, session["state_bytes"] if session else 0, self.step_time_s)
+        self._regroup(reason, [m for m in ready if enter.value or m.snapshot is not None])
 
     def _regroup(self, reason: str, newcomers: Sequence[Member] = ()) -> None:
         """Form the next generation; survivors first, newcomers when the survivors have committed a step."""
         if self.adopting:
             return  # when all have registered, or are given up, this is decided for all
         minimum = min(self.spec.range.minimum, self.target)
-        decision = membership.next_members(self.roster.candidates(newcomers), self.target, minimum)
+        present = self.roster.candidates
+        decision = membership.next_members(present(newcomers), self.target, minimum, self.spec.range)
         if decision.value is None:
-            decision = membership.next_members(self.roster.candidates(self.ready_newcomers()), self.target, minimum)
+            ready = self.ready_newcomers()
+            decision = membership.next_members(present(ready), self.target, minimum, self.spec.range)
         self.decided("membership", decision.value, f"{reason}: {decision.reason}")
         self.waiting = decision.value is None
         if decision.value is None:
@@ -305,8 +333,10 @@ class Conductor(Admission):
                     "held": plan.held,
                     "shares": plan.shares,
                     "owners": [m.member for m in members],
+                    "parted": self.parted,
                 }
             )
+        self.parted = []
         self._admit()
 
     def _adopt_those_who_came(self) -> None:
@@ -354,11 +384,7 @@ class Conductor(Admission):
         self.target = target
         self.decided("membership", target, reason)
         self.journal_generation(reason)
-        trains = self.session is not None and not self.session_over
-        if len(self.roster.generation()) > target and trains and not self.forming:
-            self._regroup(f"scaled to {target}")
-        else:
-            self._admit()
+        self._admit()
 
 
 def _natural(name: str) -> tuple[str, int]:

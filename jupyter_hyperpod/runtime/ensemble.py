@@ -44,6 +44,7 @@ class Ensemble:
         self.closing = False
         self.suspects: dict[int, float] = {}
         self.crashes: dict[str, int] = {}
+        self.parted: list[str] = []  # who has left at a step boundary since the last plan
         self.restarts = 0
         self.waiting = False  # for members: too few are here
         self.ended = view["state"] in TERMINAL_STATES
@@ -86,13 +87,13 @@ class Ensemble:
         self.suspects.clear()
         peers = [{"member": m.member, "host": m.host, "port": m.port} for m in members]
         for member in members:
-            member.report, member.finished = None, None
+            member.report, member.finished, member.leaving = None, None, False
             member.channel.send({"type": "form", "generation": self.generation, "rank": member.rank, "members": peers})
 
-    def release(self, member: Member) -> None:
-        """Send a member home; its node is free."""
+    def release(self, member: Member, stands_by: bool = False) -> None:
+        """Send a member home, its node is free; or let its node begin again with a newcomer that stands by."""
         del self.roster.members[member.member]
-        member.channel.send({"type": "release", "reason": "the job runs on fewer nodes now"})
+        member.channel.send({"type": "restart" if stands_by else "release"})
 
     def journal_generation(self, reason: str) -> None:
         """Journal who is a member now, who stands by, and why."""

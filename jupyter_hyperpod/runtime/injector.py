@@ -44,6 +44,8 @@ class Injector:
             os.kill(os.getpid(), faults.SIGNALS[fault.kind])
         elif fault.kind == "throttle":
             self._group.say({"type": "throttle", "factor": fault.factor, "duration_s": fault.duration_s})
+        elif fault.kind == "preempt":
+            self._group.say({"type": "preempt"})
         elif fault.kind == "exception":
             raise Injected(f"this exception was injected into rank {rank} in step {step}")
         elif fault.kind == "flip-parameter":

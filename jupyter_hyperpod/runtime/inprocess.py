@@ -53,6 +53,7 @@ class Go:
     shares: tuple[tuple[int, ...], ...]
     holdings: tuple[tuple[Node, ...], ...]
     owners: tuple[str, ...]
+    parted: tuple[str, ...] = ()
     ordinary: bool = False  # the plan of an undisturbed step, once the first step of a generation is committed
 
     @property
@@ -83,6 +84,9 @@ class Solo:
 
     def poll(self) -> None:
         """Nobody calls."""
+
+    def leave_if_asked(self, step: int) -> None:
+        """Nobody asks."""
 
     def touch(self, phase: str, step: int) -> None:
         """Nobody watches."""
@@ -134,6 +138,7 @@ class Group:
         self.take: Callable[[Message], None] = _ignore  # a newcomer loads a snapshot
         self._step = 0
         self._hold_step: int | None = None
+        self._leave_after: int | None = None
         self._probe = Segment(PROBE_BYTES)
         self._probe.memory[:] = os.urandom(PROBE_BYTES)
 
@@ -159,6 +164,17 @@ class Group:
         """Look whether the coordinator has called, without waiting. Raises Regroup."""
         while (message := self._worker.receive(0.0)) is not None:
             self._obey(message)
+
+    def leave_if_asked(self, step: int) -> None:
+        """At a step boundary: where this member is to leave, say that it has, and wait to be ended.
+
+        Raises Regroup where the coordinator changes its mind.
+        """
+        self.poll()
+        if self._leave_after is not None and step >= self._leave_after:
+            self.touch("closing", step)
+            self.say({"type": "left", "generation": self.generation, "step": step})
+            raise Regroup(self._await("form"))
 
     def touch(self, phase: str, step: int) -> None:
         """Show the agent that something moved."""
@@ -225,6 +241,7 @@ class Group:
     def _form(self, message: Message, held: Held, micro_batches: int) -> Go:
         self._leave_mesh()
         self._hold_step = None
+        self._leave_after = None
         self.generation, self.rank = message["generation"], message["rank"]
         addresses = [Address(peer["host"], peer["port"]) for peer in message["members"]]
         self.world_size = len(addresses)
@@ -249,7 +266,7 @@ class Group:
         holdings = tuple(holdings_of(held_nodes, shares, micro_batches))
         return Go(
             go["generation"], go["rank"], go["step"], tuple(go["donors"]), replay, tuple(go["fresh"]),
-            held_nodes, shares, holdings, tuple(go["owners"]),
+            held_nodes, shares, holdings, tuple(go["owners"]), tuple(go["parted"]),
         )  # fmt: skip
 
     def _meet_neighbours(self) -> None:
@@ -292,6 +309,8 @@ class Group:
         elif kind == "hold" and message["generation"] == self.generation:
             self._hold_step = message["step"]
             self.meet_if_told()
+        elif kind == "leave" and message["generation"] == self.generation:
+            self._leave_after = message["after"]
 
 
 def _ignore(message: Message) -> None:

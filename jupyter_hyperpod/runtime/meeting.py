@@ -85,6 +85,7 @@ def _lost_with_members(before: Go | None, go: Go) -> int:
     """How many micro-batches were given to members that are gone, and now to others: at most so many are redone."""
     if before is None:
         return 0
-    gone = [nodes for owner, nodes in zip(before.owners, before.holdings, strict=True) if owner not in go.owners]
+    here = {*go.owners, *go.parted}  # who has parted had computed nothing of this step
+    gone = [nodes for owner, nodes in zip(before.owners, before.holdings, strict=True) if owner not in here]
     given = {leaf for share in go.shares for leaf in share}
     return len(given & leaves_of(node for nodes in gone for node in nodes))

@@ -58,6 +58,8 @@ def _order(kind: str, data: Data) -> tuple[Message, str]:
     if kind in faults.SIGNALS:
         number = faults.SIGNALS[kind]
         return {"type": "signal", "number": int(number)}, f"{number.name} sent to"
+    if kind == "preempt":
+        return {"type": "preempt"}, "the node is preempted of"
     if kind == "throttle":
         factor, duration_s = data.get("factor") or faults.FACTOR, data.get("duration_s") or faults.DURATION_S
         message = {"type": "throttle", "factor": factor, "duration_s": duration_s}

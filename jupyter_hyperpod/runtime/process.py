@@ -143,7 +143,7 @@ class WorkerProcess:
 
 def _worker_life(main: WorkerMain, agent: int, sock: int, out: int, err: int, progress: Progress) -> None:
     """Everything a worker process is, from fork to exit; never returns."""
-    code = 1
+    code, me = 1, os.getpid()
     try:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != agent:
@@ -152,6 +152,8 @@ def _worker_life(main: WorkerMain, agent: int, sock: int, out: int, err: int, pr
         for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # a scheduler's warning may reach every process of a node: its agent is the one that acts
+        signal.signal(signal.SIGUSR1, lambda *_: os.kill(os.getppid(), signal.SIGUSR1) if os.getpid() == me else None)
         null = os.open(os.devnull, os.O_RDONLY)
         sock, out, err, null = (_above(descriptor) for descriptor in (sock, out, err, null))
         for source, target in ((null, 0), (out, 1), (err, 2), (sock, WORKER_FD)):

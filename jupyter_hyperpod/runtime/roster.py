@@ -34,6 +34,10 @@ class Member:
     snapshot: int | None = None  # the step of the state that a newcomer has loaded; -1: it could not
     exited: int | None = None
     done: bool = False
+    preempted: bool = False
+    leaving: bool = False  # it was asked to leave at a step boundary
+    stands_by: bool = False  # and to begin again as a newcomer
+    left: int | None = None  # the last step it took part in
 
     @property
     def running(self) -> bool:

@@ -155,6 +155,8 @@ class Session:
         self._step_began_s = time.monotonic()
         while self.step < number:
             try:
+                if not self._gradients.ledger.nodes:
+                    self._group.leave_if_asked(self.step)
                 self._compute(loss_function)
                 self._finish_step(self._reduce())
             except Regroup as call:

@@ -104,6 +104,10 @@ export const FAULTS = {
     aims: ['node'],
     sentence: 'the node goes on, but its network reaches nobody'
   },
+  preempt: {
+    aims: ['rank', 'node'],
+    sentence: "SIGUSR1: the node is to be given back within the job's grace time"
+  },
   nan: {
     aims: ['rank'],
     sentence:

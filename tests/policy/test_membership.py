@@ -5,13 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_hyperpod.core.spec import ElasticRange
 from jupyter_hyperpod.policy.membership import (
     BEATS_LOST_S,
+    SETTLE_S,
     SILENT_S,
     STOPPED_S,
     Candidate,
     Pulse,
     hang_timeout_s,
+    leave_after,
+    leavers,
     lost,
     next_members,
     start,
@@ -108,3 +112,65 @@ def test_a_long_step_on_one_member_is_no_hang() -> None:
     assert lost(alone, 1.0).value is None
     outside = [Pulse("a", 0.0, 100.0, "user"), Pulse("b", 0.0, 100.0, "exchange")]
     assert lost(outside, 1.0).value is None
+
+
+SIZES = ElasticRange.parse("1,2,4,8")
+
+
+def gang(members: int, newcomers: int = 0) -> list[Candidate]:
+    found = [Candidate(f"m{i}", f"node-{i + 1}", i, True) for i in range(members)]
+    return found + [Candidate(f"n{i}", f"node-{members + i + 1}", None, True) for i in range(newcomers)]
+
+
+def test_newcomers_join_only_up_to_an_allowed_size() -> None:
+    sizes = [len(next_members(gang(2, n), 8, 1, SIZES).value or ()) for n in range(7)]
+    assert sizes == [2, 2, 4, 4, 4, 4, 8]
+
+
+def test_after_a_loss_the_job_goes_on_with_what_it_has() -> None:
+    assert len(next_members(gang(3), 4, 1, SIZES).value or ()) == 3
+    assert leavers(gang(3), (), 4, SIZES, unsettled_s=1.0).value == ()
+    decision = leavers(gang(3), (), 4, SIZES, unsettled_s=SETTLE_S)
+    assert decision.value == ("m2",)
+    assert decision.reason == "nobody came for 5 s, and 3 is none of the sizes 1,2,4,8: rank 2 leaves"
+
+
+def test_the_preempted_leave_first_and_then_the_highest_ranks() -> None:
+    decision = leavers(gang(4), {"m0"}, 2, ElasticRange(1, 4))
+    assert decision.value == ("m0", "m3")
+    assert decision.reason == "node-1 is preempted; the job is to run on 2: rank 0, 3 leaves"
+    assert leavers(gang(2), {"m0", "m1"}, 2, ElasticRange(1, 4)).value == ("m1",), "somebody has to keep the state"
+
+
+@given(
+    st.integers(1, 9), st.sets(st.integers(0, 8)), st.integers(1, 8), st.sampled_from([None, "2,4,8", "1:8:7", "3:8"]),
+    st.floats(0, 60),
+)  # fmt: skip
+def test_whoever_leaves_somebody_stays(members: int, doomed: set[int], target: int, text: str, age_s: float) -> None:
+    allowed = ElasticRange.parse(text or "1:8")
+    preempted = {f"m{i}" for i in doomed}
+    decision = leavers(gang(members), preempted, target, allowed, age_s)
+    staying = [c for c in gang(members) if c.member not in decision.value]
+    assert staying and decision.reason
+    survivors = [c for c in gang(members) if c.member not in preempted]
+    assert not survivors or len(staying) <= min(target, len(survivors))
+    assert not {c.member for c in staying} & preempted or len(staying) == 1
+    if age_s >= SETTLE_S and len(staying) >= allowed.minimum:
+        assert allowed.allows(len(staying)), "what a loss left between two sizes is settled"
+    again = leavers(staying, preempted, target, allowed, age_s).value
+    assert again == (), "asking again changes nothing"
+
+
+@given(st.integers(2, 8), st.integers(0, 8), st.integers(1, 8), st.sampled_from(["2,4,8", "1:8:7", "1:8"]))
+def test_no_newcomer_joins_to_a_size_that_is_not_allowed(members: int, ready: int, target: int, text: str) -> None:
+    allowed = ElasticRange.parse(text)
+    chosen = next_members(gang(members, ready), allowed.clamp(target), 1, allowed).value
+    assert chosen is not None
+    kept = min(members, allowed.clamp(target))
+    assert len(chosen) == kept or allowed.allows(len(chosen)), "between two sizes only what is left of a loss"
+
+
+def test_those_who_leave_together_leave_after_a_step_that_nobody_has_passed() -> None:
+    assert leave_after(7, None) == 8
+    assert leave_after(7, 1.0) == 8
+    assert leave_after(7, 0.01) == 13

@@ -88,6 +88,9 @@ class Run(Observer):
     def stop_node(self, rank: int) -> None:
         self._fault("hang", node=self.node_of(rank))
 
+    def preempt(self, rank: int) -> None:
+        self._fault("preempt", rank=rank)
+
     def scale(self, target: int) -> None:
         with suppress(Conflict):  # it has ended
             jobs.scale(self.store, self.job_id, target)

@@ -1,0 +1,96 @@
+"""Members that leave alive: at a step boundary, so that nobody else restarts and nothing is computed twice.
+
+A member that is asked to leave finishes the step it is told, says so and waits; the others form a generation without
+it and go on. It computed nothing of the step that follows, so nothing of that step is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..policy import membership
+from .ensemble import Ensemble
+from .roster import Member
+
+TOGETHER_S = 0.2
+
+
+class Departures:
+    """Who has been asked to leave, and who has; ``regroup(reason)`` forms the generation without them."""
+
+    def __init__(self, ensemble: Ensemble, regroup: Callable[[str], None]) -> None:
+        self._ensemble = ensemble
+        self._regroup = regroup
+        self._left_since_s: float | None = None
+        self._unsettled_since_s: float | None = None
+        self._reason = ""
+
+    def preempted(self, member: Member, grace_s: float) -> None:
+        """The node of a member will be taken away after ``grace_s``."""
+        ensemble = self._ensemble
+        if member.preempted:
+            return
+        member.preempted = True
+        if member.rank is None:
+            ensemble.decided("membership", f"release {member.node}", f"{member.node} is preempted while it stands by")
+            ensemble.release(member)
+            return
+        reason = f"{member.node} is preempted: rank {member.rank} has {grace_s:g} s to leave"
+        ensemble.decided("membership", f"preempt {member.node}", reason)
+
+    def left(self, member: Member, step: int) -> None:
+        """A member has finished its last step."""
+        member.left = step
+        self._left_since_s = self._left_since_s or time.monotonic()
+
+    def tick(self, now: float) -> None:
+        """Ask those who have to leave, and go on without those who have left."""
+        ensemble = self._ensemble
+        members = ensemble.roster.generation()
+        if not any(member.left is not None for member in members):
+            self._left_since_s = None
+        trains = ensemble.session is not None and not ensemble.session_over
+        if not trains or ensemble.forming or ensemble.closing or ensemble.adopting or ensemble.waiting:
+            self._unsettled_since_s = None
+        elif self._left_since_s is not None:
+            self._part(members, now)
+        elif ensemble.committed_in_generation:
+            self._ask(members, now)
+
+    def _ask(self, members: list[Member], now: float) -> None:
+        ensemble = self._ensemble
+        allowed = ensemble.spec.range
+        settled = allowed.allows(len(members)) or len(members) >= ensemble.target
+        self._unsettled_since_s = None if settled else self._unsettled_since_s or now
+        preempted = {member.member for member in members if member.preempted}
+        decision = membership.leavers(
+            ensemble.roster.candidates(()),
+            preempted,
+            ensemble.target,
+            allowed,
+            now - (self._unsettled_since_s or now),
+        )
+        asked = [m for m in members if m.member in decision.value and not m.leaving]
+        if not asked:
+            return
+        step = membership.leave_after(ensemble.step, ensemble.step_time_s)
+        self._reason = decision.reason
+        ensemble.decided("membership", {"leave": [m.node for m in asked], "after": step}, decision.reason)
+        for member in asked:
+            member.leaving = True
+            member.stands_by = self._unsettled_since_s is not None and not member.preempted
+            member.channel.send({"type": "leave", "generation": ensemble.generation, "after": step})
+
+    def _part(self, members: list[Member], now: float) -> None:
+        assert self._left_since_s is not None
+        leaving = [m for m in members if m.leaving]
+        gone = [m for m in leaving if m.left is not None]
+        together = len(gone) == len(leaving) and self._ensemble.step >= max(m.left or 0 for m in gone)
+        if not together and now - self._left_since_s < TOGETHER_S:
+            return
+        self._left_since_s = None
+        for member in gone:
+            self._ensemble.parted.append(member.member)
+            self._ensemble.release(member, stands_by=member.stands_by)
+        self._regroup(f"{self._reason} after step {max(m.left or 0 for m in gone)}")
