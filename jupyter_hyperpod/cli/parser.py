@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..control.request import add_fault_options, add_queue_option, add_submit_options
+from ..control.request import add_cluster_options, add_fault_options, add_submit_options
 from ..core.spec import BACKENDS
 
 PROG = "jupyter hyperpod"
@@ -112,13 +112,7 @@ def _add_control_verbs(verbs: _Verbs) -> None:
 
 
 def _add_cluster_verbs(verbs: _Verbs) -> None:
-    cluster = verbs.add("cluster", "start, show or stop the local cluster")
-    cluster.add_argument("action", choices=("start", "status", "stop"), metavar="ACTION", help="start, status or stop")
-    cluster.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
-    cluster.add_argument(
-        "--spares", type=int, metavar="K", help="start: warm nodes kept ready beside them (default: 1)"
-    )
-    add_queue_option(cluster)
+    add_cluster_options(verbs.add("cluster", "start, show or stop the local cluster, or heal its network"))
 
     bench = verbs.add("bench", "measure this machine against the product's bars")
     bench.add_argument("name", metavar="NAME", help="latency, recovery, …; an unknown name lists them all")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..control import cluster, jobs, lookup, report, watch
-from ..control.request import aimed_at, fault_aim, job_name, shown_fields, spec_fields
+from ..control.request import aimed_at, cluster_shape, fault_aim, job_name, shown_fields, spec_fields
 from ..control.source import read_file
-from ..core.errors import HyperpodError, SpecError
+from ..core.errors import HyperpodError
 from ..core.events import TERMINAL_STATES, Event, to_json
 from ..core.views import summary
 from ..storage.store import Store
@@ -229,15 +229,16 @@ def _asked(options: argparse.Namespace, terminal: Terminal, job_id: str, sentenc
 
 
 def _cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    size = {"nodes": options.nodes, "spares": options.spares, "queues": options.queues and dict(options.queues)}
-    if options.action != "start" and any(value is not None for value in size.values()):
-        raise SpecError(f"--nodes, --spares and --queue belong to `cluster start`, not to `cluster {options.action}`")
+    shape = cluster_shape(options)
     if options.action == "start":
-        cluster.ensure_started(store, **size)
+        cluster.ensure_started(store, **shape)
         terminal.status("waiting for the nodes to warm up")
         cluster.wait_ready(store)
     elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
         cluster.stop(store)
+    elif options.action == "heal":
+        healed = cluster.heal(store, options.node)
+        terminal.note(f"healed: {', '.join(healed) or 'nothing was cut off'}")
     view = cluster.status(store)
     if options.json:
         terminal.json(view)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..backends.local import network
 from ..backends.local.wire import connect
 from ..core.errors import ClusterError, Conflict, SpecError, StoreError
 from ..core.spec import validate_name
@@ -38,18 +39,26 @@ _OF_ONE_JOB = ("HYPERPOD_JOB_ID", "HYPERPOD_JOB_DIR", "HYPERPOD_CELL", "HYPERPOD
 
 
 def ensure_started(
-    store: Store, *, nodes: int | None = None, spares: int | None = None, queues: Mapping[str, int] | None = None
+    store: Store,
+    *,
+    nodes: int | None = None,
+    spares: int | None = None,
+    queues: Mapping[str, int] | None = None,
+    isolated: bool | None = None,
 ) -> None:
     """Start the cluster's supervisor where none answers; it goes on after this process has ended.
 
-    ``queues``: how many of the nodes each queue is guaranteed. None means: whatever runs, else 4 nodes, 1 spare and no
-    queue. Returns as soon as the supervisor answers; its nodes may still
-    be warming up. Raises Conflict where a cluster of another size runs, ClusterError with the log's last lines where it
+    ``queues``: how many of the nodes each queue is guaranteed. ``isolated``: each node has a network of its own, which
+    takes root and iproute2. None means: whatever runs, else 4 nodes, 1 spare, no queue and this machine's network.
+    Returns as soon as the supervisor answers; its nodes may still be warming up.
+    Raises Conflict where a cluster of another shape runs, ClusterError with the log's last lines where it
     does not start, StoreError where the store refuses.
     """
-    shape = {"nodes": nodes, "spares": spares, "queues": None if queues is None else dict(queues)}
+    shape = {"nodes": nodes, "spares": spares, "queues": None if queues is None else dict(queues), "isolated": isolated}
     wanted = {name: value for name, value in shape.items() if value is not None}
     _check_shape(wanted)
+    if isolated and (problem := network.missing()):
+        raise ClusterError(problem)
     store.prepare()
     if _running(store, wanted):
         return
@@ -122,6 +131,15 @@ def poke(store: Store, job_id: str) -> None:
     request(store, {"op": "poke", "job": job_id})
 
 
+def heal(store: Store, node: str | None = None) -> list[str]:
+    """Bring a node that the fault `partition` cut off back to the network, or all of them; return their names.
+
+    Raises ClusterError where there is no such node or no cluster.
+    """
+    healed: list[str] = request(store, {"op": "heal", "node": node})["healed"]
+    return healed
+
+
 def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: float = STOP_TIMEOUT_S) -> None:
     """End every job, every node and the supervisor, and wait until all are gone. Raises ClusterError.
 
@@ -169,12 +187,15 @@ def _running(store: Store, wanted: Mapping[str, Any]) -> bool:
                 f"a cluster with {answer[key]} {what} runs already, {wanted[key]} were asked for; stop it first: "
                 "`jupyter hyperpod cluster stop`"
             )
+    if wanted.get("isolated", answer["isolated"]) != answer["isolated"]:
+        found = "each node has a network of its own" if answer["isolated"] else "the nodes share this machine's network"
+        raise Conflict(f"a cluster runs already, where {found}; stop it first: `jupyter hyperpod cluster stop`")
     return True
 
 
 def _spawn(store: Store, shape: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     arguments = ["--store", str(store.root), "--nodes", str(shape["nodes"]), "--spares", str(shape["spares"])]
-    arguments += ["--queues", json.dumps(shape["queues"])]
+    arguments += ["--queues", json.dumps(shape["queues"]), *(["--isolate-network"] if shape["isolated"] else [])]
     try:
         log = os.open(store.cluster / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -200,9 +221,10 @@ def _known_shape(store: Store) -> dict[str, Any]:
     try:
         record = json.loads((store.cluster / SHAPE).read_text())
         queues = {str(name): int(nodes) for name, nodes in record.get("queues", {}).items()}
-        return {"nodes": int(record["nodes"]), "spares": int(record["spares"]), "queues": queues}
+        size = {"nodes": int(record["nodes"]), "spares": int(record["spares"]), "queues": queues}
+        return {**size, "isolated": bool(record.get("isolated"))}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}}
+        return {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}, "isolated": False}
 
 
 def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..backends.local import network
 from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
 from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
 from ..core.spec import ElasticRange, JobSpec, validate_job_id
@@ -160,9 +161,12 @@ def fault(
 
     `core.events.FAULTS` tells what each kind does and whom it may be aimed at. ``factor`` and ``duration_s`` belong to
     ``throttle``: how many times slower, for how many seconds. Raises SpecError for an unknown kind, an aim that does
-    not fit it or not exactly one, NotFound for a rank or node the job does not have, Conflict where it is not running.
+    not fit it or not exactly one, NotFound for a rank or node the job does not have, Conflict where it is not running,
+    or for a partition where the cluster's nodes share a network.
     """
     _check_fault(kind, {"rank": rank, "node": node, "target": target}, factor, duration_s)
+    if kind == "partition":
+        _check_isolated(store)
     view = _unfinished(store, job_id)
     if view["state"] == "pending":
         raise Conflict(f"{job_id} has not started yet; inject the fault once it is running")
@@ -191,6 +195,12 @@ def _check_fault(kind: str, aims: Mapping[str, object], factor: float | None, du
         raise SpecError(f"a factor of {factor:g} is impossible; expected more than 1, at most {THROTTLE_LIMIT:g}")
     if duration_s is not None and not 0 < duration_s <= THROTTLE_LIMIT_S:
         raise SpecError(f"{duration_s:g} s is impossible; expected more than 0, at most {THROTTLE_LIMIT_S:g}")
+
+
+def _check_isolated(store: Store) -> None:
+    with suppress(ClusterError):  # without a supervisor the command waits for the next one, which refuses if it must
+        if not cluster.request(store, {"op": "status"})["isolated"]:
+            raise Conflict(network.SHARED)
 
 
 def _unfinished(store: Store, job_id: str) -> View:

@@ -147,8 +147,12 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def add_queue_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--queue NAME=N`` of ``cluster start``; None where it is not given."""
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Add what may stand behind ``cluster``; an option that is not given is None (or False)."""
+    actions = ("start", "status", "stop", "heal")
+    parser.add_argument("action", choices=actions, metavar="ACTION", help="start, status, stop or heal")
+    parser.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
+    parser.add_argument("--spares", type=int, metavar="K", help="start: warm nodes kept ready beside them (default: 1)")
     parser.add_argument(
         "--queue",
         dest="queues",
@@ -157,6 +161,26 @@ def add_queue_option(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=N",
         help="start: guarantee N nodes to the jobs of a queue, which others may borrow; may be repeated",
     )
+    parser.add_argument(
+        "--isolate-network",
+        action="store_true",
+        help="start: give every node a network of its own, which the fault partition can cut off; nodes then reach "
+        "each other and nothing else (needs root and iproute2)",
+    )
+    parser.add_argument("--node", metavar="NODE", help="heal: only this node (default: all that are cut off)")
+
+
+def cluster_shape(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `cluster.ensure_started`; raises SpecError for an option that belongs to another action."""
+    queues = None if options.queues is None else dict(options.queues)
+    shape = {"nodes": options.nodes, "spares": options.spares, "queues": queues}
+    shape["isolated"] = options.isolate_network or None
+    if options.action != "start" and any(value is not None for value in shape.values()):
+        flags = "--nodes, --spares, --queue and --isolate-network"
+        raise SpecError(f"{flags} belong to `cluster start`, not to `cluster {options.action}`")
+    if options.action != "heal" and options.node is not None:
+        raise SpecError(f"--node belongs to `cluster heal`, not to `cluster {options.action}`")
+    return shape
 
 
 def _queue(text: str) -> tuple[str, int]:

@@ -30,12 +30,13 @@ from ..backends.local.serve import note
 from ..backends.local.warm import source_digest
 from ..backends.local.wire import Channel, Message, accept, listen
 from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
-from ..core.events import FAULTS, TARGETS, Command
+from ..core.events import TARGETS, Command
 from ..policy.scaling import Machine
 from ..storage.journal import command_writer, forget_oldest
 from ..storage.store import JobStore, Store, write_private
 from .cluster import EXIT_LOCKED, SHAPE, SOCKET
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
+from .faults import SIGNALS, break_node, heal
 from .launch import PRELOAD
 from .lock import take_lock
 from .pen import Pen
@@ -47,18 +48,19 @@ LINGER_S = 1.0
 JOURNALS_KEPT = 8
 AGENT_REST_S = 0.5
 AGENT_QUICK_LIMIT = 12
-SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
 
 
 class Supervisor:
     """One store's supervisor; `run` returns when it has been told to stop or to leave."""
 
-    def __init__(self, store: Store, nodes: int, spares: int, queues: Mapping[str, int]) -> None:
+    def __init__(
+        self, store: Store, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool = False
+    ) -> None:
         self.store = store
         self.queues = dict(queues)
         self.lock = take_lock(store)
         self.shape = {f"node-{i + 1}": i >= nodes for i in range(nodes + spares)}
-        shape = {"nodes": nodes, "spares": spares, "queues": self.queues}
+        shape = {"nodes": nodes, "spares": spares, "queues": self.queues, "isolated": isolated}
         with suppress(StoreError):
             write_private(store.cluster / SHAPE, json.dumps(shape).encode())
         forget_oldest(store.cluster_events, JOURNALS_KEPT)
@@ -66,7 +68,7 @@ class Supervisor:
         self.pen = Pen(store.cluster_events, WRITER)
         self.entries: dict[str, Entry] = {}
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
-        self.host = LocalHost(store.cluster, self.selector, PRELOAD, self._on_report, os.environ)
+        self.host = LocalHost(store.cluster, self.selector, PRELOAD, self._on_report, os.environ, isolated)
         self.leaving = self.stopping = False
         self.stop_reason = ""
         self._written: dict[str, Message] = {}
@@ -199,29 +201,12 @@ class Supervisor:
                 entry.done(command, True, "the job had not started")
                 entry.end("stopped", entry.stop_reason, now_s)
         elif command.kind == "fault" and command.data["node"] is not None:
-            entry.done(command, *self._fault(str(command.data["node"]), str(command.data["fault"])))
+            node, kind = str(command.data["node"]), str(command.data["fault"])
+            entry.done(command, *break_node(self.host, self.entries, node, kind))
         elif command.kind == "fault" and command.data.get("target") is not None:
             self._fault_of_target(entry, command)
         elif command.kind == "scale" and not entry.started:
             entry.done(command, True, f"starts with {entry.target} nodes")
-
-    def _fault(self, node: str, kind: str) -> tuple[bool, str]:
-        place = self.host.nodes.get(node)
-        if kind not in SIGNALS and kind != "preempt":
-            text = f"fault {kind!r} is unknown"
-            return False, f"{kind} of a node is not possible on this cluster" if kind in FAULTS else text
-        if place is None or place.pid is None:
-            return False, f"no node {node!r} is up"
-        for job_id in place.jobs:
-            if job_id in self.entries:
-                injected = {"fault": kind, "node": node, "rank": None, "member": None}
-                self.entries[job_id].pen.write("fault.injected", injected)
-        if kind == "preempt":
-            for job_id in place.jobs:
-                self.host.signal_job(job_id, node, signal.SIGUSR1)
-            return True, f"SIGUSR1 sent to the agents on {node}"
-        self.host.signal_node(node, SIGNALS[kind])
-        return True, f"{SIGNALS[kind].name} sent to {node} (process group {place.pid})"
 
     def _fault_of_target(self, entry: Entry, command: Command) -> None:
         target, number = command.data["target"], SIGNALS.get(command.data["fault"])
@@ -259,7 +244,7 @@ class Supervisor:
 
     def _machine(self, node: LocalNode, now_s: float) -> Machine:
         up = node.state == "idle"
-        if not up or node.jobs:
+        if not up or node.jobs or node.cut:
             self._free_since_s.pop(node.name, None)
             return Machine(node.name, node.spare, False, up)
         return Machine(node.name, node.spare, True, True, now_s - self._free_since_s.setdefault(node.name, now_s))
@@ -375,9 +360,11 @@ class Supervisor:
             self.stopping, self.stop_reason = True, str(message.get("reason") or "the cluster was stopped")
             return {"ok": True, **self._status()}
         if operation == "node-fault":
-            ok, reason = self._fault(str(message.get("node")), str(message.get("kind")))
+            ok, reason = break_node(self.host, self.entries, str(message.get("node")), str(message.get("kind")))
             return {"ok": ok, "reason": reason} if ok else {"ok": False, "error": reason}
-        return {"ok": False, "error": f"unknown request {operation!r}; expected poke, status, stop or node-fault"}
+        if operation == "heal":
+            return {"ok": True, "healed": heal(self.host, message.get("node"))}
+        return {"ok": False, "error": f"unknown request {operation!r}; expected poke, status, stop, node-fault or heal"}
 
     def _status(self) -> Message:
         me = identify(os.getpid())
@@ -385,7 +372,7 @@ class Supervisor:
         states = {node.name: node.state for node in self.host.nodes.values()}
         ready = all(state == "idle" for state in states.values())
         size = {"nodes": len(self.shape) - spares, "spares": spares, "queues": self.queues}
-        facts = {"pid": me.pid, "start": me.start, **size}
+        facts = {"pid": me.pid, "start": me.start, "isolated": self.host.isolated, **size}
         return {**facts, "ready": ready, "states": states, "jobs": sorted(self.entries), "problem": self.pen.problem}
 
     # -- the cluster's journal ---------------------------------------------------------------------------------
@@ -427,11 +414,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--spares", type=int, default=1)
     parser.add_argument("--queues", type=json.loads, default={}, metavar="JSON")
+    parser.add_argument("--isolate-network", action="store_true")
     options = parser.parse_args(arguments)
     if sys.platform != "linux":
         parser.error("the local cluster needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
     try:
-        supervisor = Supervisor(Store(options.store), options.nodes, options.spares, options.queues)
+        shape = (options.nodes, options.spares, options.queues, options.isolate_network)
+        supervisor = Supervisor(Store(options.store), *shape)
     except ClusterError as error:
         note(str(error))
         return EXIT_LOCKED

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from functools import cache
 
-from ..control.request import Parser, add_fault_options, add_queue_option, add_submit_options, near_matches
+from ..control.request import Parser, add_cluster_options, add_fault_options, add_submit_options, near_matches
 from ..core.errors import SpecError
 
 VERB_HELP = {
@@ -20,7 +20,7 @@ VERB_HELP = {
     "scale": "ask a job to grow or shrink, without a restart",
     "stop": "stop a job at its next step boundary",
     "fault": "break something on purpose and watch the job recover",
-    "cluster": "start, show or stop the local cluster",
+    "cluster": "start, show or stop the local cluster, or heal its network",
     "recipe": "list the recipes, or put the cell that trains one below this one",
 }
 
@@ -84,11 +84,7 @@ def verb_parser() -> Parser:
     fault = made["fault"]
     fault.add_argument("--job", metavar="JOB", help="id or name (default: the last job of this notebook)")
     add_fault_options(fault)
-    cluster = made["cluster"]
-    cluster.add_argument("action", choices=("start", "status", "stop"), metavar="ACTION", help="start, status or stop")
-    cluster.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
-    cluster.add_argument("--spares", type=int, metavar="K", help="start: warm nodes kept ready (default: 1)")
-    add_queue_option(cluster)
+    add_cluster_options(made["cluster"])
     recipe = made["recipe"]
     recipe.add_argument("name", nargs="?", metavar="NAME", help="the recipe; without it, all are listed")
     recipe.add_argument("--nodes", type=int, metavar="N", help="nodes to train on (default: the recipe's own)")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..control import cluster, jobs, lookup, report, watch
-from ..control.request import aimed_at, fault_aim, shown_fields
-from ..core.errors import NotFound, SpecError
+from ..control.request import aimed_at, cluster_shape, fault_aim, shown_fields
+from ..core.errors import NotFound
 from ..core.events import to_json
 from ..core.views import View
 from ..recipes import catalogue, render
@@ -137,11 +137,9 @@ def _fault(options: argparse.Namespace, magics: HyperpodMagics) -> None:
 
 def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     store = magics.open_store()
-    size = {"nodes": options.nodes, "spares": options.spares, "queues": options.queues and dict(options.queues)}
-    if options.action != "start" and any(value is not None for value in size.values()):
-        raise SpecError(f"--nodes, --spares and --queue belong to `cluster start`, not to `cluster {options.action}`")
+    shape = cluster_shape(options)
     if options.action == "start":
-        cluster.ensure_started(store, **size)
+        cluster.ensure_started(store, **shape)
         if magics.in_kernel():
             from .widgets import wait_for_nodes
 
@@ -150,6 +148,9 @@ def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:
             cluster.wait_ready(store)
     elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
         cluster.stop(store)
+    elif options.action == "heal":
+        healed = cluster.heal(store, options.node)
+        print(f"healed: {', '.join(healed) or 'nothing was cut off'}")
     print(report.cluster_line(cluster.status(store)))
 
 

@@ -9,6 +9,8 @@ from ..core.spec import ElasticRange
 from .decision import Decision
 
 BEATS_LOST_S = 2.0
+LEASE_S = 1.5  # a member that is cut off stops before it is fenced: the difference is for processes that wake up late
+PARTITION = "network partition"
 SILENT_S = 0.5  # its agent has not been heard either: the node, not the process
 STOPPED_S = 0.5
 HANG_STEPS = 3.0
@@ -28,13 +30,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What is known of one member's liveness; ages in seconds, ``phase`` as reported by its worker."""
+    """What is known of one member's liveness; ages in seconds, ``phase`` as reported by its worker.
+
+    ``unreachable``: its host confirms nothing that is sent to it.
+    """
 
     member: str
     beat_age_s: float
     progress_age_s: float
     phase: str
     stopped_s: float = 0.0
+    unreachable: bool = False
 
 
 def start(
@@ -133,10 +139,17 @@ def hang_timeout_s(step_time_s: float | None, floor_s: float) -> float:
 
 
 def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] | None]:
-    """The member to fence now with its cause, or None. One at a time: the next look follows the next generation."""
+    """The member to fence now with its cause, or None. One at a time: the next look follows the next generation.
+
+    A member that cannot be reached stops by itself when its lease has run out, and is not fenced before.
+    """
     for pulse in pulses:
         if pulse.beat_age_s > BEATS_LOST_S:
             reason = f"no heartbeat from {pulse.member} for {pulse.beat_age_s:.1f} s, limit {BEATS_LOST_S:g} s"
+            if pulse.unreachable:
+                return Decision(
+                    (pulse.member, PARTITION), f"{reason}, and its host confirms nothing that is sent to it"
+                )
             return Decision((pulse.member, "heartbeat lost"), reason)
         if pulse.stopped_s > STOPPED_S:
             return Decision(
@@ -144,8 +157,8 @@ def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] 
             )
     waiting = [p for p in pulses if p.phase == "exchange"]
     for pulse in pulses:
-        stuck = pulse.phase == "compute" and pulse.progress_age_s > timeout_s
-        if stuck and any(other.progress_age_s > timeout_s for other in waiting):
+        stuck = pulse.phase == "compute" and _standstill_s(pulse) > timeout_s
+        if stuck and not pulse.unreachable and any(other.progress_age_s > timeout_s for other in waiting):
             reason = (
                 f"{pulse.member} made no progress for {pulse.progress_age_s:.1f} s, limit {timeout_s:.1f} s, "
                 "while others wait"
@@ -153,3 +166,8 @@ def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] 
             cause = "heartbeat lost" if pulse.beat_age_s > SILENT_S else "process hung"
             return Decision((pulse.member, cause), reason)
     return Decision(None, "every member is alive")
+
+
+def _standstill_s(pulse: Pulse) -> float:
+    """How long a member is known to stand still: by its own beats, or because its agent stands still too."""
+    return pulse.progress_age_s - (pulse.beat_age_s if pulse.beat_age_s <= SILENT_S else 0.0)

@@ -7,6 +7,7 @@ single-threaded, because it forks. Without a coordinator it keeps the worker tra
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import signal
@@ -18,19 +19,20 @@ from typing import Any
 from ..core.errors import ProtocolError
 from . import worker
 from .context import Context
+from .lease import Lease
 from .process import Output, WorkerProcess
 from .report import Reporter
 from .throttle import Throttle
-from .wire import HANDSHAKE_TIMEOUT_S, Channel, Message
+from .wire import HANDSHAKE_TIMEOUT_S, Channel, Message, is_refusal, prepare
 
 BEAT_S = 0.1
 RECONNECT_S = 0.02
 GIVE_UP_S = 600.0
-CONNECT_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 0.5
 # more than this of one worker's output is not journaled; in megabytes
 OUTPUT_VARIABLE, OUTPUT_LIMIT_MB = "HYPERPOD_OUTPUT_MB", "64"
 # what the coordinator says to the agent itself; everything else is passed to the worker
-OWN_MESSAGES = ("release", "restart", "signal", "throttle", "preempt")
+OWN_MESSAGES = ("release", "restart", "signal", "throttle", "preempt", "probe", "resume")
 
 
 class Agent:
@@ -47,6 +49,8 @@ class Agent:
         self.rank: int | None = None
         self.status: Message = {}
         self.exit_code: int | None = None
+        self.lease = Lease()
+        self.held = False  # the worker is stopped, because its coordinator may have given it up
         self._output_left = 0
         self._next_connect_s = 0.0
         self._next_beat_s = 0.0
@@ -60,6 +64,7 @@ class Agent:
             signal.signal(number, self._on_signal)
         self._start_worker()
         while self.exit_code is None:
+            self._keep_lease()
             self._connect_if_needed()
             self._beat()
             self._leave_if_preempted()
@@ -93,6 +98,7 @@ class Agent:
         self.process = process = WorkerProcess(lambda channel, progress: worker.main(context, channel, progress))
         self.member = f"{context.node}.{process.pid}"
         self.rank = None
+        self.held = False
         self.status = {}
         self._output_left = round(float(os.environ.get(OUTPUT_VARIABLE, OUTPUT_LIMIT_MB)) * 1e6)
         self.selector.register(process.pidfd, selectors.EVENT_READ)
@@ -173,11 +179,14 @@ class Agent:
                 return
             address = (endpoint["host"], endpoint["port"])
             sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError) as error:
+            if isinstance(error, OSError) and is_refusal(error):
+                self.lease.sign(now, time.monotonic())
             if now - self._alone_since_s > GIVE_UP_S:
                 self.exit_code = 1
             return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        prepare(sock)
+        self.lease.connected(now, time.monotonic())
         self.coordinator = Channel(sock, self.context.job.secret(), initiator=True)
         self.selector.register(self.coordinator, selectors.EVENT_READ)
         self._register()
@@ -221,6 +230,22 @@ class Agent:
         if self.coordinator is not None:
             self.coordinator.send(message)
 
+    def _keep_lease(self) -> None:
+        """Stop the worker when the lease has run out; only the coordinator can let it go on, since it may be fenced."""
+        self.lease.look(self.coordinator, time.monotonic())
+        process = self.process
+        if self.rank is None:
+            self.lease.lapsed = False
+        elif process is not None and self.lease.lapsed and not self.held:
+            self._unthrottle()
+            self.held = True
+            process.hold()
+            who = f"{self.member} on {self.context.node}"
+            text = f"the coordinator's host is silent: {who} stands still until it answers"
+            self.reporter.append("warning.raised", {"text": text})
+        if process is not None:
+            process.progress.allow(-math.inf if self.held else self.lease.until_s)
+
     def _beat(self) -> None:
         now = time.monotonic()
         if self.coordinator is None or self.process is None or now < self._next_beat_s:
@@ -234,9 +259,11 @@ class Agent:
                 "counter": counter,
                 "step": step,
                 "phase": phase,
-                "stopped": self.throttle is None and self.process.stopped(),
+                "stopped": self.throttle is None and not self.held and self.process.stopped(),
+                "held_s": now if self.held else None,
             }
         )
+        self.lease.beat(self.coordinator, now)
 
     def _leave_if_preempted(self) -> None:
         """Say that this node will be taken away; what could not leave by then is ended, which is an ordinary loss."""
@@ -258,17 +285,20 @@ class Agent:
             self._start_worker()
         elif kind == "preempt":
             self._preempted = True
-        elif self.process is None or message["member"] != self.member:
+        elif self.process is None or message.get("member") != self.member:
             return
         elif kind == "throttle":
             self._throttle(message)
         elif kind == "signal":
             self._unthrottle()
             self.process.signal(message["number"])
+        elif kind == "resume" and self.held and self.lease.restore(message["sent_s"], time.monotonic()):
+            self.held = False
+            self.process.resume()
 
     def _throttle(self, message: Message) -> None:
         self._unthrottle()
-        if self.process is not None:
+        if self.process is not None and not self.held:
             self.throttle = Throttle(self.process, message["factor"], time.monotonic() + message["duration_s"])
 
     def _unthrottle(self) -> None:
@@ -313,6 +343,9 @@ class Agent:
             if self.process is not None:
                 self.process.channel.send(message)
         if self.coordinator.closed:
+            if self.coordinator.refused:
+                now = time.monotonic()
+                self.lease.sign(now, now)
             self._leave_coordinator()
 
     def _unregister(self, source: Any) -> None:

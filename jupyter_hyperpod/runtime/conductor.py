@@ -105,6 +105,8 @@ class Conductor(Admission):
     def _on_beat(self, channel: Channel, message: Message) -> None:
         if member := self.roster.members.get(message["member"]):
             member.beat(message, time.monotonic())
+            if message["held_s"] is not None:
+                channel.send({"type": "resume", "member": member.member, "sent_s": message["held_s"]})
 
     def _on_session(self, channel: Channel, message: Message) -> None:
         member = self.roster.members[message["member"]]
@@ -212,7 +214,7 @@ class Conductor(Admission):
         del self.roster.members[member.member]
         self.leave_approach(member)
         if self.generation == 0 or rank is None:
-            self._restart_worker(member)
+            self._restart_worker(member, cause)
             return
         if not self.session_over:
             self.incidents.begin(member.member, member.node, rank, cause, detail)
@@ -221,11 +223,15 @@ class Conductor(Admission):
             return
         self.say_state("recovering", f"rank {rank} on {member.node}: {cause}")
         self._regroup(f"rank {rank} on {member.node} was lost: {cause}")
-        self._restart_worker(member)
+        self._restart_worker(member, cause)
 
-    def _restart_worker(self, lost: Member) -> None:
+    def _restart_worker(self, lost: Member, cause: str) -> None:
         """Rung 2: the agent lives, so it forks a new worker, which becomes a newcomer."""
         if lost.channel.closed or self.ended or self.session_over:
+            return
+        if cause == membership.PARTITION:
+            self.decided("recovery", "wait", f"{lost.node} begins again with a new worker as soon as it can be reached")
+            lost.channel.send({"type": "restart"})
             return
         self.crashes[lost.node] = self.crashes.get(lost.node, 0) + 1
         if self.crashes[lost.node] > CRASHES_IN_A_ROW:
@@ -355,7 +361,7 @@ class Conductor(Admission):
             self._adopted(reason)
 
     def _look_for_the_lost(self, now: float) -> None:
-        members = [m for m in self.roster.generation() if m.alive]
+        members = [m for m in (*self.roster.generation(), *self.roster.newcomers()) if m.alive]
         timeout_s = membership.hang_timeout_s(self.step_time_s, self.spec.hang_timeout_s)
         decision = membership.lost([m.pulse(now) for m in members], timeout_s)
         if decision.value is not None:

@@ -24,7 +24,7 @@ from .conductor import Conductor
 from .context import Context
 from .orders import obey
 from .report import Reporter
-from .wire import HANDSHAKE_TIMEOUT_S, Channel
+from .wire import HANDSHAKE_TIMEOUT_S, Channel, prepare
 
 TICK_S = 0.02
 FAREWELL_S = 2.0
@@ -89,7 +89,7 @@ class Coordinator:
             sock, _ = listener.accept()
         except OSError:
             return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        prepare(sock)
         channel = Channel(sock, self.context.job.secret())
         self.guests.add(channel)
         self.selector.register(channel, selectors.EVENT_READ)

@@ -65,11 +65,12 @@ class Ensemble:
     def run_cells(self, members: list[Member]) -> None:
         """Let workers run the cell, in an environment as torchrun gives it."""
         members_now = self.roster.generation()
-        told = (m.run for m in members_now if m.run is not None)  # by a coordinator before this one
-        port = next((run["master_port"] for run in told), 0) or _free_port()
+        told = next((m.run for m in members_now if m.run is not None), None)  # by a coordinator before this one
+        host = told["master_host"] if told else next((m.host for m in members_now), "127.0.0.1")
+        port = told["master_port"] if told else _free_port()
         world = len(members_now)
         for member in members:
-            place = {"rank": member.rank, "world_size": world, "master_host": "127.0.0.1", "master_port": port}
+            place = {"rank": member.rank, "world_size": world, "master_host": host, "master_port": port}
             member.run = {"type": "run"} | place
             member.channel.send(member.run)
 

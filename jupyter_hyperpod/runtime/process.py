@@ -114,6 +114,18 @@ class WorkerProcess:
         except (ProcessLookupError, OSError):
             pass
 
+    def hold(self) -> None:
+        """Stop the worker and what it has started."""
+        if self.status is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undo `hold`."""
+        if self.status is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGCONT)
+
     def stopped(self) -> bool:
         """True while the process is stopped (SIGSTOP, a debugger)."""
         try:

@@ -9,6 +9,8 @@ from ..policy.membership import Candidate, Pulse
 from ..policy.recovery import Report
 from .wire import Channel, Message
 
+PROBE_S = 0.25
+
 
 @dataclass
 class Member:
@@ -38,6 +40,7 @@ class Member:
     leaving: bool = False  # it was asked to leave at a step boundary
     stands_by: bool = False  # and to begin again as a newcomer
     left: int | None = None  # the last step it took part in
+    probe: int | None = None
 
     @property
     def running(self) -> bool:
@@ -51,7 +54,7 @@ class Member:
 
     def beat(self, message: Message, now: float) -> None:
         """Take in a heartbeat."""
-        self.beat_s = now
+        self.beat_s, self.probe = now, None
         if message["counter"] != self.counter or message["phase"] != self.phase:
             self.counter, self.phase, self.progress_s = message["counter"], message["phase"], now
         if not message["stopped"]:
@@ -60,9 +63,14 @@ class Member:
             self.stopped_since_s = now
 
     def pulse(self, now: float) -> Pulse:
-        """What `policy.membership.lost` needs to know."""
+        """What `policy.membership.lost` needs to know. Who is silent is sent something, to see if its host answers."""
         stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
-        return Pulse(self.member, now - self.beat_s, now - self.progress_s, self.phase, stopped)
+        silent_s = now - self.beat_s
+        if silent_s > PROBE_S and self.probe is None:
+            self.channel.send({"type": "probe"})
+            self.probe = self.channel.position
+        unreachable = self.probe is not None and self.channel.confirmed < self.probe
+        return Pulse(self.member, silent_s, now - self.progress_s, self.phase, stopped, unreachable)
 
     def public(self) -> dict[str, object]:
         """As journaled in generation.formed."""

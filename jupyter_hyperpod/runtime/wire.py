@@ -8,12 +8,15 @@ and no secret: the tag is left out.
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import json
 import os
 import select
 import socket
 import struct
+import sys
+import termios
 import time
 from contextlib import suppress
 from typing import Any
@@ -28,10 +31,26 @@ FRAME_LIMIT_BYTES = 64 << 20
 STRANGER_LIMIT_BYTES = 4 << 20  # of a frame from a side that has not proved itself yet
 READ_LIMIT_BYTES = 8 << 20  # of one `receive`, so that one talker cannot keep a loop from its other work
 HANDSHAKE_TIMEOUT_S = 5.0
+SILENCE_LIMIT_S = 3.0  # what the other side's host does not confirm for so long ends a connection
+
+
+def is_refusal(error: OSError) -> bool:
+    """True where somebody answered, to say no; False where nothing was heard at all."""
+    return isinstance(error, ConnectionRefusedError | ConnectionResetError | BrokenPipeError)
+
+
+def prepare(sock: socket.socket) -> None:
+    """Settings of a control connection: small messages leave at once, and a peer that is cut off ends it."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if sys.platform == "linux":
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * SILENCE_LIMIT_S))
 
 
 class Channel:
-    """A two-way stream of JSON messages over `sock`. Never blocks except in `flush(timeout_s)`."""
+    """A two-way stream of JSON messages over `sock`. Never blocks except in `flush(timeout_s)`.
+
+    ``refused``: the other side, or at least its host, has ended the connection; False where it fell silent.
+    """
 
     def __init__(self, sock: socket.socket, secret: bytes | None, initiator: bool = False) -> None:
         sock.setblocking(False)
@@ -46,6 +65,8 @@ class Channel:
         self._outbox = bytearray()
         self._waiting: list[bytes] = []
         self._broken = False
+        self._given = 0
+        self.refused = False
         self.born_s = time.monotonic()
         if secret is not None:
             self._outbox += MAGIC + self._nonce
@@ -70,6 +91,19 @@ class Channel:
         """Bytes that wait to be sent."""
         return len(self._outbox) + sum(map(len, self._waiting))
 
+    @property
+    def position(self) -> int:
+        """Bytes sent or queued so far; compare with `confirmed` once the connection is `greeted`."""
+        return self._given + len(self._outbox)
+
+    @property
+    def confirmed(self) -> int:
+        """Bytes that the other side's host has confirmed (TCP), whether or not its process has read them."""
+        if self.closed:
+            return 0
+        unconfirmed = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))[0]
+        return self._given - int(unconfirmed)
+
     def send(self, message: Message) -> None:
         """Queue a message and send what the socket takes now. A closed or broken channel swallows it."""
         if self.closed or self._broken:
@@ -88,13 +122,15 @@ class Channel:
             while not self.closed and len(self._inbox) < limit:
                 chunk = self.sock.recv(1 << 16)
                 if not chunk:
+                    self.refused = self.refused or not self._broken
                     self.close()
                 self._inbox += chunk
                 if len(chunk) < 1 << 16:
                     break
         except BlockingIOError:
             pass
-        except OSError:
+        except OSError as error:
+            self.refused = self.refused or is_refusal(error)
             self.close()
         messages = []
         if self._handshaken():
@@ -142,10 +178,12 @@ class Channel:
         try:
             while self._outbox and not self.closed:
                 sent = self.sock.send(self._outbox)
+                self._given += sent
                 del self._outbox[:sent]
         except BlockingIOError:
             pass
-        except OSError:
+        except OSError as error:
+            self.refused = self.refused or is_refusal(error)
             self._break()
 
     def _break(self) -> None:

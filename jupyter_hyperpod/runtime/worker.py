@@ -55,7 +55,8 @@ class Worker:
         self.channel.flush(5.0)
 
     def journal(self, kind: str, data: Message) -> None:
-        """Write an event as this worker."""
+        """Write an event as this worker, which has to be sure that it is not fenced: it waits where it is not."""
+        self.progress.wait_until_allowed()
         if self.reporter is None:
             self.reporter = Reporter(self.context.job.events, f"worker-{self.member}")
         self.reporter.append(kind, data)

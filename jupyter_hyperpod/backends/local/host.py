@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import ClusterError, ProtocolError
 from ...core.spec import Handle, LaunchPlan
 from ..base import Backend, ExitReport, NodeReport, Report
+from .network import HEAD_INDEX, SHARED, Place, Switch
 from .node import HEAD, open_log, plan_to_json
 from .processes import Identity, alive, identify, signal_group
 from .serve import note
@@ -33,6 +34,7 @@ SILENT_PINGS = 6
 STILLBORN_S = 1.0
 STILLBORN_PAUSE_S = 0.5
 ZYGOTE_PAUSE_S = (0.0, 0.5, 1.0, 2.0, 5.0)
+CUT_OFF = "cut off from the network; `jupyter hyperpod cluster heal` brings it back"
 
 
 @dataclass
@@ -41,6 +43,7 @@ class LocalNode:
 
     name: str
     spare: bool
+    index: int = HEAD_INDEX
     state: str = "starting"
     reason: str = "waits for the preloaded interpreter"
     incarnation: int = 0
@@ -51,6 +54,7 @@ class LocalNode:
     channel: Channel | None = None
     pidfd: int = -1
     unanswered: int = 0
+    cut: bool = False
     spawned_s: float = 0.0
     again_s: float = 0.0
 
@@ -70,7 +74,9 @@ class LocalHost:
         preload: tuple[str, ...],
         report: Callable[[Report], None],
         environment: Mapping[str, str],
+        isolated: bool = False,
     ) -> None:
+        """``isolated``: every node has a network of its own, and can be cut off."""
         self.directory = directory
         self.nodes: dict[str, LocalNode] = {}
         self.head = LocalNode(HEAD, spare=False)
@@ -79,6 +85,8 @@ class LocalHost:
         self._preload = preload
         self._report = report
         self._environment = environment
+        self.isolated = isolated
+        self._switch: Switch | None = None
         self._zygote: Channel | None = None
         self._zygote_process: subprocess.Popen[bytes] | None = None
         self._zygote_identity: Identity | None = None
@@ -90,10 +98,19 @@ class LocalHost:
     # -- coming up ---------------------------------------------------------------------------------------------
 
     def open(self, shape: Mapping[str, bool]) -> None:
-        """Adopt what still runs from an earlier supervisor, and start the rest; `shape` is name -> spare."""
-        self.nodes = {name: LocalNode(name, spare) for name, spare in shape.items()}
+        """Adopt what still runs from an earlier supervisor, and start the rest; `shape` is name -> spare.
+
+        Raises ClusterError where isolated networks are asked for and this machine cannot have them.
+        """
+        self.nodes = {name: LocalNode(name, spare, i) for i, (name, spare) in enumerate(shape.items(), HEAD_INDEX + 1)}
         for node in (self.head, *self.nodes.values()):
             self._adopt(node)
+        if self._switch is not None:
+            for node in self.nodes.values():
+                if node.index in self._switch.cut_off():
+                    node.cut, node.reason = True, CUT_OFF
+        elif self.isolated:
+            self._switch = Switch.create()
         channel = connect(self.directory, SOCKET)
         if channel is not None:
             self._greet_zygote(channel)
@@ -110,8 +127,21 @@ class LocalHost:
             note(f"{node.name} cannot be adopted: {error}")
             channel.close()
             return
-        self._attach(node, channel, Identity(hello["pid"], hello["start"]))
+        process = Identity(hello["pid"], hello["start"])
+        if not self._shares_network(hello.get("switch")):
+            note(f"{node.name} (process {process.pid}) is in another network and is ended")
+            channel.close()
+            signal_group(process, signal.SIGKILL)
+            return
+        self._attach(node, channel, process)
         self._arrived(node, hello)
+
+    def _shares_network(self, switch: str | None) -> bool:
+        """Whether a node that was found belongs to the network that is wanted; the first one found names its switch."""
+        if switch is None or not self.isolated:
+            return switch is None and not self.isolated
+        self._switch = self._switch or Switch.adopt(switch)
+        return self._switch is not None and self._switch.is_at(switch)
 
     def _attach(self, node: LocalNode, channel: Channel, process: Identity) -> None:
         node.channel, node.process, node.unanswered = channel, process, 0
@@ -214,8 +244,10 @@ class LocalHost:
     def _spawn(self, node: LocalNode) -> None:
         node.state, node.reason, node.incarnation = "starting", "", node.incarnation + 1
         node.spawned_s = time.monotonic()
+        node.cut = False
+        place = None if self._switch is None else asdict(Place(self._switch.path, node.index))
         request = {"op": "spawn", "name": node.name, "incarnation": node.incarnation, "spare": node.spare}
-        if self._zygote is None or not self._zygote.send({**request, "listener": f"{node.name}.sock"}):
+        if self._zygote is None or not self._zygote.send({**request, "listener": f"{node.name}.sock", "place": place}):
             node.reason = "waits for the preloaded interpreter"
 
     def _on_spawned(self, message: Message) -> None:
@@ -346,6 +378,21 @@ class LocalHost:
         process = self.nodes[node].process if node in self.nodes else None
         return process is not None and signal_group(process, number)
 
+    def cut(self, node: str) -> None:
+        """Cut `node` off the network: nothing reaches it any more, and nobody is told. Raises ClusterError."""
+        self._network().cut(self.nodes[node].index)
+        self.nodes[node].cut, self.nodes[node].reason = True, CUT_OFF
+
+    def heal(self, node: str) -> None:
+        """Undo `cut`. Raises ClusterError."""
+        self._network().heal(self.nodes[node].index)
+        self.nodes[node].cut, self.nodes[node].reason = False, ""
+
+    def _network(self) -> Switch:
+        if self._switch is None:
+            raise ClusterError(SHARED)
+        return self._switch
+
     def close(self) -> None:
         """End every node, the heads and the zygote, wait until they are gone, and remove their sockets."""
         ending = [node.process for node in (self.head, *self.nodes.values()) if node.process is not None]
@@ -360,6 +407,8 @@ class LocalHost:
             time.sleep(0.002)
         for path in self.directory.glob("*.sock"):
             path.unlink(missing_ok=True)
+        if self._switch is not None:
+            self._switch.close()
 
     def _end_zygote(self) -> None:
         if self._zygote is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.spec import LaunchPlan
+from .network import Place, Switch, environment
 from .processes import Identity, close_descriptors, die_with_parent, identify, signal_group
 from .serve import Server, note
 from .wire import Channel, Message
@@ -42,9 +43,13 @@ class NodeName:
 class Node(Server):
     """Serves hello, ping, start, signal and end."""
 
-    def __init__(self, who: NodeName, warm_key: str, listener: socket.socket, path: Path) -> None:
+    def __init__(
+        self, who: NodeName, warm_key: str, listener: socket.socket, path: Path, place: Place | None = None
+    ) -> None:
         super().__init__(listener, path)
         self.who = who
+        self.switch = None if place is None else Switch.join(place)
+        self.surroundings = {} if place is None else environment(place.index)
         self.warm_key = warm_key
         self.me = identify(os.getpid())
 
@@ -73,7 +78,8 @@ class Node(Server):
 
     def _hello(self) -> Message:
         jobs = {about: [child.pid, child.start] for child, _, about in self.children.values()}
-        return {"event": "hello", **asdict(self.who), "pid": self.me.pid, "start": self.me.start, "jobs": jobs}
+        facts = {"pid": self.me.pid, "start": self.me.start, "switch": self.switch.path if self.switch else None}
+        return {"event": "hello", **asdict(self.who), **facts, "jobs": jobs}
 
     def _signal(self, job_id: str, number: int) -> None:
         for child, _, about in self.children.values():
@@ -121,7 +127,7 @@ class Node(Server):
 
     def _names(self) -> dict[str, str]:
         """How a process learns where it runs, and whether it stands by for others."""
-        return {"HYPERPOD_NODE": self.who.name, "HYPERPOD_SPARE": "1" if self.who.spare else ""}
+        return {"HYPERPOD_NODE": self.who.name, "HYPERPOD_SPARE": "1" if self.who.spare else "", **self.surroundings}
 
     def _start_cold(self, plan: LaunchPlan, module: str, log: int) -> subprocess.Popen[bytes]:
         node = os.getpid()
@@ -140,14 +146,14 @@ class Node(Server):
         return process
 
 
-def live(who: NodeName, warm_key: str, listener: socket.socket, path: Path, log: int) -> int:
+def live(who: NodeName, warm_key: str, listener: socket.socket, path: Path, log: int, place: Place | None) -> int:
     """A node's whole life, from fork to exit."""
     os.setsid()
     keep = os.dup(listener.fileno())
     listener.detach()
     redirect(log, keep=keep)
     reset_signals()
-    node = Node(who, warm_key, socket.socket(fileno=keep), path)
+    node = Node(who, warm_key, socket.socket(fileno=keep), path, place)
     node.run()
     for child, _, _ in node.children.values():
         signal_group(child, signal.SIGKILL)

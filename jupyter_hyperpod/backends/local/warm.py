@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .network import Place
 from .node import NodeName, live, open_log
 from .processes import Identity, identify, thread_names
 from .serve import GroupServer, note
@@ -62,8 +63,9 @@ class Zygote(GroupServer):
             nodes = {about: [child.pid, child.start] for child, _, about in self.children.values()}
             channel.send({"event": "hello", **facts, "loaded": self.loaded, "nodes": nodes})
         elif operation == "spawn":
+            place = None if message["place"] is None else Place(**message["place"])
             who = NodeName(message["name"], message["incarnation"], message["spare"])
-            child = self._spawn(who, message["listener"])
+            child = self._spawn(who, message["listener"], place)
             channel.send({"event": "spawned", "name": who.name, "pid": child.pid, "start": child.start})
         elif operation == "end":
             self.running = False
@@ -72,12 +74,12 @@ class Zygote(GroupServer):
         """Nodes are watched by the supervisor itself; here they are only collected."""
         note(f"{about} (process {child.pid}) ended with status {status}")
 
-    def _spawn(self, who: NodeName, socket_name: str) -> Identity:
+    def _spawn(self, who: NodeName, socket_name: str, place: Place | None) -> Identity:
         listener = listen(self.directory, socket_name)
         log = open_log(self.directory / "logs", who.name)
         path = self.directory / socket_name
         try:
-            return self.fork(lambda: live(who, self.warm_key, listener, path, log), who.name)
+            return self.fork(lambda: live(who, self.warm_key, listener, path, log, place), who.name)
         finally:
             listener.close()
             os.close(log)
