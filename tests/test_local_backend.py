@@ -45,8 +45,9 @@ Wait = Callable[..., object]
 class Bench:
     """A host with its selector turned by hand."""
 
-    def __init__(self, directory: Path, preload: tuple[str, ...] = ("tiny_job",)) -> None:
+    def __init__(self, directory: Path, preload: tuple[str, ...] = ("tiny_job",), isolated: bool = False) -> None:
         self.directory = directory
+        self.isolated = isolated
         self.cluster = directory / "cluster"
         self.cluster.mkdir(mode=0o700, exist_ok=True)
         modules = directory / "modules"
@@ -61,7 +62,8 @@ class Bench:
 
     def supervise(self) -> LocalHost:
         self.selector = selectors.DefaultSelector()
-        host = LocalHost(self.cluster, self.selector, self.preload, self.reports.append, self.environment)
+        arguments = (self.cluster, self.selector, self.preload, self.reports.append, self.environment)
+        host = LocalHost(*arguments, self.isolated)
         host.open({"node-1": False, "node-2": True})
         return host
 

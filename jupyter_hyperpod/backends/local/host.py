@@ -409,6 +409,7 @@ class LocalHost:
             path.unlink(missing_ok=True)
         if self._switch is not None:
             self._switch.close()
+            self._switch = None
 
     def _end_zygote(self) -> None:
         if self._zygote is not None:
