@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -49,7 +49,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def cluster(store: Store) -> Iterator[Store]:
     """A store with a cluster of its own: 4 nodes and a spare."""
     with pytest.MonkeyPatch.context() as patch:
-        yield from _running_cluster(store, patch, "TEST_CLUSTER_MARK")
+        yield from running_cluster(store, patch, "TEST_CLUSTER_MARK")
 
 
 @pytest.fixture(scope="session")
@@ -57,16 +57,17 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A store with a cluster that other tests use too: leave its nodes as you found them."""
     store = Store(tmp_path_factory.mktemp("shared") / "store").prepare()
     with pytest.MonkeyPatch.context() as patch:
-        yield from _running_cluster(store, patch, SHARED_MARK)
+        yield from running_cluster(store, patch, SHARED_MARK)
 
 
-def _running_cluster(store: Store, patch: pytest.MonkeyPatch, variable: str) -> Iterator[Store]:
+def running_cluster(store: Store, patch: pytest.MonkeyPatch, variable: str, **shape: Any) -> Iterator[Store]:
+    """Start a cluster whose processes carry a mark in `variable`; stop it and insist that all are gone."""
     from jupyter_hyperpod.control import cluster as control
 
     mark = f"cluster-{secrets.token_hex(6)}"
     patch.setenv(variable, mark)
     try:
-        control.ensure_started(store)
+        control.ensure_started(store, **shape)
         patch.delenv(variable)
         control.wait_ready(store)
         yield store

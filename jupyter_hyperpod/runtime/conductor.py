@@ -24,6 +24,7 @@ from .wire import Channel, Message
 
 SUSPECT_S = 1.0
 ADOPTION_S = 3.0
+AWAY_S = 0.25
 START_WITHOUT_SPARES_S = 0.5
 CRASHES_IN_A_ROW = 3
 
@@ -57,13 +58,15 @@ class Conductor(Admission):
 
     def tick(self, now: float) -> None:
         """Look at the clock: who has been silent for too long?"""
+        was_away, self.ticked_s = now - self.ticked_s > AWAY_S, now
         if self.ended:
             return
         if self.generation == 0:
             self._start_if_ready()
         elif self.adopting and now - self.born_s > ADOPTION_S:
             self._adopt_those_who_came()
-        self._look_for_the_lost(now)
+        if not was_away:  # else what they said meanwhile has to be heard first
+            self._look_for_the_lost(now)
         self.departures.tick(now)
         if self.forming and now - self.forming_since_s > self.forming_patience_s:
             self.forming_patience_s *= 2

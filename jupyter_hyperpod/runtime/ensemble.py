@@ -49,7 +49,7 @@ class Ensemble:
         self.waiting = False  # for members: too few are here
         self.ended = view["state"] in TERMINAL_STATES
         self.final: tuple[str, str] | None = None
-        self.born_s = time.monotonic()
+        self.born_s = self.ticked_s = time.monotonic()
 
     def end(self, state: str, reason: str) -> None:
         """The job ends; the coordinator takes leave of the agents and journals this state."""

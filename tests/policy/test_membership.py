@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from jupyter_hyperpod.core.spec import ElasticRange
 from jupyter_hyperpod.policy.membership import (
     BEATS_LOST_S,
+    LEASE_S,
+    PARTITION,
     SETTLE_S,
     SILENT_S,
     STOPPED_S,
@@ -82,7 +84,14 @@ def pulses(draw: st.DrawFn) -> list[Pulse]:
     ages = st.floats(0, 10)
     phases = st.sampled_from(["idle", "user", "compute", "exchange", "closing", "done"])
     return [
-        Pulse(f"m{i}", draw(ages) / 3, draw(ages), draw(phases), draw(st.sampled_from([0.0, 0.0, 0.4, 0.6])))
+        Pulse(
+            f"m{i}",
+            draw(ages) / 3,
+            draw(ages),
+            draw(phases),
+            draw(st.sampled_from([0.0, 0.0, 0.4, 0.6])),
+            draw(st.booleans()),
+        )  # fmt: skip
         for i in range(draw(st.integers(0, 6)))
     ]
 
@@ -98,7 +107,9 @@ def test_only_those_that_show_a_symptom_are_fenced(found: list[Pulse], timeout_s
     pulse = next(p for p in found if p.member == name)
     assert name in decision.reason
     stuck = pulse.phase == "compute" and pulse.progress_age_s > timeout_s
-    if cause == "heartbeat lost":
+    if pulse.unreachable and cause != "process stopped":
+        assert cause == PARTITION and pulse.beat_age_s > BEATS_LOST_S > LEASE_S, "it stops before it is fenced"
+    elif cause == "heartbeat lost":
         assert pulse.beat_age_s > BEATS_LOST_S or (stuck and pulse.beat_age_s > SILENT_S)
     elif cause == "process stopped":
         assert pulse.stopped_s > STOPPED_S
@@ -174,3 +185,11 @@ def test_those_who_leave_together_leave_after_a_step_that_nobody_has_passed() ->
     assert leave_after(7, None) == 8
     assert leave_after(7, 1.0) == 8
     assert leave_after(7, 0.01) == 13
+
+
+def test_who_stood_still_when_last_heard_is_hung_and_who_fell_silent_later_is_not() -> None:
+    others = [Pulse("b", 0.0, 5.0, "exchange")]
+    assert lost([Pulse("a", 0.1, 1.2, "compute"), *others], 1.0).value == ("a", "process hung")
+    assert lost([Pulse("a", 0.4, 1.2, "compute"), *others], 1.0).value is None
+    assert lost([Pulse("a", 1.2, 1.2, "compute"), *others], 1.0).value == ("a", "heartbeat lost")
+    assert lost([Pulse("a", 1.2, 1.2, "compute", unreachable=True), *others], 1.0).value is None

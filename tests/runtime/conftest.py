@@ -165,20 +165,25 @@ def start(store: Store, source: str, nodes: int = 3, **fields: Any) -> Run:
 
 @pytest.fixture
 def job(shared_cluster: Store) -> Iterator[Submit]:
-    """Submit cells to the shared cluster; what still runs afterwards is stopped, and every node is idle again."""
+    """Submit cells to the shared cluster."""
+    yield from submitting(shared_cluster)
+
+
+def submitting(store: Store) -> Iterator[Submit]:
+    """Submit cells; what still runs afterwards is stopped, and every node is idle again."""
     runs: list[Run] = []
 
     def submit(source: str = TRAIN, nodes: int = 3, **fields: Any) -> Run:
-        runs.append(start(shared_cluster, source, nodes, **fields))
+        runs.append(start(store, source, nodes, **fields))
         return runs[-1]
 
-    wait_for_idle(shared_cluster)
+    wait_for_idle(store)
     yield submit
     for run in runs:
         with suppress(HyperpodError):
-            jobs.stop(shared_cluster, run.job_id)
+            jobs.stop(store, run.job_id)
         run.until_ended(30)
-    wait_for_idle(shared_cluster)
+    wait_for_idle(store)
 
 
 @pytest.fixture(scope="session")

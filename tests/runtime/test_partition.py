@@ -1,0 +1,152 @@
+"""A node that is cut off the network: nothing arrives, nothing refuses. Real namespaces, the cable really pulled."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from jupyter_hyperpod.backends.local import network
+from jupyter_hyperpod.control import cluster, jobs
+from jupyter_hyperpod.policy.membership import BEATS_LOST_S
+from jupyter_hyperpod.storage.store import Store
+from tests.conftest import SHARED_MARK, running_cluster
+from tests.runtime.conftest import Run, Submit, submitting
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.skipif(bool(network.missing()), reason=f"NOT TESTED: {network.missing()}"),
+]
+SLOW = {"PAUSE_S": "0.04"}
+
+
+@pytest.fixture(scope="module")
+def isolated_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """3 nodes and a spare, each with a network of its own."""
+    store = Store(tmp_path_factory.mktemp("isolated") / "store").prepare()
+    with pytest.MonkeyPatch.context() as patch:
+        yield from running_cluster(store, patch, SHARED_MARK, nodes=3, spares=1, isolated=True)
+
+
+@pytest.fixture
+def job(isolated_cluster: Store) -> Iterator[Submit]:
+    """Submit cells to the isolated cluster; afterwards its network is whole again."""
+    try:
+        yield from submitting(isolated_cluster)
+    finally:
+        cluster.heal(isolated_cluster)
+
+
+def cut(run: Run, rank: int) -> tuple[str, str]:
+    """Cut the node of a rank off; returns the node and the member."""
+    member = next(m for m in run.view["members"] if m["rank"] == rank)
+    jobs.fault(run.store, run.job_id, "partition", node=member["node"])
+    run.until_event("fault.injected", fault="partition", node=member["node"])
+    return member["node"], member["member"]
+
+
+def stood_still(run: Run, member: str) -> float:
+    """When the agent of a member that was cut off stopped it."""
+    return next(e.time_s for e in run.of_kind("warning.raised") if member in e.data["text"])
+
+
+def has_committed_nothing_since(run: Run, member: str, time_s: float) -> bool:
+    return not any(
+        e.writer.startswith(f"worker-{member}.") and e.time_s > time_s for e in run.of_kind("step.committed")
+    )
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_partition_costs_no_step_and_a_spare_takes_over(job: Submit, reference: Run, rank: int) -> None:
+    run = job(env=SLOW)
+    run.until_step(4)
+    _, member = cut(run, rank)
+    view = run.finish()
+    assert [i["cause"] for i in view["incidents"]] == ["network partition"]
+    assert view["world_size"] == 3 and member not in [m["member"] for m in view["members"]]
+    lost_s = run.of_kind("member.lost")[0].time_s
+    assert stood_still(run, member) < lost_s, "it stops before it is fenced"
+    assert has_committed_nothing_since(run, member, stood_still(run, member))
+    stages = [e.data["stage"] for e in run.of_kind("incident.stage")]
+    assert stages[:4] == ["detected", "diagnosed", "fenced", "resumed"]
+    run.same_as(reference)
+
+
+def test_a_healed_node_comes_back_with_a_new_worker(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.08"}, spares=0)
+    run.until_step(2)
+    node, member = cut(run, 1)
+    run.until_event("incident.stage", stage="resumed")
+    assert cluster.heal(run.store, node) == [node]
+    run.until_event("incident.stage", stage="rejoined")
+    run.until_world(3)
+    run.finish()
+    assert {m["node"] for m in run.view["members"]} == {"node-1", "node-2", "node-3"}
+    assert member not in [m["member"] for m in run.view["members"]]
+    run.same_as(reference)
+
+
+def test_the_only_member_stops_before_another_begins_again(job: Submit, reference: Run) -> None:
+    run = job(nodes=1, elastic="1:1", env={"PAUSE_S": "0.03"})
+    run.until_step(6)
+    _, member = cut(run, 0)
+    run.until_event("member.lost")
+    run.finish()
+    assert stood_still(run, member) < run.of_kind("member.lost")[0].time_s
+    assert has_committed_nothing_since(run, member, stood_still(run, member))
+    run.same_as(reference)
+
+
+def test_two_nodes_cut_off_at_once(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.02"}, spares=0)
+    run.until_step(4)
+    cut(run, 0)
+    cut(run, 2)
+    run.finish()
+    assert [e.data["cause"] for e in run.of_kind("member.lost")] == ["network partition"] * 2
+    assert run.view["world_size"] == 1
+    run.same_as(reference)
+
+
+def test_a_node_that_is_back_in_time_goes_on(job: Submit, reference: Run) -> None:
+    run = job(env=SLOW, spares=0)
+    run.until_step(4)
+    node, member = cut(run, 1)
+    run.until_event("warning.raised")
+    cluster.heal(run.store, node)
+    run.finish()
+    assert "stands still" in run.story()
+    if not run.of_kind("member.lost"):  # on a machine under load it may have been too late
+        assert member in [m["member"] for m in run.view["members"]]
+    run.same_as(reference)
+
+
+def test_members_train_on_while_the_coordinator_is_frozen(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.08"})
+    run.until_step(2)
+    coordinator = run.coordinator_pid()
+    os.kill(coordinator, signal.SIGSTOP)
+    try:
+        frozen_s = run.of_kind("step.committed")[-1].time_s
+        run.until(lambda: run.of_kind("step.committed")[-1].time_s > frozen_s + BEATS_LOST_S + 0.5, 30)
+    finally:
+        os.kill(coordinator, signal.SIGCONT)
+    run.finish()
+    assert "stands still" not in run.story(), "its host still confirms what is sent to it"
+    assert not run.of_kind("member.lost")
+    run.same_as(reference)
+
+
+def test_nodes_with_a_network_of_their_own_share_no_memory(job: Submit) -> None:
+    source = (
+        "import os, torch, jupyter_hyperpod as hp\nmodel = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\ndata = [torch.ones(2)] * 8\n"
+        "with hp.Session(model, optimizer, data, global_batch=4, micro_batch=1) as session:\n"
+        "    for step in session.steps(3): step.run(lambda batch: model(batch).mean())\n"
+        "    print(len(session._group.near), os.environ['MASTER_ADDR'])\n"
+    )
+    run = job(source, nodes=2)
+    run.finish()
+    assert set(run.text().values()) == {f"0 {network.address(1)}\n"}
