@@ -12,7 +12,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -32,21 +31,24 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A member says that ``step`` steps are in its model; ``time_s`` is its clock, seconds since the Unix epoch."""
+    """A member says that ``step`` steps are in its model; ``time_s`` is its clock, seconds since the Unix epoch.
+
+    ``generation`` changes whenever the group of members was formed anew.
+    """
 
     time_s: float
     step: int
     rank: int
     world_size: int
-    pid: int
+    generation: int
 
 
 def parse_commits(text: str) -> list[Commit]:
     """Read the lines of `peers.task.committed`; raises ValueError for anything else."""
     found = []
     for line in text.splitlines():
-        time_s, step, rank, world_size, pid = line.split(" ")
-        found.append(Commit(float(time_s), int(step), int(rank), int(world_size), int(pid)))
+        time_s, step, rank, world_size, generation = line.split(" ")
+        found.append(Commit(float(time_s), int(step), int(rank), int(world_size), int(generation)))
     return found
 
 
@@ -117,9 +119,14 @@ class Arm(ABC):
         """Wait for a condition; raises ClusterError after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while not condition():
+            self.tend()
             if time.monotonic() > deadline:
                 raise ClusterError(f"{self.name} did not get there in {timeout_s:g} s\n{self.last_words()}")
             time.sleep(POLL_S)
+
+    def tend(self) -> None:
+        """What its operator does while it runs, called every few milliseconds: nothing, unless a system needs it."""
+        return
 
     def until_step(self, step: int, members: int = 1, timeout_s: float = 120.0) -> None:
         """Wait until ``members`` of it have committed ``step``."""
@@ -135,7 +142,7 @@ class Arm(ABC):
 
 
 class Ours(Arm):
-    """A job of ours. Start its cluster inside `carrying(arm.mark)`, then `observe` the job."""
+    """A job of ours. Its cluster is started inside `carrying`; ``watch`` observes the job."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__("jupyter_hyperpod", directory)
@@ -155,7 +162,7 @@ class Ours(Arm):
         assert self.watch is not None
         self.watch.read()
         return [
-            Commit(event.time_s, event.data["step"], 0, event.data["world_size"], 0)
+            Commit(event.time_s, event.data["step"], 0, event.data["world_size"], event.data["generation"])
             for event in self.watch.of_kind("step.committed")
         ]
 
@@ -188,7 +195,7 @@ class Peer(Arm):
         self._read = 0
         self._commits: list[Commit] = []
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def spawn(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start ``python arguments…`` with these variables added."""
         with open(self.log, "ab") as log:
             process = subprocess.Popen(
@@ -213,6 +220,11 @@ class Peer(Arm):
         self._commits += parse_commits(whole)
         return self._commits
 
+    def tend(self) -> None:
+        """Raise ClusterError where nothing of it is alive."""
+        if self.processes and all(process.poll() is not None for process in self.processes):
+            raise ClusterError(f"{self.name} has ended\n{self.last_words()}")
+
     def last_words(self) -> str:
         """The end of what its processes printed."""
         return self.log.read_text(errors="replace")[-3000:]
@@ -227,15 +239,6 @@ class Peer(Arm):
             time.sleep(POLL_S)
         for process in self.processes:
             process.wait(10.0)
-
-
-def plain_ddp(directory: Path, environment: Mapping[str, str], members: int) -> Peer:
-    """DistributedDataParallel over gloo, without any resilience."""
-    arm = Peer("DDP", directory, sys.executable, environment)
-    meeting = {"WORLD_SIZE": str(members), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    for rank in range(members):
-        arm.start("-m", "jupyter_hyperpod.bench.peers.ddp", RANK=str(rank), **meeting)
-    return arm
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ..control import jobs
-from .arms import Arm, Ours, plain_ddp, rotation, scratch, step_times
+from .arms import Arm, Ours, rotation, scratch, step_times
 from .laboratory import LANGUAGE_MODEL, laboratory, language_model_env, progress, submit
 from .report import bar, report, row
+from .rivals import PlainDdp
 
 EVEN, UNEVEN = (2, 4), (3,)
 WARM_UP, BLOCK = 6, 16
@@ -70,11 +71,13 @@ def _arms(stack: ExitStack, directory: Path, members: int) -> dict[str, Arm]:
         store = stack.enter_context(laboratory(members, spares=0))
     environment = language_model_env(store, steps=1_000_000)
     arms: list[Arm] = [ours]
-    plain = plain_ddp(directory, environment, members)
-    stack.callback(plain.stop)
-    arms.append(plain)
+    rivals = [PlainDdp(directory, environment, members)]
+    arms += rivals
     for arm in arms:
         arm.permit(0)
+    for rival in rivals:
+        stack.callback(rival.stop)
+        rival.begin()
     fields = {"name": "overhead", "nodes": members, "spares": 0}
     ours.watch = submit(store, LANGUAGE_MODEL.read_text(), fields | {"env": environment | {"LM_TURN": str(ours.turn)}})
     stack.callback(jobs.stop, store, ours.watch.job_id)

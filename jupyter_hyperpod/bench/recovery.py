@@ -1,76 +1,215 @@
-"""A node of four is killed while 100 MB of training state is at work: how long do the survivors stand still,
-and how long until a warm spare has taken its place and a step is committed at full strength?"""
+"""A member of four is killed or stopped while 100 MB of training state is at work: how long does training stand still,
+and how long until it goes on with as many members as before? Ours, and the systems people use today.
+
+Every arm trains the same model on the same data with the same micro-batches. Arms take turns, one life at a time: a
+life begins with fresh processes (ours: a fresh job on a warm cluster) and ends after its faults.
+"""
 
 from __future__ import annotations
 
 import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..control import jobs
-from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, progress, submit, wait_for_idle
-from .report import bar, report, row
+from ..core.errors import ClusterError
+from ..storage.store import Store
+from .arms import Arm, Ours, rotation, scratch
+from .environments import NotInstalled
+from .laboratory import LANGUAGE_MODEL, laboratory, language_model_env, progress, submit, wait_for_idle
+from .report import bar, not_run, report, row
+from .rivals import Maker, Rival, makers
+from .stalls import Stall, measure, percentile, steady
 
-STALL_LIMIT_S = 0.5
-FULL_STRENGTH_LIMIT_S = 1.5
-BEFORE, BETWEEN = 6, 5
-SETTLE_TIMEOUT_S = 60.0
-
-
-def run(runs: int = 5, nodes: int = 4) -> dict[str, Any]:
-    """Kill ``runs`` nodes, one after another, always waiting until the job is at full strength with a spare again."""
-    with laboratory(nodes, spares=1) as store:
-        fields = {"name": "recovery", "nodes": nodes, "spares": 1, "env": language_model_env(store)}
-        watch = submit(store, LANGUAGE_MODEL.read_text(), fields)
-        watch.until_step(BEFORE)
-        samples = [_kill_once(watch, nodes, number) for number in range(runs)]
-        jobs.stop(store, watch.job_id)
-        watch.until_ended()
-        wait_for_idle(store)
-    stalls, strengths, steps = ([sample[i] for sample in samples] for i in range(3))
-    state_mb = (watch.view["session"] or {}).get("state_bytes", 0) / 1e6
-    case = f"SIGKILL of one of {nodes} nodes, {state_mb:.0f} MB of state"
-    rows = [
-        row("jupyter_hyperpod", case, "undisturbed step", "s", steps),
-        row("jupyter_hyperpod", case, "kill to the survivors' next commit, minus one step", "s", stalls),
-        row("jupyter_hyperpod", case, "kill to the first step at full strength", "s", strengths),
-    ]
-    bars = [
-        bar("kill_stall_p50_s", rows[1]["median"], STALL_LIMIT_S),
-        bar("spare_full_strength_s", rows[2]["median"], FULL_STRENGTH_LIMIT_S),
-    ]
-    return report("recovery", rows, bars)
+OURS = "jupyter_hyperpod"
+TORCHRUN, TORCHFT_TUNED = "torchrun", "torchft-nightly, tuned"
+FAULTS = {"kill": "SIGKILL", "hang": "SIGSTOP"}
+PERMIT_ALL = 1_000_000
+START_TIMEOUT_S, SETTLE_TIMEOUT_S = 120.0, 90.0
+LIMITS = {
+    "kill_stall_p50_s": 0.150,
+    "kill_stall_p99_s": 1.0,
+    "hang_stall_p50_s": 2.0,
+    "spare_full_strength_s": 1.0,
+}
 
 
-def _kill_once(watch: Observer, nodes: int, number: int) -> tuple[float, float, float]:
-    """Return (stall, time to full strength, undisturbed step), all in seconds."""
-    watch.until(lambda: len(_ready_spares(watch)) > 0 and _undisturbed(watch, nodes), SETTLE_TIMEOUT_S)
-    step_s = statistics.median(e.data["step_time_s"] for e in watch.of_kind("step.committed")[-BETWEEN:])
-    victim = watch.view["members"][1 + number % (nodes - 1)]["node"]
-    count = len(watch.of_kind("fault.injected"))
-    jobs.fault(watch.store, watch.job_id, "kill", node=victim)
-    watch.until(lambda: len(watch.of_kind("fault.injected")) > count, SETTLE_TIMEOUT_S)
-    killed_s = watch.of_kind("fault.injected")[-1].time_s
+@dataclass
+class Result:
+    """Of one arm: stalls by fault, and why it could not go on."""
 
-    def after(world_size: int) -> list[float]:
-        commits = (e for e in watch.of_kind("step.committed") if e.time_s > killed_s)
-        generation = max(e.data["generation"] for e in watch.of_kind("generation.formed") if e.time_s <= killed_s)
-        return [e.time_s for e in commits if e.data["generation"] > generation and e.data["world_size"] >= world_size]
-
-    watch.until(lambda: bool(after(nodes)), SETTLE_TIMEOUT_S)
-    stall_s, strength_s = after(1)[0] - killed_s - step_s, after(nodes)[0] - killed_s
-    progress(f"kill {number + 1} ({victim}): stall {stall_s * 1000:.0f} ms, full strength {strength_s * 1000:.0f} ms")
-    return stall_s, strength_s, step_s
+    name: str
+    stalls: dict[str, list[Stall]] = field(default_factory=lambda: {fault: [] for fault in FAULTS})
+    failures: dict[str, str] = field(default_factory=dict)
 
 
-def _undisturbed(watch: Observer, nodes: int) -> bool:
-    recent = watch.of_kind("step.committed")[-BETWEEN:]
-    generation = watch.view["generation"]
-    return len(recent) == BETWEEN and all(
-        e.data["generation"] == generation and e.data["world_size"] == nodes and not e.data["redone"] for e in recent
+def run(
+    runs: int = 2, nodes: int = 4, peers: str = "none", kills: int = 4, hangs: int = 2, every: int = 10
+) -> dict[str, Any]:
+    """``runs`` rounds; in each, our job meets ``kills`` kills and ``hangs`` hangs, every other system one of each.
+
+    ``every`` is the number of steps between two checkpoints of the systems that need them.
+    """
+    faults = ["kill"] * kills + ["hang"] * hangs
+    rivals = makers(peers, every)
+    with ExitStack() as stack:
+        directory = stack.enter_context(scratch())
+        store = stack.enter_context(laboratory(nodes, spares=1))
+        environment = language_model_env(store, steps=PERMIT_ALL)
+        results = {name: Result(name) for name in (OURS, *rivals)}
+        for number, order in enumerate(rotation(list(results), runs)):
+            for name in order:
+                progress(f"round {number + 1} of {runs}: {name}")
+                if name == OURS:
+                    _our_life(store, directory, environment, results[name], nodes, faults)
+                else:
+                    _rival_lives(rivals[name], directory, environment, results[name], nodes)
+    rows = [line for result in results.values() for line in _rows(result, nodes)]
+    return report("recovery", rows, _bars(results))
+
+
+def _our_life(
+    store: Store, directory: Path, environment: Mapping[str, str], result: Result, nodes: int, faults: list[str]
+) -> None:
+    arm = Ours(directory)
+    fields = {"name": "recovery", "nodes": nodes, "spares": 1, "env": environment}
+    arm.watch = watch = submit(store, LANGUAGE_MODEL.read_text(), fields)
+    for number, fault in enumerate(faults):
+        arm.until(lambda: bool(_ready_spares(arm)) and steady(arm.commits(), nodes), SETTLE_TIMEOUT_S)
+        victim = watch.view["members"][1 + number % (nodes - 1)]
+        aim = {"node": victim["node"]} if fault == "kill" else {"rank": victim["rank"]}
+        count = len(watch.of_kind("fault.injected"))
+        jobs.fault(store, watch.job_id, fault, **aim)
+        watch.until(lambda count=count: len(watch.of_kind("fault.injected")) > count, SETTLE_TIMEOUT_S)  # type: ignore[misc]
+        _note(result, fault, _stall(arm, watch.of_kind("fault.injected")[-1].time_s, nodes))
+    jobs.stop(store, watch.job_id)
+    watch.until_ended()
+    wait_for_idle(store)
+
+
+def _ready_spares(arm: Ours) -> list[str]:
+    """Workers that wait at their session, warm, for a place."""
+    watch = arm.watch
+    assert watch is not None
+    watch.read()
+    taken = {e.data["member"] for e in watch.of_kind("member.lost")} | {m["member"] for m in watch.view["members"]}
+    return [e.data["member"] for e in watch.of_kind("member.ready") if e.data["member"] not in taken]
+
+
+def _rival_lives(make: Maker, directory: Path, environment: Mapping[str, str], result: Result, nodes: int) -> None:
+    """One kill and one hang, in one life where the system gets back to full strength by itself, else in two."""
+    todo = [fault for fault in FAULTS if fault not in result.failures]
+    try:
+        while todo:
+            with _living(make, directory, environment, nodes) as arm:
+                result.name = arm.name
+                while todo and _struck(arm, todo.pop(0), result, nodes) and arm.lives_on:
+                    pass
+    except (NotInstalled, ClusterError) as error:
+        for fault in FAULTS:
+            result.failures.setdefault(fault, str(error))
+        progress(f"{result.name} does not run: {error}")
+
+
+def _struck(arm: Rival, fault: str, result: Result, nodes: int) -> bool:
+    """Disturb it once; False where it did not recover, so that it has to be started again."""
+    arm.until(lambda: steady(arm.commits(), nodes), START_TIMEOUT_S)
+    fault_s = time.time()
+    arm.strike(fault)
+    try:
+        _note(result, fault, _stall(arm, fault_s, nodes, arm.noticed))
+    except ClusterError as error:
+        result.failures[fault] = str(error)
+        progress(f"{arm.name} does not recover from a {fault}: {error}")
+        return False
+    return True
+
+
+@contextmanager
+def _living(make: Maker, directory: Path, environment: Mapping[str, str], nodes: int) -> Iterator[Rival]:
+    arm = make(directory, environment, nodes)
+    try:
+        arm.permit(PERMIT_ALL)
+        arm.begin()
+        yield arm
+    finally:
+        arm.stop()
+
+
+def _stall(arm: Arm, fault_s: float, nodes: int, noticed: Callable[[], None] | None = None) -> Stall:
+    """Wait until it is at full strength again. Raises ClusterError where that does not happen."""
+    generation = max(commit.generation for commit in arm.commits() if commit.time_s <= fault_s)
+    arm.until(lambda: any(commit.generation > generation for commit in arm.commits()), SETTLE_TIMEOUT_S)
+    if noticed is not None:
+        noticed()
+    arm.until(lambda: measure(arm.commits(), fault_s, nodes) is not None, SETTLE_TIMEOUT_S)
+    stall = measure(arm.commits(), fault_s, nodes)
+    assert stall is not None
+    return stall
+
+
+def _note(result: Result, fault: str, stall: Stall) -> None:
+    result.stalls[fault].append(stall)
+    progress(
+        f"  {fault}: stall {stall.stall_s * 1000:.0f} ms, new ground after {stall.regained_s * 1000:.0f} ms "
+        f"({stall.repeated} steps again), full strength {stall.strength_s * 1000:.0f} ms"
     )
 
 
-def _ready_spares(watch: Observer) -> list[str]:
-    """Workers that wait at their session, warm, for a place."""
-    taken = {e.data["member"] for e in watch.of_kind("member.lost")} | {m["member"] for m in watch.view["members"]}
-    return [e.data["member"] for e in watch.of_kind("member.ready") if e.data["member"] not in taken]
+def _rows(result: Result, nodes: int) -> list[dict[str, Any]]:
+    rows = []
+    for fault, signal in FAULTS.items():
+        case = f"{signal} of one of {nodes} members"
+        if stalls := result.stalls[fault]:
+            rows += [
+                row(result.name, case, "undisturbed step", "s", [s.step_s for s in stalls]),
+                row(
+                    result.name,
+                    case,
+                    "fault to the survivors' next commit, minus one step",
+                    "s",
+                    [s.stall_s for s in stalls],
+                ),
+                row(
+                    result.name,
+                    case,
+                    "fault to the first new step, minus one step",
+                    "s",
+                    [s.regained_s for s in stalls],
+                ),
+                row(result.name, case, "steps computed again", "steps", [s.repeated for s in stalls]),
+                row(result.name, case, "fault to the first step at full strength", "s", [s.strength_s for s in stalls]),
+            ]
+        if fault in result.failures:
+            rows.append(not_run(result.name, case, result.failures[fault]))
+    return rows
+
+
+def _bars(results: Mapping[str, Result]) -> list[dict[str, Any]]:
+    """Ours against the limits, and against those of the others that ran."""
+    ours = results[OURS].stalls
+    kills, hangs = [s.regained_s for s in ours["kill"]], [s.regained_s for s in ours["hang"]]
+    values = {}
+    if kills:
+        values["kill_stall_p50_s"] = statistics.median(kills)
+        values["kill_stall_p99_s"] = percentile(kills, 0.99)
+        values["spare_full_strength_s"] = statistics.median(s.strength_s for s in ours["kill"])
+    if hangs:
+        values["hang_stall_p50_s"] = statistics.median(hangs)
+    bars = [bar(name, values[name], limit) for name, limit in LIMITS.items() if name in values]
+    downtime_s = max(values.get("kill_stall_p50_s", 0.0), 1e-3)
+    if theirs := _downtime_s(results, TORCHRUN):
+        bars.append(bar("downtime_reduction_vs_torchrun", 1 - downtime_s / theirs, at_least=0.95))
+    if theirs := _downtime_s(results, TORCHFT_TUNED):
+        bars.append(bar("times_less_than_torchft_tuned", theirs / downtime_s, at_least=5.0))
+    return bars
+
+
+def _downtime_s(results: Mapping[str, Result], name: str) -> float | None:
+    """Median time without progress after a kill: steps that were committed before do not count as progress."""
+    stalls = results[name].stalls["kill"] if name in results else []
+    return statistics.median(s.regained_s for s in stalls) if stalls else None

@@ -37,6 +37,12 @@ def row(arm: str, case: str, metric: str, unit: str, samples: Sequence[float]) -
     }
 
 
+def not_run(arm: str, case: str, reason: str) -> dict[str, Any]:
+    """A line for what could not be measured, with the exact reason instead of figures."""
+    blank: dict[str, Any] = {"median": None, "min": None, "max": None, "n": 0}
+    return {"arm": arm, "case": case, "metric": "not run", "unit": "", **blank, "reason": reason}
+
+
 def bar(name: str, value: float, limit: float | None = None, *, at_least: float | None = None) -> dict[str, Any]:
     """A promise: ``value`` must not exceed ``limit``, or must reach ``at_least``; exactly one of them is given."""
     if at_least is not None:

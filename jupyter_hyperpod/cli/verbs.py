@@ -276,6 +276,9 @@ def _print_bench(result: dict[str, Any], terminal: Terminal) -> None:
     ]
     headers = ("ARM", "CASE", "METRIC", ">MEDIAN", ">MIN", ">MAX", "UNIT", ">N")
     terminal.line(report.Table(headers, rows, "no measurements").render(terminal.paint))
+    for row in result["rows"]:
+        if "reason" in row:
+            terminal.line(f"{row['arm']}, {row['case']}: not run: {row['reason'].strip()}")
     for bar in result["bars"]:
         verdict = terminal.paint("ok", "good") if bar["ok"] else terminal.paint("missed", "bad")
         promised = f"{bar['direction']} {_figure(bar['limit'])}"

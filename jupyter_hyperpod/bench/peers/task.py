@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from ...policy.batching import assign
 from .. import language_model as lm
@@ -37,9 +39,45 @@ def batches(step: int, rank: int, world_size: int) -> Iterator[tuple[bool, tuple
         yield index == share[-1], data.batch(chosen)  # type: ignore[attr-defined]
 
 
-def committed(step: int, rank: int, world_size: int) -> None:
-    """Tell the observer that ``step`` steps are in the model, on ``world_size`` members."""
-    line = f"{time.time():.6f} {step} {rank} {world_size} {os.getpid()}\n"
+def wrapped(module: torch.nn.Module) -> DistributedDataParallel:
+    """The module for data-parallel training, its gradients kept in the buckets that are reduced."""
+    return DistributedDataParallel(module, gradient_as_bucket_view=True)
+
+
+def train_step(
+    model: DistributedDataParallel, optimizer: torch.optim.Optimizer, step: int, rank: int, world_size: int
+) -> None:
+    """One optimizer step; gradients of all but the last micro-batch are accumulated without communication."""
+    optimizer.zero_grad()
+    for last, batch in batches(step, rank, world_size):
+        with nullcontext() if last else model.no_sync():
+            # DDP averages over members: shares that differ in size still give the mean of the global batch
+            (lm.loss_of(model, batch) * (world_size / MICRO_BATCHES)).backward()
+    optimizer.step()
+
+
+def save_checkpoint(path: str, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write the whole state beside ``path``, then put it in its place, so that a torn one is never read."""
+    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{path}.new")
+    os.replace(f"{path}.new", path)
+
+
+def load_checkpoint(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Read the newest checkpoint, if there is one, and return its step."""
+    if not os.path.exists(path):
+        return 0
+    state = torch.load(path, weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["step"])
+
+
+def committed(step: int, rank: int, world_size: int, generation: int = 0) -> None:
+    """Tell the observer that ``step`` steps are in the model, on ``world_size`` members.
+
+    ``generation`` is any number that changes when the group of members was formed anew.
+    """
+    line = f"{time.time():.6f} {step} {rank} {world_size} {generation}\n"
     descriptor = os.open(OBSERVATIONS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, line.encode())
