@@ -1,12 +1,10 @@
 """Two runs of the same code, one of them disturbed: what the journals prove about the difference.
 
-Nothing here is assumed. A step counts as lost where the journal lacks it or shows it committed in two generations, a
-sample as repeated or skipped where a step's micro-batches were not computed exactly once each.
+Nothing here is assumed. What one journal proves by itself is said by `runtime.audit`; here two are compared.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +16,7 @@ from ..control.report import Cell, Table
 from ..core.errors import NotFound
 from ..core.events import Event
 from ..core.units import format_bytes, format_duration
+from ..runtime.audit import Audit, audit
 from ..storage.store import Store
 
 
@@ -59,11 +58,10 @@ class Run:
             raise NotFound(f"{self.job_id} opened no session; its journal proves nothing")
         return dict(opened[0].data)
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of parameters and optimizer state at the end; "" where the session was not closed."""
-        closed = self.of_kind("session.closed")
-        return str(closed[-1].data["digest"]) if closed else ""
+    @cached_property
+    def audit(self) -> Audit:
+        """What the journal proves about exactly-once."""
+        return audit(self.events)
 
     @property
     def losses(self) -> list[tuple[int, float]]:
@@ -71,32 +69,19 @@ class Run:
         return [(step, float.fromhex(event.data["loss_hex"])) for step, event in self.commits.items()]
 
     @property
-    def exact_losses(self) -> dict[int, frozenset[str]]:
-        """Every loss ever journaled for a step, as exact hexadecimal: one a step unless something is wrong."""
-        found: dict[int, set[str]] = {}
-        for event in self.of_kind("step.committed"):
-            found.setdefault(event.data["step"], set()).add(event.data["loss_hex"])
-        return {step: frozenset(values) for step, values in found.items()}
+    def exact_losses(self) -> dict[int, str]:
+        """The loss of every step, as exact hexadecimal; the audit tells whether another was journaled too."""
+        return {step: event.data["loss_hex"] for step, event in self.commits.items()}
 
     @property
     def steps_lost(self) -> int:
-        """Steps that are missing, and steps that had to be taken a second time."""
-        generations: dict[int, set[int]] = {}
-        for event in self.of_kind("step.committed"):
-            generations.setdefault(event.data["step"], set()).add(event.data["generation"])
-        missing = self.session["total_steps"] - len(generations)
-        return int(missing) + sum(len(found) - 1 for found in generations.values())
+        """Planned steps that were never committed."""
+        return int(self.session["total_steps"]) - self.audit.steps
 
     @property
     def samples_wrong(self) -> int:
-        """Samples used twice or not at all. A micro-batch's samples follow from (seed, step, index), so it is enough
-        that every step used each of its micro-batches exactly once, and was itself taken exactly once."""
-        count = self.session["micro_batches"]
-        wrong = self.steps_lost * count
-        for event in self.commits.values():
-            used = Counter(leaf for _, leaves in event.data["assignment"] for leaf in leaves)
-            wrong += sum(abs(used[leaf] - 1) for leaf in {*range(count), *used})
-        return int(wrong * self.session["micro_batch"])
+        """Samples that committed steps used twice or not at all: they follow from (seed, step, micro-batch)."""
+        return int(self.audit.miscounted * self.session["micro_batch"])
 
 
 @dataclass(frozen=True)
@@ -163,14 +148,14 @@ class Comparison:
 
     @property
     def same_losses(self) -> bool:
-        """Every loss of both runs is the same, to the last bit."""
+        """Every loss of both runs is the same, to the last bit, and neither journal contradicts itself."""
         ours, theirs = self.disturbed.exact_losses, self.undisturbed.exact_losses
-        return bool(ours) and ours == theirs and all(len(values) == 1 for values in ours.values())
+        return bool(ours) and ours == theirs and self.disturbed.audit.sound and self.undisturbed.audit.sound
 
     @property
     def same_state(self) -> bool:
         """Parameters and optimizer state are the same at the end, to the last bit."""
-        return self.disturbed.digest != "" and self.disturbed.digest == self.undisturbed.digest
+        return self.disturbed.audit.digest != "" and self.disturbed.audit.digest == self.undisturbed.audit.digest
 
     @property
     def undisturbed_is_calm(self) -> bool:

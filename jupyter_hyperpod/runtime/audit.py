@@ -18,13 +18,17 @@ PROBLEMS_KEPT = 100
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """``steps`` committed, ``micro_batches`` that count, ``redone`` after faults, ``repeated`` records of a step."""
+    """``steps`` committed, ``micro_batches`` that count, ``redone`` after faults, ``repeated`` records of a step.
+
+    ``miscounted`` are micro-batches that a step lacks, counts more than once, or that do not exist.
+    """
 
     sessions: int
     steps: int
     micro_batches: int
     redone: int
     repeated: int
+    miscounted: int
     members: int
     digest: str
     problems: tuple[str, ...]
@@ -52,6 +56,7 @@ class _Session:
     name: str
     micro_batches: int | None
     losses: dict[int, str]
+    miscounted: int = 0
 
     def check(self, event: Event) -> list[str]:
         data = event.data
@@ -65,6 +70,7 @@ class _Session:
             found.append(f"{self.name}step {step} counts micro-batches {twice} more than once")
         if unknown := sorted(leaf for leaf in count if leaf not in expected):
             found.append(f"{self.name}step {step} counts micro-batches {unknown}, which do not exist")
+        self.miscounted += len(missing) + len(unknown) + sum(count[leaf] - 1 for leaf in twice)
         known = self.losses.setdefault(step, data["loss_hex"])
         if known != data["loss_hex"]:
             found.append(f"{self.name}step {step} was committed with loss {known} and again with {data['loss_hex']}")
@@ -107,6 +113,7 @@ def audit(events: Iterable[Event]) -> Audit:
         micro_batches=micro_batches,
         redone=sum(event.data["redone"] for event in commits),
         repeated=len(commits) - steps,
+        miscounted=sum(session.miscounted for session in sessions.values()),
         members=len({owner for event in commits for owner, _ in event.data["assignment"]}),
         digest=str(closed[-1].data["digest"]) if closed else "",
         problems=tuple(problems[:PROBLEMS_KEPT]),
