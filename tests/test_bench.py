@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from jupyter_hyperpod import bench
-from jupyter_hyperpod.bench.arms import Commit, parse_commits, rotation, step_times
-from jupyter_hyperpod.bench.report import bar
+from jupyter_hyperpod.bench import figures
+from jupyter_hyperpod.bench.arms import Commit, Peer, cpu_seconds, marked, parse_commits, rotation, step_times
+from jupyter_hyperpod.bench.environments import python_of
+from jupyter_hyperpod.bench.report import bar, not_run, row
+from jupyter_hyperpod.bench.rivals import makers
+from jupyter_hyperpod.bench.stalls import measure, percentile, steady
 from jupyter_hyperpod.cli.parser import build_parser
-from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.core.errors import ClusterError, SpecError
 
 
 def test_a_bar_is_a_limit_or_a_minimum() -> None:
@@ -40,3 +49,97 @@ def test_settings_of_a_benchmark_on_the_command_line() -> None:
         build_parser().parse_args(["bench", "overhead", "members"])
     with pytest.raises(SpecError, match="bench latency: .*'colour'"):
         bench.run("latency", colour=1)
+
+
+def steps(first_s: float, numbers: range, generation: int, members: int, gap_s: float = 0.5) -> list[Commit]:
+    """Two members commit these steps, the second a hundredth of a second later."""
+    return [
+        Commit(first_s + place * gap_s + rank / 100, number, rank, members, generation)
+        for place, number in enumerate(numbers)
+        for rank in range(2)
+    ]
+
+
+def test_a_stall_is_measured_to_the_next_commit_of_the_group_that_was_formed_anew() -> None:
+    before = steps(10.0, range(1, 11), generation=1, members=4)  # step 10 at 14.5
+    fault_s = 14.7
+    late = [Commit(14.8, 11, 3, 4, 1)]  # the end of the step in which it happened: nobody went on yet
+    assert measure(before + late, fault_s, 4) is None
+    fewer = steps(15.4, range(12, 14), generation=2, members=3)
+    assert measure(before + late + fewer, fault_s, 4) is None  # still not at full strength
+    whole = steps(16.7, range(14, 16), generation=3, members=4)
+    stall = measure(before + late + fewer + whole, fault_s, 4)
+    assert stall is not None
+    assert stall.step_s == pytest.approx(0.5)
+    assert stall.stall_s == stall.regained_s == pytest.approx(15.4 - 14.7 - 0.5)
+    assert stall.strength_s == pytest.approx(2.0) and stall.repeated == 0
+
+
+def test_steps_computed_again_after_a_checkpoint_are_downtime_too() -> None:
+    before = steps(10.0, range(1, 16), generation=0, members=4)  # step 15 at 17.0
+    again = steps(25.0, range(11, 18), generation=1, members=4)  # from the checkpoint of step 10
+    stall = measure(before + again, 17.2, 4)
+    assert stall is not None and stall.repeated == 5
+    assert stall.stall_s == pytest.approx(25.0 - 17.2 - 0.5)
+    assert stall.regained_s == pytest.approx(27.5 - 17.2 - 0.5)  # step 16 is the first new one
+
+
+def test_an_arm_is_disturbed_only_when_it_runs_steadily_with_all_members() -> None:
+    assert not steady([], 4)
+    assert not steady(steps(0.0, range(1, 4), 0, 4), 4) and not steady(steps(0.0, range(1, 20), 0, 3), 4)
+    assert steady(steps(0.0, range(1, 20), 0, 4), 4)
+    assert not steady(steps(0.0, range(1, 20), 0, 4) + steps(30.0, range(20, 22), 1, 4), 4)
+
+
+def test_percentiles_are_samples() -> None:
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([1.0] * 99 + [9.0], 0.99) == 1.0 and percentile([1.0] * 98 + [9.0] * 2, 0.99) == 9.0
+    assert percentile([4.0], 0.99) == 4.0
+
+
+def test_which_systems_are_compared() -> None:
+    assert makers("none", 10) == {} and list(makers("torchrun", 10)) == ["torchrun"]
+    assert len(makers("torchft", 10)) == 4 and len(makers("all", 10)) == 6
+    with pytest.raises(SpecError, match="no system named 'horovod'"):
+        python_of("horovod")
+
+
+def test_an_arm_is_seen_from_outside_and_leaves_nothing(tmp_path: Path) -> None:
+    class Clock(Peer):
+        """A system that says what it was told."""
+
+    arm = Clock("clock", tmp_path, sys.executable, {})
+    code = "import os, signal\nprint('1.5 1 0 1 0', file=open(os.environ['BENCH_OBSERVATIONS'], 'a'))\nsignal.pause()"
+    process = arm.spawn("-c", code)
+    arm.until_step(1, timeout_s=30.0)
+    assert arm.commits() == [Commit(1.5, 1, 0, 1, 0)]
+    assert set(marked(arm.mark)) == {process.pid} and cpu_seconds([process.pid]) >= 0.0
+    arm.stop()
+    assert process.returncode is not None and not marked(arm.mark)
+    with pytest.raises(ClusterError, match="clock has ended"):
+        arm.until(lambda: False, 5.0)
+
+
+def example_report() -> dict[str, Any]:
+    case, metric = "SIGKILL of one of 4 members", figures.REGAINED
+    rows = [
+        row(figures.OURS, case, metric, "s", [0.1, 0.2, 0.15]),
+        row("torchrun", case, metric, "s", [9.0]),
+        not_run("another", case, "error: no such device"),
+    ]
+    bars = [bar("kill_stall_p50_s", 0.15, 0.15), bar("times", 4.0, at_least=5.0)]
+    return {"bench": "recovery", "machine": {"cpus": 2, "python": "3.11", "torch": "2.13"}, "rows": rows, "bars": bars}
+
+
+def test_a_report_becomes_a_table_and_a_picture(tmp_path: Path) -> None:
+    source = tmp_path / "report.json"
+    source.write_text(json.dumps(example_report()))
+    assert figures.main([str(source), str(tmp_path / "bench-recovery")]) == 0
+    table = (tmp_path / "bench-recovery.md").read_text()
+    assert "| jupyter_hyperpod | SIGKILL of one of 4 members | 3 | 0.15 s (0.1–0.2) |" in table
+    assert "| `times` | 4 | ≥ 5 | missed |" in table and "error: no such device" in table
+    assert "jupyter_hyperpod" in (tmp_path / "bench-recovery.svg").read_text()
+    assert (tmp_path / "bench-recovery.png").stat().st_size > 1000
+    source.write_text(json.dumps({"bench": "latency"}))
+    with pytest.raises(SystemExit):
+        figures.main([str(source), str(tmp_path / "x")])
