@@ -60,10 +60,23 @@ def busy_nodes(store: Store) -> int:
 
 
 def kill_supervisor(store: Store) -> None:
+    """Its zygote is killed too, so that nobody starts another one."""
     answer = control.request(store, {"op": "status"})
+    os.kill(answer["pid"], signal.SIGSTOP)
+    zygote = connect(store.cluster, "warm.sock")
+    assert zygote is not None
+    os.kill(zygote.ask({"op": "hello"}, 10)["pid"], signal.SIGKILL)
+    zygote.close()
     os.kill(answer["pid"], signal.SIGKILL)
     while control._same_process(answer["pid"], answer["start"]):
         pass
+
+
+def supervisor_pid(store: Store) -> int:
+    try:
+        return int(control.request(store, {"op": "status"})["pid"])
+    except ClusterError:
+        return 0
 
 
 def go(store: Store, job_id: str) -> View:
@@ -86,11 +99,29 @@ def test_a_running_job_does_not_notice_that_the_supervisor_was_killed(cluster: S
     assert nodes(control.wait_ready(cluster)) == before
     view = go(cluster, job_id)
     assert view["state"] == "succeeded" and view["members"] == members
-    assert view["incidents"] == [] and view["warnings"] == [] and view["generation"] == 1
+    assert [incident["cause"] for incident in view["incidents"]] == ["supervisor killed"]
+    assert view["warnings"] == [] and view["generation"] == 1
     for rank in (0, 1):
         text = "".join(line["text"] for line in view["output"] if line["rank"] == rank)
         numbers = [int(number) for number in re.findall(r"number (\d+)", text)]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+@pytest.mark.parametrize("kind", ["kill", "hang"])
+def test_a_supervisor_that_is_broken_is_started_again(cluster: Store, eventually: Wait, kind: str) -> None:
+    before = nodes(control.wait_ready(cluster))
+    job_id = jobs.submit(cluster, COUNT, nodes=2)
+    jobs.wait(cluster, job_id, {"running"}, 60)
+    eventually(lambda: jobs.job_view(cluster, job_id)["output"])
+    pid = supervisor_pid(cluster)
+    jobs.fault(cluster, job_id, kind, target="supervisor")
+    eventually(lambda: supervisor_pid(cluster) not in (0, pid), 30)
+    assert nodes(control.wait_ready(cluster)) == before
+    view = go(cluster, job_id)
+    assert view["state"] == "succeeded" and view["generation"] == 1
+    (incident,) = view["incidents"]
+    assert (incident["cause"], incident["node"]) == ("supervisor killed", "supervisor")
+    assert [stage["stage"] for stage in incident["stages"]] == ["detected", "diagnosed", "repaired", "resumed"]
 
 
 def test_what_happened_while_there_was_no_supervisor_is_caught_up_with(cluster: Store, eventually: Wait) -> None:

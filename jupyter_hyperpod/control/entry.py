@@ -11,12 +11,14 @@ from ..core.events import TERMINAL_STATES, Command
 from ..core.spec import LaunchPlan
 from ..storage.journal import follow_commands, read_kinds
 from ..storage.store import JobStore, Store
+from .heads import Pulse
 from .launch import launch_plan
 from .pen import Pen
 from .reconcile import Failures, JobFacts
 
 WRITER = "supervisor"
 ENDED_MARK = "ended"
+ENDPOINT = "coordinator.json"
 STOP_GRACE_S = 15.0
 _LOG_LINES = 8
 
@@ -39,6 +41,9 @@ class Entry:
         self.head = Failures()
         self.agents = Failures()
         self.said = ""
+        self.pulse = Pulse(job.path / ENDPOINT)
+        self.head_pid = 0
+        self.standstill = ""  # why its coordinator is being ended
         self.pen = Pen(job.events, WRITER)
         self._commands = follow_commands(job.commands)
         self._done: set[tuple[str, int]] = set()

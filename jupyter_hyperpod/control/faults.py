@@ -1,13 +1,15 @@
-"""Faults of whole nodes, injected by whoever owns the nodes."""
+"""Faults of whole nodes, of coordinators and of the supervisor itself, injected by whoever owns the nodes."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping
 
 from ..backends.local.host import LocalHost
+from ..backends.local.node import HEAD
 from ..core.errors import ClusterError
-from ..core.events import FAULTS
+from ..core.events import FAULTS, TARGETS, Command
 from .entry import Entry
 
 SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
@@ -36,6 +38,24 @@ def break_node(host: LocalHost, entries: Mapping[str, Entry], node: str, kind: s
         return True, f"SIGUSR1 sent to the agents on {node}"
     host.signal_node(node, SIGNALS[kind])
     return True, f"{SIGNALS[kind].name} sent to {node} (process group {place.pid})"
+
+
+def break_target(host: LocalHost, entry: Entry, command: Command) -> None:
+    """Send a signal to the job's coordinator or to this very process, and journal that first."""
+    target, number = command.data["target"], SIGNALS.get(command.data["fault"])
+    if number is None or target not in TARGETS:
+        entry.done(command, False, f"{command.data['fault']} cannot be aimed at the {target}")
+        return
+    if target == "coordinator" and entry.job.id not in host.head.jobs:
+        entry.done(command, False, "the job's coordinator is not up")
+        return
+    injected = {"fault": command.data["fault"], "node": HEAD, "rank": None, "member": None, "target": target}
+    entry.pen.write("fault.injected", injected)
+    entry.done(command, True, f"{number.name} sent to the {target}")
+    if target == "coordinator":
+        host.signal_job(entry.job.id, HEAD, number)
+    elif entry.pen.flush():  # else the next supervisor would find the command not done, and do it again
+        os.kill(os.getpid(), number)
 
 
 def heal(host: LocalHost, name: str | None) -> list[str]:

@@ -1,13 +1,16 @@
-"""From what was asked to what is started: JobSpec in, LaunchPlan out. Pure."""
+"""From what was asked to what is started: JobSpec in, LaunchPlan out; and the supervisor itself, once more."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 
+from ..backends.local.processes import identify
 from ..core.spec import JobSpec, LaunchPlan
 from ..storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
+from .cluster import SOCKET
 
 AGENT = "jupyter_hyperpod.runtime.agent"
 HEAD = "jupyter_hyperpod.runtime.coordinator"
@@ -21,6 +24,13 @@ PRELOAD = (
     "jupyter_hyperpod.runtime.session",
     "jupyter_hyperpod.runtime.datacache",
 )
+
+
+def heir() -> dict[str, object]:
+    """What the zygote needs to start this very supervisor again, should it die without removing its socket."""
+    me = identify(os.getpid())
+    arguments = [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", *sys.argv[1:]]
+    return {"heir": arguments, "mark": SOCKET, "supervisor": [me.pid, me.start]}
 
 
 def launch_plan(store: Store, job: JobStore, spec: JobSpec, warm_key: str) -> LaunchPlan:

@@ -13,17 +13,21 @@ from .cluster import LOCK
 
 
 class Lock:
-    """Held while this process lives, whatever way it ends."""
+    """Held while this process lives, whatever way it ends. ``before`` is the process id of the owner before, or 0."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._path = path
+        self.before = 0
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
             os.close(self._file)
             raise ClusterError(f"a supervisor (process {owner}) already serves {path.parent.parent}") from error
+        before = os.read(self._file, 32).strip()
+        self.before = int(before) if before.isdigit() else 0
+        os.lseek(self._file, 0, os.SEEK_SET)
         os.ftruncate(self._file, 0)
         try:
             os.write(self._file, f"{os.getpid()}\n".encode())

@@ -30,14 +30,15 @@ from ..backends.local.serve import note
 from ..backends.local.warm import source_digest
 from ..backends.local.wire import Channel, Message, accept, listen
 from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
-from ..core.events import TARGETS, Command
+from ..core.events import Command
 from ..policy.scaling import Machine
 from ..storage.journal import command_writer, forget_oldest
 from ..storage.store import JobStore, Store, write_private
 from .cluster import EXIT_LOCKED, SHAPE, SOCKET
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
-from .faults import SIGNALS, break_node, heal
-from .launch import PRELOAD
+from .faults import break_node, break_target, heal
+from .heads import tell_loss, tell_succession
+from .launch import PRELOAD, heir
 from .lock import take_lock
 from .pen import Pen
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
@@ -68,7 +69,7 @@ class Supervisor:
         self.pen = Pen(store.cluster_events, WRITER)
         self.entries: dict[str, Entry] = {}
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
-        self.host = LocalHost(store.cluster, self.selector, PRELOAD, self._on_report, os.environ, isolated)
+        self.host = LocalHost(store.cluster, self.selector, PRELOAD, self._on_report, os.environ, isolated, heir())
         self.leaving = self.stopping = False
         self.stop_reason = ""
         self._written: dict[str, Message] = {}
@@ -76,6 +77,7 @@ class Supervisor:
         self._renewed_for = ""
         self._scanned_s = -SCAN_EVERY_S
         self._problem = self._trouble = ""
+        self._before = 0  # the supervisor before this one, if it died
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -86,10 +88,13 @@ class Supervisor:
         me = identify(os.getpid())
         size = {"nodes": list(self.shape), "pid": me.pid}
         self.pen.write("cluster.state", {"state": "starting", "reason": "the supervisor starts", **size})
+        left_behind = (self.store.cluster / SOCKET).exists()
         listener = listen(self.store.cluster, SOCKET)
         self.selector.register(listener, selectors.EVENT_READ, lambda: self._accept(accept(listener)))
         self.host.open(self.shape)
+        self._before = self.lock.before if left_behind else 0
         self._step()
+        self._before = 0
         self.pen.write("cluster.state", {"state": "running", "reason": "the supervisor answers", **size})
         note(f"serves {self.store.root} with {len(self.shape)} nodes, {sum(self.shape.values())} of them spare")
         while not (self.leaving or self.stopping):
@@ -155,6 +160,8 @@ class Supervisor:
         entry.started = entry.started or job.id in self.host.head.jobs
         if entry.ended:
             entry.close(entry.state, time.monotonic())
+        elif entry.started and self._before:
+            tell_succession(entry.pen, self._before, os.getpid())
 
     def _look_after(self, entry: Entry, now_s: float) -> None:
         if not (entry.job.path / "spec.json").exists():
@@ -166,8 +173,17 @@ class Supervisor:
             return
         for command in entry.commands():
             self._carry_out(entry, command, now_s)
+        self._watch_head(entry, now_s)
         if entry.kill_at_s is not None and now_s > entry.kill_at_s:
             self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
+
+    def _watch_head(self, entry: Entry, now_s: float) -> None:
+        head = self.host.head.jobs.get(entry.job.id)
+        if head is not None and head.pid and not entry.standstill:
+            entry.head_pid = head.pid
+            entry.standstill = entry.pulse.standstill(head.pid, now_s)
+            if entry.standstill:
+                self.host.signal_job(entry.job.id, HEAD, signal.SIGKILL)
 
     def _forget(self, entry: Entry) -> None:
         """The job's directory has been deleted: end its processes, there is nothing left to write to."""
@@ -204,25 +220,9 @@ class Supervisor:
             node, kind = str(command.data["node"]), str(command.data["fault"])
             entry.done(command, *break_node(self.host, self.entries, node, kind))
         elif command.kind == "fault" and command.data.get("target") is not None:
-            self._fault_of_target(entry, command)
+            break_target(self.host, entry, command)
         elif command.kind == "scale" and not entry.started:
             entry.done(command, True, f"starts with {entry.target} nodes")
-
-    def _fault_of_target(self, entry: Entry, command: Command) -> None:
-        target, number = command.data["target"], SIGNALS.get(command.data["fault"])
-        if number is None or target not in TARGETS:
-            entry.done(command, False, f"{command.data['fault']} cannot be aimed at the {target}")
-            return
-        if target == "coordinator" and entry.job.id not in self.host.head.jobs:
-            entry.done(command, False, "the job's coordinator is not up")
-            return
-        injected = {"fault": command.data["fault"], "node": HEAD, "rank": None, "member": None, "target": target}
-        entry.pen.write("fault.injected", injected)
-        entry.done(command, True, f"{number.name} sent to the {target}")
-        if target == "coordinator":
-            self.host.signal_job(entry.job.id, HEAD, number)
-        elif entry.pen.flush():  # else the next supervisor would find the command not done, and do it again
-            os.kill(os.getpid(), number)
 
     def _give_up(self, entry: Entry, state: str, reason: str) -> None:
         for place in self._places(entry.job.id):
@@ -311,6 +311,8 @@ class Supervisor:
             self._count_agent(entry, report, now_s)
 
     def _restart_head(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+        tell_loss(entry.pen, entry.head_pid, report.status, entry.standstill)
+        entry.standstill = ""
         entry.head = entry.head.after(report.lived_s, report.status)
         status = "was lost with its host" if report.status is None else f"ended with status {report.status}"
         if reason := entry.head.too_many(entry.spec.max_restarts):

@@ -198,6 +198,7 @@ class Conductor(Admission):
         if self.session is not None and not self.session_over:
             self._regroup(reason)
             return
+        self.incidents.adopted()
         members = self.roster.generation()
         for member in members:
             over = self.session_over and member.session is not None and member.session["index"] <= self.session_index

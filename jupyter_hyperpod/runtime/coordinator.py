@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from ..core.errors import ProtocolError, StoreError
@@ -27,6 +28,7 @@ from .report import Reporter
 from .wire import HANDSHAKE_TIMEOUT_S, Channel, prepare
 
 TICK_S = 0.02
+TOUCH_S = 0.5
 FAREWELL_S = 2.0
 
 
@@ -36,6 +38,7 @@ class Coordinator:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.selector = selectors.DefaultSelector()
+        self._touch_s = 0.0
         self.guests: set[Channel] = set()
         self.reporter = Reporter(context.job.events, "coordinator")
         events = read_events(context.job.events)
@@ -53,6 +56,7 @@ class Coordinator:
         """Serve until the job has ended; returns the exit status."""
         listener = self._listen()
         signal.signal(signal.SIGTERM, lambda *_: self.conductor.end("stopped", "the coordinator was told to terminate"))
+        self.conductor.incidents.succeeded()
         next_tick_s = 0.0
         while not self.conductor.ended:
             for key, _ in self.selector.select(TICK_S):
@@ -111,6 +115,10 @@ class Coordinator:
         self.conductor.hung_up(channel)
 
     def _tick(self, now: float) -> None:
+        if now >= self._touch_s:  # the supervisor ends a coordinator that stands still
+            self._touch_s = now + TOUCH_S
+            with suppress(OSError):
+                os.utime(self.context.endpoint_file)
         self.reporter.retry()
         # while members of an earlier coordinator are still coming, nobody knows which rank is whose
         for command in self.commands.poll() if not self.conductor.adopting else ():

@@ -8,6 +8,7 @@ from typing import Any
 
 RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_REQUEUED = 0, 1, 2, 3, 5
 NODE_LOST = "node lost"
+HEAD = "head"  # where coordinators run; what happened to one is first told by the supervisor
 Journal = Callable[[str, dict[str, object]], None]
 
 
@@ -29,7 +30,8 @@ class Incidents:
     def __init__(self, journal: Journal, past: Sequence[Mapping[str, Any]] = ()) -> None:
         """``past``: the incidents of a job's view, which those that are still open are taken up from."""
         self._journal = journal
-        self._count = max((int(record["incident"][1:]) for record in past), default=0)
+        names = (record["incident"] for record in past)
+        self._count = max((int(name[1:]) for name in names if name.startswith("i")), default=0)
         self.open: list[Incident] = []
         for record in past:
             stages = [stage["stage"] for stage in record["stages"]]
@@ -65,6 +67,12 @@ class Incidents:
             self._stage(incident, "repaired", None, f"the update of step {step} is not applied")
             self._stage(incident, "resumed", None, f"training goes on with step {step + 1}")
 
+    def succeeded(self) -> None:
+        """This coordinator takes the place of one that was lost."""
+        for incident in self.open:
+            if incident.node == HEAD and "repaired" not in incident.stages:
+                self._stage(incident, "repaired", RUNG_PROCESS, "another coordinator goes on from the journal")
+
     def fenced(self, generation: int, rung: int) -> None:
         """A generation without the lost members has been decided."""
         for incident in self.open:
@@ -74,9 +82,16 @@ class Incidents:
 
     def resumed(self, step: int, world_size: int) -> None:
         """The first step after the fault was committed."""
+        self._resumed(f"step {step} committed by {world_size} members")
+
+    def adopted(self) -> None:
+        """The members that have registered again train nothing: there is no step to wait for."""
+        self._resumed("all members registered again")
+
+    def _resumed(self, text: str) -> None:
         for incident in list(self.open):
             if "fenced" in incident.stages and "resumed" not in incident.stages:
-                self._stage(incident, "resumed", None, f"step {step} committed by {world_size} members")
+                self._stage(incident, "resumed", None, text)
 
     def replaced(self, newcomer: str, node: str) -> None:
         """A newcomer takes the oldest place that is still empty."""
@@ -103,7 +118,8 @@ class Incidents:
 
     def _stage(self, incident: Incident, stage: str, rung: int | None, text: str) -> None:
         incident.stages.append(stage)
-        if {"resumed", "rejoined"} <= set(incident.stages) and incident in self.open:
+        over = "resumed" in incident.stages and ("rejoined" in incident.stages or incident.node == HEAD)
+        if over and incident in self.open:
             self.open.remove(incident)
         self._journal(
             "incident.stage",

@@ -75,3 +75,25 @@ def test_a_throttled_rank_is_slow_and_not_taken_for_dead(job: Submit, reference:
     run.finish()
     assert not run.of_kind("member.lost"), run.story()
     run.same_as(reference)
+
+
+@pytest.mark.parametrize("kind", ["kill", "hang"])
+def test_a_broken_coordinator_is_replaced_while_members_train(job: Submit, reference: Run, kind: str) -> None:
+    run = job(env={"PAUSE_S": "0.1"})
+    run.until_step(2)
+    before = run.coordinator_pid()
+    jobs.fault(run.store, run.job_id, kind, target="coordinator")
+    run.until_event("incident.stage", stage="repaired")
+    assert run.coordinator_pid() != before
+    run.kill(1)
+    run.finish()
+    run.same_as(reference)
+    first, second = run.view["incidents"]
+    assert first["cause"] == {"kill": "coordinator killed", "hang": "coordinator hung"}[kind]
+    assert (first["node"], first["rank"]) == ("head", None)
+    stages = [stage["stage"] for stage in first["stages"]]
+    assert stages == ["detected", "diagnosed", "fenced", "repaired", "resumed"]
+    assert second["cause"] == "process killed"
+    commits = [e.time_s for e in run.of_kind("step.committed")]
+    lost_s, back_s = first["stages"][0]["time_s"], first["stages"][3]["time_s"]
+    assert kind == "kill" or any(lost_s - 3 < t < back_s for t in commits), "members train on without a coordinator"

@@ -75,8 +75,12 @@ class LocalHost:
         report: Callable[[Report], None],
         environment: Mapping[str, str],
         isolated: bool = False,
+        heir: Mapping[str, object] | None = None,
     ) -> None:
-        """``isolated``: every node has a network of its own, and can be cut off."""
+        """``isolated``: every node has a network of its own, and can be cut off.
+
+        ``heir`` is what the zygote is told, so that it can start the supervisor again: see `heir.Heir`.
+        """
         self.directory = directory
         self.nodes: dict[str, LocalNode] = {}
         self.head = LocalNode(HEAD, spare=False)
@@ -87,6 +91,7 @@ class LocalHost:
         self._environment = environment
         self.isolated = isolated
         self._switch: Switch | None = None
+        self._heir = heir or {}
         self._zygote: Channel | None = None
         self._zygote_process: subprocess.Popen[bytes] | None = None
         self._zygote_identity: Identity | None = None
@@ -190,7 +195,7 @@ class LocalHost:
     def _greet_zygote(self, channel: Channel) -> None:
         self._zygote, self._zygote_ready = channel, False
         self._selector.register(channel, selectors.EVENT_READ, self._read_zygote)
-        channel.send({"op": "hello"})
+        channel.send({"op": "hello", **self._heir})
 
     def _read_zygote(self) -> None:
         assert self._zygote is not None
@@ -333,6 +338,8 @@ class LocalHost:
         if now_s - self._pinged_s < PING_EVERY_S:
             return
         self._pinged_s = now_s
+        if self._zygote is not None:
+            self._zygote.send({"op": "ping"})
         for node in (self.head, *self.nodes.values()):
             if node.channel is None:
                 continue

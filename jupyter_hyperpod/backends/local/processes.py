@@ -53,6 +53,12 @@ def alive(process: Identity) -> bool:
     return start_ticks(process.pid) == process.start
 
 
+def is_stopped(pid: int) -> bool:
+    """True while a process is stopped (SIGSTOP, a debugger)."""
+    found = _stat(pid)
+    return found is not None and found.state in "Tt"
+
+
 def session_members(leader: Identity) -> list[int]:
     """Living processes of the session or group that `leader` opened, whether or not it still lives itself."""
     found = []

@@ -46,6 +46,12 @@ class Server:
         """A child has ended with `status` (negative: the signal)."""
         raise NotImplementedError
 
+    def tick(self) -> None:
+        """Called whenever something has happened, and every other second."""
+
+    def left(self, channel: Channel) -> None:
+        """A connection has ended."""
+
     def run(self) -> None:
         """Serve; returns when `running` is false."""
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
@@ -53,6 +59,7 @@ class Server:
             for key, _ in self.selector.select(IDLE_TICK_S):
                 callback: Callable[[], None] = key.data
                 callback()
+            self.tick()
             if _inode(self.path) != self._inode:
                 note(f"{self.path} is gone: ending")
                 self.running = False
@@ -96,6 +103,7 @@ class Server:
             self.selector.unregister(channel)
             self.channels.remove(channel)
             channel.close()
+            self.left(channel)
 
     def _reap(self, pid: int) -> None:
         child, pidfd, about = self.children.pop(pid)

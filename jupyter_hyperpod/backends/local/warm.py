@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .heir import Heir, become
 from .network import Place
 from .node import NodeName, live, open_log
 from .processes import Identity, identify, thread_names
@@ -27,6 +28,7 @@ from .wire import Channel, Message, listen
 
 SOCKET = "warm.sock"
 LOG = "warm"
+HEIR = "supervisor"
 # what a job's processes may import of this package: an edit elsewhere does not make the zygote stale
 _SHIPPED = ("core", "policy", "storage", "loader", "health", "runtime", "backends/local")
 
@@ -53,14 +55,16 @@ class Zygote(GroupServer):
         self.directory = directory
         self.warm_key = warm_key
         self.loaded = loaded
+        self.heir = Heir(directory, self._start)
 
     def handle(self, message: Message, channel: Channel) -> None:
         """Carry out one request of the supervisor's."""
         operation = message["op"]
+        self.heir.heard(message, channel)
         if operation == "hello":
             me = identify(os.getpid())
             facts = {"pid": me.pid, "start": me.start, "python": sys.executable, "warm_key": self.warm_key}
-            nodes = {about: [child.pid, child.start] for child, _, about in self.children.values()}
+            nodes = {about: [child.pid, child.start] for child, _, about in self.children.values() if about != HEIR}
             channel.send({"event": "hello", **facts, "loaded": self.loaded, "nodes": nodes})
         elif operation == "spawn":
             place = None if message["place"] is None else Place(**message["place"])
@@ -69,6 +73,21 @@ class Zygote(GroupServer):
             channel.send({"event": "spawned", "name": who.name, "pid": child.pid, "start": child.start})
         elif operation == "end":
             self.running = False
+
+    def left(self, channel: Channel) -> None:
+        """A supervisor is gone."""
+        self.heir.left(channel)
+
+    def tick(self) -> None:
+        """Look whether the supervisor moves."""
+        self.heir.look()
+
+    def _start(self, arguments: list[str]) -> None:
+        log = open_log(self.directory, HEIR)
+        try:
+            self.fork(lambda: become(arguments, log, self.directory.parent), HEIR)
+        finally:
+            os.close(log)
 
     def ended(self, child: Identity, about: Any, status: int) -> None:
         """Nodes are watched by the supervisor itself; here they are only collected."""
