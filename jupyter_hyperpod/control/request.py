@@ -80,6 +80,7 @@ SUBMIT_OPTIONS = (
     Option("--queue", "queue", "use the nodes that the cluster guarantees to this queue; borrow others", "NAME"),
     Option("--spares", "spares", "warm nodes kept ready to replace a lost one (default: 1)", "K", int),
     Option("--seed", "seed", "seed of every generator before the code runs (default: 0)", "S", int),
+    Option("--replica", "replica", "ranks a node, which share one replica of the model (default: 1)", "R", int),
     Option("--threads", "threads", "CPU threads of every rank (default: 1)", "T", int),
     Option(
         "--hang-timeout",

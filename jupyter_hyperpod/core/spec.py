@@ -14,6 +14,7 @@ from .errors import SpecError
 
 MAX_NODES = 100_000
 MAX_SIZES = 1_000
+MAX_REPLICA = 64
 MAX_CELL_BYTES = 16 * 2**20
 BACKENDS = ("local", "slurm", "kubernetes")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
@@ -114,6 +115,7 @@ class JobSpec:
     ``scale_up_delay_s``: how long nodes have to be free before a running job grows onto them. ``grace_s``: how long a
     preempted member may take to leave. ``script_restarts``: how often all ranks are started again after a loss outside
     hp.Session; three, as torch.distributed's own launcher has it. ``queue``: whose guaranteed nodes the job may use.
+    ``replica``: ranks on every node, which hold one replica of the model together.
     """
 
     name: str
@@ -129,6 +131,7 @@ class JobSpec:
     working_directory: str = ""
     python: str = ""
     threads: int = 1
+    replica: int = 1
     max_restarts: int = 100
     hang_timeout_s: float = 1.0
     scale_up_delay_s: float = 0.0
@@ -155,6 +158,8 @@ class JobSpec:
             raise SpecError(f"priority is {self.priority}; expected -1000 (lowest) to 1000 (highest)")
         if self.spares < 0 or self.threads < 1 or self.max_restarts < 0 or self.script_restarts < 0:
             raise SpecError("spares and restarts cannot be negative, threads must be at least 1")
+        if not 1 <= self.replica <= MAX_REPLICA:
+            raise SpecError(f"replica is {self.replica}; expected 1 to {MAX_REPLICA} ranks a node")
         if not self.hang_timeout_s > 0:
             raise SpecError(f"hang_timeout_s is {self.hang_timeout_s}; expected more than 0 seconds")
         for name, seconds in (("scale_up_delay_s", self.scale_up_delay_s), ("grace_s", self.grace_s)):

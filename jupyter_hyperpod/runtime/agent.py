@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from ..core.errors import ProtocolError
@@ -23,6 +24,7 @@ from .lease import Lease
 from .process import Output, WorkerProcess
 from .report import Reporter
 from .throttle import Throttle
+from .unit import Unit
 from .wire import HANDSHAKE_TIMEOUT_S, Channel, Message, is_refusal, prepare
 
 BEAT_S = 0.1
@@ -43,8 +45,8 @@ class Agent:
         self.reporter = Reporter(context.job.events, f"agent-{context.node}")
         self.selector = selectors.DefaultSelector()
         self.coordinator: Channel | None = None
-        self.process: WorkerProcess | None = None
         self.throttle: Throttle | None = None
+        self.process: WorkerProcess | Unit | None = None
         self.member = ""
         self.rank: int | None = None
         self.status: Message = {}
@@ -94,17 +96,18 @@ class Agent:
     # ---- the worker ---------------------------------------------------------------------------------------
 
     def _start_worker(self) -> None:
-        context = self.context
-        self.process = process = WorkerProcess(lambda channel, progress: worker.main(context, channel, progress))
+        context, size = self.context, self.context.spec.replica
+        main = partial(worker.main, context)
+        process = Unit(size, lambda shard: partial(main, shard=shard)) if size > 1 else WorkerProcess(main)
+        self.process = process
         self.member = f"{context.node}.{process.pid}"
         self.rank = None
         self.held = False
         self.status = {}
         self._output_left = round(float(os.environ.get(OUTPUT_VARIABLE, OUTPUT_LIMIT_MB)) * 1e6)
-        self.selector.register(process.pidfd, selectors.EVENT_READ)
-        self.selector.register(process.channel, selectors.EVENT_READ)
-        for output in process.outputs:
-            self.selector.register(output, selectors.EVENT_READ)
+        sources: list[Any] = [*process.pidfds, *process.channels, *process.outputs]
+        for source in sources:
+            self.selector.register(source, selectors.EVENT_READ)
 
     def _end_worker(self) -> None:
         """Kill the worker if it lives, journal its last words and say how it ended."""
@@ -114,7 +117,7 @@ class Agent:
         process.signal(signal.SIGKILL)
         code = process.reap()
         self._relay_up(process)
-        for source in (process.pidfd, process.channel, *process.outputs):
+        for source in (*process.pidfds, *process.channels, *process.outputs):
             self._unregister(source)
         for output in process.outputs:
             self._journal_output(output.stream, output.drain())
@@ -122,8 +125,8 @@ class Agent:
         self.status["exited"] = code
         self._tell({"type": "exited", "member": self.member, "code": code})
 
-    def _relay_up(self, process: WorkerProcess) -> None:
-        for message in process.channel.receive():
+    def _relay_up(self, process: WorkerProcess | Unit) -> None:
+        for message in process.receive():
             kind = message["type"]
             if kind == "error":
                 self._drain_before(process)
@@ -145,8 +148,11 @@ class Agent:
                 self._preempted = True
             else:
                 self._tell(message | {"member": self.member})
+        for channel in process.channels:
+            if channel.closed:
+                self._unregister(channel)
 
-    def _drain_before(self, process: WorkerProcess) -> None:
+    def _drain_before(self, process: WorkerProcess | Unit) -> None:
         """Output printed before an error is journaled before it."""
         for output in process.outputs:
             self._journal_output(output.stream, output.read())
@@ -208,12 +214,15 @@ class Agent:
                 "spare": self.context.spare,
                 "status": {key: value for key, value in self.status.items() if key != "hello"},
             }
+            | ({"ports": hello["ports"]} if "ports" in hello else {})
         )
 
     def _push(self) -> None:
         """Send on what a socket did not take at once; leave a coordinator that never answered the greeting."""
         if self.process is not None:
             self.process.channel.push()
+            if self.process.overdue:
+                self._relay_up(self.process)
         if self.coordinator is not None:
             self.coordinator.push()
             if not self.coordinator.greeted and time.monotonic() - self.coordinator.born_s > HANDSHAKE_TIMEOUT_S:
@@ -314,12 +323,14 @@ class Agent:
             self._hear_coordinator()
         elif process is None:
             return
-        elif source is process.channel:
+        elif isinstance(source, Channel):
             self._relay_up(process)
-            if process.channel.closed:
+        elif source in process.pidfds:
+            if process.over(source):
+                self._end_worker()
+            else:
                 self._unregister(source)
-        elif source == process.pidfd:
-            self._end_worker()
+                self._relay_up(process)
         elif isinstance(source, Output):
             self._journal_output(source.stream, source.read())
             if source.ended:

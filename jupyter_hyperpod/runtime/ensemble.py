@@ -86,7 +86,7 @@ class Ensemble:
         """Call members into the present generation: they connect and say what they hold."""
         self.forming, self.forming_since_s, self.committed_in_generation = True, time.monotonic(), False
         self.suspects.clear()
-        peers = [{"member": m.member, "host": m.host, "port": m.port} for m in members]
+        peers = [m.address() for m in members]
         for member in members:
             member.report, member.finished, member.leaving = None, None, False
             member.channel.send({"type": "form", "generation": self.generation, "rank": member.rank, "members": peers})

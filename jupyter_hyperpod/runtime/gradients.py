@@ -14,6 +14,7 @@ from ..policy.guard import Reading
 from .inprocess import Go, Group, Solo
 from .purity import Buffers, seeded
 from .reduction import Buffer, Layout, Ledger, Reduction, is_finite
+from .shards import around, local
 
 Loss = Callable[[], torch.Tensor]
 
@@ -25,7 +26,7 @@ class Gradients:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
         self.look = False  # whether gradients are looked at for what is not finite
-        layout = Layout(self.parameters, micro_batches)
+        layout = Layout([local(parameter) for parameter in self.parameters], micro_batches)
         self.ledger = Ledger(layout, micro_batches)
         self.reduction = Reduction(layout, micro_batches)
         self.depth = 1  # how many steps back a member may be to be brought up to date by gradients alone
@@ -62,6 +63,7 @@ class Gradients:
                 kept.add_(0.0) if adding else kept.zero_()  # x + 0 is not always x: -0 + 0 is 0
                 continue
             meta[1 + index] = 1
+            gradient = local(gradient)
             if gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
             kept.add_(gradient) if adding else kept.copy_(gradient)
@@ -107,7 +109,7 @@ class Gradients:
         """Set ``grad`` of every parameter that had one in any micro-batch."""
         counts = result.meta[1 : 1 + len(self.parameters)].tolist()
         for parameter, gradient, count in zip(self.parameters, result.gradients, counts, strict=True):
-            parameter.grad = gradient if count else None
+            parameter.grad = around(gradient, parameter) if count else None
 
     def loss_of(self, result: Buffer) -> float:
         """Mean loss of the global batch."""

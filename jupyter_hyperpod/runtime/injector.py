@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from ..core.errors import SpecError
 from . import faults
 from .inprocess import Group, Solo
+from .shards import is_shard, local
 
 POISON = {"nan": float("nan"), "spike": 1000.0}
 
@@ -26,7 +28,7 @@ class Injector:
         self, group: Group | Solo, parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer
     ) -> None:
         self._group = group
-        self._parameters = parameters
+        self._parameters = [p for p in parameters if local(p).numel()]
         self._optimizer = optimizer
         self._random = random.Random(os.urandom(8))  # a generator of its own: what people draw stays as it is
         self._poisons: list[str] = []
@@ -74,11 +76,13 @@ class Injector:
             flip(changed, self._random)
             return changed
 
+        if any(is_shard(parameter) for parameter in self._parameters):
+            raise SpecError("flip-gradient finds no gradient to flip where parameters are sharded; use flip-parameter")
         hook = self._random.choice(self._parameters).register_hook(flipped)
 
     def _flip_optimizer(self) -> None:
         kept = [value for state in self._optimizer.state.values() for value in state.values()]
-        tensors = [value for value in kept if isinstance(value, torch.Tensor) and value.numel()]
+        tensors = [value for value in kept if isinstance(value, torch.Tensor) and local(value).numel()]
         if tensors:
             flip(self._random.choice(tensors), self._random)
         else:
@@ -86,7 +90,8 @@ class Injector:
 
 
 def flip(tensor: torch.Tensor, generator: random.Random) -> None:
-    """Flip one random bit of a random element in place."""
+    """Flip one random bit of a random element in place; of a sharded tensor, in the part that lies here."""
+    tensor = local(tensor)
     with torch.no_grad():
         place = tuple(generator.randrange(length) for length in tensor.shape)
         element = tensor.detach()[place].reshape(1).clone()

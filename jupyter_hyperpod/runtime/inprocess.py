@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn
 
 from ..core.errors import Stopped
 from ..policy.batching import Node
+from ..policy.guard import Reading
 from . import faults
 from .collectives import Address, Door, Mesh, PeerLost, Transfer
 from .reduction import holdings_of
@@ -65,7 +66,27 @@ class Go:
         return len(self.owners)
 
 
-class Solo:
+class Whole:
+    """A member of one rank: what it computes, holds and says is all of its replica's."""
+
+    shard = 0
+    replica = 1  # ranks
+    place: tuple[int, ...] = ()  # what the seed of a micro-batch depends on besides seed, step and index
+
+    def part(self, indices: list[int]) -> list[int]:
+        """Those samples of a micro-batch that this rank computes."""
+        return indices
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank of this replica says here (JSON), by shard: from here on they act alike. Raises Regroup."""
+        return [value]
+
+    def agree(self, reading: Reading) -> Reading:
+        """The numbers of a reduced step over all ranks of this replica, which apply it all or none. Raises Regroup."""
+        return reading
+
+
+class Solo(Whole):
     """One member without a cluster: the same trajectory, nothing to recover from."""
 
     rank = 0
@@ -85,7 +106,7 @@ class Solo:
         """There is no other member to form a generation with."""
         raise AssertionError("a session outside a job has no generations")
 
-    def poll(self) -> None:
+    def next_leaf(self, leaf: int) -> None:
         """Nobody calls."""
 
     def leave_if_asked(self, step: int) -> None:
@@ -124,7 +145,7 @@ class Solo:
         """Nothing to close."""
 
 
-class Group:
+class Group(Whole):
     """This worker's place among the members of its job."""
 
     def __init__(self, worker: Worker) -> None:
@@ -165,7 +186,7 @@ class Group:
 
     def poll(self) -> None:
         """Look whether the coordinator has called, without waiting. Raises Regroup."""
-        while (message := self._worker.receive(0.0)) is not None:
+        while (message := self._receive(0.0)) is not None:
             self._obey(message)
 
     def leave_if_asked(self, step: int) -> None:
@@ -178,6 +199,10 @@ class Group:
             self.touch("closing", step)
             self.say({"type": "left", "generation": self.generation, "step": step})
             raise Regroup(self._await("form"))
+
+    def next_leaf(self, leaf: int) -> None:
+        """Micro-batch `leaf` is about to be computed, which nothing interrupts. Raises Regroup."""
+        self.poll()
 
     def touch(self, phase: str, step: int) -> None:
         """Show the agent that something moved."""
@@ -246,22 +271,13 @@ class Group:
         self._hold_step = None
         self._leave_after = None
         self.generation, self.rank = message["generation"], message["rank"]
-        addresses = [Address(peer["host"], peer["port"]) for peer in message["members"]]
+        addresses = [self._address(peer) for peer in message["members"]]
         self.world_size = len(addresses)
         control = self._worker.channel.fileno()
         self.poll()
         self._mesh = self._door.form(self.generation, self.rank, addresses, control, self.poll, self._suspect)
         self._meet_neighbours()
-        self.say(
-            {
-                "type": "report",
-                "generation": self.generation,
-                "step": held.step,
-                "nodes": held.nodes,
-                "history": held.history,
-                "digest": held.digest,
-            }
-        )
+        self._report(held)
         go = self._await("go")
         shares = tuple(tuple(share) for share in go["shares"])
         replay = tuple((rank, steps) for rank, steps in go["replay"])
@@ -271,6 +287,12 @@ class Group:
             go["generation"], go["rank"], go["step"], tuple(go["donors"]), replay, tuple(go["fresh"]),
             held_nodes, shares, holdings, tuple(go["owners"]), tuple(go["parted"]),
         )  # fmt: skip
+
+    def _address(self, peer: Message) -> Address:
+        return Address(peer["host"], peer["port"])
+
+    def _report(self, held: Held) -> None:
+        self.say({"type": "report", "generation": self.generation} | asdict(held))
 
     def _meet_neighbours(self) -> None:
         """Find out whose memory can be read in place: each shows a segment with a secret, the other reads it there."""
@@ -291,12 +313,15 @@ class Group:
     def _await(self, kind: str) -> Message:
         """Wait for a message of this kind and generation; any other call of the coordinator raises."""
         while True:
-            message = self._worker.receive(None)
+            message = self._receive(None)
             if message is None:
                 continue
             if message["type"] == kind and (kind == "form" or message["generation"] == self.generation):
                 return message
             self._obey(message)
+
+    def _receive(self, timeout_s: float | None) -> Message | None:
+        return self._worker.receive(timeout_s)
 
     def _obey(self, message: Message) -> None:
         kind = message["type"]

@@ -70,6 +70,7 @@ class Meeting:
         if go.fresh and (arrival := self.courier.share(go)):
             self._commits.drop()
             self._arrival = arrival
+        self._group.gather(None)
         if self._state.step is None:
             self._state.step = go.step
         if self._arrival:

@@ -12,18 +12,18 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from .progress import Progress
-from .wire import Channel
+from .wire import Channel, Message
 
 WORKER_FD = 3
 PR_SET_PDEATHSIG = 1
 HOLD_PARTIAL_LINE_S = 0.05
 _libc = ctypes.CDLL(None, use_errno=True)
 
-WorkerMain = Callable[[Channel, Progress], int]
+WorkerMain = Callable[..., int]  # of its channel, its progress and its links
 
 
 class Output:
@@ -86,9 +86,11 @@ class Output:
 
 
 class WorkerProcess:
-    """A forked worker. The caller must be single-threaded."""
+    """A forked worker. The caller must be single-threaded, and closes the `links` that the worker keeps."""
 
-    def __init__(self, main: WorkerMain) -> None:
+    overdue = False  # nothing it said waits to be relayed
+
+    def __init__(self, main: WorkerMain, links: Sequence[socket.socket] = ()) -> None:
         ours, theirs = socket.socketpair()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
@@ -98,7 +100,7 @@ class WorkerProcess:
         agent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _worker_life(main, agent, theirs.fileno(), out_write, err_write, self.progress)
+            _worker_life(main, agent, theirs.fileno(), out_write, err_write, self.progress, [s.fileno() for s in links])
         for descriptor in (out_write, err_write):
             os.close(descriptor)
         theirs.close()
@@ -106,6 +108,24 @@ class WorkerProcess:
         self.outputs = [Output(out_read, "stdout"), Output(err_read, "stderr")]
         self.pidfd = os.pidfd_open(self.pid)
         self.status: int | None = None
+
+    @property
+    def channels(self) -> list[Channel]:
+        """Where it can be heard."""
+        return [self.channel]
+
+    @property
+    def pidfds(self) -> list[int]:
+        """Readable when it has ended."""
+        return [self.pidfd]
+
+    def receive(self) -> list[Message]:
+        """What it has said."""
+        return self.channel.receive()
+
+    def over(self, pidfd: int) -> bool:
+        """True: it is the process behind `pidfd`, which has ended."""
+        return True
 
     def signal(self, number: int) -> None:
         """Send a signal; a worker that is gone already is no error."""
@@ -153,7 +173,9 @@ class WorkerProcess:
             self.pidfd = -1
 
 
-def _worker_life(main: WorkerMain, agent: int, sock: int, out: int, err: int, progress: Progress) -> None:
+def _worker_life(
+    main: WorkerMain, agent: int, sock: int, out: int, err: int, progress: Progress, links: Sequence[int]
+) -> None:
     """Everything a worker process is, from fork to exit; never returns."""
     code, me = 1, os.getpid()
     try:
@@ -167,13 +189,15 @@ def _worker_life(main: WorkerMain, agent: int, sock: int, out: int, err: int, pr
         # a scheduler's warning may reach every process of a node: its agent is the one that acts
         signal.signal(signal.SIGUSR1, lambda *_: os.kill(os.getppid(), signal.SIGUSR1) if os.getpid() == me else None)
         null = os.open(os.devnull, os.O_RDONLY)
-        sock, out, err, null = (_above(descriptor) for descriptor in (sock, out, err, null))
-        for source, target in ((null, 0), (out, 1), (err, 2), (sock, WORKER_FD)):
+        lowest = WORKER_FD + 1 + len(links)
+        sock, out, err, null, *links = (_above(descriptor, lowest) for descriptor in (sock, out, err, null, *links))
+        kept = [(source, WORKER_FD + 1 + place) for place, source in enumerate(links)]
+        for source, target in ((null, 0), (out, 1), (err, 2), (sock, WORKER_FD), *kept):
             os.dup2(source, target, inheritable=target < WORKER_FD)
-        _close_from(WORKER_FD + 1)
+        _close_from(lowest)
         sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
         channel = Channel(socket.socket(fileno=WORKER_FD), secret=None)
-        code = main(channel, progress)
+        code = main(channel, progress, *(Channel(socket.socket(fileno=target), secret=None) for _, target in kept))
         channel.flush(2.0)
     except BaseException:
         traceback.print_exc()
@@ -185,9 +209,9 @@ def _worker_life(main: WorkerMain, agent: int, sock: int, out: int, err: int, pr
             os._exit(code)
 
 
-def _above(descriptor: int) -> int:
+def _above(descriptor: int, lowest: int) -> int:
     """Duplicate out of the range that is about to be overwritten."""
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD, WORKER_FD + 1)
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD, lowest)
 
 
 def _close_from(lowest: int) -> None:

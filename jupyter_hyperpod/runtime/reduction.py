@@ -53,7 +53,7 @@ class Buffer:
 class Layout:
     """Where each parameter's gradient lies in the flat tensors."""
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], micro_batches: int = 0) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], micro_batches: int = 0) -> None:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
         self.lengths: dict[torch.dtype, int] = {}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..core.errors import TrainingError
+from . import shards
 from .collectives import Transfer
 from .reduction import as_bytes
 
@@ -23,14 +24,16 @@ _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dty
 def pack(state: Any) -> tuple[Skeleton, list[torch.Tensor]]:
     """Split `state` (nested containers of tensors and scalars) into a JSON skeleton and its tensors in order.
 
-    Raises TrainingError for a value that is neither.
+    Of a sharded tensor, the part that lies in this process. Raises TrainingError for a value that is neither.
     """
     tensors: list[torch.Tensor] = []
 
     def walk(value: Any, path: str) -> Skeleton:
         if isinstance(value, torch.Tensor):
-            tensors.append(value.detach().cpu().contiguous())
-            return {"t": [str(value.dtype), list(value.shape)]}
+            part = shards.local(value.detach())
+            tensors.append(part.cpu().contiguous())
+            shape = [str(part.dtype), list(part.shape)]
+            return {"s": [*shape, shards.describe(value)]} if shards.is_shard(value) else {"t": shape}
         if isinstance(value, dict):
             return {"d": [[_key(key, path), walk(item, f"{path}.{key}")] for key, item in value.items()]}
         if isinstance(value, (list, tuple)):
@@ -62,7 +65,7 @@ def blank(skeleton: Skeleton, take: Callable[..., torch.Tensor] = untouched) -> 
 
     def walk(part: Skeleton) -> None:
         ((kind, content),) = part.items()
-        if kind == "t":
+        if kind in "ts":
             found.append(take(_DTYPES[content[0]], content[1]))
         elif kind == "d":
             for _, item in content:
@@ -75,14 +78,16 @@ def blank(skeleton: Skeleton, take: Callable[..., torch.Tensor] = untouched) -> 
     return found
 
 
-def unpack(skeleton: Skeleton, tensors: Sequence[torch.Tensor]) -> Any:
-    """Inverse of `pack`."""
+def unpack(skeleton: Skeleton, tensors: Sequence[torch.Tensor], mesh: Any = None) -> Any:
+    """Inverse of `pack`; ``mesh`` is the one that the sharded tensors lie on."""
     remaining = iter(tensors)
 
     def walk(part: Skeleton) -> Any:
         ((kind, content),) = part.items()
         if kind == "t":
             return next(remaining)
+        if kind == "s":
+            return shards.described(next(remaining), mesh, content[2])
         if kind == "d":
             return {key: walk(item) for key, item in content}
         if kind in "lu":

@@ -25,6 +25,7 @@ class Member:
     spare: bool
     beat_s: float
     progress_s: float
+    ports: tuple[int, ...] = ()  # of the ranks of a replica, by shard
     counter: int = 0
     phase: str = "idle"
     stopped_since_s: float | None = None
@@ -72,6 +73,11 @@ class Member:
         unreachable = self.probe is not None and self.channel.confirmed < self.probe
         return Pulse(self.member, silent_s, now - self.progress_s, self.phase, stopped, unreachable)
 
+    def address(self) -> dict[str, object]:
+        """As peers are told how to reach it."""
+        found: dict[str, object] = {"member": self.member, "host": self.host, "port": self.port}
+        return found | ({"ports": self.ports} if self.ports else {})
+
     def public(self) -> dict[str, object]:
         """As journaled in generation.formed."""
         return {"member": self.member, "node": self.node, "rank": self.rank}
@@ -92,8 +98,9 @@ class Roster:
         status = message["status"]
         member = Member(
             message["member"], message["node"], channel, message["host"], message["port"], order, message["spare"],
-            now, now, rank=known.rank if known else message["rank"], run=status.get("run"),
-            session=status.get("session"), finished=status.get("finished"), done="done" in status,
+            now, now, tuple(message.get("ports", ())), rank=known.rank if known else message["rank"],
+            run=status.get("run"), session=status.get("session"), finished=status.get("finished"),
+            done="done" in status,
         )  # fmt: skip
         self.members[member.member] = member
         return member

@@ -20,9 +20,11 @@ from .datacache import IndexedData, indexed, mix, sample_indices
 from .gradients import Gradients
 from .injector import Injector
 from .inprocess import Go, Group, Regroup, Solo
+from .lockstep import group_of
 from .meeting import Meeting
 from .purity import refuse_running_statistics, trained_parameters
 from .reduction import Buffer
+from .shards import check
 from .state import TrainingState
 from .watch import Watch
 from .worker import current
@@ -89,7 +91,8 @@ class Session:
         # the number of threads is part of the arithmetic: alone, a session uses as many as a rank does by default
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
-        self._group: Group | Solo = Group(worker) if worker is not None else Solo()
+        self._group: Group | Solo = group_of(worker) if worker is not None else Solo()
+        check(parameters, self._group.replica, micro_batch)
         self._state = TrainingState(model, optimizer, scheduler, parameters, Watch(guard, self._group))
         self._gradients = Gradients(model, parameters, self.micro_batches)
         self._commits = Commits(self._group, global_batch)
@@ -103,13 +106,14 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """This member's place in the present generation."""
-        return self._group.rank
+        """This process's place among all that train in the present generation."""
+        group = self._group
+        return max(-1, group.rank * group.replica + group.shard)
 
     @property
     def world_size(self) -> int:
-        """Members in the present generation; it may change at any step."""
-        return self._group.world_size
+        """Processes that train in the present generation; it may change at any step."""
+        return self._group.world_size * self._group.replica
 
     @property
     def step(self) -> int:
@@ -136,7 +140,7 @@ class Session:
             )
 
     def digest(self) -> str:
-        """SHA-256 (hex) of parameters, buffers, optimizer and scheduler state."""
+        """SHA-256 (hex) of parameters, buffers, optimizer and scheduler state: of a replica, what this rank holds."""
         return self._state.digest()
 
     def __enter__(self) -> Session:
@@ -168,13 +172,14 @@ class Session:
         """Compute those of this member's micro-batches that it does not hold yet."""
         go = self._go
         for leaf in go.shares[go.rank]:
-            self._group.poll()
             self._injector.strike(self.step + 1, go.rank)
+            self._group.next_leaf(leaf)
             if not self._gradients.ledger.holds(leaf):
                 self._group.touch("compute", self.step)
                 at = (self.seed, self.step, leaf)
                 indices = sample_indices(*at, self.micro_batch, self.global_batch, len(self.data))
-                self._gradients.compute(leaf, mix(*at), partial(self._loss, loss_function, indices))
+                mine, seed = self._group.part(indices), mix(*at, *self._group.place)
+                self._gradients.compute(leaf, seed, partial(self._loss, loss_function, mine))
 
     def _loss(self, loss_function: LossFunction, indices: list[int]) -> torch.Tensor:
         return self._injector.poison(loss_function(self.data.batch(indices)))  # type: ignore[no-any-return]
@@ -189,11 +194,11 @@ class Session:
     def _finish_step(self, result: Buffer) -> None:
         """Apply the reduced gradient and commit the step."""
         gradients, go, meeting = self._gradients, self._go, self._meeting
+        reading = self._group.agree(gradients.reading(result, self.step + 1))
         gradients.show(result)
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(gradients.parameters, self.max_grad_norm)
         gradients.keep(result)
-        reading = gradients.reading(result, self.step + 1)
         skipped = self._state.watch.judge(reading, go)
         self._state.apply(reading.loss, skipped=bool(skipped))
         gradients.ledger.clear()

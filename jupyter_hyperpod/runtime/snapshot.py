@@ -39,7 +39,7 @@ class Shelf:
 class Room:
     """Memory that a newcomer touches before it is needed, so that loading is one copy and no page faults."""
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], copies: int) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], copies: int) -> None:
         self._tensors: dict[tuple[torch.dtype, torch.Size], list[torch.Tensor]] = {}
         for parameter in parameters:
             kind = (parameter.dtype, parameter.shape)

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from . import replicate
+from .shards import mesh_of
 from .watch import Watch
 
 
 class TrainingState:
-    """The training state of one member. ``step`` is None until a newcomer has it; ``loss`` is that of the last step.
+    """The training state of one rank. ``step`` is None until a newcomer has it; ``loss`` is that of the last step.
 
-    ``watch`` judges steps before they are applied; what it has seen is part of the state.
+    ``watch`` judges steps before they are applied; what it has seen is part of the state. ``mesh``: the ranks that
+    share the parameters with this one, None where each is whole.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class TrainingState:
         self._scheduler = scheduler
         self._parameters = parameters
         self.watch = watch
+        self.mesh = mesh_of(parameters)
         self.step: int | None = None
         self.loss = math.nan
 
@@ -74,7 +77,7 @@ class TrainingState:
         self.step, self.loss = step, loss
 
     def digest(self) -> str:
-        """SHA-256 (hex) of `as_dict` without what the guard has seen."""
+        """SHA-256 (hex) of `as_dict` of what lies in this process, without what the guard has seen."""
         return replicate.digest({part: value for part, value in self.as_dict().items() if part != "guard"})
 
     def parameter_bytes(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 
 from .process import WorkerProcess
+from .unit import Unit
 
 PERIOD_S = 0.04
 
@@ -16,7 +17,7 @@ PERIOD_S = 0.04
 class Throttle:
     """Lets ``process`` run for one part in ``factor`` of each period, until ``until_s`` on the monotonic clock."""
 
-    def __init__(self, process: WorkerProcess, factor: float, until_s: float) -> None:
+    def __init__(self, process: WorkerProcess | Unit, factor: float, until_s: float) -> None:
         self._process = process
         self._running_s = PERIOD_S / factor
         self._until_s = until_s

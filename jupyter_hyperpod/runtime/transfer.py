@@ -10,6 +10,7 @@ from .collectives import PeerLost, Transfer
 from .gradients import Gradients
 from .inprocess import Go, Group, Solo
 from .reduction import Buffer, as_bytes
+from .shards import local
 from .shared import TOKEN_BYTES, Token
 from .snapshot import Room, Shelf, parse, read
 from .state import TrainingState
@@ -33,7 +34,7 @@ class Courier:
     def expect_state(self) -> None:
         """This member is a newcomer that will be given the state."""
         copies = max(1, round(self._state.expected_bytes() / max(1, self._state.parameter_bytes())))
-        self._room = Room(self._gradients.parameters, copies)
+        self._room = Room([local(parameter) for parameter in self._gradients.parameters], copies)
 
     def newcomers_arrived(self) -> None:
         """Those who took a snapshot are members now."""
@@ -69,7 +70,10 @@ class Courier:
         tensors = self._blank(skeleton)
         try:
             read(tensors, [parse(text) for text in message["tokens"]])
+            within_reach = True
         except OSError:
+            within_reach = False
+        if not all(self._group.gather(within_reach)):
             self._group.say({"type": "approached", "step": None})
             return ""
         self._load(skeleton, tensors, message["step"])
@@ -88,9 +92,9 @@ class Courier:
         steps = dict(go.replay).get(go.rank, 0)
         for _ in range(steps):
             result = self._receive_gradient(donor)
+            reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
             gradients.show(result)
             gradients.keep(result)
-            reading = gradients.reading(result, self._state.applied + 1)
             self._state.apply(reading.loss, skipped=bool(self._state.watch.judge(reading, None)))
             gradients.ledger.clear()
         return steps > 0
@@ -159,6 +163,7 @@ class Courier:
                 read(tensors, [Token.unpack(bytes(token))], part, len(go.donors))
             except OSError as error:
                 self._group.lost(PeerLost(go.donors[part]), error)
+        self._group.gather(None)
         self._load(skeleton, tensors, go.step)
         return _how(tensors, len(go.donors), began_s)
 
@@ -166,7 +171,7 @@ class Courier:
         return replicate.blank(skeleton, self._room.take if self._room is not None else replicate.untouched)
 
     def _load(self, skeleton: replicate.Skeleton, tensors: Any, step: int) -> None:
-        received = replicate.unpack(skeleton, tensors)
+        received = replicate.unpack(skeleton, tensors, self._state.mesh)
         self._state.load(received, step, received["loss"])
         self._gradients.forget()
         self._room = None

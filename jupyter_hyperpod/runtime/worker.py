@@ -9,8 +9,10 @@ import random
 import select
 import socket
 import sys
+import time
 import traceback
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 from ..core.errors import Fenced, Stopped
 from .context import Context
 from .progress import Progress
+from .replica import Place
 from .report import Reporter
 from .wire import Channel, Message
 
@@ -30,13 +33,15 @@ class Worker:
     """What the Session needs to know of its process."""
 
     context: Context
-    channel: Channel
+    channel: Channel  # where orders come from: the agent, or of a follower its leader
+    agent: Channel
     progress: Progress
     listener: socket.socket
     member: str
     rank: int | None = None
     world_size: int = 0
     sessions: int = 0
+    place: Place = field(default_factory=Place)
     inbox: list[Message] = field(default_factory=list)
     reporter: Reporter | None = None
 
@@ -46,13 +51,13 @@ class Worker:
             select.select([self.channel], [], [], timeout_s)
             self.inbox.extend(self.channel.receive())
             if self.channel.closed and not self.inbox:
-                raise Fenced("the agent of this node is gone")
+                raise Fenced("who gives orders to this process is gone")
         return self.inbox.pop(0) if self.inbox else None
 
     def say(self, message: Message) -> None:
         """Send to the coordinator, through the agent."""
-        self.channel.send(message)
-        self.channel.flush(5.0)
+        self.agent.send(message)
+        self.agent.flush(5.0)
 
     def journal(self, kind: str, data: Message) -> None:
         """Write an event as this worker, which has to be sure that it is not fenced: it waits where it is not."""
@@ -70,40 +75,40 @@ def current() -> Worker | None:
     return _current
 
 
-def main(context: Context, channel: Channel, progress: Progress) -> int:
-    """The worker's life after the fork; returns its exit status (0: the cell ended well)."""
+def main(context: Context, channel: Channel, progress: Progress, *links: Channel, shard: int = 0) -> int:
+    """The worker's life after the fork; returns its exit status (0: the cell ended well).
+
+    ``links`` lead to the other ranks of its replica: from its leader (``shard`` 0) to each, from each to the leader.
+    """
     global _current
     listener = socket.create_server((os.environ.get(BIND_VARIABLE, "127.0.0.1"), 0), backlog=256)
     host, port = listener.getsockname()[:2]
-    me = Worker(context, channel, progress, listener, f"{context.node}.{os.getpid()}")
+    place = Place(shard, links, context.spec.replica)
+    orders = channel if shard == 0 else links[0]
+    me = Worker(context, orders, channel, progress, listener, f"{context.node}.{os.getpid()}", place=place)
     _current = me
-    me.say({"type": "hello", "pid": os.getpid(), "host": host, "port": port})
+    if (ports := place.assemble(port)) is not None:
+        me.say({"type": "hello", "pid": os.getpid(), "host": host, "port": port} | ports)
     try:
         while (message := me.receive(None)) is None or message["type"] != "run":
             pass
     except Fenced:
         return 0
     me.rank, me.world_size = message["rank"], message["world_size"]
-    _prepare(context, message)
+    _prepare(context, place.environment(message))
     progress.touch("user", 0)
     outcome = _run_cell(context)
     progress.touch("done", 0)
-    me.say(outcome)
+    if shard == 0 or outcome["type"] != "done":
+        me.say(outcome)
+    if outcome["type"] == "done":
+        place.order({"type": "ended"})
     return 0 if outcome["type"] == "done" else 1
 
 
-def _prepare(context: Context, run: Message) -> None:
+def _prepare(context: Context, environment: Mapping[str, str]) -> None:
     """Environment as torchrun gives it, seeds and threads: before the first line of the cell."""
-    os.environ.update(
-        {
-            "RANK": str(run["rank"]) if run["rank"] is not None else "-1",
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": str(run["world_size"]),
-            "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": run["master_host"],
-            "MASTER_PORT": str(run["master_port"]),
-        }
-    )
+    os.environ.update(environment)
     if context.spec.working_directory and os.path.isdir(context.spec.working_directory):
         os.chdir(context.spec.working_directory)
     seed_everything(context.spec.seed, context.spec.threads)
@@ -136,9 +141,9 @@ def _run_cell(context: Context) -> Message:
     except SystemExit as leaving:
         if leaving.code in (None, 0):
             return {"type": "done"}
-        return {"type": "error", "error": _describe(leaving, filename)}
+        return {"type": "error", "at_s": time.monotonic(), "error": _describe(leaving, filename)}
     except BaseException as error:
-        return {"type": "error", "error": _describe(error, filename)}
+        return {"type": "error", "at_s": time.monotonic(), "error": _describe(error, filename)}
     return {"type": "done"}
 
 
