@@ -12,6 +12,7 @@ NAMES = {
     "recovery": "a node is killed: the survivors' stall, and the time until a spare is at full strength",
     "overhead": "an undisturbed step of ours against plain DDP's, in alternating blocks",
     "chaos": "random schedules of faults against one undisturbed run: every loss and the final state, bit for bit",
+    "soak": "one job under a fault every few seconds, for as long as you like: what grows, is anything lost?",
 }
 
 

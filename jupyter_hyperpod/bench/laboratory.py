@@ -25,12 +25,12 @@ LANGUAGE_MODEL = Path(__file__).with_name("language_model.py")
 
 
 @contextmanager
-def laboratory(nodes: int, spares: int) -> Iterator[Store]:
-    """A store and a warm cluster of its own, both gone afterwards."""
+def laboratory(nodes: int, spares: int, isolated: bool = False) -> Iterator[Store]:
+    """A store and a warm cluster of its own, both gone afterwards; ``isolated`` nodes can be cut off."""
     root = tempfile.mkdtemp(prefix="hyperpod-bench-")
     store = Store(root).prepare()
     try:
-        cluster.ensure_started(store, nodes=nodes, spares=spares)
+        cluster.ensure_started(store, nodes=nodes, spares=spares, isolated=isolated)
         wait_for_idle(store)
         yield store
     finally:

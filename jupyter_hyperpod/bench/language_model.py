@@ -16,6 +16,7 @@ WIDTH, HEADS, LAYERS, CONTEXT = (int(os.environ.get(f"LM_{k}", v)) for k, v in
                                  (("WIDTH", 320), ("HEADS", 5), ("LAYERS", 7), ("CONTEXT", 64)))  # fmt: skip
 MICRO_BATCH, GLOBAL_BATCH, STEPS = (int(os.environ.get(f"LM_{k}", v)) for k, v in
                                     (("MICRO_BATCH", 1), ("GLOBAL_BATCH", 8), ("STEPS", 1000)))  # fmt: skip
+PAUSE_S = float(os.environ.get("LM_PAUSE_S", "0"))
 TURN_FILE = os.environ.get("LM_TURN", "")
 
 
@@ -84,6 +85,7 @@ def main() -> None:
         for step in session.steps(STEPS):
             wait_for_turn(step.index)
             step.run(lambda batch: loss_of(model, batch))
+            time.sleep(PAUSE_S)
 
 
 if __name__ == "__main__":
