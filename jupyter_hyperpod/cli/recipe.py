@@ -69,10 +69,8 @@ def _show(options: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _scale_row(recipe: catalogue.Recipe, scale: catalogue.Scale) -> list[str]:
-    steps = [b - a for a, b in zip(scale.sizes, scale.sizes[1:], strict=False)]
-    by = f" by {steps[0]}" if steps and steps[0] > 1 else ""
     return [
-        f"{scale.elastic[0]} to {scale.elastic[1]}{by}",
+        str(scale.elastic),
         scale.instance,
         str(scale.replica),
         str(scale.micro_batch),

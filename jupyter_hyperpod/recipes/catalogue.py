@@ -11,34 +11,36 @@ from importlib.resources import files
 from typing import Any
 
 from ..core.errors import NotFound, SpecError
+from ..core.spec import ElasticRange
 from .config import DecoderConfig, RopeScaling
 
-STATE_BYTES = 16  # a parameter in training: float32 itself, its gradient and the two moments of AdamW
+FLOAT_BYTES = 4  # training state is float32
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A machine: how many ranks it runs, one a device, and the memory of each device in bytes (0: not told)."""
+    """A machine: how many ranks it runs, one a device (0: as many as a replica), and the bytes of each (0: unknown)."""
 
-    ranks: int
+    ranks: int = 0
     device_bytes: float = 0
 
 
 INSTANCES = {
-    "local": Instance(1),
+    "local": Instance(),
     "ml.p5.48xlarge": Instance(8, 80e9),  # https://aws.amazon.com/ec2/instance-types/p5: 8 H100 of 80 GB
+    "ml.p6-b300.48xlarge": Instance(8, 268e9),  # https://aws.amazon.com/ec2/instance-types/p6: 8 B300 of 268 GB
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """AdamW, its warm-up and the part of the learning rate that a cosine falls to."""
+    """AdamW, its warm-up, and the part of the learning rate that a cosine falls to in the end."""
 
     betas: tuple[float, float]
     weight_decay: float
     max_grad_norm: float
     warmup_steps: int
-    final_learning_rate: float
+    min_learning_rate_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Scale:
 
     instance: str
     nodes: int
-    elastic: tuple[int, int]
+    elastic: ElasticRange
     replica: int
     micro_batch: int
     global_batch: int
@@ -60,15 +62,20 @@ class Scale:
     steps: int
 
     def __post_init__(self) -> None:
-        low, high = self.elastic
         if self.instance not in INSTANCES:
             raise SpecError(f"instance {self.instance!r} is unknown; expected one of {', '.join(INSTANCES)}")
-        if self.global_batch % self.micro_batch:
-            raise SpecError(f"{self.global_batch} sequences a step are no multiple of {self.micro_batch} a micro-batch")
-        if not {low, self.nodes, high} <= set(self.sizes):
-            raise SpecError(f"{low}, {self.nodes} or {high} nodes do not hold a whole number of replicas")
-        if self.members(high) > self.micro_batches:
-            raise SpecError(f"{self.micro_batches} micro-batches leave some of {self.members(high)} replicas idle")
+        if self.global_batch % self.micro_batch or self.micro_batch % self.replica:
+            raise SpecError(
+                f"{self.global_batch} sequences a step are not cut into micro-batches of {self.micro_batch} for "
+                f"{self.replica} ranks; expected each a multiple of the next"
+            )
+        for nodes in (self.nodes, *self.sizes):
+            if nodes * self.ranks % self.replica or not self.elastic.allows(nodes):
+                raise SpecError(
+                    f"{nodes} nodes of {self.ranks} ranks are outside {self.elastic} or cut a replica in two"
+                )
+        if self.members(self.elastic.maximum) > self.micro_batches:
+            raise SpecError(f"{self.micro_batches} micro-batches leave replicas of {self.elastic.maximum} nodes idle")
 
     @property
     def micro_batches(self) -> int:
@@ -77,15 +84,22 @@ class Scale:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Every number of nodes in the range that holds whole replicas."""
-        low, high = self.elastic
-        return tuple(
-            nodes for nodes in range(low, high + 1) if nodes * INSTANCES[self.instance].ranks % self.replica == 0
-        )
+        """Every number of nodes in the range."""
+        return self.elastic.sizes or tuple(range(self.elastic.minimum, self.elastic.maximum + 1))
+
+    @property
+    def nodes_a_replica(self) -> int:
+        """Nodes that hold one replica together; 1 where a node holds one or more."""
+        return max(1, self.replica // self.ranks)
 
     def members(self, nodes: int) -> int:
         """Replicas that so many nodes hold."""
-        return nodes * INSTANCES[self.instance].ranks // self.replica
+        return nodes * self.ranks // self.replica
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of one node."""
+        return INSTANCES[self.instance].ranks or self.replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +125,14 @@ class Recipe:
         return all(scale.instance == "local" for scale in self.scales)
 
     def state_bytes(self, scale: Scale) -> int:
-        """Bytes of training state on each rank of a replica, activations not counted."""
-        return self.config.parameters * STATE_BYTES // scale.replica
+        """Bytes of training state on each rank of a replica where the fewest nodes compute; activations not counted.
+
+        Parameters, two moments of AdamW, and gradients: the one of the micro-batch under way, those of finished
+        tree nodes that wait for their siblings, and the reduced ones of this step and of the last.
+        """
+        share = -(-scale.micro_batches // scale.members(scale.elastic.minimum))
+        gradients = 1 + max(1, (share - 1).bit_length()) + 2
+        return self.config.parameters * FLOAT_BYTES * (3 + gradients) // scale.replica
 
     def scale(self, nodes: int | None = None) -> tuple[Scale, int]:
         """Return the settings for so many nodes, or the first ones with their own number; raises SpecError."""
@@ -125,7 +145,7 @@ class Recipe:
         raise SpecError(f"{self.name} has no settings for {nodes} nodes; choose from {', '.join(map(str, sizes))}")
 
 
-HEADERS = ("NAME", ">PARAMETERS", ">A TOKEN", "EXPERTS", ">CONTEXT", "NODES", "TRAINS")
+HEADERS = ("NAME", ">PARAMETERS", ">A TOKEN", "EXPERTS", ">CONTEXT", "NODES", "CELL")
 
 
 def overview() -> list[tuple[str, ...]]:
@@ -135,7 +155,7 @@ def overview() -> list[tuple[str, ...]]:
         config, sizes = recipe.config, [size for scale in recipe.scales for size in scale.sizes]
         experts = f"{config.num_experts_per_tok} of {config.num_local_experts}" if config.num_local_experts else "dense"
         counts = (amount(config.parameters), amount(config.active_parameters))
-        where = "here" if recipe.local else "on a cluster"
+        where = "trains here" if recipe.local else "renders for a cluster"
         context = f"{config.max_position_embeddings:,}"
         rows.append((recipe.name, *counts, experts, context, f"{min(sizes)} to {max(sizes)}", where))
     return rows
@@ -147,7 +167,8 @@ def record(name: str) -> dict[str, Any]:
     computed = {"parameters": recipe.config.parameters, "active_parameters": recipe.config.active_parameters}
     scales = [
         asdict(scale)
-        | {"sizes": scale.sizes, "micro_batches": scale.micro_batches, "state_bytes": recipe.state_bytes(scale)}
+        | {"elastic": str(scale.elastic), "sizes": scale.sizes}
+        | {"micro_batches": scale.micro_batches, "state_bytes": recipe.state_bytes(scale)}
         for scale in recipe.scales
     ]
     return asdict(recipe) | computed | {"scales": scales}
@@ -192,6 +213,6 @@ def _read(name: str) -> Recipe:
         sources=tuple(record["sources"]),
         config=DecoderConfig(**config, rope_scaling=RopeScaling(**scaling) if scaling else None),
         optimizer=Optimizer(**optimizer | {"betas": tuple(optimizer["betas"])}),
-        scales=tuple(Scale(**scale | {"elastic": tuple(scale["elastic"])}) for scale in record["scales"]),
+        scales=tuple(Scale(**scale | {"elastic": ElasticRange.parse(scale["elastic"])}) for scale in record["scales"]),
         published=dict(record.get("published", {})),
     )

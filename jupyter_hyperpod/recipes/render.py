@@ -32,7 +32,6 @@ def schedule(step):
     return FINAL + (1 - FINAL) * (1 + math.cos(math.pi * progress)) / 2
 
 
-torch.manual_seed(0)
 $model
 optimizer = torch.optim.AdamW(model.parameters(), lr=$rate, betas=$betas, weight_decay=$decay)
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
@@ -41,7 +40,7 @@ $data
 
 def loss_fn(batch):
     """Mean cross-entropy of the next token."""
-    inputs, targets = batch
+    inputs, targets = $batch
     return F.cross_entropy(model(inputs).flatten(0, 1).float(), targets.flatten())
 
 
@@ -52,7 +51,27 @@ with hp.Session(model, optimizer, data, seed=0, **settings) as session:
         session.log(loss=loss, learning_rate=scheduler.get_last_lr()[0])
     if session.rank == 0:
         print(f"$name: loss {loss:.3f} after {session.step} steps")
-''')
+$end''')
+
+_WHOLE = """\
+torch.manual_seed(0)
+model = Decoder(config)"""
+
+# every rank of a replica fills its own shards, so each needs a seed of its own; all replicas get the same
+_SHARDED = """\
+dist.init_process_group()  # the ranks of this replica: gloo for CPU tensors, NCCL for CUDA tensors
+device, precision = torch.device("cpu"), MixedPrecisionPolicy()
+if torch.cuda.is_available():
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+with torch.device("meta"):
+    model = Decoder(config, recompute=True)
+for part in (*model.blocks, model):
+    fully_shard(part, mp_policy=precision)
+model.to_empty(device=device)
+torch.manual_seed(dist.get_rank())
+model.initialize()"""
 
 
 def cell(recipe: Recipe, nodes: int | None = None, *, backend: str | None = None, inline: bool = False) -> str:
@@ -77,23 +96,26 @@ def options(recipe: Recipe, nodes: int | None = None, backend: str | None = None
     chosen = backend or ("local" if recipe.local else "slurm")
     if chosen not in BACKENDS:
         raise SpecError(f"backend {chosen!r} is unknown; expected one of {', '.join(BACKENDS)}")
-    words = f"--nodes {count} --elastic {scale.elastic[0]}:{scale.elastic[1]} --name {recipe.job_name}"
+    words = f"--nodes {count} --elastic {scale.elastic} --name {recipe.job_name}"
+    words += f" --replica {scale.replica}" if scale.replica > 1 and scale.nodes_a_replica == 1 else ""
     return words if chosen == "local" else f"{words} --backend {chosen}"
 
 
 def source(recipe: Recipe, nodes: int | None = None, *, inline: bool = False) -> str:
     """Return the Python that every rank runs."""
     scale, _ = recipe.scale(nodes)
-    optimizer = recipe.optimizer
+    optimizer, sharded = recipe.optimizer, scale.replica > 1
     return _BODY.substitute(
         header=_header(recipe, scale),
-        imports=_imports(recipe, inline),
+        imports=_imports(recipe.local, sharded, inline),
         config=_literal(recipe.config),
         steps=scale.steps,
         warmup=optimizer.warmup_steps,
-        final=optimizer.final_learning_rate,
+        final=optimizer.min_learning_rate_ratio,
         sequence=scale.sequence_length,
-        model=_model(recipe),
+        model=_SHARDED if sharded else _WHOLE,
+        batch="(part.to(device) for part in batch)" if sharded else "batch",
+        end="dist.destroy_process_group()\n" if sharded else "",
         rate=scale.learning_rate,
         betas=optimizer.betas,
         decay=optimizer.weight_decay,
@@ -106,27 +128,41 @@ def source(recipe: Recipe, nodes: int | None = None, *, inline: bool = False) ->
 
 
 def _header(recipe: Recipe, scale: Scale) -> str:
-    low, high = scale.elastic
     tokens = amount(scale.global_batch * scale.sequence_length)
     step = f"{scale.global_batch} sequences ({tokens} tokens) in {scale.micro_batches} micro-batches"
     lines = [
         f"{recipe.name}: {recipe.summary}. {recipe.config.parameters:,} parameters.",
-        f"On {low} to {high} nodes ({scale.instance}) a step is the same {step}, so the learning rate is the same too.",
-        *([] if recipe.local else ["Not verified on GPUs: rendered from published figures."]),
+        f"On any number of nodes ({scale.elastic}, {scale.instance}) a step is the same {step}, so the learning rate "
+        "is the same too.",
         *(f"Figures: {one}" for one in recipe.sources),
     ]
-    return "\n".join(f"# {line}" for text in lines for line in wrap(text, 116, break_long_words=False))
-
-
-def _imports(recipe: Recipe, inline: bool) -> str:
-    text = "import math\n" + ("import typing\n" if recipe.local else "")
-    text += "\nimport torch\nfrom torch.nn import functional as F\n\nimport jupyter_hyperpod as hp\n"
-    if inline:
-        return f"from __future__ import annotations\n\n{text}\n{_code('config.py')}\n\n{_code('decoder.py')}\n\n"
-    return (
-        text + "from jupyter_hyperpod.recipes.config import DecoderConfig, RopeScaling\n"
-        "from jupyter_hyperpod.recipes.decoder import Decoder\n"
+    if not recipe.local:
+        lines.insert(2, "Not verified on GPUs: rendered from published figures, never trained at this size by us.")
+    if scale.nodes_a_replica > 1:
+        lines.insert(
+            3,
+            f"One replica is {scale.replica} ranks on {scale.nodes_a_replica} nodes; hp.Session holds a replica on one "
+            "node so far, so this cell is a starting point and does not run yet.",
+        )
+    return "\n".join(
+        f"# {line}" for text in lines for line in wrap(text, 116, break_long_words=False, break_on_hyphens=False)
     )
+
+
+def _imports(local: bool, sharded: bool, inline: bool) -> str:
+    standard = ["math", *(["os"] if sharded else []), *(["typing"] if local else [])]
+    packages = ["import torch", "from torch.nn import functional as F"]
+    if sharded:
+        packages.insert(1, "from torch import distributed as dist")
+        packages.insert(2, "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard")
+    ours = ["import jupyter_hyperpod as hp"]
+    if not inline:
+        ours += ["from jupyter_hyperpod.recipes.config import DecoderConfig, RopeScaling"]
+        ours += ["from jupyter_hyperpod.recipes.decoder import Decoder"]
+    text = "\n".join([*(f"import {name}" for name in standard), "", *packages, "", *ours]) + "\n"
+    if inline:
+        text = f"from __future__ import annotations\n\n{text}\n{_code('config.py')}\n\n{_code('decoder.py')}\n\n"
+    return text
 
 
 def _code(name: str) -> str:
@@ -145,10 +181,6 @@ def _literal(config: DecoderConfig) -> str:
         lines += [f"        {name}={value}," for name, value in settings.items()]
         lines += ["    ),"]
     return "\n".join(["DecoderConfig(", *lines, ")"])
-
-
-def _model(recipe: Recipe) -> str:
-    return "model = Decoder(config)" if recipe.local else "model = Decoder(config, recompute=True)"
 
 
 def _data(recipe: Recipe) -> str:

@@ -46,7 +46,8 @@ def test_exact_counts_of_published_weights(name: str, parameters: int) -> None:
 
 @pytest.mark.parametrize(("recipe", "scale"), SCALES)
 def test_the_global_batch_is_whole_for_every_number_of_nodes(recipe: catalogue.Recipe, scale: catalogue.Scale) -> None:
-    assert scale.sizes[0] == scale.elastic[0] and scale.sizes[-1] == scale.elastic[1] and scale.nodes in scale.sizes
+    assert (scale.sizes[0], scale.sizes[-1]) == (scale.elastic.minimum, scale.elastic.maximum)
+    assert scale.nodes in scale.sizes
     for nodes in scale.sizes:
         found, count = recipe.scale(nodes)
         assert (found.global_batch, found.learning_rate, count) == (scale.global_batch, scale.learning_rate, nodes)
@@ -79,7 +80,7 @@ def test_the_rendered_cell_is_valid_and_builds_the_model(recipe: catalogue.Recip
     compile(source, recipe.name, "exec", dont_inherit=True)
     namespace: dict[str, object] = {"__name__": "__main__"}
     with torch.device("meta"):
-        exec(source.partition("optimizer = ")[0], namespace)
+        exec(source.partition("STEPS, ")[0] + "model = Decoder(config)", namespace)
     model = namespace["model"]
     assert isinstance(model, torch.nn.Module)
     assert sum(p.numel() for p in model.parameters()) == recipe.config.parameters
@@ -88,12 +89,13 @@ def test_the_rendered_cell_is_valid_and_builds_the_model(recipe: catalogue.Recip
 
 
 def test_nodes_choose_the_scale() -> None:
-    recipe = catalogue.load("llama-3.1-70b")
-    assert render.options(recipe, 12) == "--nodes 12 --elastic 8:32 --name llama-3-1-70b --backend slurm"
-    assert "--nodes 64 --elastic 36:128" in render.options(recipe, 64, "kubernetes")
+    small, recipe = catalogue.load("llama-3.1-8b"), catalogue.load("llama-3.1-70b")
+    assert render.options(small, 5) == "--nodes 5 --elastic 2:8 --name llama-3-1-8b --replica 8 --backend slurm"
+    assert "--nodes 64 --elastic 40:128:8" in render.options(recipe, 64, "kubernetes")
     assert "global_batch=1024" in render.source(recipe, 64)
-    for nodes in (13, 34, 1000):
-        with pytest.raises(SpecError, match=f"no settings for {nodes} nodes; choose from 8, 12, 16"):
+    assert "One replica is 64 ranks on 8 nodes" in render.source(recipe)
+    for nodes in (12, 36, 1000):
+        with pytest.raises(SpecError, match=f"no settings for {nodes} nodes; choose from 8, 16, 24"):
             recipe.scale(nodes)
     with pytest.raises(NotFound, match=r"did you mean llama-tiny\?"):
         catalogue.load("lama-tiny")
@@ -102,9 +104,11 @@ def test_nodes_choose_the_scale() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"global_batch": 500}, "no multiple of 32"),
-        ({"nodes": 15}, "whole number of replicas"),
-        ({"elastic": (8, 36), "global_batch": 256}, "replicas idle"),
+        ({"global_batch": 500}, "each a multiple of the next"),
+        ({"micro_batch": 32}, "each a multiple of the next"),
+        ({"nodes": 12}, "cut a replica in two"),
+        ({"nodes": 40}, "outside 8:32:8"),
+        ({"global_batch": 192}, "leave replicas of 32 nodes idle"),
         ({"instance": "toaster"}, "'toaster' is unknown"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jupyter_hyperpod.recipes import catalogue, render
@@ -12,8 +14,9 @@ from tests.runtime.conftest import Run, Submit
 def submit(job: Submit, name: str, nodes: int, *, inline: bool = False) -> Run:
     recipe = catalogue.load(name)
     scale, _ = recipe.scale(nodes)
-    elastic = f"{scale.elastic[0]}:{scale.elastic[1]}"
-    return job(render.source(recipe, nodes, inline=inline), nodes=nodes, elastic=elastic, name=recipe.job_name)
+    return job(
+        render.source(recipe, nodes, inline=inline), nodes=nodes, elastic=str(scale.elastic), name=recipe.job_name
+    )
 
 
 def same(one: Run, other: Run) -> None:
@@ -33,6 +36,17 @@ def test_a_tiny_recipe_learns_the_same_on_any_number_of_members(job: Submit, nam
     assert sum(losses[-5:]) / 5 < 0.75 * losses[0], losses
     same(_finished(together, name), alone)
     same(_finished(inline, name), alone)
+
+
+def test_the_cell_of_a_large_recipe_trains_at_tiny_size(job: Submit) -> None:
+    tiny = catalogue.load("gpt-oss-tiny")
+    scale = replace(tiny.scales[0], replica=2, steps=6)
+    source = render.source(replace(tiny, scales=(scale,)))
+    assert "fully_shard" in source
+    one, two = (job(source, nodes=nodes, elastic="1:2", replica=2) for nodes in (1, 2))
+    same(_finished(one, tiny.name), _finished(two, tiny.name))
+    losses = [float.fromhex(loss) for loss in one.losses().values()]
+    assert losses[-1] < losses[0] - 0.5, losses
 
 
 def test_a_mixture_of_experts_survives_a_kill(job: Submit) -> None:
