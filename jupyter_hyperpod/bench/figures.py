@@ -14,6 +14,8 @@ from typing import Any
 
 INK, OURS_COLOUR, OTHERS_COLOUR = "#767676", "#1f9e89", "#d1603d"
 OURS = "jupyter_hyperpod"
+RANGE = ("min", "median", "max")
+LEAST_S = 0.01
 REGAINED = "fault to the first new step, minus one step"
 RATIO = "step against DDP"
 # short column heads for the metrics of a recovery
@@ -116,10 +118,12 @@ def _panel(panel: Any, rows: list[dict[str, Any]], arms: list[str], picture: Pic
     for row in rows:
         place = -arms.index(row["arm"])
         colour = OURS_COLOUR if row["arm"] == OURS else OTHERS_COLOUR
-        panel.plot([row["min"], row["max"]], [place, place], color=colour, linewidth=2, alpha=0.5)
-        panel.plot([row["median"]], [place], "o", color=colour, markersize=6)
+        # no time at all has no place on a logarithmic axis: it is drawn at its end and labelled as it is
+        low, median, high = (max(row[name], LEAST_S) if picture.logarithmic else row[name] for name in RANGE)
+        panel.plot([low, high], [place, place], color=colour, linewidth=2, alpha=0.5)
+        panel.plot([median], [place], "o", color=colour, markersize=6)
         panel.annotate(
-            f"{row['median']:.2f}", (row["median"], place), (0, 6), textcoords="offset points",
+            f"{row['median']:.2f}", (median, place), (0, 6), textcoords="offset points",
             ha="center", color=colour, fontsize=8,
         )  # fmt: skip
     if picture.logarithmic:

@@ -16,7 +16,7 @@ from ..control import jobs
 from .arms import Arm, Ours, rotation, scratch, step_times
 from .laboratory import LANGUAGE_MODEL, laboratory, language_model_env, progress, submit
 from .report import bar, report, row
-from .rivals import PlainDdp
+from .rivals import DEFAULTS, PlainDdp, Rival, Torchft
 
 EVEN, UNEVEN = (2, 4), (3,)
 WARM_UP, BLOCK = 6, 16
@@ -32,13 +32,16 @@ class Block:
     cpu_s: float
 
 
-def run(runs: int | None = None, pairs: int = 12, members: int | None = None) -> dict[str, Any]:
-    """Measure ``pairs`` (or ``runs``) pairs of blocks at 2, 3 and 4 members, or only at ``members``."""
+def run(runs: int | None = None, pairs: int = 12, members: int | None = None, peers: str = "none") -> dict[str, Any]:
+    """Measure ``pairs`` (or ``runs``) pairs of blocks at 2, 3 and 4 members, or only at ``members``.
+
+    ``peers`` may be torchft or all: its nightly then takes turns too. torchrun is DDP while nothing fails.
+    """
     pairs = runs or pairs
     sizes = (members,) if members else tuple(sorted(EVEN + UNEVEN))
     rows, ratios = [], {}
     for size in sizes:
-        blocks = _measure(size, pairs)
+        blocks = _measure(size, pairs, peers in ("torchft", "all"))
         found, ratios[size] = _compare(blocks, size)
         rows += found
     bars = []
@@ -49,11 +52,11 @@ def run(runs: int | None = None, pairs: int = 12, members: int | None = None) ->
     return report("overhead", rows, bars)
 
 
-def _measure(members: int, pairs: int) -> dict[str, list[Block]]:
+def _measure(members: int, pairs: int, torchft: bool) -> dict[str, list[Block]]:
     """Blocks of every arm, in rounds."""
     with ExitStack() as stack:
         directory = stack.enter_context(scratch())
-        arms = _arms(stack, directory, members)
+        arms = _arms(stack, directory, members, torchft)
         for arm in arms.values():
             _block(arm, WARM_UP, members)
         blocks: dict[str, list[Block]] = {name: [] for name in arms}
@@ -65,13 +68,15 @@ def _measure(members: int, pairs: int) -> dict[str, list[Block]]:
         return blocks
 
 
-def _arms(stack: ExitStack, directory: Path, members: int) -> dict[str, Arm]:
+def _arms(stack: ExitStack, directory: Path, members: int, torchft: bool) -> dict[str, Arm]:
     ours = Ours(directory)
     with ours.carrying():
         store = stack.enter_context(laboratory(members, spares=0))
     environment = language_model_env(store, steps=1_000_000)
     arms: list[Arm] = [ours]
-    rivals = [PlainDdp(directory, environment, members)]
+    rivals: list[Rival] = [PlainDdp(directory, environment, members)]
+    if torchft:
+        rivals.append(Torchft(directory, environment, members, "torchft-nightly", DEFAULTS))
     arms += rivals
     for arm in arms:
         arm.permit(0)

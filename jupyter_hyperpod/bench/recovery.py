@@ -7,6 +7,7 @@ life begins with fresh processes (ours: a fresh job on a warm cluster) and ends 
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,13 +24,14 @@ from .environments import NotInstalled
 from .laboratory import LANGUAGE_MODEL, laboratory, language_model_env, progress, submit, wait_for_idle
 from .report import bar, not_run, report, row
 from .rivals import Maker, Rival, makers
-from .stalls import Stall, measure, percentile, steady
+from .stalls import Stall, measure, percentile, steady, undisturbed_s
 
 OURS = "jupyter_hyperpod"
 TORCHRUN, TORCHFT_TUNED = "torchrun", "torchft-nightly, tuned"
 FAULTS = {"kill": "SIGKILL", "hang": "SIGSTOP"}
 PERMIT_ALL = 1_000_000
 START_TIMEOUT_S, SETTLE_TIMEOUT_S = 120.0, 90.0
+SEED = 0
 LIMITS = {
     "kill_stall_p50_s": 0.150,
     "kill_stall_p99_s": 1.0,
@@ -55,6 +57,7 @@ def run(
     ``every`` is the number of steps between two checkpoints of the systems that need them.
     """
     faults = ["kill"] * kills + ["hang"] * hangs
+    rng = random.Random(SEED)
     rivals = makers(peers, every)
     with ExitStack() as stack:
         directory = stack.enter_context(scratch())
@@ -65,15 +68,21 @@ def run(
             for name in order:
                 progress(f"round {number + 1} of {runs}: {name}")
                 if name == OURS:
-                    _our_life(store, directory, environment, results[name], nodes, faults)
+                    _our_life(store, directory, environment, results[name], nodes, faults, rng)
                 else:
-                    _rival_lives(rivals[name], directory, environment, results[name], nodes)
+                    _rival_lives(rivals[name], directory, environment, results[name], nodes, rng)
     rows = [line for result in results.values() for line in _rows(result, nodes)]
     return report("recovery", rows, _bars(results))
 
 
 def _our_life(
-    store: Store, directory: Path, environment: Mapping[str, str], result: Result, nodes: int, faults: list[str]
+    store: Store,
+    directory: Path,
+    environment: Mapping[str, str],
+    result: Result,
+    nodes: int,
+    faults: list[str],
+    rng: random.Random,
 ) -> None:
     arm = Ours(directory)
     fields = {"name": "recovery", "nodes": nodes, "spares": 1, "env": environment}
@@ -83,6 +92,7 @@ def _our_life(
         victim = watch.view["members"][1 + number % (nodes - 1)]
         aim = {"node": victim["node"]} if fault == "kill" else {"rank": victim["rank"]}
         count = len(watch.of_kind("fault.injected"))
+        _some_way_into_a_step(arm, rng)
         jobs.fault(store, watch.job_id, fault, **aim)
         watch.until(lambda count=count: len(watch.of_kind("fault.injected")) > count, SETTLE_TIMEOUT_S)  # type: ignore[misc]
         _note(result, fault, _stall(arm, watch.of_kind("fault.injected")[-1].time_s, nodes))
@@ -100,14 +110,21 @@ def _ready_spares(arm: Ours) -> list[str]:
     return [e.data["member"] for e in watch.of_kind("member.ready") if e.data["member"] not in taken]
 
 
-def _rival_lives(make: Maker, directory: Path, environment: Mapping[str, str], result: Result, nodes: int) -> None:
+def _rival_lives(
+    make: Maker,
+    directory: Path,
+    environment: Mapping[str, str],
+    result: Result,
+    nodes: int,
+    rng: random.Random,
+) -> None:
     """One kill and one hang, in one life where the system gets back to full strength by itself, else in two."""
     todo = [fault for fault in FAULTS if fault not in result.failures]
     try:
         while todo:
             with _living(make, directory, environment, nodes) as arm:
                 result.name = arm.name
-                while todo and _struck(arm, todo.pop(0), result, nodes) and arm.lives_on:
+                while todo and _struck(arm, todo.pop(0), result, nodes, rng) and arm.lives_on:
                     pass
     except (NotInstalled, ClusterError) as error:
         for fault in FAULTS:
@@ -115,9 +132,10 @@ def _rival_lives(make: Maker, directory: Path, environment: Mapping[str, str], r
         progress(f"{result.name} does not run: {error}")
 
 
-def _struck(arm: Rival, fault: str, result: Result, nodes: int) -> bool:
+def _struck(arm: Rival, fault: str, result: Result, nodes: int, rng: random.Random) -> bool:
     """Disturb it once; False where it did not recover, so that it has to be started again."""
     arm.until(lambda: steady(arm.commits(), nodes), START_TIMEOUT_S)
+    _some_way_into_a_step(arm, rng)
     fault_s = time.time()
     arm.strike(fault)
     try:
@@ -127,6 +145,11 @@ def _struck(arm: Rival, fault: str, result: Result, nodes: int) -> bool:
         progress(f"{arm.name} does not recover from a {fault}: {error}")
         return False
     return True
+
+
+def _some_way_into_a_step(arm: Arm, rng: random.Random) -> None:
+    """Faults come at any moment of a step, not at the one where the observer happens to look."""
+    time.sleep(rng.random() * undisturbed_s(arm.commits()))
 
 
 @contextmanager

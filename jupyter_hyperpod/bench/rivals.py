@@ -62,8 +62,7 @@ class Torchrun(Rival):
     """One elastic agent with one worker a member; after a loss it restarts them all from the last checkpoint."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str], nodes: int, every: int) -> None:
-        name = f"torchrun, checkpoint every {every} steps"
-        super().__init__(name, directory, sys.executable, environment)
+        super().__init__(f"torchrun, checkpoint every {every} steps", directory, sys.executable, environment)
         self.nodes, self.every = nodes, every
 
     def begin(self) -> None:
@@ -148,8 +147,7 @@ class Nvrx(Rival):
     lives_on = False
 
     def __init__(self, directory: Path, environment: Mapping[str, str], nodes: int, every: int) -> None:
-        name = f"nvidia-resiliency-ext 0.4.1 in-process, tuned, checkpoint every {every} steps"
-        super().__init__(name, directory, python_of("nvrx"), environment)
+        super().__init__("nvidia-resiliency-ext 0.4.1, tuned", directory, python_of("nvrx"), environment)
         self.nodes, self.every = nodes, every
 
     def begin(self) -> None:
