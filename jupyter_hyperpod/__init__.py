@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .policy.guard import Guard as Guard
     from .runtime import faults as faults
     from .runtime.datacache import TokenDataset as TokenDataset
+    from .runtime.elastic import elastic_event_detected as elastic_event_detected
     from .runtime.session import Session as Session
 
 __version__ = "0.1.0"
@@ -20,6 +21,7 @@ _PUBLIC = {
     "Guard": ".policy.guard",
     "Session": ".runtime.session",
     "TokenDataset": ".runtime.datacache",
+    "elastic_event_detected": ".runtime.elastic",
     "submit": ".control.jobs",
 }
 

@@ -128,6 +128,8 @@ def _job_state(view: View, event: Event) -> None:
     view["reason"] = event.data["reason"]
     if state == "running" and view["started_s"] is None:
         view["started_s"] = event.time_s
+    if state == "succeeded":
+        view["error"] = None
     if state in TERMINAL_STATES:
         view["ended_s"] = event.time_s
 
@@ -136,6 +138,8 @@ def _generation_formed(view: View, event: Event) -> None:
     data = event.data
     if data["generation"] < view["generation"]:
         return
+    if data["generation"] > view["generation"]:
+        view["error"] = None  # the job goes on: it was the echo of a loss
     view["generation"] = data["generation"]
     view["target"] = data["target"]
     view["members"] = [dict(member) for member in data["members"]]

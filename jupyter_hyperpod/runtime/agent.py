@@ -34,7 +34,7 @@ CONNECT_TIMEOUT_S = 0.5
 # more than this of one worker's output is not journaled; in megabytes
 OUTPUT_VARIABLE, OUTPUT_LIMIT_MB = "HYPERPOD_OUTPUT_MB", "64"
 # what the coordinator says to the agent itself; everything else is passed to the worker
-OWN_MESSAGES = ("release", "restart", "signal", "throttle", "preempt", "probe", "resume")
+OWN_MESSAGES = ("release", "restart", "signal", "throttle", "preempt", "elastic", "probe", "resume")
 
 
 class Agent:
@@ -268,6 +268,7 @@ class Agent:
                 "counter": counter,
                 "step": step,
                 "phase": phase,
+                "calls": self.process.progress.calls,
                 "stopped": self.throttle is None and not self.held and self.process.stopped(),
                 "held_s": now if self.held else None,
             }
@@ -296,6 +297,8 @@ class Agent:
             self._preempted = True
         elif self.process is None or message.get("member") != self.member:
             return
+        elif kind == "elastic":
+            self._elastic(message)
         elif kind == "throttle":
             self._throttle(message)
         elif kind == "signal":
@@ -304,6 +307,18 @@ class Agent:
         elif kind == "resume" and self.held and self.lease.restore(message["sent_s"], time.monotonic()):
             self.held = False
             self.process.resume()
+
+    def _elastic(self, message: Message) -> None:
+        """Write an elastic event where the worker looks, and say whether that was in time."""
+        assert self.process is not None
+        at, progress = message["at"], self.process.progress
+        ok = True
+        if message["final"] or not at:
+            progress.decide(at)
+        else:
+            ok = progress.propose(at)
+        self.status["elastic"] = {"at": at, "final": message["final"]}
+        self._tell({"type": "elastic", "member": self.member, "at": at, "ok": ok, "calls": progress.calls})
 
     def _throttle(self, message: Message) -> None:
         self._unthrottle()

@@ -32,8 +32,10 @@ CRASHES_IN_A_ROW = 3
 class Conductor(Admission):
     """Decides for the members of one job."""
 
-    def __init__(self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0) -> None:
-        super().__init__(context, view, reporter, opened, closed)
+    def __init__(
+        self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0, restarts: int = 0
+    ) -> None:
+        super().__init__(context, view, reporter, opened, closed, restarts)
         self.departures = Departures(self, self._go_on_without)
 
     def hear(self, channel: Channel, message: Message) -> None:
@@ -61,13 +63,14 @@ class Conductor(Admission):
         was_away, self.ticked_s = now - self.ticked_s > AWAY_S, now
         if self.ended:
             return
-        if self.generation == 0:
+        if self.gathering_since_s is not None:
             self._start_if_ready()
         elif self.adopting and now - self.born_s > ADOPTION_S:
             self._adopt_those_who_came()
         if not was_away:  # else what they said meanwhile has to be heard first
             self._look_for_the_lost(now)
         self.departures.tick(now)
+        self.scripts.tick(now)
         if self.forming and now - self.forming_since_s > self.forming_patience_s:
             self.forming_patience_s *= 2
             self._regroup(f"generation {self.generation} did not form in {now - self.forming_since_s:.1f} s")
@@ -95,7 +98,7 @@ class Conductor(Admission):
         self.adopting.pop(name, None)
         if self.ended:
             return
-        if self.generation == 0:
+        if self.gathering_since_s is not None:
             self._start_if_ready()
         elif adopted is not None and not self.adopting:
             self._adopted("a new coordinator took over: all members registered again")
@@ -146,6 +149,9 @@ class Conductor(Admission):
         if self.hold_step is not None and self.step >= self.hold_step:
             self._regroup("newcomers hold the state", [m for m in self.ready_newcomers() if m.snapshot is not None])
 
+    def _on_elastic(self, channel: Channel, message: Message) -> None:
+        self.scripts.answered(self.roster.members[message["member"]], message)
+
     def _on_leaving(self, channel: Channel, message: Message) -> None:
         self.departures.preempted(self.roster.members[message["member"]], message["grace_s"])
 
@@ -162,6 +168,8 @@ class Conductor(Admission):
         if member is None or member.exited is not None:
             return
         member.exited = message["code"]
+        if member.failed:
+            return
         if member.done:
             self._end_if_all_done()
             return
@@ -175,20 +183,21 @@ class Conductor(Admission):
     # ---- deciding -----------------------------------------------------------------------------------------
 
     def _start_if_ready(self) -> None:
-        waited_s = time.monotonic() - self.born_s
+        waited_s = time.monotonic() - (self.gathering_since_s or self.born_s)
+        minimum = self.spec.start_minimum if self.generation == 0 else min(self.spec.range.minimum, self.target)
         spares_too = waited_s > START_WITHOUT_SPARES_S
         ready = sorted((m for m in self.roster.newcomers() if spares_too or not m.spare), key=lambda m: m.spare)
-        decision = membership.start(
-            len(ready), self.target, self.spec.start_minimum, waited_s, allowed=self.spec.elastic
-        )
+        decision = membership.start(len(ready), self.target, minimum, waited_s, allowed=self.spec.elastic)
         if not decision.value:
             return
-        self.generation = 1
+        self.generation, self.gathering_since_s = self.generation + 1, None
         members = sorted(ready[: decision.value], key=lambda m: _natural(m.node))
         for rank, member in enumerate(members):
             member.rank = rank
         self.decided("membership", decision.value, decision.reason)
         self.journal_generation(decision.reason)
+        if self.generation > 1:
+            self.scripts.began(members, decision.reason)
         self.say_state("running", decision.reason)
         self.run_cells(members)
 
@@ -206,6 +215,7 @@ class Conductor(Admission):
                 member.session = None
                 member.channel.send({"type": "close", "generation": self.generation})
         self.run_cells([m for m in members if not m.running])
+        self.scripts.taken_over()
         self._open_session()
         self._end_if_all_done()
 
@@ -356,11 +366,10 @@ class Conductor(Admission):
             cause, detail = NODE_LOST, "it did not return to the new coordinator"
             lost = {"member": name, "node": record["node"], "rank": record["rank"], "cause": cause, "detail": detail}
             self.reporter.append("member.lost", lost)
-            if self.session is not None and not self.session_over:
+            if not self.session_over:
                 self.incidents.begin(name, record["node"], record["rank"], cause, detail)
         if self.session is None:
-            hint = "nothing can be recovered outside hp.Session"
-            self.end("failed", f"{len(missing)} member(s) were lost together with the coordinator; {hint}")
+            self.scripts.lost_with_coordinator(reason)
         else:
             self._adopted(reason)
 

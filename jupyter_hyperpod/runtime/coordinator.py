@@ -44,7 +44,9 @@ class Coordinator:
         events = read_events(context.job.events)
         view = fold_all(new_job_view(context.job.id), events)
         opened, closed = (sum(e.kind == kind for e in events) for kind in ("session.opened", "session.closed"))
-        self.conductor = Conductor(context, view, self.reporter, opened, closed)
+        anew = [e.data for e in events if e.kind == "decision.made" and e.data["policy"] == "scripts"]
+        restarts = sum(data["value"] == "restart" for data in anew)
+        self.conductor = Conductor(context, view, self.reporter, opened, closed, restarts)
         self.commands = follow_commands(context.job.commands)
         done = [event.data for event in events if event.kind == "command.done"]
         self.handled = {(data["command"]["writer"], data["command"]["seq"]) for data in done}

@@ -92,5 +92,5 @@ class Departures:
         self._left_since_s = None
         for member in gone:
             self._ensemble.parted.append(member.member)
-            self._ensemble.release(member, stands_by=member.stands_by)
+            self._ensemble.release(member, begins_again=member.stands_by)
         self._regroup(f"{self._reason} after step {max(m.left or 0 for m in gone)}")

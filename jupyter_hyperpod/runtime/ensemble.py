@@ -15,6 +15,7 @@ from .context import Context
 from .incidents import Incidents
 from .report import Reporter
 from .roster import Member, Roster
+from .scripts import Scripts
 from .wire import Message
 
 FORMING_S = 5.0
@@ -23,9 +24,12 @@ FORMING_S = 5.0
 class Ensemble:
     """Members, generations and the state of one job."""
 
-    def __init__(self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0) -> None:
+    def __init__(
+        self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0, restarts: int = 0
+    ) -> None:
         self.spec = context.spec
         self.reporter = reporter
+        self.scripts = Scripts(self, restarts)
         self.roster = Roster()
         self.incidents = Incidents(reporter.append, view["incidents"])
         self.state: str = view["state"]
@@ -50,6 +54,7 @@ class Ensemble:
         self.ended = view["state"] in TERMINAL_STATES
         self.final: tuple[str, str] | None = None
         self.born_s = self.ticked_s = time.monotonic()
+        self.gathering_since_s = None if self.generation else self.born_s  # workers come, and then the cell begins
 
     def end(self, state: str, reason: str) -> None:
         """The job ends; the coordinator takes leave of the agents and journals this state."""
@@ -71,7 +76,7 @@ class Ensemble:
         world = len(members_now)
         for member in members:
             place = {"rank": member.rank, "world_size": world, "master_host": host, "master_port": port}
-            member.run = {"type": "run"} | place
+            member.run = {"type": "run", "restarts": self.scripts.restarts} | place
             member.channel.send(member.run)
 
     def welcome_newcomers(self) -> None:
@@ -91,10 +96,10 @@ class Ensemble:
             member.report, member.finished, member.leaving = None, None, False
             member.channel.send({"type": "form", "generation": self.generation, "rank": member.rank, "members": peers})
 
-    def release(self, member: Member, stands_by: bool = False) -> None:
-        """Send a member home, its node is free; or let its node begin again with a newcomer that stands by."""
+    def release(self, member: Member, begins_again: bool = False) -> None:
+        """Send a member home, its node is free; or let its node begin again with a newcomer."""
         del self.roster.members[member.member]
-        member.channel.send({"type": "restart" if stands_by else "release"})
+        member.channel.send({"type": "restart" if begins_again else "release"})
 
     def journal_generation(self, reason: str) -> None:
         """Journal who is a member now, who stands by, and why."""

@@ -93,8 +93,14 @@ class Incidents:
             if "fenced" in incident.stages and "resumed" not in incident.stages:
                 self._stage(incident, "resumed", None, text)
 
-    def replaced(self, newcomer: str, node: str) -> None:
-        """A newcomer takes the oldest place that is still empty."""
+    def restarted(self, text: str) -> None:
+        """The ranks run again, without a session that could commit a step."""
+        for incident in list(self.open):
+            if "resumed" not in incident.stages:
+                self._stage(incident, "resumed", None, text)
+
+    def replaced(self, newcomer: str, node: str, rung: int = RUNG_SPARE) -> None:
+        """A newcomer takes the oldest place that is still empty; ``rung``: where it does so on another node."""
         incident = next((i for i in self.open if not {"repaired", "replaced"} & set(i.stages)), None)
         if incident is None:
             return
@@ -103,7 +109,7 @@ class Incidents:
         elif node == incident.node:
             self._stage(incident, "repaired", RUNG_PROCESS, f"{node} runs a new worker in its place")
         else:
-            self._stage(incident, "replaced", RUNG_SPARE, f"{node} takes the place of {incident.node}")
+            self._stage(incident, "replaced", rung, f"{node} takes the place of {incident.node}")
         self._replacing[newcomer] = incident
 
     def rejoined(self, newcomer: str, text: str) -> None:

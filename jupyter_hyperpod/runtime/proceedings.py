@@ -38,6 +38,10 @@ class Proceedings(Ensemble):
         rank = self.roster.members[message["member"]].rank
         if rank is None:
             return  # a spare that cannot run the cell does not end a job that trains
+        if self.session is None and len(self.roster.generation()) > 1:
+            member, text = self.roster.members[message["member"]], error["message"][:500]
+            self.scripts.failed(member, f"{error['type']} on rank {rank}: {text}", bool(error.get("communication")))
+            return
         where = f" at line {error['line']}" if error.get("line") else ""
         self.end("failed", f"{error['type']} on rank {rank}{where}: {error['message'][:500]}")
 
@@ -47,7 +51,8 @@ class Proceedings(Ensemble):
         self.incidents.judged(message["step"], message["cause"], message["action"], node, rank, message["text"])
 
     def _on_done(self, channel: Channel, message: Message) -> None:
-        self.roster.members[message["member"]].done = True
+        member = self.roster.members[message["member"]]
+        member.done, member.saw_event = True, bool(message.get("elastic"))
         self._open_session()
 
     def _open_session(self) -> None:
@@ -76,13 +81,16 @@ class Proceedings(Ensemble):
 
     def _end_if_all_done(self) -> None:
         members = self.roster.generation()
+        if self.scripts.ended(members):
+            return
         if members and all(m.done and m.exited is not None for m in members):
             self.end("succeeded", f"all {len(members)} members finished")
 
     def _lost_without_session(self, member: Member, cause: str, detail: str) -> None:
         if self.session is None:
-            hint = "nothing can be recovered outside hp.Session"
-        elif member.rank == 0:
+            self.scripts.lost(member, cause, detail)
+            return
+        if member.rank == 0:
             hint = "rank 0 was lost after its session had closed"
         else:
             self.reporter.append("warning.raised", {"text": f"{detail}, after the session had closed"})

@@ -12,6 +12,9 @@ _LAYOUT = struct.Struct("<QQB")
 _LEASE = struct.Struct("<d")
 _LEASE_AT = 64
 LEASE_POLL_S = 0.005
+_WORDS = slice(128, 144)  # of an elastic event: the call number and what is known of it; calls so far
+NONE, PROPOSED, FINAL = range(3)
+UNDECIDED_S = 0.001
 
 
 class Progress:
@@ -21,6 +24,7 @@ class Progress:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
         self._counter = 0
         self.allow(math.inf)
+        self._words = memoryview(self._memory)[_WORDS].cast("Q")  # written and read whole
 
     def touch(self, phase: str, step: int) -> None:
         """Say that something moved: called by the worker at every micro-batch and every phase."""
@@ -40,3 +44,44 @@ class Progress:
         """Return while the lease holds: called by the worker before it writes what others will believe."""
         while time.monotonic() > _LEASE.unpack_from(self._memory, _LEASE_AT)[0]:
             time.sleep(LEASE_POLL_S)
+
+    def call(self) -> bool:
+        """Count a call of elastic_event_detected() and return its answer; waits while that is undecided."""
+        calls = self._words[1] + 1
+        self._words[1] = calls
+        self.touch("user", calls)
+        while True:
+            at, known = divmod(self._words[0], 4)
+            if known == NONE or calls < at:
+                return False
+            if known == FINAL:
+                return True
+            time.sleep(UNDECIDED_S)
+
+    @property
+    def calls(self) -> int:
+        """Calls of elastic_event_detected() so far."""
+        return int(self._words[1])
+
+    @property
+    def detected(self) -> bool:
+        """Whether a call has returned True."""
+        at, known = divmod(self._words[0], 4)
+        return bool(known == FINAL and self._words[1] >= at)
+
+    def propose(self, at: int) -> bool:
+        """Let call number ``at`` and all later ones wait for `decide`; False, and nothing, where it has come already.
+
+        The worker counts, then looks; here is written, then counted: one of both sees the other. The pause lets both
+        writes become visible.
+        """
+        self._words[0] = at * 4 + PROPOSED
+        time.sleep(UNDECIDED_S)
+        if self._words[1] < at:
+            return True
+        self._words[0] = NONE
+        return False
+
+    def decide(self, at: int) -> None:
+        """Call ``at`` and all later ones return True; 0: there is no event."""
+        self._words[0] = at * 4 + FINAL if at else NONE

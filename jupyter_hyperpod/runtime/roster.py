@@ -37,6 +37,10 @@ class Member:
     snapshot: int | None = None  # the step of the state that a newcomer has loaded; -1: it could not
     exited: int | None = None
     done: bool = False
+    failed: bool = False  # its cell raised, outside any session
+    calls: int = 0  # of elastic_event_detected()
+    told: Message | None = None  # the elastic event that its agent knows of
+    saw_event: bool = False
     preempted: bool = False
     leaving: bool = False  # it was asked to leave at a step boundary
     stands_by: bool = False  # and to begin again as a newcomer
@@ -56,6 +60,7 @@ class Member:
     def beat(self, message: Message, now: float) -> None:
         """Take in a heartbeat."""
         self.beat_s, self.probe = now, None
+        self.calls = max(self.calls, message["calls"])
         if message["counter"] != self.counter or message["phase"] != self.phase:
             self.counter, self.phase, self.progress_s = message["counter"], message["phase"], now
         if not message["stopped"]:
@@ -101,6 +106,7 @@ class Roster:
             now, now, tuple(message.get("ports", ())), rank=known.rank if known else message["rank"],
             run=status.get("run"), session=status.get("session"), finished=status.get("finished"),
             done="done" in status,
+            told=status.get("elastic"), saw_event=status.get("done", {}).get("elastic", False),
         )  # fmt: skip
         self.members[member.member] = member
         return member

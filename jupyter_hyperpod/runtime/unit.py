@@ -125,6 +125,24 @@ class _Progress:
         _, step, phase = next((one for one in seen if one[2] == "compute"), seen[0])
         return sum(counter for counter, _, _ in seen), step, phase
 
+    @property
+    def calls(self) -> int:
+        """Calls of elastic_event_detected() by the rank that is furthest; 0 until every rank has made one."""
+        calls = [rank.calls for rank in self._ranks]
+        return max(calls) if all(calls) else 0
+
+    def propose(self, at: int) -> bool:
+        """As `Progress.propose`, for every rank or for none."""
+        if all([rank.propose(at) for rank in self._ranks]):
+            return True
+        self.decide(0)
+        return False
+
+    def decide(self, at: int) -> None:
+        """As `Progress.decide`, for every rank."""
+        for rank in self._ranks:
+            rank.decide(at)
+
     def allow(self, until_s: float) -> None:
         """Let every rank journal until ``until_s`` (monotonic clock)."""
         for rank in self._ranks:

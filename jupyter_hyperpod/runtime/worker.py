@@ -95,15 +95,30 @@ def main(context: Context, channel: Channel, progress: Progress, *links: Channel
     except Fenced:
         return 0
     me.rank, me.world_size = message["rank"], message["world_size"]
-    _prepare(context, place.environment(message))
+    environment = place.environment(message)
+    _prepare(context, environment | (_launched(context, message, environment) if place.size == 1 else {}))
     progress.touch("user", 0)
     outcome = _run_cell(context)
     progress.touch("done", 0)
     if shard == 0 or outcome["type"] != "done":
-        me.say(outcome)
+        me.say(outcome | {"elastic": progress.detected})
     if outcome["type"] == "done":
         place.order({"type": "ended"})
     return 0 if outcome["type"] == "done" else 1
+
+
+def _launched(context: Context, run: Message, environment: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun adds for the one rank of a node."""
+    return {
+        "GROUP_RANK": environment["RANK"],
+        "GROUP_WORLD_SIZE": environment["WORLD_SIZE"],
+        "ROLE_RANK": environment["RANK"],
+        "ROLE_WORLD_SIZE": environment["WORLD_SIZE"],
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": context.job.id,
+        "TORCHELASTIC_RESTART_COUNT": str(run["restarts"]),
+        "TORCHELASTIC_MAX_RESTARTS": str(context.spec.script_restarts),
+    }
 
 
 def _prepare(context: Context, environment: Mapping[str, str]) -> None:
@@ -166,4 +181,11 @@ def _describe(error: BaseException, filename: str) -> dict[str, Any]:
         "message": str(error)[:10_000],
         "traceback": "".join(lines).splitlines(),
         "line": cell_line,
+        "communication": _is_communication(error),
     }
+
+
+def _is_communication(error: BaseException) -> bool:
+    """Whether torch.distributed says that peers could not be reached, which no program is to blame for."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & {"DistError", "DistBackendError"}) or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -84,6 +84,9 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
     if (view.state === 'running' && view.started_s === null) {
       view.started_s = event.time_s;
     }
+    if (view.state === 'succeeded') {
+      view.error = null;
+    }
     if (TERMINAL_STATES.has(view.state)) {
       view.ended_s = event.time_s;
     }
@@ -93,6 +96,9 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
     const data = event.data;
     if (data.generation < view.generation) {
       return;
+    }
+    if (data.generation > view.generation) {
+      view.error = null; // the job goes on: it was the echo of a loss
     }
     view.generation = data.generation;
     view.target = data.target;

@@ -1,0 +1,75 @@
+"""Ranks that train without hp.Session: when all of them are started again, and when they may change in number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..core.spec import ElasticRange
+from .decision import Decision
+
+HOLD_S = 0.5  # a rank's exception may be the echo of a loss that is noticed a moment later
+GROW_PATIENCE_S = 2.0
+Verdict = Literal["wait", "restart", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What happened to one rank: it was ``lost``, could not reach its peers (``communication``), or raised (``error``).
+
+    ``age_s``: seconds since it was noticed.
+    """
+
+    rank: int
+    kind: Literal["lost", "communication", "error"]
+    text: str
+    age_s: float
+
+
+def judge(troubles: Sequence[Trouble], restarts: int, limit: int) -> Decision[Verdict]:
+    """Start all ranks again after a loss, at most ``limit`` times; an exception of the program is never retried.
+
+    The peers of a lost rank raise too, so an exception counts only when no loss has been noticed for a moment.
+    """
+    first = min(troubles, key=lambda trouble: (-trouble.age_s, trouble.rank))
+    lost = [trouble for trouble in troubles if trouble.kind == "lost"]
+    errors = [trouble for trouble in troubles if trouble.kind == "error"]
+    if not lost and first.age_s < HOLD_S:
+        return Decision("wait", f"{first.text}: waiting whether a rank was lost")
+    if not lost and errors:
+        return Decision("fail", min(errors, key=lambda trouble: (-trouble.age_s, trouble.rank)).text)
+    text = (lost or [first])[0].text
+    if restarts >= limit:
+        times = f"its {limit} restart{'s are' if limit != 1 else ' is'} used up" if limit else "script_restarts is 0"
+        hint = "nothing more can be recovered outside hp.Session; --script-restarts N allows more"
+        return Decision("fail", f"{text}; {times}: {hint}")
+    return Decision("restart", f"{text}: all ranks start again from their own checkpoint ({restarts + 1} of {limit})")
+
+
+def resize(
+    here: int, preempted: int, newcomers: int, target: int, allowed: ElasticRange, waited_s: float
+) -> Decision[int]:
+    """How many ranks the script should go on with after an elastic event; 0: there is no reason for one.
+
+    ``newcomers`` are idle workers, ``waited_s`` says for how long there has been room for them: they come one by one,
+    and one event is enough for all.
+    """
+    size = allowed.fit(min(target, here - preempted + newcomers))
+    if preempted:
+        return Decision(size or here - preempted, f"{preempted} of {here} ranks are preempted")
+    if not size or size == here:
+        return Decision(0, f"{here} ranks are as many as there can be")
+    if size > here and size < target and waited_s < GROW_PATIENCE_S:
+        return Decision(0, f"{size} of {target} ranks could go on: waiting for more")
+    return Decision(
+        size, f"{size} ranks can go on instead of {here}" if size > here else f"the job is to run on {size}"
+    )
+
+
+def call_number(calls: Sequence[int], tries: int) -> int:
+    """The call of elastic_event_detected() at which every rank is to be told: ahead of the rank that is furthest.
+
+    A rank may go on while it is being asked, so each further try looks further ahead.
+    """
+    return max(calls) + (1 << 2 * tries)
