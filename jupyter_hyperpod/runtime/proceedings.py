@@ -38,12 +38,12 @@ class Proceedings(Ensemble):
         rank = self.roster.members[message["member"]].rank
         if rank is None:
             return  # a spare that cannot run the cell does not end a job that trains
-        if self.session is None and len(self.roster.generation()) > 1:
-            member, text = self.roster.members[message["member"]], error["message"][:500]
-            self.scripts.failed(member, f"{error['type']} on rank {rank}: {text}", bool(error.get("communication")))
-            return
         where = f" at line {error['line']}" if error.get("line") else ""
-        self.end("failed", f"{error['type']} on rank {rank}{where}: {error['message'][:500]}")
+        text = f"{error['type']} on rank {rank}{where}: {error['message'][:500]}"
+        if self.session is None and len(self.roster.generation()) > 1:
+            self.scripts.failed(self.roster.members[message["member"]], text, bool(error.get("communication")))
+        else:
+            self.end("failed", text)
 
     def _on_anomaly(self, channel: Channel, message: Message) -> None:
         owner = self.roster.members.get(message["owner"])

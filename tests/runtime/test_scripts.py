@@ -93,7 +93,7 @@ dist.all_reduce(torch.ones(1))
 """
     run = job(source, nodes=2)
     view = run.finish("failed")
-    assert view["reason"] == "ValueError on rank 1: a mistake of the program"
+    assert view["reason"] == "ValueError on rank 1 at line 5: a mistake of the program"
     assert view["generation"] == 1 and view["error"]["type"] in ("ValueError", "RuntimeError")
 
 
