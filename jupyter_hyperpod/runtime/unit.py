@@ -133,7 +133,7 @@ class _Progress:
 
     def propose(self, at: int) -> bool:
         """As `Progress.propose`, for every rank or for none."""
-        if all([rank.propose(at) for rank in self._ranks]):
+        if all(rank.propose(at) for rank in self._ranks):
             return True
         self.decide(0)
         return False
