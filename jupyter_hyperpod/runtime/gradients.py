@@ -41,7 +41,7 @@ class Gradients:
         """
         for parameter in self.parameters:
             parameter.grad = None
-        with seeded(seed), self._buffers.watched():
+        with seeded(seed, self.parameters[0].device), self._buffers.watched():
             loss = loss_of_batch()
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
                 raise TrainingError(
@@ -66,7 +66,7 @@ class Gradients:
             gradient = local(gradient)
             if gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
-            kept.add_(gradient) if adding else kept.copy_(gradient)
+            kept.add_(gradient.to(kept.device)) if adding else kept.copy_(gradient)
         buffer.meta.add_(meta) if adding else buffer.meta.copy_(meta)
 
     def reduce(self, go: Go, group: Group | Solo) -> Buffer:
@@ -109,7 +109,15 @@ class Gradients:
         """Set ``grad`` of every parameter that had one in any micro-batch."""
         counts = result.meta[1 : 1 + len(self.parameters)].tolist()
         for parameter, gradient, count in zip(self.parameters, result.gradients, counts, strict=True):
-            parameter.grad = around(gradient, parameter) if count else None
+            parameter.grad = around(gradient.to(parameter.device), parameter) if count else None
+
+    def clip(self, result: Buffer, max_norm: float) -> None:
+        """Scale what is shown down to ``max_norm``, and ``result`` with it: others get that when they missed it."""
+        torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
+        if self.parameters[0].device.type != "cpu":
+            for parameter, gradient in zip(self.parameters, result.gradients, strict=True):
+                if parameter.grad is not None:
+                    gradient.copy_(local(parameter.grad))
 
     def loss_of(self, result: Buffer) -> float:
         """Mean loss of the global batch."""

@@ -12,14 +12,23 @@ import torch
 
 from ..core.errors import SpecError, TrainingError
 
+CPU = torch.device("cpu")
+CUDA_WARNING = (
+    "training on {device} is not verified: gradients go through host memory, and the same bits on every member take "
+    "deterministic kernels (torch.use_deterministic_algorithms) on equal devices"
+)
+
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed the generators of torch, Python and (where it is loaded) numpy; put all back as they were afterwards."""
+def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
+    """Seed the generators of torch, Python and (where it is loaded) numpy; put all back as they were afterwards.
+
+    ``device``: where the model is, beside the CPU.
+    """
     numpy: Any = sys.modules.get("numpy")
     python_state = random.getstate()
     numpy_state = numpy.random.get_state() if numpy is not None else None
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
         torch.manual_seed(seed)
         random.seed(seed)
         if numpy is not None:
@@ -85,6 +94,9 @@ def trained_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer)
             f"the optimizer holds {foreign} parameter(s) that are not the model's; put everything that is trained into "
             "one module, for example torch.nn.ModuleList([model, head])"
         )
-    if any(p.device.type != "cpu" for p in parameters):
-        raise TrainingError("only CPU tensors are supported so far; the CUDA path is not verified")
+    devices = {str(p.device) for p in parameters}
+    if len(devices) > 1 or parameters[0].device.type not in ("cpu", "cuda"):
+        raise TrainingError(
+            f"the parameters are on {', '.join(sorted(devices))}; expected all on the CPU, or all on one CUDA device"
+        )
     return parameters

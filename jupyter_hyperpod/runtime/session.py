@@ -22,7 +22,7 @@ from .injector import Injector
 from .inprocess import Go, Group, Regroup, Solo
 from .lockstep import group_of
 from .meeting import Meeting
-from .purity import refuse_running_statistics, trained_parameters
+from .purity import CUDA_WARNING, refuse_running_statistics, trained_parameters
 from .reduction import Buffer
 from .shards import check
 from .state import TrainingState
@@ -99,6 +99,8 @@ class Session:
         self._gradients.look = guard is not None and guard.non_finite != "ignore"
         self._meeting = Meeting(self._group, self._state, self._gradients, self._commits)
         self._injector = Injector(self._group, parameters, optimizer)
+        if (device := parameters[0].device).type != "cpu":
+            self._group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
         self._planned = 0
         self._step_began_s = 0.0
 
@@ -197,7 +199,7 @@ class Session:
         reading = self._group.agree(gradients.reading(result, self.step + 1))
         gradients.show(result)
         if self.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(gradients.parameters, self.max_grad_norm)
+            gradients.clip(result, self.max_grad_norm)
         gradients.keep(result)
         skipped = self._state.watch.judge(reading, go)
         self._state.apply(reading.loss, skipped=bool(skipped))

@@ -281,3 +281,9 @@ def _gradient_segments() -> int:
         with suppress(FileNotFoundError):
             links.append(os.readlink(f"/proc/self/fd/{name}"))
     return sum("hyperpod-gradients" in link for link in links)
+
+
+def test_parameters_on_a_device_that_is_not_supported_are_refused() -> None:
+    model = nn.Linear(2, 1, device="meta")
+    with pytest.raises(TrainingError, match="on meta; expected all on the CPU, or all on one CUDA device"):
+        hp.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), data(), global_batch=4, micro_batch=2)
