@@ -24,7 +24,7 @@ from .lease import Lease
 from .process import Output, WorkerProcess
 from .report import Reporter
 from .throttle import Throttle
-from .unit import Unit
+from .unit import Unit, import_ahead
 from .wire import HANDSHAKE_TIMEOUT_S, Channel, Message, is_refusal, prepare
 
 BEAT_S = 0.1
@@ -98,7 +98,12 @@ class Agent:
     def _start_worker(self) -> None:
         context, size = self.context, self.context.spec.replica
         main = partial(worker.main, context)
-        process = Unit(size, lambda shard: partial(main, shard=shard)) if size > 1 else WorkerProcess(main)
+        process: WorkerProcess | Unit
+        if size > 1:
+            import_ahead()
+            process = Unit(size, lambda shard: partial(main, shard=shard))
+        else:
+            process = WorkerProcess(main)
         self.process = process
         self.member = f"{context.node}.{process.pid}"
         self.rank = None

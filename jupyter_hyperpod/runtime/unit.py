@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from .process import Output, WorkerMain, WorkerProcess
 from .progress import Progress
@@ -14,6 +16,12 @@ from .wire import Channel, Message
 
 # an exception that a rank raises because another died is no fault of the person's: how long to wait for that death
 ERROR_HELD_S = 1.0
+
+
+def import_ahead() -> None:
+    """Import what the cell of a sharded model imports, once for all ranks and for those that replace them."""
+    with suppress(ImportError):
+        importlib.import_module("torch.distributed.fsdp")
 
 
 class Unit:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
 import pytest
+import torch
+
+from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.notebook.arguments import cell_parser, parse
+from jupyter_hyperpod.runtime.inprocess import Held
+from jupyter_hyperpod.runtime.lockstep import combined, merged
+from jupyter_hyperpod.runtime.shards import check
 
 from .conftest import STEPS, Run, Submit, alive
 
@@ -96,12 +104,13 @@ def ranks_of(run: Run, member_rank: int) -> list[int]:
 def test_a_killed_rank_takes_its_replica_along_and_it_rejoins(job: Submit, calm: Run) -> None:
     run = replicas(job, 2, env={"PAUSE_S": "0.01"})
     run.until_step(2)
-    victims = [("the leader", (0,)), ("a follower", (1,)), ("both", (0, 1))]
-    for count, (name, shards) in enumerate(victims, start=1):
+    kill, hang = signal.SIGKILL, signal.SIGSTOP
+    victims = [("the leader", kill, (0,)), ("a follower", kill, (1,)), ("both", kill, (0, 1)), ("one", hang, (1,))]
+    for count, (name, number, shards) in enumerate(victims, start=1):
         pids = ranks_of(run, 1)
         assert len(pids) == 2
         for shard in shards:
-            os.kill(pids[shard], signal.SIGKILL)
+            os.kill(pids[shard], number)
         run.until_event("member.lost", count)
         run.until_world(2)
         lost = len(run.of_kind("member.lost"))
@@ -134,3 +143,53 @@ def test_a_replica_grows_in_with_a_snapshot_shard_by_shard(job: Submit, calm: Ru
     assert "newcomer(s) get the state" not in plans[-1], "it came with the state"
     assert not run.of_kind("member.lost")
     run.same_as(calm)
+
+
+def test_the_cell_of_the_guide_trains_as_it_is_printed(job: Submit) -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "large-models.md").read_text()
+    (cell,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    magic, _, source = cell.partition("\n")
+    options = vars(parse(cell_parser(), magic.removeprefix("%%hyperpod")))
+    assert options["replica"] == 2
+    run = job(source, nodes=options["nodes"], elastic=str(options["elastic"]), replica=options["replica"])
+    view = run.finish()
+    assert re.fullmatch(r"loss \d\.\d{3} with 4 ranks\n", run.text()[0])
+    assert view["step"] == 12
+
+
+UNSHARDED = """
+import torch, jupyter_hyperpod as hp
+model = torch.nn.Linear(3, 1)
+with hp.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), [torch.ones(3)] * 8, global_batch=4, micro_batch=2):
+    pass
+"""
+EARLY = TRAIN.replace("settings = dict(", "if dist.get_rank() == 1: raise SystemExit(0)\nsettings = dict(")
+FAILING = "import os\nif os.environ['RANK'] == '1': raise ValueError('of shard 1')\n" + TRAIN
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (UNSHARDED, r"SpecError on rank 0 at line \d+: parameter 0 of shape \(1, 3\) is not sharded .* 2 ranks"),
+        (EARLY, "TrainingError on rank 0 .*shard 1 of this replica ended its cell"),
+        (FAILING, "ValueError on rank 0 at line 2: of shard 1"),
+    ],
+    ids=["unsharded", "early", "failing"],
+)
+def test_what_a_replica_cannot_train_ends_the_job_with_the_reason(job: Submit, source: str, reason: str) -> None:
+    run = job(source, nodes=1, replica=2, env={"PAUSE_S": "0"})
+    assert re.match(reason, run.finish("failed")["reason"]), run.view["reason"]
+    assert len(run.of_kind("user.error")) == 1
+    assert not run.of_kind("member.lost")
+
+
+def test_a_micro_batch_has_an_equal_part_for_every_rank() -> None:
+    with pytest.raises(SpecError, match="micro_batch is 3 and a replica has 2 ranks"):
+        check([], 2, 3)
+    check([torch.nn.Parameter(torch.zeros(2))], 1, 3)
+
+
+def test_a_replica_holds_what_all_its_ranks_hold() -> None:
+    whole = merged([Held(3, ((0, 2), (2, 3)), 2, "a"), Held(3, ((0, 2),), 1, "b")])
+    assert (whole.step, whole.nodes, whole.history) == (3, ((0, 2),), 1)
+    assert whole.digest == combined(["a", "b"]) != combined(["b", "a"])
