@@ -8,7 +8,8 @@ so the order and the names of fields matter here.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .events import TERMINAL_STATES, Event
@@ -19,9 +20,10 @@ DECISIONS_KEPT = 50
 GENERATIONS_KEPT = 200
 INCIDENTS_KEPT = 200
 WARNINGS_KEPT = 20
+FENCED_KEPT = 200
 
 # what a list of jobs goes without
-BULK = frozenset({"output", "history", "history_stride", "decisions", "seen"})
+BULK = frozenset({"output", "history", "history_stride", "decisions", "fenced", "seen"})
 # what `apply` raises for an event whose fields are there but not of the right type
 UNFOLDABLE = (LookupError, TypeError, ValueError, AttributeError)
 
@@ -66,6 +68,7 @@ def new_job_view(job_id: str) -> View:
         "output": [],
         "error": None,
         "digest": None,
+        "fenced": {},
         "updated_s": None,
         "seen": {},
     }
@@ -157,6 +160,18 @@ def _generation_formed(view: View, event: Event) -> None:
     del view["generations"][:-GENERATIONS_KEPT]
 
 
+def _member_lost(view: View, event: Event) -> None:
+    view["fenced"][event.data["member"]] = event.time_s
+    for member in list(view["fenced"])[:-FENCED_KEPT]:
+        del view["fenced"][member]
+
+
+def is_fenced(fenced: Mapping[str, float], event: Event) -> bool:
+    """Whether a worker wrote `event` after it was lost; ``fenced`` tells of every lost member when (seconds, Unix)."""
+    name = event.writer.rpartition(".")[0]
+    return name.startswith("worker-") and event.time_s > fenced.get(name.removeprefix("worker-"), math.inf)
+
+
 def _session_opened(view: View, event: Event) -> None:
     view["session"] = dict(event.data)
 
@@ -167,7 +182,7 @@ def _session_closed(view: View, event: Event) -> None:
 
 def _step_committed(view: View, event: Event) -> None:
     data = event.data
-    if data["step"] <= view["step"]:
+    if data["step"] <= view["step"] or is_fenced(view["fenced"], event):
         return
     view["step"] = data["step"]
     view["loss"] = data["loss"]
@@ -258,6 +273,7 @@ _HANDLERS: dict[str, Callable[[View, Event], None]] = {
     "job.submitted": _job_submitted,
     "job.state": _job_state,
     "generation.formed": _generation_formed,
+    "member.lost": _member_lost,
     "session.opened": _session_opened,
     "session.closed": _session_closed,
     "step.committed": _step_committed,

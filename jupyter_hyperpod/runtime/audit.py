@@ -2,7 +2,7 @@
 
 A step may be journaled more than once: by a rank 0 that was lost just afterwards, and again by the members that had
 to finish the step without it. Then both records must tell of the same loss, to the last bit, and each record by
-itself must name every micro-batch exactly once.
+itself must name every micro-batch exactly once. What a member writes after it was fenced does not count.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..core.events import Event
+from ..core.views import is_fenced
 
 PROBLEMS_KEPT = 100
 
@@ -87,7 +88,8 @@ def audit(events: Iterable[Event]) -> Audit:
     ordered = sorted(events, key=lambda event: event.time_s)
     opened = [event for event in ordered if event.kind == "session.opened"]
     closed = [event for event in ordered if event.kind == "session.closed"]
-    commits = [event for event in ordered if event.kind == "step.committed"]
+    fenced = {event.data["member"]: event.time_s for event in ordered if event.kind == "member.lost"}
+    commits = [event for event in ordered if event.kind == "step.committed" and not is_fenced(fenced, event)]
     sessions: dict[int, _Session] = {}
     problems: list[str] = []
     micro_batches = 0

@@ -20,6 +20,7 @@ export const DECISIONS_KEPT = 50;
 export const GENERATIONS_KEPT = 200;
 export const INCIDENTS_KEPT = 200;
 export const WARNINGS_KEPT = 20;
+export const FENCED_KEPT = 200;
 
 type Handler<V> = (view: V, event: IEvent) => void;
 
@@ -50,6 +51,17 @@ function apply<V extends IJobView | IClusterView>(
   }
   view.updated_s = Math.max(view.updated_s || event.time_s, event.time_s);
   return true;
+}
+
+/** Whether a worker wrote `event` after it was lost. */
+function isFenced(view: IJobView, event: IEvent): boolean {
+  const name = event.writer.replace(/\.[^.]*$/, '');
+  const member = name.replace(/^worker-/, '');
+  return (
+    name.startsWith('worker-') &&
+    Object.hasOwn(view.fenced, member) &&
+    event.time_s > view.fenced[member]
+  );
 }
 
 /** Keep only the newest `count` entries. */
@@ -115,6 +127,13 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
     keepLast(view.generations, GENERATIONS_KEPT);
   },
 
+  'member.lost': (view, event) => {
+    view.fenced[event.data.member] = event.time_s;
+    for (const member of Object.keys(view.fenced).slice(0, -FENCED_KEPT)) {
+      delete view.fenced[member];
+    }
+  },
+
   'session.opened': (view, event) => {
     view.session = { ...event.data } as IJobView['session'];
   },
@@ -125,7 +144,7 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
 
   'step.committed': (view, event) => {
     const data = event.data;
-    if (data.step <= view.step) {
+    if (data.step <= view.step || isFenced(view, event)) {
       return;
     }
     view.step = data.step;

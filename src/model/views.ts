@@ -113,6 +113,8 @@ export interface IJobView {
   output: IOutput[];
   error: IUserError | null;
   digest: string | null;
+  /** When each lost member was lost: what it commits later does not count. */
+  fenced: Record<string, number>;
   updated_s: number | null;
   seen: Cursor;
 }
@@ -142,7 +144,7 @@ export interface IClusterView {
 /** What the list of jobs carries of each. */
 export type IJobSummary = Omit<
   IJobView,
-  'output' | 'history' | 'history_stride' | 'decisions' | 'seen'
+  'output' | 'history' | 'history_stride' | 'decisions' | 'fenced' | 'seen'
 >;
 
 /** The view of a job of which nothing is known yet. */
@@ -183,6 +185,7 @@ export function newJobView(id: string): IJobView {
     output: [],
     error: null,
     digest: null,
+    fenced: {},
     updated_s: null,
     seen: {}
   };

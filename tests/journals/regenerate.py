@@ -82,10 +82,19 @@ class Script:
             state_bytes=62_914_560,
         )
 
-    def step(self, step: int, generation: int, world: int, *, redone: int = 0, after_s: float = 0.25) -> None:
+    def step(
+        self,
+        step: int,
+        generation: int,
+        world: int,
+        *,
+        redone: int = 0,
+        after_s: float = 0.25,
+        writer: str = "node-1.w",
+    ) -> None:
         loss = round(5.5 * 0.97**step, 6)
         self.say(
-            "node-1.w",
+            writer,
             "step.committed",
             after_s,
             step=step,
@@ -181,6 +190,36 @@ def kill() -> Script:
     s.say("coordinator.1", "command.done", command="control.1:1", kind="fault", ok=True, reason="node-2 was killed")
     s.say("node-1.w", "session.closed", step=20, digest="cd" * 32)
     s.state("succeeded", "every rank finished")
+    return s
+
+
+def partition() -> Script:
+    """Rank 0 is cut off and commits once more after it was fenced: that does not count."""
+    s = Script("cutoff-cdefghij")
+    s.submit(3, (1, 3))
+    s.state("running", "3 of 3 nodes are there")
+    s.form(1, (1, 2, 3), 3, "3 members asked for, 3 are ready")
+    s.open(12)
+    for step in range(1, 7):
+        s.step(step, 1, 3, writer="worker-node-1.a.11aa")
+    s.say("supervisor.1", "fault.injected", 0.1, fault="partition", node="node-1", rank=None, member=None)
+    s.say("node-1.agent", "warning.raised", 1.5, text="the coordinator's host is silent: node-1.a stands still")
+    lost = {"member": "node-1.a", "node": "node-1", "rank": 0, "cause": "network partition"}
+    s.say("coordinator.1", "member.lost", 0.5, **lost, detail="no heartbeat from node-1.a for 2.0 s, limit 2 s")
+    s.state("recovering", "rank 0 on node-1: network partition", 0.0)
+    cause = {"cause": "network partition", "node": "node-1", "rank": 0}
+    s.incident(1, "detected", "rank 0 on node-1: network partition", 0.0, **cause)
+    s.incident(1, "diagnosed", "no heartbeat from node-1.a for 2.0 s, limit 2 s", 0.0, **cause)
+    s.form(2, (2, 3), 3, "rank 0 on node-1 was lost: 2 of 3 members", 0.01)
+    s.incident(1, "fenced", "generation 2 no longer contains node-1.a", 0.0, **cause)
+    s.step(9, 1, 3, writer="worker-node-1.a.11aa")
+    s.step(7, 2, 2, redone=3, writer="worker-node-2.a.22bb")
+    s.incident(1, "resumed", "step 7 committed by 2 members", 0.0, **cause)
+    s.state("running", "step 7 committed", 0.0)
+    for step in range(8, 13):
+        s.step(step, 2, 2, writer="worker-node-2.a.22bb")
+    s.say("coordinator.1", "session.closed", step=12, digest="ef" * 32)
+    s.state("succeeded", "all 2 members finished")
     return s
 
 
@@ -350,6 +389,7 @@ def cluster() -> Script:
 SCRIPTS: dict[str, Callable[[], Script]] = {
     "happy": happy,
     "kill": kill,
+    "partition": partition,
     "elastic": elastic,
     "user-error": user_error,
     "disorder": disorder,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,17 @@ def test_the_same_step_told_twice_is_sound_where_it_agrees() -> None:
     again = commit(2, [[0, 1, 2, 3]], seq=50, generation=2, redone=2)
     found = audit([OPENED, *GOOD, again, closed()])
     assert found.sound and (found.steps, found.repeated, found.redone) == (3, 1, 2)
+
+
+def test_what_a_member_commits_after_it_was_fenced_does_not_count() -> None:
+    lost = Event("c", 9, 2.5, "member.lost", {"member": "node-1.7", "node": "node-1", "rank": 0})
+    late = replace(commit(3, [[0, 1, 2, 3]], "0x1p9", seq=4), writer="worker-node-1.7.ab12", time_s=2.6)
+    early = replace(late, seq=3, time_s=2.4, data=GOOD[2].data)
+    other = replace(late, writer="worker-node-1.77.ab12")
+    assert audit([OPENED, *GOOD, lost, late, closed()]).sound
+    assert audit([OPENED, *GOOD[:2], early, lost, closed()]).steps == 3, "what it committed before does"
+    assert not audit([OPENED, *GOOD[:2], lost, late, closed()]).sound
+    assert not audit([OPENED, *GOOD, lost, other, closed()]).sound
 
 
 @pytest.mark.parametrize(
