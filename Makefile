@@ -89,6 +89,17 @@ chromium:
 		echo "or name one: make test-browser CHROMIUM=/path/to/chromium" >&2; exit 1; \
 	fi
 
+.PHONY: iproute2
+iproute2:
+	@export PATH=$$PATH:/usr/sbin:/sbin; if [ "$$(id -u)" != 0 ]; then \
+		echo "   not root: the tests of network partitions will be skipped"; \
+	elif ! command -v ip >/dev/null || ! command -v bridge >/dev/null; then \
+		printf '\n== iproute2 (Debian)\n'; mkdir -p $(STAMPS); command -v apt-get >/dev/null || { \
+			echo "The tests of network partitions need ip and bridge and none was found: install iproute2" >&2; exit 1; }; \
+		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends iproute2; } \
+			>$(STAMPS)/iproute2.log 2>&1 || { tail -n 20 $(STAMPS)/iproute2.log >&2; exit 1; }; \
+	fi
+
 # ---- using it ------------------------------------------------------------------------------------------------------
 
 .PHONY: demo
@@ -113,7 +124,7 @@ bench: install  ## measure recovery and latency on this machine; JSON in test-ou
 PIECES := lint test-python test-js test-wheel test-browser
 
 .PHONY: test
-test: install chromium  ## run every check; nothing is skipped silently
+test: install chromium iproute2  ## run every check; nothing is skipped silently
 	@started=$$SECONDS; python tests/leaks.py $(MAKE) --keep-going $(PIECES); \
 	printf '\nmake test: everything passed in %s s\n' "$$((SECONDS - started))"
 
@@ -124,7 +135,7 @@ lint: install  ## ruff, mypy, tsc, eslint, prettier
 	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
 
 .PHONY: test-python
-test-python: install  ## Python tests; PYTEST="-k name -x" narrows them
+test-python: install iproute2  ## Python tests; PYTEST="-k name -x" narrows them
 	$(call step,Python tests,python -m pytest -m "not wheel" $(PYTEST))
 
 .PHONY: test-js

@@ -10,6 +10,7 @@ from ..core.errors import SpecError
 NAMES = {
     "latency": "a second cell on a warm cluster: submit to the first line of its own output",
     "recovery": "a node is killed: the survivors' stall, and the time until a spare is at full strength",
+    "partition": "a node is cut off the network: the survivors' stall, and whether it ever commits a step (root)",
     "overhead": "an undisturbed step of ours against plain DDP's, in alternating blocks",
     "chaos": "random schedules of faults against one undisturbed run: every loss and the final state, bit for bit",
     "soak": "one job under a fault every few seconds, for as long as you like: what grows, is anything lost?",
