@@ -13,6 +13,7 @@ import pytest
 
 from jupyter_hyperpod.backends.local import network
 from jupyter_hyperpod.backends.local.host import LocalHost, LocalNode
+from jupyter_hyperpod.backends.local.processes import start_ticks
 from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
 from jupyter_hyperpod.storage.store import Store
@@ -163,8 +164,9 @@ def test_nothing_is_left_after_a_killed_supervisor_and_a_new_start(store: Store,
     pids = [node["pid"] for node in view["nodes"]]
     namespaces = {os.stat(f"/proc/{pid}/ns/net").st_ino for pid in pids}
     os.kill(view["pid"], signal.SIGKILL)
-    eventually(lambda: not control.connectable(store))
+    eventually(lambda: start_ticks(view["pid"]) is None)
     control.ensure_started(store)  # without being told again
+    eventually(lambda: control.status(store)["pid"] != view["pid"])
     assert [node["pid"] for node in control.wait_ready(store)["nodes"]] == pids
     assert control.request(store, {"op": "status"})["isolated"]
     with pytest.raises(Conflict, match="each node has a network of its own"):
@@ -176,15 +178,19 @@ def test_nothing_is_left_after_a_killed_supervisor_and_a_new_start(store: Store,
     eventually(lambda: not holders(namespaces))
 
 
-def test_nodes_of_another_network_are_not_adopted(store: Store, eventually: Wait) -> None:
-    control.ensure_started(store, nodes=1, spares=0)
-    view = control.wait_ready(store)
-    os.kill(view["pid"], signal.SIGKILL)
-    eventually(lambda: not control.connectable(store))
-    control.ensure_started(store, isolated=True)
-    after = control.wait_ready(store)
-    assert after["nodes"][0]["pid"] != view["nodes"][0]["pid"]
-    control.stop(store)
+def test_nodes_of_another_network_are_not_adopted(bench: IsolatedBench, eventually: Wait) -> None:
+    before = {name: node.process for name, node in bench.host.nodes.items()}
+    zygote = bench.host._zygote_process
+    bench.abandon()
+    assert bench.host._switch is not None
+    bench.host._switch.close()
+    bench.isolated = False
+    bench.host = bench.supervise()
+    bench.host._zygote_process = zygote
+    eventually(bench.ready)
+    own = os.stat("/proc/self/ns/net").st_ino
+    for name, node in bench.host.nodes.items():
+        assert node.process != before[name] and namespace(node) == own
 
 
 def test_what_is_missing_is_said_before_anything_is_started(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

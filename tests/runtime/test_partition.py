@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_a_node_that_is_back_in_time_goes_on(job: Submit, reference: Run) -> Non
     run.until_event("warning.raised")
     cluster.heal(run.store, node)
     run.finish()
-    assert "stands still" in run.story()
+    assert "host is silent" in run.story()
     if not run.of_kind("member.lost"):  # on a machine under load it may have been too late
         assert member in [m["member"] for m in run.view["members"]]
     run.same_as(reference)
@@ -132,9 +133,10 @@ def test_members_train_on_while_the_coordinator_is_frozen(job: Submit, reference
         frozen_s = run.of_kind("step.committed")[-1].time_s
         run.until(lambda: run.of_kind("step.committed")[-1].time_s > frozen_s + BEATS_LOST_S + 0.5, 30)
     finally:
-        os.kill(coordinator, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # the supervisor may have replaced it
+            os.kill(coordinator, signal.SIGCONT)
     run.finish()
-    assert "stands still" not in run.story(), "its host still confirms what is sent to it"
+    assert "host is silent" not in run.story(), "its host still confirms what is sent to it"
     assert not run.of_kind("member.lost")
     run.same_as(reference)
 
