@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 
 from ..core.views import View
-from ..policy import membership, recovery
+from ..policy import membership, recovery, verdict
 from .admission import Admission
 from .context import Context
 from .departures import Departures
 from .ensemble import FORMING_S
-from .incidents import NODE_LOST, RUNG_REQUEUED, RUNG_SALVAGE
+from .incidents import CORRUPTION, NODE_LOST, RUNG_REQUEUED, RUNG_SALVAGE
 from .report import Reporter
 from .roster import Member
 from .wire import Channel, Message
@@ -129,6 +129,7 @@ class Conductor(Admission):
             return
         nodes = tuple((low, high) for low, high in message["nodes"])
         member.report = recovery.Report(message["step"], nodes, message["history"], message["digest"])
+        member.statement = verdict.heard(message["statement"], member.member, f"rank {member.rank} on {member.node}")
         self._plan_step()
 
     def _on_synced(self, channel: Channel, message: Message) -> None:
@@ -162,6 +163,11 @@ class Conductor(Admission):
     def _on_suspect(self, channel: Channel, message: Message) -> None:
         if message["generation"] == self.generation:
             self.suspects.setdefault(message["rank"], time.monotonic())
+
+    def _on_accuse(self, channel: Channel, message: Message) -> None:
+        member = self.roster.members[message["member"]]
+        if message["generation"] == self.generation and not self.forming:
+            self._regroup(f"rank {member.rank} on {member.node} found that {message['text']}")
 
     def _on_exited(self, channel: Channel, message: Message) -> None:
         member = self.roster.members.get(message["member"])
@@ -336,6 +342,11 @@ class Conductor(Admission):
         reports = [m.report for m in members if m.report is not None]
         if len(reports) < len(members) or self.session is None:
             return
+        charges = verdict.judge([m.statement for m in members if m.statement is not None])
+        if charges.reason:
+            self.decided("integrity", [charge.member for charge in charges.value], charges.reason)
+        if self._fence_the_corrupt(charges.value):
+            return
         decision = recovery.plan(reports, self.session["micro_batches"])
         plan = decision.value
         self.decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
@@ -358,6 +369,14 @@ class Conductor(Admission):
             )
         self.parted = []
         self._admit()
+
+    def _fence_the_corrupt(self, charges: Sequence[verdict.Charge]) -> bool:
+        """Kill members whose memory or arithmetic was wrong; their state is given to nobody."""
+        accused = [(self.roster.members[c.member], c.reason) for c in charges if c.member in self.roster.members]
+        for member, reason in accused:
+            member.channel.send({"type": "signal", "member": member.member, "number": int(signal.SIGKILL)})
+            self._lose(member, CORRUPTION, reason)
+        return bool(accused)
 
     def _adopt_those_who_came(self) -> None:
         missing, self.adopting = self.adopting, {}

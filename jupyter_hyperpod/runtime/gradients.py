@@ -33,8 +33,14 @@ class Gradients:
         self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
         self._buffers = Buffers(model)
 
-    def compute(self, leaf: int, seed: int, loss_of_batch: Loss) -> None:
+    def aside(self) -> Ledger:
+        """A ledger of its own, for micro-batches that are executed again."""
+        return Ledger(self.ledger.layout, self.micro_batches)
+
+    def compute(self, leaf: int, seed: int, loss_of_batch: Loss, aside: Ledger | None = None) -> None:
         """Run forward and backward of micro-batch ``leaf`` with every generator seeded by ``seed``.
+
+        The gradient goes into the ledger, or into another one ``aside``.
 
         A right sibling is added onto its left one at once: the same bits as a sum later. Raises TrainingError
         where the loss is no scalar that depends on the model.
@@ -48,9 +54,10 @@ class Gradients:
                     f"the loss function returned {_describe(loss)}; expected a scalar tensor that depends on the model"
                 )
             loss.backward()
-        buffer, adding = self.ledger.open(leaf)
+        ledger = aside or self.ledger
+        buffer, adding = ledger.open(leaf)
         self._move(buffer, adding, loss.detach(), leaf)
-        self.ledger.close(leaf, buffer)
+        ledger.close(leaf, buffer)
 
     def _move(self, buffer: Buffer, adding: bool, loss: torch.Tensor, leaf: int) -> None:
         """Take the gradients from the parameters; zeros stand for those that there are none of."""

@@ -9,6 +9,7 @@ from typing import Any
 RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_REQUEUED = 0, 1, 2, 3, 5
 NODE_LOST = "node lost"
 HEAD = "head"  # where coordinators run; what happened to one is first told by the supervisor
+CORRUPTION = "silent data corruption"
 Journal = Callable[[str, dict[str, object]], None]
 
 

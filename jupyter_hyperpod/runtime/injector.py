@@ -90,11 +90,11 @@ class Injector:
 
 
 def flip(tensor: torch.Tensor, generator: random.Random) -> None:
-    """Flip one random bit of a random element in place; of a sharded tensor, in the part that lies here."""
+    """Flip one random bit of a random element in place, unseen by torch; of a sharded tensor, in the part here."""
     tensor = local(tensor)
     with torch.no_grad():
         place = tuple(generator.randrange(length) for length in tensor.shape)
         element = tensor.detach()[place].reshape(1).clone()
         octets = element.view(torch.uint8)
         octets[generator.randrange(octets.numel())] ^= 1 << generator.randrange(8)
-        tensor.detach()[place] = element[0]
+        tensor.data[place] = element[0]

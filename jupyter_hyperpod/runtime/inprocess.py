@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
-from ..core.errors import Stopped
+from ..core.errors import Stopped, TrainingError
 from ..policy.batching import Node
 from ..policy.guard import Reading
 from . import faults
@@ -41,6 +41,7 @@ class Held:
     nodes: tuple[Node, ...]
     history: int
     digest: str
+    statement: Message = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,10 @@ class Solo(Whole):
 
     def meet_if_told(self) -> None:
         """Nobody joins."""
+
+    def accuse(self, text: str) -> NoReturn:
+        """There is nobody to get a sound state from."""
+        raise TrainingError(f"silent data corruption: {text}")
 
     def say(self, message: Message) -> None:
         """Nobody listens."""
@@ -232,6 +237,11 @@ class Group(Whole):
         """At the end of a step: raises Regroup where newcomers join now, when they have been announced."""
         if self._hold_step is not None and self._step >= self._hold_step:
             raise Regroup(self._await("form"))
+
+    def accuse(self, text: str) -> NoReturn:
+        """Checksums differ: say so and wait for the generation that is formed to find out. Raises Regroup."""
+        self.say({"type": "accuse", "generation": self.generation, "text": text})
+        raise Regroup(self._await("form"))
 
     def say(self, message: Message) -> None:
         """Send to the coordinator."""

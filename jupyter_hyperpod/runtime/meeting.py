@@ -6,6 +6,7 @@ from ..policy.batching import leaves_of
 from .commits import Commits
 from .gradients import Gradients
 from .inprocess import Go, Group, Held, Regroup, Solo
+from .integrity import Integrity
 from .state import TrainingState
 from .transfer import Courier
 from .wire import Message
@@ -14,18 +15,21 @@ from .wire import Message
 class Meeting:
     """One member's part in every generation of a session. ``go`` is the plan of the present one."""
 
-    def __init__(self, group: Group | Solo, state: TrainingState, gradients: Gradients, commits: Commits) -> None:
+    def __init__(
+        self, group: Group | Solo, state: TrainingState, gradients: Gradients, commits: Commits, integrity: Integrity
+    ) -> None:
         self._group = group
         self._state = state
         self._gradients = gradients
         self._commits = commits
+        self._integrity = integrity
         self.go: Go | None = None
         self.redone = 0
         self.courier = Courier(group, state, gradients)
         self._fresh = ""  # digest of the state that the cell has built
         self._arrival = ""
         if isinstance(group, Group):
-            group.serve, group.take = self.courier.offer, self._take
+            group.serve, group.take = self._serve, self._take
 
     def join(self, opened: Message) -> None:
         """Tell of the session and begin where the others are."""
@@ -42,7 +46,7 @@ class Meeting:
         nodes = tuple(self._gradients.ledger.nodes)
         if self._state.step is None:
             self._fresh = self._fresh or self._state.digest()
-        return Held(self._state.step, nodes, len(self._gradients.history), self._fresh)
+        return Held(self._state.step, nodes, len(self._gradients.history), self._fresh, self._integrity.statement())
 
     def _adopt(self, go: Go) -> None:
         """Do what the plan says until nobody lacks anything; a call in between starts over with the newer plan."""
@@ -76,6 +80,11 @@ class Meeting:
         if self._arrival:
             self._group.say({"type": "synced", "generation": go.generation, "text": self._arrival})
             self._arrival = ""
+
+    def _serve(self, message: Message) -> None:
+        """Lay out a part of the state for newcomers, unless it is corrupt."""
+        self._integrity.vouch(self.go)
+        self.courier.offer(message)
 
     def _take(self, message: Message) -> None:
         """A snapshot is laid out for this newcomer."""

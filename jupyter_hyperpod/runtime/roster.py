@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..policy.membership import Candidate, Pulse
 from ..policy.recovery import Report
+from ..policy.verdict import Statement
 from .wire import Channel, Message
 
 PROBE_S = 0.25
@@ -35,6 +36,7 @@ class Member:
     finished: Message | None = None
     report: Report | None = None
     snapshot: int | None = None  # the step of the state that a newcomer has loaded; -1: it could not
+    statement: Statement | None = None
     exited: int | None = None
     done: bool = False
     failed: bool = False  # its cell raised, outside any session

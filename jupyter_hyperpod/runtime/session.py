@@ -20,10 +20,11 @@ from .datacache import IndexedData, indexed, mix, sample_indices
 from .gradients import Gradients
 from .injector import Injector
 from .inprocess import Go, Group, Regroup, Solo
+from .integrity import Audit, Integrity
 from .lockstep import group_of
 from .meeting import Meeting
 from .purity import CUDA_WARNING, refuse_running_statistics, trained_parameters
-from .reduction import Buffer
+from .reduction import Buffer, Ledger
 from .shards import check
 from .state import TrainingState
 from .watch import Watch
@@ -58,8 +59,11 @@ class Session:
 
     ``global_batch`` samples a step are cut into ``global_batch / micro_batch`` micro-batches, fixed for the whole
     run. ``max_grad_norm`` clips the gradient of the global batch; ``scheduler`` steps once a step. A ``guard`` judges
-    every step before it is applied; without one, what is not finite is trained with as it is. Outside a
-    job the session trains in this process alone, with the same results. Raises SpecError for settings that cannot be
+    every step before it is applied; without one, what is not finite is trained with as it is.
+    ``audit="state"`` compares checksums of the training state and of the reduced gradient among all members before a
+    step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
+    again on another member, with that probability; None checks nothing, nor are replicas of several ranks. Outside a job the session trains in this
+    process alone, with the same results. Raises SpecError for settings that cannot be
     trained, TrainingError for a model whose state could depend on the number of members.
     """
 
@@ -75,6 +79,7 @@ class Session:
         max_grad_norm: float | None = None,
         scheduler: Any = None,
         guard: Guard | None = None,
+        audit: Audit = "state",
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -97,7 +102,8 @@ class Session:
         self._gradients = Gradients(model, parameters, self.micro_batches)
         self._commits = Commits(self._group, global_batch)
         self._gradients.look = guard is not None and guard.non_finite != "ignore"
-        self._meeting = Meeting(self._group, self._state, self._gradients, self._commits)
+        self._integrity = Integrity(self._group, self._state, self._gradients, seed, audit)
+        self._meeting = Meeting(self._group, self._state, self._gradients, self._commits, self._integrity)
         self._injector = Injector(self._group, parameters, optimizer)
         if (device := parameters[0].device).type != "cpu":
             self._group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
@@ -159,14 +165,18 @@ class Session:
 
     def _run_step(self, number: int, loss_function: LossFunction) -> float:
         self._step_began_s = time.monotonic()
+        self._integrity.seal()
         while self.step < number:
             try:
                 if not self._gradients.ledger.nodes:
                     self._group.leave_if_asked(self.step)
                 self._compute(loss_function)
-                self._finish_step(self._reduce())
+                result = self._reduce()
+                self._integrity.verify(self._go, result, partial(self._execute, loss_function))
+                self._finish_step(result)
             except Regroup as call:
                 self._meeting.regroup(call)
+                self._integrity.renew()
         self._group.touch("user", self.step)
         return self._state.loss
 
@@ -178,10 +188,14 @@ class Session:
             self._group.next_leaf(leaf)
             if not self._gradients.ledger.holds(leaf):
                 self._group.touch("compute", self.step)
-                at = (self.seed, self.step, leaf)
-                indices = sample_indices(*at, self.micro_batch, self.global_batch, len(self.data))
-                mine, seed = self._group.part(indices), mix(*at, *self._group.place)
-                self._gradients.compute(leaf, seed, partial(self._loss, loss_function, mine))
+                self._execute(loss_function, leaf)
+
+    def _execute(self, loss_function: LossFunction, leaf: int, aside: Ledger | None = None) -> None:
+        """Compute one micro-batch of the step under way."""
+        at = (self.seed, self.step, leaf)
+        indices = sample_indices(*at, self.micro_batch, self.global_batch, len(self.data))
+        mine, seed = self._group.part(indices), mix(*at, *self._group.place)
+        self._gradients.compute(leaf, seed, partial(self._loss, loss_function, mine), aside)
 
     def _loss(self, loss_function: LossFunction, indices: list[int]) -> torch.Tensor:
         return self._injector.poison(loss_function(self.data.batch(indices)))  # type: ignore[no-any-return]

@@ -66,6 +66,16 @@ class TrainingState:
             state["guard"] = self.watch.as_dict()
         return state
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor of parameters, persistent buffers and optimizer state by name; not copies."""
+        found = {k: t for k, t in self._model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
+        names = {id(tensor): name for name, tensor in found.items()}
+        for parameter in (p for group in self._optimizer.param_groups for p in group["params"]):
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    found[f"{names.get(id(parameter), id(parameter))}.{key}"] = value
+        return found
+
     def load(self, state: dict[str, Any], step: int, loss: float) -> None:
         """Become what a peer was after ``step``."""
         self._model.load_state_dict(state["model"])
