@@ -62,9 +62,9 @@ class Session:
     every step before it is applied; without one, what is not finite is trained with as it is.
     ``audit="state"`` compares checksums of the training state and of the reduced gradient among all members before a
     step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
-    again on another member, with that probability; None checks nothing, nor are replicas of several ranks. Outside a job the session trains in this
-    process alone, with the same results. Raises SpecError for settings that cannot be
-    trained, TrainingError for a model whose state could depend on the number of members.
+    again on another member, with that probability; None checks nothing. Replicas of several ranks are not checked.
+    Outside a job the session trains in this process alone, with the same results. Raises SpecError for settings that
+    cannot be trained, TrainingError for a model whose state could depend on the number of members.
     """
 
     def __init__(
