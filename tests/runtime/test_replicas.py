@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from jupyter_hyperpod.runtime.lockstep import combined, merged
 from jupyter_hyperpod.runtime.shards import check
 
 from .conftest import STEPS, Run, Submit, alive
+
+SCHEDULES = 2
 
 TRAIN = """
 import os, time, torch, jupyter_hyperpod as hp
@@ -142,6 +146,29 @@ def test_a_replica_grows_in_with_a_snapshot_shard_by_shard(job: Submit, calm: Ru
     plans = [e.data["reason"] for e in run.of_kind("decision.made") if e.data["policy"] == "recovery"]
     assert "newcomer(s) get the state" not in plans[-1], "it came with the state"
     assert not run.of_kind("member.lost")
+    run.same_as(calm)
+
+
+@pytest.mark.parametrize("seed", range(SCHEDULES))
+def test_a_random_schedule_of_faults_to_ranks_of_replicas_changes_no_bit(job: Submit, calm: Run, seed: int) -> None:
+    rng = random.Random(1000 + seed)
+    nodes = rng.randint(2, 3)
+    run = replicas(job, nodes, env={"PAUSE_S": "0.004"})
+    struck = []
+    for step in sorted(rng.sample(range(1, STEPS - 3), 4)):
+        run.until_step(step)
+        if run.ended:
+            break
+        what = rng.choice(["kill", "kill", "kill", "hang", "scale"])
+        rank, shard = rng.randrange(nodes), rng.randrange(2)
+        struck.append((step, what, rank, shard))
+        if what == "scale":
+            run.scale(1 + rank)
+        else:
+            with suppress(OSError, StopIteration, IndexError):  # the membership changed between our look and this
+                os.kill(ranks_of(run, rank)[shard], signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+    print(f"seed {seed}: {nodes} nodes, {struck}")
+    run.finish()
     run.same_as(calm)
 
 
