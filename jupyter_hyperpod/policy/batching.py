@@ -18,19 +18,29 @@ def split(node: Node) -> tuple[Node, Node]:
     return (low, middle), (middle, high)
 
 
-def assign(micro_batches: int, world_size: int) -> tuple[tuple[int, ...], ...]:
+def assign(micro_batches: int, world_size: int, paces: Sequence[float] | None = None) -> tuple[tuple[int, ...], ...]:
     """Contiguous shares, sizes differing by at most one (3 members, 128: 43 43 42).
 
     Contiguous blocks are whole sub-trees where V and the world size are powers of two, so they cost no extra traffic.
+    With ``paces`` (how long each member needs for one) the sizes are those with which the slowest is done first; where
+    there are enough for all, nobody is left without, so that its pace stays known.
     """
-    quotient, extra = divmod(micro_batches, world_size)
     shares = []
     start = 0
-    for rank in range(world_size):
-        size = quotient + (rank < extra)
+    for size in _sizes(micro_batches, world_size, paces):
         shares.append(tuple(range(start, start + size)))
         start += size
     return tuple(shares)
+
+
+def _sizes(micro_batches: int, world_size: int, paces: Sequence[float] | None) -> list[int]:
+    if paces is None or len(set(paces)) < 2:
+        quotient, extra = divmod(micro_batches, world_size)
+        return [quotient + (rank < extra) for rank in range(world_size)]
+    sizes = [int(micro_batches >= world_size)] * world_size
+    for _ in range(micro_batches - sum(sizes)):
+        sizes[min(range(world_size), key=lambda r: ((sizes[r] + 1) * paces[r], r))] += 1
+    return sizes
 
 
 def leaves_of(nodes: Iterable[Node]) -> frozenset[int]:

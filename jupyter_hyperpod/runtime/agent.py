@@ -276,6 +276,7 @@ class Agent:
                 "calls": self.process.progress.calls,
                 "stopped": self.throttle is None and not self.held and self.process.stopped(),
                 "held_s": now if self.held else None,
+                "pace": self.process.progress.pace(),
             }
         )
         self.lease.beat(self.coordinator, now)

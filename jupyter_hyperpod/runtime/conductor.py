@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from ..core.views import View
 from ..policy import membership, recovery, verdict
 from .admission import Admission
+from .balancing import Balancer
 from .context import Context
 from .departures import Departures
 from .ensemble import FORMING_S
@@ -37,6 +38,7 @@ class Conductor(Admission):
     ) -> None:
         super().__init__(context, view, reporter, opened, closed, restarts)
         self.departures = Departures(self, self._go_on_without)
+        self.balancer = Balancer(self, self.departures, self._regroup)
 
     def hear(self, channel: Channel, message: Message) -> None:
         """Take in what an agent or its worker says; what nobody understands, or a fenced member says, is ignored."""
@@ -149,6 +151,8 @@ class Conductor(Admission):
             self._admit()
         if self.hold_step is not None and self.step >= self.hold_step:
             self._regroup("newcomers hold the state", [m for m in self.ready_newcomers() if m.snapshot is not None])
+        elif not (self.forming or self.closing or self.waiting or self.adopting) and self.hold_step is None:
+            self.balancer.committed(self.step, len(self.ready_newcomers()))
 
     def _on_elastic(self, channel: Channel, message: Message) -> None:
         self.scripts.answered(self.roster.members[message["member"]], message)
@@ -364,6 +368,7 @@ class Conductor(Admission):
                     "held": plan.held,
                     "shares": plan.shares,
                     "owners": [m.member for m in members],
+                    "paces": self.balancer.paces(),
                     "parted": self.parted,
                 }
             )

@@ -39,6 +39,12 @@ class Departures:
         reason = f"{member.node} is preempted: rank {member.rank} has {grace_s:g} s to leave"
         ensemble.decided("membership", f"preempt {member.node}", reason)
 
+    def dismiss(self, member: Member, reason: str) -> None:
+        """A member is to leave for good, because of ``reason``."""
+        if not member.preempted:
+            member.preempted = True
+            self._ensemble.decided("balance", f"dismiss {member.node}", reason)
+
     def left(self, member: Member, step: int) -> None:
         """A member has finished its last step."""
         member.left = step

@@ -8,6 +8,7 @@ from typing import Any
 
 RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_REQUEUED = 0, 1, 2, 3, 5
 NODE_LOST = "node lost"
+STRAGGLER = "straggler"
 HEAD = "head"  # where coordinators run; what happened to one is first told by the supervisor
 CORRUPTION = "silent data corruption"
 Journal = Callable[[str, dict[str, object]], None]
@@ -36,7 +37,7 @@ class Incidents:
         self.open: list[Incident] = []
         for record in past:
             stages = [stage["stage"] for stage in record["stages"]]
-            if "resumed" not in stages:
+            if "resumed" not in stages and record["cause"] != STRAGGLER:
                 place = f"rank {record['rank']} on {record['node']}"
                 name, node, rank, cause = (record[key] for key in ("incident", "node", "rank", "cause"))
                 self.open.append(Incident(name, place, node, rank, cause, stages))
@@ -67,6 +68,17 @@ class Incidents:
         if action == "skip":
             self._stage(incident, "repaired", None, f"the update of step {step} is not applied")
             self._stage(incident, "resumed", None, f"training goes on with step {step + 1}")
+
+    def straggler(self, member: str, node: str, rank: int | None, detail: str) -> Incident:
+        """A member is slow; nobody is lost, so what becomes of it is told by `stage`."""
+        incident = self._new(member, node, rank, STRAGGLER)
+        self._stage(incident, "detected", None, f"rank {rank} on {node}: {STRAGGLER}")
+        self._stage(incident, "diagnosed", None, detail)
+        return incident
+
+    def stage(self, incident: Incident, stage: str, text: str) -> None:
+        """A further stage of a straggler's incident."""
+        self._stage(incident, stage, None, text)
 
     def succeeded(self) -> None:
         """This coordinator takes the place of one that was lost."""

@@ -59,6 +59,7 @@ class Go:
     holdings: tuple[tuple[Node, ...], ...]
     owners: tuple[str, ...]
     parted: tuple[str, ...] = ()
+    paces: tuple[float, ...] | None = None  # how long each member needs for a micro-batch, relative to the others
     ordinary: bool = False  # the plan of an undisturbed step, once the first step of a generation is committed
 
     @property
@@ -115,6 +116,9 @@ class Solo(Whole):
 
     def touch(self, phase: str, step: int) -> None:
         """Nobody watches."""
+
+    def show_pace(self, step: int, seconds: float) -> None:
+        """Nobody compares."""
 
     def exchange(self, sends: list[Transfer], receives: list[Transfer]) -> None:
         """Nobody to exchange with."""
@@ -214,6 +218,10 @@ class Group(Whole):
         self._step = step
         self._worker.progress.touch(phase, step)
 
+    def show_pace(self, step: int, seconds: float) -> None:
+        """Show the agent how long a micro-batch took."""
+        self._worker.progress.show_pace(step, seconds)
+
     def exchange(self, sends: Iterable[Transfer], receives: Iterable[Transfer]) -> None:
         """Exchange buffers with peers. Raises Regroup when the generation ends meanwhile."""
         assert self._mesh is not None
@@ -295,7 +303,7 @@ class Group(Whole):
         holdings = tuple(holdings_of(held_nodes, shares, micro_batches))
         return Go(
             go["generation"], go["rank"], go["step"], tuple(go["donors"]), replay, tuple(go["fresh"]),
-            held_nodes, shares, holdings, tuple(go["owners"]), tuple(go["parted"]),
+            held_nodes, shares, holdings, tuple(go["owners"]), tuple(go["parted"]), tuple(go["paces"]),
         )  # fmt: skip
 
     def _address(self, peer: Message) -> Address:

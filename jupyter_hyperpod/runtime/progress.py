@@ -1,4 +1,4 @@
-"""A few bytes shared by a worker and its agent, so that a beat costs no message: counter, phase, step; and a lease."""
+"""A few bytes that a worker and its agent share, so that a beat costs no message: phase, step, pace; and a lease."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ PHASES = ("idle", "user", "compute", "exchange", "closing", "done")
 _LAYOUT = struct.Struct("<QQB")
 _LEASE = struct.Struct("<d")
 _LEASE_AT = 64
+_PACE = struct.Struct("<dQ")
+_PACE_AT = 128
 LEASE_POLL_S = 0.005
 _WORDS = slice(128, 144)  # of an elastic event: the call number and what is known of it; calls so far
 NONE, PROPOSED, FINAL = range(3)
@@ -35,6 +37,15 @@ class Progress:
         """Return (counter, step, phase)."""
         counter, step, phase = _LAYOUT.unpack_from(self._memory, 0)
         return counter, step, PHASES[min(phase, len(PHASES) - 1)]
+
+    def show_pace(self, step: int, seconds: float) -> None:
+        """Say how long a micro-batch of ``step`` took on average: called by the worker."""
+        _PACE.pack_into(self._memory, _PACE_AT, seconds, step)
+
+    def pace(self) -> tuple[int, float]:
+        """Return (step, seconds for a micro-batch of it); step 0 before the first."""
+        seconds, step = _PACE.unpack_from(self._memory, _PACE_AT)
+        return step, seconds
 
     def allow(self, until_s: float) -> None:
         """Let the worker journal until ``until_s`` (monotonic clock): called by the agent."""

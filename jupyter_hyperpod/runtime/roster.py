@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from ..policy.verdict import Statement
 from .wire import Channel, Message
 
 PROBE_S = 0.25
+PACES_KEPT = 64
 
 
 @dataclass
@@ -48,6 +50,9 @@ class Member:
     stands_by: bool = False  # and to begin again as a newcomer
     left: int | None = None  # the last step it took part in
     probe: int | None = None
+    # (when, seconds for a micro-batch), one a step
+    paces: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
+    paced_step: int = 0
 
     @property
     def running(self) -> bool:
@@ -65,6 +70,10 @@ class Member:
         self.calls = max(self.calls, message["calls"])
         if message["counter"] != self.counter or message["phase"] != self.phase:
             self.counter, self.phase, self.progress_s = message["counter"], message["phase"], now
+        step, pace_s = message["pace"]
+        if step != self.paced_step:
+            self.paced_step = step
+            self.paces.append((now, pace_s))
         if not message["stopped"]:
             self.stopped_since_s = None
         elif self.stopped_since_s is None:

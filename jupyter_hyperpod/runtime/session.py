@@ -109,6 +109,7 @@ class Session:
             self._group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
         self._planned = 0
         self._step_began_s = 0.0
+        self._computed_s: list[float] = []  # of this step's micro-batches
 
     # ---- what a person uses -------------------------------------------------------------------------------
 
@@ -188,7 +189,9 @@ class Session:
             self._group.next_leaf(leaf)
             if not self._gradients.ledger.holds(leaf):
                 self._group.touch("compute", self.step)
+                began_s = time.monotonic()
                 self._execute(loss_function, leaf)
+                self._computed_s.append(time.monotonic() - began_s)
 
     def _execute(self, loss_function: LossFunction, leaf: int, aside: Ledger | None = None) -> None:
         """Compute one micro-batch of the step under way."""
@@ -218,6 +221,9 @@ class Session:
         skipped = self._state.watch.judge(reading, go)
         self._state.apply(reading.loss, skipped=bool(skipped))
         gradients.ledger.clear()
+        if self._computed_s:
+            self._group.show_pace(self.step, sum(self._computed_s) / len(self._computed_s))
+            self._computed_s.clear()
         took_s = time.monotonic() - self._step_began_s
         more = {"skipped": skipped} if skipped else {}
         self._commits.note(self.step, self._state.loss, go, took_s, meeting.redone, **more)
@@ -260,7 +266,7 @@ def _ordinary(go: Go, micro_batches: int) -> Go:
     """The plan of an undisturbed step: contiguous shares, nothing held beforehand."""
     if go.ordinary:
         return go
-    shares = assign(micro_batches, go.world_size)
+    shares = assign(micro_batches, go.world_size, go.paces)
     holdings = tuple(cover(((leaf, leaf + 1) for leaf in share), micro_batches) for share in shares)
     return replace(go, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True)
 

@@ -151,6 +151,10 @@ class _Progress:
         for rank in self._ranks:
             rank.decide(at)
 
+    def pace(self) -> tuple[int, float]:
+        """Return (step, seconds for a micro-batch of it) of the slowest rank: the others wait for it."""
+        return max((rank.pace() for rank in self._ranks), key=lambda pace: pace[1])
+
     def allow(self, until_s: float) -> None:
         """Let every rank journal until ``until_s`` (monotonic clock)."""
         for rank in self._ranks:
