@@ -111,6 +111,18 @@ def test_two_nodes_cut_off_at_once(job: Submit, reference: Run) -> None:
     run.same_as(reference)
 
 
+def test_a_spare_that_is_cut_off_is_not_called(job: Submit, reference: Run) -> None:
+    run = job(nodes=3, env={"PAUSE_S": "0.06"})
+    run.until_event("member.ready")
+    spare = next(e.data for e in run.of_kind("member.ready"))
+    jobs.fault(run.store, run.job_id, "partition", node=spare["node"])
+    run.until_event("member.lost", member=spare["member"], cause="network partition")
+    run.kill(1)
+    run.finish()
+    assert not any(spare["node"] in generation["nodes"] for generation in run.view["generations"])
+    run.same_as(reference)
+
+
 def test_a_node_that_is_back_in_time_goes_on(job: Submit, reference: Run) -> None:
     run = job(env=SLOW, spares=0)
     run.until_step(4)
