@@ -110,6 +110,16 @@ class ClusterStopHandler(Handler):
         self.finish(json.dumps(await self.call(cluster.status)))
 
 
+class ClusterHealHandler(Handler):
+    """Bring nodes that a fault cut off back to the network."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        await self.call(cluster.heal, **self.body("healCluster"))
+        self.finish(json.dumps(await self.call(cluster.status)))
+
+
 class JobsHandler(Handler):
     """The list of jobs."""
 
@@ -186,6 +196,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/cluster", ClusterHandler),
     (f"{ROOT}/cluster/start", ClusterStartHandler),
     (f"{ROOT}/cluster/stop", ClusterStopHandler),
+    (f"{ROOT}/cluster/heal", ClusterHealHandler),
     (f"{ROOT}/jobs", JobsHandler),
     (f"{ROOT}/jobs/{_JOB}", JobHandler),
     (f"{ROOT}/jobs/{_JOB}/cell", CellHandler),

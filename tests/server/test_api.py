@@ -127,8 +127,9 @@ async def test_a_store_that_does_not_exist_is_an_empty_one(api: Api, store: Stor
     check(openapi, "ClusterView", view)
     status, answer = await api("GET", f"/jobs/{UNKNOWN}")
     assert status == 404 and UNKNOWN in answer["message"]
-    status, answer = await api("POST", "/cluster/stop")
-    assert status == 503 and answer["hint"]
+    for action in ("stop", "heal"):
+        status, answer = await api("POST", f"/cluster/{action}")
+        assert status == 503 and answer["hint"]
     assert not store.root.exists()
 
 
