@@ -20,9 +20,14 @@ SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
 
 
 class Rival(Peer):
-    """A system that recovers. ``lives_on`` is false where it cannot be disturbed a second time."""
+    """A system that recovers.
+
+    ``lives_on`` is false where it cannot be disturbed a second time; ``every`` is the number of steps between two
+    checkpoints, 1 where it needs none.
+    """
 
     lives_on = True
+    every = 1
 
     @abstractmethod
     def begin(self) -> None:
