@@ -23,7 +23,7 @@ def train(store: dist.Store, call: inprocess.CallWrapper = None) -> None:
         store=dist.PrefixStore(str(call.iteration), store),
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=10),
+        timeout=timedelta(seconds=3),  # gloo cannot be aborted: survivors wait this long for a lost peer
     )
     module = lm.LanguageModel()
     optimizer = optimizer_of(module)
@@ -62,8 +62,8 @@ def main() -> None:
         progress_watchdog_interval=timedelta(milliseconds=500),
         heartbeat_interval=timedelta(milliseconds=500),
         heartbeat_timeout=timedelta(seconds=5),
-        soft_timeout=timedelta(seconds=10),
-        hard_timeout=timedelta(seconds=12),
+        soft_timeout=timedelta(seconds=5),
+        hard_timeout=timedelta(seconds=6),
         last_call_wait=timedelta(milliseconds=200),
         termination_grace_time=timedelta(milliseconds=200),
     )

@@ -1,0 +1,116 @@
+"""torchft's published abuse: members are killed every 5.5 and every 1.4 steps on average. How much training is left?
+
+Two ways of counting, both against an undisturbed run on the same cluster: by the clock, as if the whole fleet had been
+there all the time, and by the members that really were.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from ..control import jobs
+from ..core.errors import Conflict, NotFound
+from ..core.events import TERMINAL_STATES
+from ..storage.store import Store
+from .arms import Commit, step_times
+from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, progress, submit, wait_for_idle
+from .report import bar, report, row
+
+WARM_UP = 6
+EVERY_STEPS = {5.5: 0.90, 1.4: 0.60}
+RUN_TIMEOUT_S = 600.0
+
+
+def run(runs: int = 1, nodes: int = 4, steps: int = 120) -> dict[str, Any]:
+    """``runs`` times: one undisturbed job of ``steps`` steps, then one for each rate of failure."""
+    clock: dict[float, list[float]] = {mean: [] for mean in EVERY_STEPS}
+    members: dict[float, list[float]] = {mean: [] for mean in EVERY_STEPS}
+    kills: dict[float, list[float]] = {mean: [] for mean in EVERY_STEPS}
+    with laboratory(nodes, spares=1) as store:
+        for number in range(runs):
+            calm = _commits(_job(store, nodes, steps))
+            for mean in EVERY_STEPS:
+                watch = _job(store, nodes, steps, (mean, random.Random(f"{number}:{mean}")))
+                by_clock, by_members = efficiency(_commits(watch), calm, nodes)
+                clock[mean].append(by_clock)
+                members[mean].append(by_members)
+                kills[mean].append(len(watch.of_kind("fault.injected")))
+                progress(
+                    f"a failure every {mean:g} steps: {kills[mean][-1]:.0f} kills, {by_clock:.0%} by the clock, "
+                    f"{by_members:.0%} by the members that were there"
+                )
+    rows = []
+    for mean in EVERY_STEPS:
+        case = f"{nodes} members, a failure every {mean:g} steps"
+        rows += [
+            row("jupyter_hyperpod", case, "training efficiency, whole fleet", "ratio", clock[mean]),
+            row("jupyter_hyperpod", case, "training efficiency, members present", "ratio", members[mean]),
+            row("jupyter_hyperpod", case, "kills", "kills", kills[mean]),
+        ]
+    bars = [
+        bar(
+            f"efficiency_failure_every_{mean:g}_steps".replace(".", "_"), statistics.median(clock[mean]), at_least=least
+        )
+        for mean, least in EVERY_STEPS.items()
+    ]
+    return report("abuse", rows, bars)
+
+
+def efficiency(commits: Sequence[Commit], calm: Sequence[Commit], nodes: int) -> tuple[float, float]:
+    """Ideal over real time of the steps after WARM_UP: by the clock, and weighted by the members at every step."""
+    ideal_s = _elapsed_s(calm)
+    real_s = _elapsed_s(commits)
+    times = step_times(commits)
+    sizes = {commit.step: commit.world_size for commit in commits}
+    member_s = sum(
+        (times[step] - times[step - 1]) * sizes[step] for step in sorted(times) if step > WARM_UP and step - 1 in times
+    )
+    return ideal_s / real_s, ideal_s * nodes / member_s
+
+
+def _elapsed_s(commits: Sequence[Commit]) -> float:
+    times = step_times(commits)
+    return times[max(times)] - times[WARM_UP]
+
+
+def _job(store: Store, nodes: int, steps: int, failures: tuple[float, random.Random] | None = None) -> Observer:
+    """Run one job to its end, killing a member whenever the next failure is due."""
+    wait_for_idle(store)
+    fields = {"name": "abuse", "nodes": nodes, "elastic": f"1:{nodes}", "spares": 1, "max_restarts": 10_000}
+    watch = submit(store, LANGUAGE_MODEL.read_text(), fields | {"env": language_model_env(store, steps=steps)})
+    if failures is not None:
+        mean, rng = failures
+        due = WARM_UP + rng.expovariate(1 / mean)
+        while due < steps:
+            watch.until(lambda due=due: watch.view["step"] >= due or _over(watch), RUN_TIMEOUT_S)  # type: ignore[misc]
+            if _over(watch):
+                break
+            _kill(watch, rng)
+            due += rng.expovariate(1 / mean)
+    watch.until_ended(RUN_TIMEOUT_S)
+    return watch
+
+
+def _kill(watch: Observer, rng: random.Random) -> None:
+    """Kill any member but the last one: whoever loses every holder of the state starts again, which is another test."""
+    members = watch.view["members"]
+    if len(members) < 2:
+        return
+    try:
+        jobs.fault(watch.store, watch.job_id, "kill", rank=rng.choice(members)["rank"])
+    except (Conflict, NotFound):  # it ended or shrank meanwhile
+        return
+
+
+def _over(watch: Observer) -> bool:
+    return watch.view["state"] in TERMINAL_STATES
+
+
+def _commits(watch: Observer) -> list[Commit]:
+    return [
+        Commit(event.time_s, event.data["step"], 0, event.data["world_size"], event.data["generation"])
+        for event in watch.of_kind("step.committed")
+    ]
