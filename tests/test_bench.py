@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_hyperpod import bench
 from jupyter_hyperpod.bench import figures
+from jupyter_hyperpod.bench.abuse import efficiency
 from jupyter_hyperpod.bench.arms import Commit, Peer, cpu_seconds, marked, parse_commits, rotation, step_times
 from jupyter_hyperpod.bench.environments import python_of
 from jupyter_hyperpod.bench.report import bar, not_run, row
@@ -89,6 +90,12 @@ def test_an_arm_is_disturbed_only_when_it_runs_steadily_with_all_members() -> No
     assert not steady(steps(0.0, range(1, 4), 0, 4), 4) and not steady(steps(0.0, range(1, 20), 0, 3), 4)
     assert steady(steps(0.0, range(1, 20), 0, 4), 4)
     assert not steady(steps(0.0, range(1, 20), 0, 4) + steps(30.0, range(20, 22), 1, 4), 4)
+
+
+def test_efficiency_is_counted_by_the_clock_and_by_the_members_that_were_there() -> None:
+    calm = steps(0.0, range(1, 27), generation=1, members=4)
+    slow = steps(0.0, range(1, 27), generation=1, members=2, gap_s=1.0)
+    assert efficiency(slow, calm, nodes=4) == (pytest.approx(0.5), pytest.approx(1.0))
 
 
 def test_percentiles_are_samples() -> None:

@@ -116,6 +116,13 @@ class Observer:
         """Events of one kind, in the order they were read."""
         return [event for event in self.events if event.kind == kind]
 
+    def spare_is_ready(self) -> bool:
+        """A worker waits at its session, warm, for a place."""
+        self.read()
+        taken = {event.data["member"] for event in self.of_kind("member.lost")}
+        taken |= {member["member"] for member in self.view["members"]}
+        return any(event.data["member"] not in taken for event in self.of_kind("member.ready"))
+
     def losses(self) -> dict[int, str]:
         """Loss of every committed step, as exact hexadecimal."""
         return {event.data["step"]: event.data["loss_hex"] for event in self.of_kind("step.committed")}

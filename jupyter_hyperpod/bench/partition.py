@@ -38,7 +38,7 @@ class Outcome:
 
 def run(runs: int = 5, nodes: int = 4) -> dict[str, Any]:
     """Cut ``runs`` members off, one after another, always waiting until the job is whole again with a spare."""
-    case = f"network partition of one of {nodes} nodes"
+    case = f"network partition of one of {nodes} members"
     if problem := network.missing():
         return report("partition", [not_run("jupyter_hyperpod", case, problem)], [])
     outcome = partition_samples(runs, nodes)
@@ -47,11 +47,12 @@ def run(runs: int = 5, nodes: int = 4) -> dict[str, Any]:
         for metric, unit, samples in (
             ("undisturbed step", "s", [s.step_s for s in outcome.stalls]),
             ("fault to the survivors' next commit, minus one step", "s", [s.stall_s for s in outcome.stalls]),
+            ("fault to the first new step, minus one step", "s", [s.regained_s for s in outcome.stalls]),
             ("fault to the first step at full strength", "s", [s.strength_s for s in outcome.stalls]),
             ("steps committed by the side that was cut off, after it was fenced", "steps", [outcome.late]),
         )
     ]
-    stall_s = statistics.median(s.stall_s for s in outcome.stalls)
+    stall_s = statistics.median(s.regained_s for s in outcome.stalls)
     return report(
         "partition", rows, [bar("partition_stall_p50_s", stall_s, STALL_LIMIT_S), bar("late_commits", outcome.late, 0)]
     )
@@ -65,7 +66,7 @@ def partition_samples(runs: int, nodes: int = 4) -> Outcome:
         fields = {"name": "partition", "nodes": nodes, "env": language_model_env(store, steps=PERMIT_ALL)}
         arm.watch = watch = submit(store, LANGUAGE_MODEL.read_text(), fields)
         for number in range(runs):
-            arm.until(lambda: _spare_is_ready(watch) and steady(arm.commits(), nodes), SETTLE_TIMEOUT_S)
+            arm.until(lambda: watch.spare_is_ready() and steady(arm.commits(), nodes), SETTLE_TIMEOUT_S)
             outcome.stalls.append(_cut_once(arm, watch, number, nodes))
             cluster.heal(store)
         jobs.stop(store, watch.job_id)
@@ -87,10 +88,3 @@ def _cut_once(arm: Ours, watch: Observer, number: int, nodes: int) -> Stall:
     assert stall is not None
     progress(f"partition {number + 1} ({victim}): stall {stall.stall_s:.2f} s, full strength {stall.strength_s:.2f} s")
     return stall
-
-
-def _spare_is_ready(watch: Observer) -> bool:
-    """A worker waits at its session, warm, for a place."""
-    watch.read()
-    taken = {e.data["member"] for e in watch.of_kind("member.lost")} | {m["member"] for m in watch.view["members"]}
-    return any(event.data["member"] not in taken for event in watch.of_kind("member.ready"))

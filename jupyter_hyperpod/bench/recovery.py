@@ -19,6 +19,7 @@ from typing import Any
 from ..control import jobs
 from ..core.errors import ClusterError
 from ..storage.store import Store
+from . import partition
 from .arms import Arm, Ours, rotation, scratch
 from .environments import NotInstalled
 from .laboratory import LANGUAGE_MODEL, laboratory, language_model_env, progress, submit, wait_for_idle
@@ -51,11 +52,18 @@ class Result:
 
 
 def run(
-    runs: int = 2, nodes: int = 4, peers: str = "none", kills: int = 4, hangs: int = 2, every: int = 10
+    runs: int = 2,
+    nodes: int = 4,
+    peers: str = "none",
+    kills: int = 4,
+    hangs: int = 2,
+    partitions: int = 3,
+    every: int = 10,
 ) -> dict[str, Any]:
     """``runs`` rounds; in each, our job meets ``kills`` kills and ``hangs`` hangs, every other system one of each.
 
-    ``every`` is the number of steps between two checkpoints of the systems that need them.
+    Then our members are cut off ``partitions`` times, in networks of their own, which needs root. ``every`` is the
+    number of steps between two checkpoints of the systems that need them.
     """
     faults = ["kill"] * kills + ["hang"] * hangs
     rng = random.Random(SEED)
@@ -73,7 +81,11 @@ def run(
                 else:
                     _rival_lives(rivals[name], directory, environment, results[name], nodes, rng)
     rows = [line for result in results.values() for line in _rows(result, nodes)]
-    return report("recovery", rows, _bars(results))
+    bars = _bars(results)
+    if partitions:
+        cut = partition.run(partitions, nodes)
+        rows, bars = [*rows, *cut["rows"]], [*bars, *cut["bars"]]
+    return report("recovery", rows, bars)
 
 
 def _our_life(
@@ -89,7 +101,7 @@ def _our_life(
     fields = {"name": "recovery", "nodes": nodes, "spares": 1, "env": environment}
     arm.watch = watch = submit(store, LANGUAGE_MODEL.read_text(), fields)
     for number, fault in enumerate(faults):
-        arm.until(lambda: bool(_ready_spares(arm)) and steady(arm.commits(), nodes), SETTLE_TIMEOUT_S)
+        arm.until(lambda: watch.spare_is_ready() and steady(arm.commits(), nodes), SETTLE_TIMEOUT_S)
         victim = watch.view["members"][1 + number % (nodes - 1)]
         aim = {"node": victim["node"]} if fault == "kill" else {"rank": victim["rank"]}
         count = len(watch.of_kind("fault.injected"))
@@ -100,15 +112,6 @@ def _our_life(
     jobs.stop(store, watch.job_id)
     watch.until_ended()
     wait_for_idle(store)
-
-
-def _ready_spares(arm: Ours) -> list[str]:
-    """Workers that wait at their session, warm, for a place."""
-    watch = arm.watch
-    assert watch is not None
-    watch.read()
-    taken = {e.data["member"] for e in watch.of_kind("member.lost")} | {m["member"] for m in watch.view["members"]}
-    return [e.data["member"] for e in watch.of_kind("member.ready") if e.data["member"] not in taken]
 
 
 def _rival_lives(
