@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .policy.guard import Guard as Guard
     from .runtime import faults as faults
+    from .runtime.checkpoint import Checkpoint as Checkpoint
     from .runtime.datacache import TokenDataset as TokenDataset
     from .runtime.elastic import elastic_event_detected as elastic_event_detected
     from .runtime.session import Session as Session
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Checkpoint": ".runtime.checkpoint",
     "Guard": ".policy.guard",
     "Session": ".runtime.session",
     "TokenDataset": ".runtime.datacache",

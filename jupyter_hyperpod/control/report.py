@@ -246,10 +246,19 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
         ("batch", f"{session['global_batch']} in {session['micro_batches']} micro-batches" if session else ""),
         ("state", f"{session['parameters']:,} parameters, {format_bytes(session['state_bytes'])}" if session else ""),
         ("samples", f"{view['samples']:,}, {view['redone']} micro-batches computed again" if session else ""),
+        ("checkpoint", _checkpoint(view["checkpoint"], now_s)),
         ("generation", str(view["generation"] or "")),
         ("digest", str(view["digest"] or "")),
         ("notebook", view["origin"].get("notebook", "")),
     ]
+
+
+def _checkpoint(saved: View | None, now_s: float) -> str:
+    """Return where training could be taken up again, were everything lost."""
+    if saved is None:
+        return ""
+    size = format_bytes(saved["bytes"])
+    return f"step {saved['step']}, {ago(saved['time_s'], now_s)}, {size} in {saved['path']}"
 
 
 def _members(view: View) -> Table:
@@ -345,6 +354,12 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "command.done": lambda d: (
         f"{d['kind']} {'done' if d['ok'] else 'refused'}" + (f": {d['reason']}" if d["reason"] else "")
     ),
+    "checkpoint.saved": lambda d: (
+        f"checkpoint of step {d['step']}, {format_bytes(d['bytes'])}, written in {format_duration(d['took_s'])} "
+        f"(training stood still for {format_duration(d['paused_s'])}) to {d['path']}"
+    ),
+    "checkpoint.loaded": lambda d: f"step {d['step']} taken up in {format_duration(d['took_s'])} from {d['path']}",
+    "checkpoint.refused": lambda d: f"{d['path']} is not loaded: {d['reason']}",
     "session.closed": lambda d: f"session closed after step {d['step']}, state {str(d['digest'])[:16]}…",
     "step.committed": _step_sentence,
     "metric.logged": lambda d: f"step {d['step']}: {_values(d['values'])}",

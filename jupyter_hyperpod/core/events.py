@@ -34,9 +34,12 @@ EVENT_FIELDS: dict[str, frozenset[str]] = {
         "fault.injected": "fault node rank member",
         "command.done": "command kind ok reason",
         "session.closed": "step digest",
+        "checkpoint.loaded": "step path took_s",
+        "checkpoint.refused": "path reason",
         # written by workers
         "step.committed": "step generation loss loss_hex step_time_s samples world_size assignment redone",
         "metric.logged": "step values",
+        "checkpoint.saved": "step path bytes took_s paused_s",
         # written by agents
         "output.written": "member node rank stream text",
         "user.error": "member node rank type message traceback",

@@ -67,6 +67,7 @@ def new_job_view(job_id: str) -> View:
         "warnings": [],
         "output": [],
         "error": None,
+        "checkpoint": None,
         "digest": None,
         "fenced": {},
         "updated_s": None,
@@ -197,6 +198,13 @@ def _step_committed(view: View, event: Event) -> None:
         view["history"] = [point for point in view["history"] if point[0] % stride == 0 or point[0] == 1]
 
 
+def _checkpoint_saved(view: View, event: Event) -> None:
+    if view["checkpoint"] is not None and event.time_s < view["checkpoint"]["time_s"]:
+        return
+    view["checkpoint"] = {name: event.data[name] for name in ("step", "path", "bytes", "took_s", "paused_s")}
+    view["checkpoint"]["time_s"] = event.time_s
+
+
 def _metric_logged(view: View, event: Event) -> None:
     view["metrics"].update(event.data["values"])
 
@@ -277,6 +285,7 @@ _HANDLERS: dict[str, Callable[[View, Event], None]] = {
     "session.opened": _session_opened,
     "session.closed": _session_closed,
     "step.committed": _step_committed,
+    "checkpoint.saved": _checkpoint_saved,
     "metric.logged": _metric_logged,
     "incident.stage": _incident_stage,
     "decision.made": _decision_made,

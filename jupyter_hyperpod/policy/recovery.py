@@ -1,4 +1,7 @@
-"""Who lost what, and the cheapest way back: rung 0 salvages the step, rung 1 brings a newcomer in from its peers."""
+"""Who lost what, and the cheapest way back.
+
+Rung 0 salvages the step, rung 1 brings a newcomer in from its peers; where nobody has state, rung 4 is a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from .decision import Decision
 
 STATE_BYTES_PER_S = 1e9  # about what memory and a 10 Gbit/s network both carry
 
+Saved = tuple[int, str]  # step and token of a durable checkpoint
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -17,18 +22,21 @@ class Report:
 
     ``step``: steps applied to its state; None for a newcomer without state. ``nodes``: sums of finished
     micro-batches of step ``step + 1``. ``history``: of how many of its last steps it still has the reduced gradient.
+    ``checkpoints``: (step, token) of the durable ones that it could load, of a member without state.
     """
 
     step: int | None
     nodes: tuple[Node, ...] = ()
     history: int = 0
     digest: str = ""
+    checkpoints: tuple[Saved, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How the members of a generation meet at one step. Everything is by rank.
 
+    First ``loaders`` take up the durable checkpoint ``load``.
     ``replay`` are (rank, steps): those get the reduced gradients of so many steps up to ``step`` from ``donors[0]``;
     ``fresh`` get the whole state, striped over ``donors``; then each computes its ``shares`` of step ``step + 1``,
     keeping what it ``held``.
@@ -40,12 +48,17 @@ class Plan:
     fresh: tuple[int, ...]
     held: tuple[tuple[Node, ...], ...]
     shares: tuple[tuple[int, ...], ...]
+    load: Saved | None = None
+    loaders: tuple[int, ...] = ()
 
 
 def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
-    """Bring all members to the newest step any of them has applied; where none has state, begin at step 1."""
+    """Bring all members to the newest step any of them has applied.
+
+    Where none has state, take up the newest checkpoint that any of them sees, or begin at step 1.
+    """
     if all(report.step is None for report in reports):
-        return _begin(reports, micro_batches)
+        return _load(reports, micro_batches) if any(r.checkpoints for r in reports) else _begin(reports, micro_batches)
     newest = max(report.step for report in reports if report.step is not None)
     donors = tuple(rank for rank, report in enumerate(reports) if report.step == newest)
     donors = tuple(sorted(donors, key=lambda rank: (-reports[rank].history, rank)))
@@ -83,6 +96,18 @@ def at_once(vacancies: int, state_bytes: int, step_time_s: float | None) -> Deci
     return Decision(
         False, f"giving the state would take about {pause_s:.2f} s: newcomers load a snapshot while the others train"
     )
+
+
+def _load(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
+    newest = max(saved for report in reports for saved in report.checkpoints)
+    loaders = tuple(rank for rank, report in enumerate(reports) if newest in report.checkpoints)
+    fresh = tuple(rank for rank in range(len(reports)) if rank not in loaders)
+    nobody: tuple[tuple[Node, ...], ...] = ((),) * len(reports)
+    shares = assign_missing(micro_batches, nobody)
+    reason = f"nobody holds the training state: {len(loaders)} member(s) load the checkpoint of step {newest[0]}"
+    if fresh:
+        reason += f", {len(fresh)} that cannot see it get the state from them"
+    return Decision(Plan(newest[0], loaders, (), fresh, nobody, shares, newest, loaders), reason)
 
 
 def _begin(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:

@@ -57,6 +57,7 @@ class _Session:
     name: str
     micro_batches: int | None
     losses: dict[int, str]
+    first: int = 1
     miscounted: int = 0
 
     def check(self, event: Event) -> list[str]:
@@ -78,8 +79,8 @@ class _Session:
         return found
 
     def gaps(self) -> list[str]:
-        """Steps before the last that no record tells of."""
-        missing = [step for step in range(1, max(self.losses, default=0)) if step not in self.losses]
+        """Steps before the last that no record tells of, after those that a checkpoint had brought along."""
+        missing = [step for step in range(self.first, max(self.losses, default=0)) if step not in self.losses]
         return [f"{self.name}steps {missing} were never committed"] if missing else []
 
 
@@ -90,6 +91,7 @@ def audit(events: Iterable[Event]) -> Audit:
     closed = [event for event in ordered if event.kind == "session.closed"]
     fenced = {event.data["member"]: event.time_s for event in ordered if event.kind == "member.lost"}
     commits = [event for event in ordered if event.kind == "step.committed" and not is_fenced(fenced, event)]
+    taken_up = _taken_up(ordered)
     sessions: dict[int, _Session] = {}
     problems: list[str] = []
     micro_batches = 0
@@ -98,14 +100,14 @@ def audit(events: Iterable[Event]) -> Audit:
         if index not in sessions:
             about = opened[index - 1].data if index <= len(opened) else {}
             name = f"session {index}: " if len(opened) > 1 else ""
-            sessions[index] = _Session(name, about.get("micro_batches"), {})
+            sessions[index] = _Session(name, about.get("micro_batches"), {}, taken_up.get(index, 0) + 1)
         if event.data["step"] not in sessions[index].losses:
             micro_batches += sum(len(leaves) for _, leaves in event.data["assignment"])
         problems += sessions[index].check(event)
     for session in sessions.values():
         problems += session.gaps()
     for index, event in enumerate(closed, start=1):
-        last = max(sessions[index].losses, default=0) if index in sessions else 0
+        last = max(sessions[index].losses, default=0) if index in sessions else taken_up.get(index, 0)
         if event.data["step"] != last:
             problems.append(f"a session closed at step {event.data['step']}, the last one committed is {last}")
     steps = sum(len(session.losses) for session in sessions.values())
@@ -120,3 +122,14 @@ def audit(events: Iterable[Event]) -> Audit:
         digest=str(closed[-1].data["digest"]) if closed else "",
         problems=tuple(problems[:PROBLEMS_KEPT]),
     )
+
+
+def _taken_up(ordered: Iterable[Event]) -> dict[int, int]:
+    """Session -> step of the checkpoint it began from."""
+    found: dict[int, int] = {}
+    for event in ordered:
+        if event.kind == "checkpoint.loaded":
+            found.setdefault(event.data.get("session", 1), event.data["step"])
+        elif event.kind == "step.committed":
+            found.setdefault(event.data.get("session", 1), 0)
+    return found

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from ..core.views import View
 from ..policy import membership, recovery, verdict
-from .admission import Admission
 from .balancing import Balancer
 from .context import Context
 from .departures import Departures
+from .durability import Durability
 from .ensemble import FORMING_S
-from .incidents import CORRUPTION, NODE_LOST, RUNG_REQUEUED, RUNG_SALVAGE
+from .incidents import CORRUPTION, NODE_LOST, RUNG_SALVAGE
 from .report import Reporter
 from .roster import Member
 from .wire import Channel, Message
@@ -30,7 +30,7 @@ START_WITHOUT_SPARES_S = 0.5
 CRASHES_IN_A_ROW = 3
 
 
-class Conductor(Admission):
+class Conductor(Durability):
     """Decides for the members of one job."""
 
     def __init__(
@@ -130,7 +130,8 @@ class Conductor(Admission):
         if message["generation"] != self.generation or member.rank is None or self.waiting:
             return
         nodes = tuple((low, high) for low, high in message["nodes"])
-        member.report = recovery.Report(message["step"], nodes, message["history"], message["digest"])
+        checkpoints = tuple((step, token) for step, token in message["checkpoints"])
+        member.report = recovery.Report(message["step"], nodes, message["history"], message["digest"], checkpoints)
         member.statement = verdict.heard(message["statement"], member.member, f"rank {member.rank} on {member.node}")
         self._plan_step()
 
@@ -163,6 +164,19 @@ class Conductor(Admission):
     def _on_left(self, channel: Channel, message: Message) -> None:
         if message["generation"] == self.generation:
             self.departures.left(self.roster.members[message["member"]], message["step"])
+
+    def _on_unreadable(self, channel: Channel, message: Message) -> None:
+        if message["generation"] == self.generation:
+            rank = self.roster.members[message["member"]].rank
+            self._regroup(f"rank {rank} cannot read the checkpoint of step {message['step']}")
+
+    def _on_restore(self, channel: Channel, message: Message) -> None:
+        if message["generation"] == self.generation:
+            for newcomer in self.roster.newcomers():
+                if newcomer.snapshot is not None:  # of a state that is given up now
+                    del self.roster.members[newcomer.member]
+                    newcomer.channel.send({"type": "restart"})
+            self._regroup("the session goes back to its newest checkpoint")
 
     def _on_suspect(self, channel: Channel, message: Message) -> None:
         if message["generation"] == self.generation:
@@ -315,7 +329,7 @@ class Conductor(Admission):
             self.welcome_newcomers()
             return
         joining = [self.roster.members[m] for m in decision.value if self.roster.members[m].rank is None]
-        rung = RUNG_SALVAGE if self.roster.generation() else RUNG_REQUEUED
+        rung = RUNG_SALVAGE if self.roster.generation() else None  # it depends on what newcomers find
         dropped = [m for m in self.roster.generation() if m.member not in decision.value]
         for member in dropped:
             self.release(member)
@@ -331,7 +345,7 @@ class Conductor(Admission):
 
     def _may_start_again(self) -> bool:
         """All members are lost. Newcomers can take the same trajectory again, but not past an earlier session."""
-        self.closing = False
+        self.closing, self.all_lost = False, True
         self.restarts += not self.waiting
         if self.session_index > 1:
             self.end(
@@ -353,6 +367,7 @@ class Conductor(Admission):
             return
         decision = recovery.plan(reports, self.session["micro_batches"])
         plan = decision.value
+        self.state_found(plan, any(report.step is not None for report in reports))
         self.decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
         self.forming, self.forming_patience_s, self.planned_step = False, FORMING_S, plan.step
         for member in members:
@@ -370,6 +385,8 @@ class Conductor(Admission):
                     "owners": [m.member for m in members],
                     "paces": self.balancer.paces(),
                     "parted": self.parted,
+                    "load": plan.load,
+                    "loaders": plan.loaders,
                 }
             )
         self.parted = []

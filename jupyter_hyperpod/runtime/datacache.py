@@ -7,7 +7,6 @@ there at once.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from ..core.errors import SpecError
-from ..storage.store import default_root, resolve_url
+from ..storage.store import known_mounts, resolve_url
 
 _MASK = (1 << 64) - 1
 _ROUNDS = 4
@@ -47,7 +46,7 @@ class TokenDataset:
             raise SpecError(f"token_bytes is {token_bytes}; expected 1, 2 or 4")
         if sequence_length < 1:
             raise SpecError(f"sequence_length is {sequence_length}; expected at least 1 token")
-        self.path = resolve_url(os.fspath(path), _mounts())
+        self.path = resolve_url(os.fspath(path), known_mounts())
         self.sequence_length = sequence_length
         self.vocabulary_size = torch.iinfo(_TOKENS[token_bytes]).max + 1
         try:
@@ -131,9 +130,3 @@ def permute(index: int, length: int, key: int) -> int:
         index = (left << half_bits) | right
         if index < length:
             return index
-
-
-def _mounts() -> dict[str, str]:
-    if mounts := os.environ.get("HYPERPOD_MOUNTS"):
-        return dict(json.loads(mounts))
-    return {"shared": str(default_root() / "shared")}

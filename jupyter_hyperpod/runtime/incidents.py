@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_REQUEUED = 0, 1, 2, 3, 5
+RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_DURABLE, RUNG_REQUEUED = range(6)
 NODE_LOST = "node lost"
 STRAGGLER = "straggler"
 HEAD = "head"  # where coordinators run; what happened to one is first told by the supervisor
@@ -24,6 +24,7 @@ class Incident:
     rank: int | None
     cause: str
     stages: list[str] = field(default_factory=list)
+    climbed: bool = False  # its rung is that of the state's way back, whoever takes the place later
 
 
 class Incidents:
@@ -35,6 +36,7 @@ class Incidents:
         names = (record["incident"] for record in past)
         self._count = max((int(name[1:]) for name in names if name.startswith("i")), default=0)
         self.open: list[Incident] = []
+        self.rung: int | None = None  # where all members were lost: how the next generation came to its state
         for record in past:
             stages = [stage["stage"] for stage in record["stages"]]
             if "resumed" not in stages and record["cause"] != STRAGGLER:
@@ -86,7 +88,12 @@ class Incidents:
             if incident.node == HEAD and "repaired" not in incident.stages:
                 self._stage(incident, "repaired", RUNG_PROCESS, "another coordinator goes on from the journal")
 
-    def fenced(self, generation: int, rung: int) -> None:
+    @property
+    def count(self) -> int:
+        """Incidents so far."""
+        return self._count
+
+    def fenced(self, generation: int, rung: int | None) -> None:
         """A generation without the lost members has been decided."""
         for incident in self.open:
             if "fenced" not in incident.stages:
@@ -104,7 +111,9 @@ class Incidents:
     def _resumed(self, text: str) -> None:
         for incident in list(self.open):
             if "fenced" in incident.stages and "resumed" not in incident.stages:
-                self._stage(incident, "resumed", None, text)
+                incident.climbed = self.rung is not None
+                self._stage(incident, "resumed", self.rung, text)
+        self.rung = None
 
     def restarted(self, text: str) -> None:
         """The ranks run again, without a session that could commit a step."""
@@ -137,6 +146,7 @@ class Incidents:
 
     def _stage(self, incident: Incident, stage: str, rung: int | None, text: str) -> None:
         incident.stages.append(stage)
+        rung = None if incident.climbed and stage != "resumed" else rung
         over = "resumed" in incident.stages and ("rejoined" in incident.stages or incident.node == HEAD)
         if over and incident in self.open:
             self.open.remove(incident)

@@ -7,13 +7,15 @@ calls `form`, says what it holds and learns how to go on. `Solo` is the same out
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NoReturn
 
 from ..core.errors import Stopped, TrainingError
 from ..policy.batching import Node
 from ..policy.guard import Reading
+from ..policy.recovery import Saved
 from . import faults
 from .collectives import Address, Door, Mesh, PeerLost, Transfer
 from .reduction import holdings_of
@@ -42,6 +44,7 @@ class Held:
     history: int
     digest: str
     statement: Message = field(default_factory=dict)
+    checkpoints: tuple[Saved, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class Go:
     owners: tuple[str, ...]
     parted: tuple[str, ...] = ()
     paces: tuple[float, ...] | None = None  # how long each member needs for a micro-batch, relative to the others
+    load: Saved | None = None  # the durable checkpoint that `loaders` take up first
+    loaders: tuple[int, ...] = ()
     ordinary: bool = False  # the plan of an undisturbed step, once the first step of a generation is committed
 
     @property
@@ -98,15 +103,31 @@ class Solo(Whole):
     session = 1
     newcomer = False
 
+    def __init__(self) -> None:
+        self.checkpoints: Callable[[], Sequence[Saved]] = list
+        self.on_interval: Callable[[Message], None] = _ignore
+
     def join(self, opened: Message, held: Callable[[], Held], micro_batches: int) -> Go:
         """Begin at once, with every micro-batch; there is no other state to compare with, so `held` is not asked."""
-        share = (tuple(range(micro_batches)),)
-        holdings = tuple(holdings_of(((),), share, micro_batches))
-        return Go(0, 0, 0, (0,), (), (), ((),), share, holdings, ("solo",))
+        return self._begin(micro_batches)
 
     def form(self, message: Message, held: Held, micro_batches: int) -> Go:
-        """There is no other member to form a generation with."""
-        raise AssertionError("a session outside a job has no generations")
+        """Begin again, without the checkpoint that could not be read."""
+        return self._begin(micro_batches)
+
+    def again(self, message: Message) -> NoReturn:
+        """State is to be found again. Raises Regroup."""
+        raise Regroup(message | {"generation": 0})
+
+    def _begin(self, micro_batches: int) -> Go:
+        share = (tuple(range(micro_batches)),)
+        holdings = tuple(holdings_of(((),), share, micro_batches))
+        saved = max(self.checkpoints(), default=None)
+        step, loaders = (saved[0], (0,)) if saved is not None else (0, ())
+        return Go(0, 0, step, (0,), (), (), ((),), share, holdings, ("solo",), load=saved, loaders=loaders)
+
+    def poll(self) -> None:
+        """Nobody calls."""
 
     def next_leaf(self, leaf: int) -> None:
         """Nobody calls."""
@@ -150,6 +171,10 @@ class Solo(Whole):
     def finish(self, step: int, digest: str) -> None:
         """Nobody to wait for."""
 
+    def warn(self, text: str) -> None:
+        """Tell the person."""
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
     def close(self) -> None:
         """Nothing to close."""
 
@@ -172,6 +197,8 @@ class Group(Whole):
         self._step = 0
         self._hold_step: int | None = None
         self._leave_after: int | None = None
+        self.checkpoints: Callable[[], Sequence[Saved]] = list  # those that a member without state could load
+        self.on_interval: Callable[[Message], None] = _ignore
         self._probe = Segment(PROBE_BYTES)
         self._probe.memory[:] = os.urandom(PROBE_BYTES)
 
@@ -259,6 +286,15 @@ class Group(Whole):
         """Write an event as this worker."""
         self._worker.journal(kind, data)
 
+    def warn(self, text: str) -> None:
+        """Journal a warning."""
+        self.journal("warning.raised", {"text": text})
+
+    def again(self, message: Message) -> NoReturn:
+        """Ask for a generation in which state is found again. Raises Regroup."""
+        self.say(message | {"generation": self.generation})
+        raise Regroup(self._await("form"))
+
     def once(self, name: str) -> bool:
         """True the first time that any worker of the job asks for ``name``."""
         return self._worker.context.job.claim(name)
@@ -304,12 +340,15 @@ class Group(Whole):
         return Go(
             go["generation"], go["rank"], go["step"], tuple(go["donors"]), replay, tuple(go["fresh"]),
             held_nodes, shares, holdings, tuple(go["owners"]), tuple(go["parted"]), tuple(go["paces"]),
+            tuple(go["load"]) if go["load"] else None, tuple(go["loaders"]),
         )  # fmt: skip
 
     def _address(self, peer: Message) -> Address:
         return Address(peer["host"], peer["port"])
 
     def _report(self, held: Held) -> None:
+        if held.step is None:  # looked up only now: a spare may have waited for long
+            held = replace(held, checkpoints=tuple(self.checkpoints()))
         self.say({"type": "report", "generation": self.generation} | asdict(held))
 
     def _meet_neighbours(self) -> None:
@@ -349,6 +388,8 @@ class Group(Whole):
             raise Stopped("the job was stopped")
         if kind == "fault" and message["member"] == self._worker.member:
             faults.inject(message["fault"])
+        elif kind == "interval":
+            self.on_interval(message)
         elif kind == "snapshot" and self.generation == 0:
             self.take(message)
         elif kind == "offer" and message["generation"] == self.generation:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from ..core.errors import TrainingError
 from ..policy.batching import leaves_of
+from ..policy.recovery import Saved
+from .checkpoint import Refused
 from .commits import Commits
+from .durable import Durable
 from .gradients import Gradients
 from .inprocess import Go, Group, Held, Regroup, Solo
 from .integrity import Integrity
@@ -16,9 +20,16 @@ class Meeting:
     """One member's part in every generation of a session. ``go`` is the plan of the present one."""
 
     def __init__(
-        self, group: Group | Solo, state: TrainingState, gradients: Gradients, commits: Commits, integrity: Integrity
+        self,
+        group: Group | Solo,
+        state: TrainingState,
+        gradients: Gradients,
+        commits: Commits,
+        integrity: Integrity,
+        durable: Durable,
     ) -> None:
         self._group = group
+        self._durable = durable
         self._state = state
         self._gradients = gradients
         self._commits = commits
@@ -28,6 +39,7 @@ class Meeting:
         self.courier = Courier(group, state, gradients)
         self._fresh = ""  # digest of the state that the cell has built
         self._arrival = ""
+        self._left = False  # the state is neither that of the beginning nor any more that of a step
         if isinstance(group, Group):
             group.serve, group.take = self._serve, self._take
 
@@ -40,6 +52,25 @@ class Meeting:
     def regroup(self, call: Regroup) -> None:
         """Form the generation that was called and do what it takes to go on."""
         self._adopt(self._group.form(call.message, self.held(), self._gradients.micro_batches))
+
+    def restore(self, no_later_than: int | None = None) -> int:
+        """Go back to the newest durable checkpoint, with all members that call this at the same step; its step.
+
+        Raises TrainingError where there is none.
+        """
+        self._durable.close()
+        self._durable.no_later_than = no_later_than
+        if not self._durable.found():
+            newest = "" if no_later_than is None else f" of step {no_later_than} or before"
+            raise TrainingError(f"there is no durable checkpoint{newest} to go back to")
+        self._gradients.forget()
+        self._commits.drop()
+        self._state.step, self._left = None, True
+        try:
+            self._group.again({"type": "restore"})
+        except Regroup as call:
+            self.regroup(call)
+        return self._state.applied
 
     def held(self) -> Held:
         """What this member holds: see policy.recovery.Report."""
@@ -69,12 +100,17 @@ class Meeting:
         self._gradients.reduction.attachments.forget_all_but(self._group.near_pids)
         if go.rank == go.donors[0]:
             self._commits.journal()  # the rank 0 that should have may be gone
+        if go.load is not None and go.rank in go.loaders and self._state.step is None:
+            self._load(go.load)
         if go.replay and self.courier.replay(go):
             self._commits.drop()
         if go.fresh and (arrival := self.courier.share(go)):
             self._commits.drop()
             self._arrival = arrival
         self._group.gather(None)
+        if self._state.step is None and self._left:
+            raise TrainingError("no durable checkpoint that can be read is left to go back to")
+        self._left = False
         if self._state.step is None:
             self._state.step = go.step
         if self._arrival:
@@ -85,6 +121,15 @@ class Meeting:
         """Lay out a part of the state for newcomers, unless it is corrupt."""
         self._integrity.vouch(self.go)
         self.courier.offer(message)
+
+    def _load(self, saved: Saved) -> None:
+        """Take up a durable checkpoint. One that turns out to be damaged is not tried again. Raises Regroup."""
+        try:
+            self._durable.load(*saved, self._group.poll)
+        except Refused:
+            self._group.again({"type": "unreadable", "step": saved[0]})
+        self._gradients.forget()
+        self._commits.drop()
 
     def _take(self, message: Message) -> None:
         """A snapshot is laid out for this newcomer."""

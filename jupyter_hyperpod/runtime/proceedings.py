@@ -6,7 +6,10 @@ from .ensemble import Ensemble
 from .roster import Member
 from .wire import Channel, Message
 
-SESSION_FIELDS = ("total_steps", "global_batch", "micro_batch", "micro_batches", "parameters", "state_bytes")
+SESSION_FIELDS = (
+    "total_steps", "global_batch", "micro_batch", "micro_batches", "parameters", "state_bytes",
+    "checkpoint",
+)  # fmt: skip
 
 
 class Proceedings(Ensemble):

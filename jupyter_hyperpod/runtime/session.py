@@ -14,9 +14,11 @@ import torch
 from ..core.errors import SpecError, TrainingError
 from ..policy.batching import assign, cover
 from ..policy.guard import Guard
+from .checkpoint import Checkpoint
 from .collectives import PeerLost
 from .commits import Commits, finite
 from .datacache import IndexedData, indexed, mix, sample_indices
+from .durable import Durable, shapes
 from .gradients import Gradients
 from .injector import Injector
 from .inprocess import Go, Group, Regroup, Solo
@@ -63,8 +65,9 @@ class Session:
     ``audit="state"`` compares checksums of the training state and of the reduced gradient among all members before a
     step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
     again on another member, with that probability; None checks nothing. Replicas of several ranks are not checked.
-    Outside a job the session trains in this process alone, with the same results. Raises SpecError for settings that
-    cannot be trained, TrainingError for a model whose state could depend on the number of members.
+    ``checkpoint`` is a path (``shared://runs/x``) or an `hp.Checkpoint`: the session goes on from the newest valid one
+    there. Outside a job the session trains in this process alone, with the same results. Raises SpecError for settings
+    that cannot be trained, TrainingError for a model whose state could depend on the number of members.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Session:
         scheduler: Any = None,
         guard: Guard | None = None,
         audit: Audit = "state",
+        checkpoint: str | Checkpoint | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -103,7 +107,11 @@ class Session:
         self._commits = Commits(self._group, global_batch)
         self._gradients.look = guard is not None and guard.non_finite != "ignore"
         self._integrity = Integrity(self._group, self._state, self._gradients, seed, audit)
-        self._meeting = Meeting(self._group, self._state, self._gradients, self._commits, self._integrity)
+        self._durable = self._open_checkpoints(checkpoint)
+        self._meeting = Meeting(
+            self._group, self._state, self._gradients, self._commits, self._integrity, self._durable
+        )
+        self._restored = False
         self._injector = Injector(self._group, parameters, optimizer)
         if (device := parameters[0].device).type != "cpu":
             self._group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
@@ -135,9 +143,9 @@ class Session:
         if self._meeting.go is None:
             self._join()
         while self.step < self._planned:
-            step = Step(self, self.step + 1)
+            step, self._restored = Step(self, self.step + 1), False
             yield step
-            if self.step < step.number:
+            if self.step < step.number and not self._restored:
                 raise TrainingError(f"step {step.number} was not run: call step.run(loss_function) once in the loop")
 
     def log(self, **values: float) -> None:
@@ -148,6 +156,17 @@ class Session:
                 "metric.logged", {"step": self.step, "values": {k: finite(v) for k, v in numbers.items()}}
             )
 
+    def restore(self, no_later_than: int | None = None) -> int:
+        """Go back to the newest valid checkpoint (of step ``no_later_than`` or before); return its step.
+
+        Every member must call it at the same step. The steps after it are then taken again. Raises TrainingError
+        where there is none.
+        """
+        step = self._meeting.restore(no_later_than)
+        self._integrity.seal()
+        self._restored = True
+        return step
+
     def digest(self) -> str:
         """SHA-256 (hex) of parameters, buffers, optimizer and scheduler state: of a replica, what this rank holds."""
         return self._state.digest()
@@ -156,11 +175,14 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if kind is None and self._meeting.go is not None:
-            self._finish()
-        self._group.close()
-        self._gradients.release()
-        torch.set_num_threads(self._threads_before)
+        try:
+            if kind is None and self._meeting.go is not None:
+                self._finish()
+            self._durable.close()
+        finally:
+            self._group.close()
+            self._gradients.release()
+            torch.set_num_threads(self._threads_before)
 
     # ---- one step -----------------------------------------------------------------------------------------
 
@@ -229,6 +251,7 @@ class Session:
         self._commits.note(self.step, self._state.loss, go, took_s, meeting.redone, **more)
         meeting.go, meeting.redone = _ordinary(go, self.micro_batches), 0
         meeting.courier.step_done()
+        self._durable.step_done()
         self._group.touch("user", self.step)
         self._group.meet_if_told()
 
@@ -248,14 +271,34 @@ class Session:
                 "micro_batches": self.micro_batches,
                 "parameters": sum(p.numel() for p in self._gradients.parameters),
                 "state_bytes": self._state.expected_bytes(),
+                "checkpoint": self._durable.public,
             }
         )
+
+    def _open_checkpoints(self, checkpoint: str | Checkpoint | None) -> Durable:
+        settings = Checkpoint(checkpoint) if isinstance(checkpoint, str) else checkpoint
+        if settings is not None and self._group.replica > 1:
+            raise SpecError(
+                f"a replica of {self._group.replica} ranks cannot keep durable checkpoints yet; "
+                "leave checkpoint= out, or train on replicas of one rank"
+            )
+        about = {
+            "global_batch": self.global_batch,
+            "micro_batch": self.micro_batch,
+            "seed": self.seed,
+            "samples": len(self.data),
+            "optimizer": type(self.optimizer).__name__,
+            "scheduler": type(self.scheduler).__name__ if self.scheduler is not None else None,
+            "model": shapes(self.model.state_dict()),
+        }
+        return Durable(settings, self._group, self._state, about, self._state.expected_bytes())
 
     def _finish(self) -> None:
         """Stay until every member has come to the end, serving those that fell behind."""
         digest = self.digest()
         while True:
             try:
+                self._durable.finish()
                 self._group.finish(self.step, digest)
                 return
             except Regroup as call:

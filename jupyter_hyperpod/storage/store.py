@@ -209,6 +209,13 @@ def resolve_url(url: str, mounts: dict[str, str]) -> str:
     return path
 
 
+def known_mounts() -> dict[str, str]:
+    """The mount table of this process: that of its job, else that of the default store."""
+    if mounts := os.environ.get("HYPERPOD_MOUNTS"):
+        return dict(json.loads(mounts))
+    return {"shared": str(default_root() / "shared")}
+
+
 def _remove_tree(path: Path) -> None:
     for child in sorted(path.rglob("*"), reverse=True):
         child.rmdir() if child.is_dir() else child.unlink(missing_ok=True)

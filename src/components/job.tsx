@@ -151,6 +151,14 @@ export function JobStats({
       >
         {formatInteger(job.redone)}
       </Stat>
+      {full && job.checkpoint && (
+        <Stat
+          name={trans.__('Checkpoint')}
+          title={trans.__('Where training goes on, were everything lost')}
+        >
+          {trans.__('step %1', job.checkpoint.step)}
+        </Stat>
+      )}
       {full && session && (
         <>
           <Stat name={trans.__('Samples')}>{formatCount(job.samples)}</Stat>

@@ -31,6 +31,8 @@ export const EVENT_FIELDS = {
   'fault.injected': ['fault', 'node', 'rank', 'member'],
   'command.done': ['command', 'kind', 'ok', 'reason'],
   'session.closed': ['step', 'digest'],
+  'checkpoint.loaded': ['step', 'path', 'took_s'],
+  'checkpoint.refused': ['path', 'reason'],
   'step.committed': [
     'step',
     'generation',
@@ -43,6 +45,7 @@ export const EVENT_FIELDS = {
     'redone'
   ],
   'metric.logged': ['step', 'values'],
+  'checkpoint.saved': ['step', 'path', 'bytes', 'took_s', 'paused_s'],
   'output.written': ['member', 'node', 'rank', 'stream', 'text'],
   'user.error': ['member', 'node', 'rank', 'type', 'message', 'traceback'],
   'warning.raised': ['text'],

@@ -163,6 +163,21 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
     }
   },
 
+  'checkpoint.saved': (view, event) => {
+    if (view.checkpoint !== null && event.time_s < view.checkpoint.time_s) {
+      return;
+    }
+    const { step, path, bytes, took_s, paused_s } = event.data;
+    view.checkpoint = {
+      step,
+      path,
+      bytes,
+      took_s,
+      paused_s,
+      time_s: event.time_s
+    };
+  },
+
   'metric.logged': (view, event) => {
     Object.assign(view.metrics, event.data.values);
   },

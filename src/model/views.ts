@@ -77,6 +77,16 @@ export interface IUserError {
 /** `[step, loss, time_s, world_size]` */
 export type HistoryPoint = [number, number | null, number, number];
 
+/** The newest durable checkpoint; training stood still for `paused_s` of the `took_s` seconds. */
+export interface ICheckpoint {
+  step: number;
+  path: string;
+  bytes: number;
+  took_s: number;
+  paused_s: number;
+  time_s: number;
+}
+
 export interface IJobView {
   id: string;
   name: string;
@@ -112,6 +122,7 @@ export interface IJobView {
   warnings: { time_s: number; text: string }[];
   output: IOutput[];
   error: IUserError | null;
+  checkpoint: ICheckpoint | null;
   digest: string | null;
   /** When each lost member was lost: what it commits later does not count. */
   fenced: Record<string, number>;
@@ -184,6 +195,7 @@ export function newJobView(id: string): IJobView {
     warnings: [],
     output: [],
     error: null,
+    checkpoint: null,
     digest: null,
     fenced: {},
     updated_s: null,

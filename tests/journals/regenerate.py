@@ -223,6 +223,26 @@ def partition() -> Script:
     return s
 
 
+def durable() -> Script:
+    s = Script()
+    s.submit(2)
+    s.state("running", "2 of 2 nodes are there")
+    s.form(1, (1, 2), 2, "2 members asked for, 2 are ready")
+    s.open(12)
+    place = "/srv/runs/x/step-{:012d}-{}"
+    loaded = {"path": place.format(4, "0" * 12), "took_s": 0.2}
+    s.say("coordinator.1", "checkpoint.refused", path=place.format(6, "f" * 12), reason="there is no manifest.json")
+    s.say("coordinator.1", "checkpoint.loaded", 0.1, step=4, **loaded)
+    for step in range(5, 13):
+        s.step(step, 1, 2)
+        if step % 4 == 0:
+            about = {"bytes": 63_000_000 + step, "took_s": 0.4, "paused_s": 0.02}
+            s.say("node-1.w", "checkpoint.saved", 0.05, step=step, path=place.format(step, "a" * 12), **about)
+    s.say("node-1.w", "session.closed", step=12, digest="ba" * 32)
+    s.state("succeeded", "all 2 members finished")
+    return s
+
+
 def elastic() -> Script:
     s = Script("elastic-bcdefghi")
     s.submit(2, (1, 4))
@@ -390,6 +410,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "happy": happy,
     "kill": kill,
     "partition": partition,
+    "durable": durable,
     "elastic": elastic,
     "user-error": user_error,
     "disorder": disorder,

@@ -6,7 +6,7 @@ from __future__ import annotations
 def torch_first_use() -> None:
     """One forward, backward and AdamW step on two numbers, on one thread. No random number is drawn."""
     import torch
-    import torch.distributed
+    import torch.distributed.checkpoint
     import torch.nn.functional as functional
 
     torch.set_num_threads(1)

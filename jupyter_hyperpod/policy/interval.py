@@ -1,0 +1,52 @@
+"""How often a durable checkpoint is worth its cost."""
+
+from __future__ import annotations
+
+import math
+
+from ..core.units import format_duration
+from .decision import Decision
+
+AUTOMATIC = "automatic"  # how often, where a session leaves it to be decided here
+PRIOR_MTBF_S = 3600.0  # believed until a failure has been seen, or until the run has lasted longer without one
+SHORTEST_S, LONGEST_S = 1.0, 3600.0
+ASSUMED_BYTES_PER_S = 200e6  # how fast state is thought to be written before it has been measured
+
+
+def daly_s(cost_s: float, mtbf_s: float) -> float:
+    """The interval between the end of one checkpoint and the beginning of the next that loses least time.
+
+    (Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, 2006, equation 37.)
+    """
+    if cost_s >= 2 * mtbf_s:
+        return mtbf_s
+    ratio = cost_s / (2 * mtbf_s)
+    return math.sqrt(2 * cost_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost_s
+
+
+def decide(
+    failures: int, observed_s: float, paused_s: float | None, took_s: float | None, state_bytes: int
+) -> Decision[float]:
+    """Seconds from one checkpoint to the next, at least as long as one takes to be written.
+
+    ``failures`` in ``observed_s`` seconds of training; training stands still for ``paused_s`` while state is copied,
+    and it is safe ``took_s`` after that began; both None where nothing has been saved yet.
+    """
+    mtbf_s = observed_s / failures if failures else max(PRIOR_MTBF_S, observed_s)
+    assumed_s = state_bytes / ASSUMED_BYTES_PER_S
+    cost_s = assumed_s if paused_s is None else paused_s
+    shortest_s = max(SHORTEST_S, assumed_s if took_s is None else took_s)
+    best_s = daly_s(cost_s, mtbf_s)
+    every_s = min(LONGEST_S, max(shortest_s, best_s))
+    seen = f"observed over {failures} failure{'s' * (failures != 1)}" if failures else "assumed, no failure yet"
+    cost = "is thought to cost" if paused_s is None else "costs"
+    text = f"checkpoint every {format_duration(every_s)}: MTBF {format_duration(mtbf_s)} {seen}, "
+    text += f"saving {cost} {format_duration(cost_s)}"
+    if every_s > best_s:
+        text += f"; not more often than every {format_duration(shortest_s)}"
+    return Decision(every_s, text)
+
+
+def worth_saying(before_s: float | None, after_s: float) -> bool:
+    """An interval that hardly differs from the one in force is not a new decision."""
+    return before_s is None or not 0.75 * before_s <= after_s <= before_s / 0.75

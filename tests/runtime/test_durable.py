@@ -1,0 +1,125 @@
+"""The durable rung: whatever happens to a checkpoint, what is loaded is whole, and the trajectory stays the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.bench.laboratory import wait_for_idle
+from jupyter_hyperpod.runtime.checkpoint import MANIFEST, Directory
+from jupyter_hyperpod.runtime.dcp import FILE
+from jupyter_hyperpod.storage.store import Store
+from tests.runtime.conftest import STEPS, TRAIN, Run, Submit, start
+
+DURABLE = TRAIN.replace(
+    "scheduler=scheduler)",
+    "scheduler=scheduler, checkpoint=hp.Checkpoint(os.environ['PLACE'], every_steps=int(os.environ['EVERY'])))",
+)
+Patience = Callable[[Callable[[], object], float], None]
+
+
+def environment(place: Path, every: int = 4, pause_s: float = 0.01) -> dict[str, str]:
+    return {"PLACE": str(place), "EVERY": str(every), "PAUSE_S": str(pause_s)}
+
+
+def saved_steps(place: Path) -> list[int]:
+    return [step for step, _ in Directory(place).committed()]
+
+
+def spoil(place: Path, damage: Callable[[Path], None]) -> Path:
+    """Damage the newest checkpoint; return its path."""
+    _, newest = next(Directory(place).committed())
+    damage(newest)
+    return newest
+
+
+def flip_a_byte(checkpoint: Path) -> None:
+    with open(checkpoint / FILE, "r+b") as file:
+        file.seek(-9, os.SEEK_END)
+        byte = file.read(1)[0]
+        file.seek(-9, os.SEEK_END)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def truncate(checkpoint: Path) -> None:
+    os.truncate(checkpoint / FILE, (checkpoint / FILE).stat().st_size // 2)
+
+
+def flip_in_the_manifest(checkpoint: Path) -> None:
+    content = bytearray((checkpoint / MANIFEST).read_bytes())
+    content[100] ^= 1
+    (checkpoint / MANIFEST).write_bytes(content)
+
+
+def same_from(run: Run, reference: Run, first: int) -> None:
+    """The run took the steps from `first` on, and came to the same end."""
+    expected = reference.losses()
+    assert run.losses() == {step: expected[step] for step in range(first, STEPS + 1)}, run.story()
+    assert run.view["digest"] == reference.view["digest"], run.story()
+
+
+@pytest.fixture(scope="module")
+def half_way(shared_cluster: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of steps 4, 8 and 12 by a run of three members that was stopped afterwards."""
+    place = tmp_path_factory.mktemp("half-way") / "run"
+    wait_for_idle(shared_cluster)
+    run = start(shared_cluster, DURABLE, env=environment(place, pause_s=0.04))
+    run.until_event("checkpoint.saved", step=12)
+    run.stop()
+    run.finish("stopped")
+    wait_for_idle(shared_cluster)
+    for step, path in Directory(place).committed():
+        if step > 12:
+            shutil.rmtree(path)
+    return place
+
+
+@pytest.fixture
+def place(half_way: Path, tmp_path: Path) -> Path:
+    """A copy of those checkpoints."""
+    shutil.copytree(half_way, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_run_goes_on_at_other_world_sizes(job: Submit, reference: Run, place: Path) -> None:
+    assert saved_steps(place) == [12, 8, 4]
+    second = job(DURABLE, nodes=2, env=environment(place, pause_s=0.04))
+    second.until_event("checkpoint.saved", step=16)
+    second.stop()
+    second.finish("stopped")
+    last = job(DURABLE, nodes=4, env=environment(place))
+    last.finish()
+    assert last.of_kind("checkpoint.loaded")[0].data["step"] == min(last.losses()) - 1 >= 16
+    same_from(last, reference, min(last.losses()))
+    assert second.losses()[13] == reference.losses()[13]
+    assert saved_steps(place) == [24, 20, 16], "the three newest are kept, the last one is that of the end"
+    assert last.view["checkpoint"]["step"] == 24
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_byte, flip_in_the_manifest, lambda p: (p / MANIFEST).unlink()])
+def test_a_damaged_checkpoint_is_never_loaded(
+    job: Submit, reference: Run, place: Path, damage: Callable[[Path], None]
+) -> None:
+    newest = spoil(place, damage)
+    run = job(DURABLE, nodes=2, env=environment(place, pause_s=0))
+    run.finish()
+    refused = run.of_kind("checkpoint.refused")
+    assert [e.data["path"] for e in refused] == [str(newest)], run.story()
+    assert [e.data["step"] for e in run.of_kind("checkpoint.loaded")] == [8]
+    same_from(run, reference, 9)
+
+
+def test_everything_killed_goes_on_from_the_newest_checkpoint(job: Submit, reference: Run, tmp_path: Path) -> None:
+    run = job(DURABLE, nodes=2, env=environment(tmp_path / "run", pause_s=0.02))
+    run.until_event("checkpoint.saved", step=8)
+    for pid in (run.worker_pid(0), run.worker_pid(1)):
+        os.kill(pid, signal.SIGKILL)
+    view = run.finish()
+    run.same_as(reference)
+    assert [incident["rung"] for incident in view["incidents"]] == [4] * len(view["incidents"]), run.story()
+    assert run.of_kind("checkpoint.loaded")[0].data["step"] >= 8
