@@ -319,7 +319,8 @@ def _step_sentence(data: Mapping[str, Any]) -> str:
     again = f", {data['redone']} micro-batches computed again" if data["redone"] else ""
     loss = "-" if data["loss"] is None else f"{data['loss']:.4g}"
     took = format_duration(data["step_time_s"])
-    return f"step {data['step']} loss {loss} in {took} on {_nodes(data['world_size'])}{again}"
+    left_out = f"; {data['skipped']}" if data.get("skipped") else ""
+    return f"step {data['step']} loss {loss} in {took} on {_nodes(data['world_size'])}{again}{left_out}"
 
 
 def _values(values: Mapping[str, Any]) -> str:

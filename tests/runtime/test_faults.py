@@ -1,11 +1,30 @@
-"""Every fault class, provoked for real, and how it ends.
+"""Every fault class, provoked for real, and how it ends. What is injected is undone bit for bit where it can be.
 
-killed, stopped, spinning, lost nodes, dead coordinators, two at once, during a recovery, in the first and in the last
-step, all ranks at once: test_recovery. Here: the faults that a worker does to itself, throttling, and who else can die.
+| fault | tests |
+|---|---|
+| process killed | test_recovery: a_killed_rank_costs_no_step, a_killed_rank_is_replaced; here: asked for in the cell |
+| process hung | test_recovery: a_rank_that_hangs_is_fenced, a_rank_that_spins_is_fenced |
+| node lost | test_recovery: a_killed_node_is_replaced, a_stopped_node_is_fenced |
+| network partition | test_partition |
+| straggler | test_stragglers; here: a_throttled_rank_is_slow_and_not_taken_for_dead |
+| NaN, infinity, loss spike | test_guard |
+| silent data corruption | test_integrity; here: that a flipped bit is one |
+| the person's exception | test_cells; here: an_injected_exception |
+| coordinator killed | test_recovery: a_killed_coordinator_stalls_nobody and five more; here: killed and hung |
+| supervisor killed | test_supervisor: a_supervisor_that_is_broken, what_happened_while_there_was_none |
+| two at once | test_recovery: two_ranks, two_nodes, the_coordinator_and_a_rank, the_coordinator_and_a_node |
+| during a recovery | test_recovery: a_kill_during_a_recovery, the_coordinator_dies_while_a_generation_forms |
+| in the first, in the last step | test_recovery: a_kill_in_the_first_step, a_kill_in_the_last_step |
+| during a join | here: a_kill_while_a_newcomer_joins |
+| everything | test_recovery: all_ranks_killed_begin_again; here: everything_is_killed |
+| any of them, any time | test_recovery: a_random_schedule_of_faults_changes_no_bit |
 """
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,3 +116,41 @@ def test_a_broken_coordinator_is_replaced_while_members_train(job: Submit, refer
     commits = [e.time_s for e in run.of_kind("step.committed")]
     lost_s, back_s = first["stages"][0]["time_s"], first["stages"][3]["time_s"]
     assert kind == "kill" or any(lost_s - 3 < t < back_s for t in commits), "members train on without a coordinator"
+
+
+@pytest.mark.parametrize("victim", ["the newcomer", "a member", "the coordinator"])
+def test_a_kill_while_a_newcomer_joins(job: Submit, reference: Run, victim: str) -> None:
+    run = job(env={"PAUSE_S": "0.03"})
+    run.until_step(2)
+    other = run.worker_pid(2)
+    run.kill(1)
+    run.until(lambda: bool(newcomers(run)) or run.ended, 30)
+    assert not run.ended, "it came in time"
+    if victim == "the coordinator":
+        run.kill_coordinator()
+    else:
+        with suppress(ProcessLookupError):
+            os.kill(other if victim == "a member" else newcomers(run)[0], signal.SIGKILL)
+    run.finish()
+    run.same_as(reference)
+
+
+def newcomers(run: Run) -> list[int]:
+    """Process ids of workers that wait at the session or take the state, and are not members yet."""
+    known = {member["member"] for member in run.view["members"]} | {
+        e.data["member"] for e in run.of_kind("member.lost")
+    }
+    ready = (e.data["member"] for e in run.of_kind("member.ready"))
+    return [int(name.rpartition(".")[2]) for name in ready if name not in known]
+
+
+def test_everything_is_killed(job: Submit, reference: Run) -> None:
+    """Coordinator, agents and workers: the run begins again from its seed and takes the same trajectory."""
+    run = job(nodes=2, env={"PAUSE_S": "0.02"})
+    run.until_step(6)
+    run.kill_coordinator()
+    for rank in (0, 1):
+        run.kill_node(rank)
+    run.finish()
+    run.same_as(reference)
+    assert len(run.of_kind("member.lost")) >= 2
