@@ -13,12 +13,14 @@ from jupyter_hyperpod import bench
 from jupyter_hyperpod.bench import figures
 from jupyter_hyperpod.bench.abuse import efficiency
 from jupyter_hyperpod.bench.arms import Commit, Peer, cpu_seconds, marked, parse_commits, rotation, step_times
+from jupyter_hyperpod.bench.elastic import ORDINARY, pause_steps
 from jupyter_hyperpod.bench.environments import python_of
 from jupyter_hyperpod.bench.report import bar, not_run, row
 from jupyter_hyperpod.bench.rivals import makers
 from jupyter_hyperpod.bench.stalls import measure, percentile, steady
 from jupyter_hyperpod.cli.parser import build_parser
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
+from jupyter_hyperpod.core.events import Event
 
 
 def test_a_bar_is_a_limit_or_a_minimum() -> None:
@@ -150,3 +152,15 @@ def test_a_report_becomes_a_table_and_a_picture(tmp_path: Path) -> None:
     source.write_text(json.dumps({"bench": "latency"}))
     with pytest.raises(SystemExit):
         figures.main([str(source), str(tmp_path / "x")])
+
+
+def commits(*gaps: float) -> list[Event]:
+    times = [sum(gaps[:count], 100.0) for count in range(len(gaps) + 1)]
+    return [Event("w", at + 1, time_s, "step.committed", {}) for at, time_s in enumerate(times)]
+
+
+def test_a_pause_is_the_longest_gap_beyond_an_ordinary_step() -> None:
+    calm = [1.0] * ORDINARY
+    assert pause_steps(commits(*calm, *calm)) == 0
+    assert pause_steps(commits(*calm, 1.5, 1.2, *calm)) == 0.5
+    assert pause_steps(commits(*calm, 1.5, *[2.0] * ORDINARY)) == 0, "a smaller world has longer steps"

@@ -12,6 +12,7 @@ NAMES = {
     "recovery": "a node is killed: the survivors' stall, and the time until a spare is at full strength",
     "partition": "a node is cut off the network: the survivors' stall, and whether it ever commits a step (root)",
     "overhead": "an undisturbed step of ours against plain DDP's, in alternating blocks",
+    "elastic": "a job grows and shrinks while it trains: the survivors' pause, and whether a process is started anew",
     "abuse": "a member is killed every 5.5 and every 1.4 steps: how much of an undisturbed run's speed is left",
     "chaos": "random schedules of faults against one undisturbed run: every loss and the final state, bit for bit",
     "soak": "one job under a fault every few seconds, for as long as you like: what grows, is anything lost?",
