@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -156,6 +158,19 @@ def test_closing_leaves_no_namespace(bench: IsolatedBench, eventually: Wait) -> 
     assert holders(namespaces)
     bench.host.close()
     eventually(lambda: not holders(namespaces))
+
+
+def test_nothing_is_left_when_the_store_is_deleted_under_nodes_without_a_supervisor(
+    bench: IsolatedBench, eventually: Wait
+) -> None:
+    namespaces = {namespace(node) for node in (bench.host.head, *bench.host.nodes.values())}
+    bench.abandon()
+    assert bench.host._switch is not None and bench.host._zygote_process is not None
+    bench.host._switch.close()
+    shutil.rmtree(bench.cluster)
+    eventually(lambda: not holders(namespaces))
+    assert bench.host._zygote_process.wait(10) == 0
+    bench.host = LocalHost(bench.cluster, selectors.DefaultSelector(), (), bench.reports.append, {})  # nothing to close
 
 
 def test_nothing_is_left_after_a_killed_supervisor_and_a_new_start(store: Store, eventually: Wait) -> None:

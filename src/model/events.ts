@@ -109,7 +109,8 @@ export const FAULTS = {
   },
   preempt: {
     aims: ['rank', 'node'],
-    sentence: "SIGUSR1: the node is to be given back within the job's grace time"
+    sentence:
+      "SIGUSR1: the node is to be given back within the job's grace time"
   },
   nan: {
     aims: ['rank'],

@@ -1,0 +1,102 @@
+"""The lease of a member, on real connections."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from jupyter_hyperpod.policy.membership import BEATS_LOST_S, LEASE_S
+from jupyter_hyperpod.runtime.lease import Lease
+from jupyter_hyperpod.runtime.progress import Progress
+from jupyter_hyperpod.runtime.wire import Channel, prepare
+
+Wait = Callable[..., object]
+
+
+@pytest.fixture
+def channels() -> Iterator[tuple[Channel, Channel]]:
+    """An agent's end and the coordinator's end of one greeted connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    prepare(near)
+    agent, coordinator = Channel(near, b"secret", initiator=True), Channel(far, b"secret")
+    with closing(agent), closing(coordinator):
+        deadline = time.monotonic() + 5
+        while not (agent.greeted and coordinator.greeted):
+            assert time.monotonic() < deadline
+            for channel in (agent, coordinator):
+                channel.receive()
+        yield agent, coordinator
+
+
+def test_a_coordinator_that_reads_nothing_extends_the_lease(
+    channels: tuple[Channel, Channel], eventually: Wait
+) -> None:
+    agent, _ = channels
+    lease = Lease()
+    lease.connected(0.0, 0.0)
+    agent.send({"type": "beat"})
+    lease.beat(agent, 1.0)
+
+    def extended() -> bool:
+        lease.look(agent, 1.1)
+        return lease.until_s == 1.0 + LEASE_S
+
+    eventually(extended)
+    assert not lease.lapsed
+    assert LEASE_S < BEATS_LOST_S
+
+
+def test_what_ran_out_revives_only_by_a_fresh_answer(channels: tuple[Channel, Channel]) -> None:
+    agent, _ = channels
+    lease = Lease()
+    lease.connected(0.0, 0.0)
+    lease.look(agent, LEASE_S)
+    assert not lease.lapsed
+    late_s = LEASE_S + 0.1
+    lease.sign(late_s, late_s)
+    assert lease.lapsed, "a sign of life that comes too late proves nothing about the time before"
+    assert not lease.restore(0.5, 0.6 + LEASE_S) and lease.lapsed
+    assert lease.restore(late_s, late_s + 0.1) and not lease.lapsed
+    assert lease.until_s == late_s + LEASE_S
+
+
+def test_nothing_is_asked_of_who_was_never_connected() -> None:
+    lease = Lease()
+    lease.look(None, 1e9)
+    assert not lease.lapsed and lease.until_s == math.inf
+
+
+def test_the_other_side_that_hangs_up_is_told_from_silence(channels: tuple[Channel, Channel], eventually: Wait) -> None:
+    agent, coordinator = channels
+    agent.receive()
+    assert not agent.closed and not agent.refused
+    coordinator.close()
+    eventually(lambda: agent.receive() == [] and agent.closed)
+    assert agent.refused
+    assert agent.confirmed == 0
+
+
+def test_a_worker_waits_with_its_journal_until_the_lease_holds() -> None:
+    progress = Progress()
+    progress.wait_until_allowed()
+    progress.allow(-math.inf)
+    written = threading.Event()
+
+    def write() -> None:
+        progress.wait_until_allowed()
+        written.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert not written.wait(0.05)
+    progress.allow(time.monotonic() + 60)
+    assert written.wait(5)
+    thread.join()
