@@ -171,15 +171,43 @@ def test_a_killed_coordinator_is_started_again_and_the_job_goes_on(cluster: Stor
     assert any("started again (1 of 100)" in warning["text"] for warning in view["warnings"])
 
 
+def processes(store: Store, job_id: str) -> set[str]:
+    """Node and process id of every rank."""
+    return {member["member"] for member in jobs.job_view(store, job_id)["members"]}
+
+
+def test_a_queue_gets_its_own_nodes_back_from_whoever_borrowed_them(store: Store, eventually: Wait) -> None:
+    try:
+        control.ensure_started(store, nodes=3, spares=0, queues={"research": 2})
+        endless = TRAIN.replace("steps(60)", "steps(100000)")
+        borrower = jobs.submit(store, endless, nodes=3, elastic="1:3", priority=9, spares=0, name="borrower")
+        eventually(lambda: jobs.job_view(store, borrower)["step"] > 2, 60)
+        three = processes(store, borrower)
+        owner = jobs.submit(store, COUNT, nodes=2, spares=0, queue="research", name="owner")
+        assert jobs.wait(store, owner, {"running"}, 30)["state"] == "running"
+        view = jobs.job_view(store, borrower)
+        assert processes(store, borrower) < three and view["world_size"] == 1
+        assert "lends 2 nodes to queue research, which is guaranteed them" in str(view["decisions"])
+        lost = jobs.submit(store, COUNT, queue="reserch")
+        assert "no queue 'reserch'; its queues are research" in jobs.wait(store, lost, timeout_s=30)["reason"]
+        with pytest.raises(Conflict, match="as queues runs already"):
+            control.ensure_started(store, queues={"research": 1})
+    finally:
+        control.stop(store)
+
+
 def test_a_higher_priority_borrows_nodes_and_they_come_back(cluster: Store, eventually: Wait) -> None:
     endless = TRAIN.replace("steps(60)", "steps(100000)")
     low = jobs.submit(cluster, endless, nodes=4, elastic="2:4", name="low")
     eventually(lambda: jobs.job_view(cluster, low)["step"] > 2, 60)
+    four = processes(cluster, low)
     high = jobs.submit(cluster, COUNT, nodes=2, priority=10, spares=0, name="high")
     assert jobs.wait(cluster, high, {"running"}, 30)["state"] == "running"
-    assert jobs.job_view(cluster, low)["world_size"] == 2
+    two = processes(cluster, low)
+    assert len(two) == 2 and two < four, "the low one is shrunk, not started anew"
     assert go(cluster, high)["state"] == "succeeded"
-    eventually(lambda: jobs.job_view(cluster, low)["world_size"] == 4, 30)
+    eventually(lambda: jobs.job_view(cluster, low)["world_size"] == 4, 10, "idle nodes are used within seconds")
+    assert two < processes(cluster, low)
     view = jobs.job_view(cluster, low)
     assert any("lends 2 nodes to a job of higher priority" in d["reason"] for d in view["decisions"])
     assert view["incidents"] == []
