@@ -15,6 +15,7 @@ NAMES = {
     "elastic": "a job grows and shrinks while it trains: the survivors' pause, and whether a process is started anew",
     "abuse": "a member is killed every 5.5 and every 1.4 steps: how much of an undisturbed run's speed is left",
     "chaos": "random schedules of faults against one undisturbed run: every loss and the final state, bit for bit",
+    "corruption": "random bit flips in the training state: found when, whose, and what looking for them costs",
     "soak": "one job under a fault every few seconds, for as long as you like: what grows, is anything lost?",
 }
 

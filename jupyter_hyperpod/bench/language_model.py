@@ -17,6 +17,7 @@ WIDTH, HEADS, LAYERS, CONTEXT = (int(os.environ.get(f"LM_{k}", v)) for k, v in
 MICRO_BATCH, GLOBAL_BATCH, STEPS = (int(os.environ.get(f"LM_{k}", v)) for k, v in
                                     (("MICRO_BATCH", 1), ("GLOBAL_BATCH", 8), ("STEPS", 1000)))  # fmt: skip
 PAUSE_S = float(os.environ.get("LM_PAUSE_S", "0"))
+AUDIT = os.environ.get("LM_AUDIT", "state") or None
 TURN_FILE = os.environ.get("LM_TURN", "")
 
 
@@ -81,7 +82,9 @@ def main() -> None:
     """Train in a session, on whatever members there are."""
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    with hp.Session(model, optimizer, tokens(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH) as session:
+    with hp.Session(
+        model, optimizer, tokens(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, audit=AUDIT
+    ) as session:
         for step in session.steps(STEPS):
             wait_for_turn(step.index)
             step.run(lambda batch: loss_of(model, batch))

@@ -84,7 +84,9 @@ def _arms(stack: ExitStack, directory: Path, members: int, torchft: bool) -> dic
         stack.callback(rival.stop)
         rival.begin()
     fields = {"name": "overhead", "nodes": members, "spares": 0}
-    ours.watch = submit(store, LANGUAGE_MODEL.read_text(), fields | {"env": environment | {"LM_TURN": str(ours.turn)}})
+    ours.watch = submit(
+        store, LANGUAGE_MODEL.read_text(), fields | {"env": environment | {"LM_TURN": str(ours.turn), "LM_AUDIT": ""}}
+    )
     stack.callback(jobs.stop, store, ours.watch.job_id)
     return {arm.name: arm for arm in arms}
 

@@ -1,0 +1,121 @@
+"""Bits flipped at random in the training state of a long run: how soon is each found, who is named, what is unharmed?
+
+The cell itself flips them (`hp.faults`), in a step and on a rank drawn beforehand, and journals that it did. A second
+run of many steps without a fault shows that nothing is found where nothing is; a third pair shows what looking costs.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from typing import Any
+
+from ..core.events import Event
+from ..runtime.audit import audit
+from ..storage.store import Store
+from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, progress, submit, wait_for_idle
+from .report import bar, report, row
+
+CAUSE = "silent data corruption"
+KINDS = ("flip-parameter", "flip-optimizer")
+SMALL = {"width": 16, "heads": 2, "layers": 1, "context": 8, "micro_batch": 1, "global_batch": 8}
+ARM = "import json, os\nimport jupyter_hyperpod as hp\n" + (
+    "for kind, step, rank in json.loads(os.environ['CORRUPTIONS']):\n    hp.faults.inject(kind, step=step, rank=rank)\n"
+)
+FIRST_STEP, GAPS = 5, (15, 45)
+MORE = 1.5  # some are drawn for a rank that is just being replaced: they do not happen
+LIMIT_S = 3600.0
+COST_STEPS = 12
+
+
+def run(injections: int = 200, steps: int = 10_000, members: int = 3, seed: int = 0, runs: int = 3) -> dict[str, Any]:
+    """Flip about 1.5 times ``injections`` bits in at least ``steps`` steps, take as many steps without a fault, and
+    measure the cost in ``runs`` pairs."""
+    plan = schedule(injections, members, random.Random(seed))
+    total = max(steps, plan[-1][1] + FIRST_STEP)
+    with laboratory(members, spares=2) as store:
+        env = language_model_env(store, **SMALL, steps=total)
+        fields = {"name": "corruption", "nodes": members, "elastic": f"1:{members}", "spares": 2}
+        watches = []
+        for corruptions in (plan, []):
+            source = ARM + LANGUAGE_MODEL.read_text()
+            own = {"env": env | {"CORRUPTIONS": json.dumps(corruptions)}}
+            watches.append(submit(store, source, fields | own))
+            watches[-1].until_ended(LIMIT_S)
+            progress(f"{len(flips(watches[-1].events))} bits flipped in {len(watches[-1].losses())} steps")
+            wait_for_idle(store)
+        cost = [_cost(store, looking) for _ in range(runs) for looking in (False, True)]
+    return _report(watches[0], watches[1], cost)
+
+
+def schedule(injections: int, members: int, rng: random.Random) -> list[tuple[str, int, int]]:
+    """What is flipped before which step on which rank."""
+    plan: list[tuple[str, int, int]] = []
+    step = FIRST_STEP
+    for _ in range(round(injections * MORE)):
+        plan.append((rng.choice(KINDS), step, rng.randrange(members)))
+        step += rng.randint(*GAPS)
+    return plan
+
+
+def flips(events: list[Event]) -> list[Event]:
+    """Every flip that happened, in order."""
+    return [event for event in events if event.kind == "fault.injected" and event.data["fault"] in KINDS]
+
+
+def delay(flip: Event, events: list[Event]) -> int | None:
+    """Steps that were applied with the flipped bit in the state before its owner was fenced; None: it never was."""
+    later = [e for e in events if e.time_s >= flip.time_s]
+    lost = (e for e in later if e.kind == "member.lost" and e.data["cause"] == CAUSE)
+    own = next((e for e in lost if e.data["member"] == flip.data["member"]), None)
+    if own is None:
+        return None
+    applied = (e.data["step"] for e in later if e.kind == "step.committed" and e.time_s <= own.time_s)
+    return len({step for step in applied if step >= flip.data["step"]})
+
+
+def _cost(store: Store, looking: bool) -> float:
+    """Median undisturbed step of the full-sized model on two members, seconds."""
+    wait_for_idle(store)
+    env = language_model_env(store, steps=COST_STEPS) | {"LM_AUDIT": "state" if looking else ""}
+    watch = submit(store, LANGUAGE_MODEL.read_text(), {"name": "cost", "nodes": 2, "spares": 0, "env": env})
+    watch.until_ended(LIMIT_S)
+    seconds: float = statistics.median(e.data["step_time_s"] for e in watch.of_kind("step.committed")[2:])
+    progress(f"a step {'with' if looking else 'without'} checksums: {seconds * 1000:.1f} ms")
+    return seconds
+
+
+def _report(disturbed: Observer, calm: Observer, cost: list[float]) -> dict[str, Any]:
+    flipped = flips(disturbed.events)
+    delays = [delay(flip, disturbed.events) for flip in flipped]
+    told = [steps for steps in delays if steps is not None]
+    charged = {e.data["member"] for e in disturbed.of_kind("member.lost") if e.data["cause"] == CAUSE}
+    alarms = sum(e.data["policy"] == "integrity" for e in calm.of_kind("decision.made"))
+    problems = audit(disturbed.events).problems
+    same = disturbed.losses() == calm.losses() and disturbed.view["digest"] == calm.view["digest"] is not None
+    case, quiet = f"{len(flipped)} random bit flips in one run", f"{len(calm.losses())} steps without a fault"
+    rows = [
+        row("jupyter_hyperpod", case, "steps applied between flip and detection", "steps", told or [0]),
+        row("jupyter_hyperpod", case, "samples lost or repeated", "steps", [len(problems)]),
+        row("jupyter_hyperpod", case, "other losses or final state than without", "runs", [int(not same)]),
+        row("jupyter_hyperpod", quiet, "alarms", "alarms", [alarms]),
+    ]
+    if cost:
+        without, looking = cost[0::2], cost[1::2]
+        ratios = [seconds / other for seconds, other in zip(looking, without, strict=True)]
+        rows += [
+            row("jupyter_hyperpod", "full-sized model, audit=None", "step", "s", without),
+            row("jupyter_hyperpod", "full-sized model, audit='state'", "step", "s", looking),
+            row("jupyter_hyperpod", "full-sized model", "step with checksums / step without", "ratio", ratios),
+        ]
+    bars = [
+        bar("corruptions", len(flipped), at_least=200),
+        bar("corruption_missed", len(flipped) - len(told), 0),
+        bar("corruption_culprit_wrong", len(charged - {flip.data["member"] for flip in flipped}), 0),
+        bar("corruption_delay_steps", max(told, default=0), 1),
+        bar("corruption_mismatches", int(not same) + len(problems), 0),
+        bar("false_alarms", alarms, 0),
+        bar("steps_without_fault", len(calm.losses()), at_least=10_000),
+    ]
+    return report("corruption", rows, bars)
