@@ -84,7 +84,8 @@ class Injector:
         kept = [value for state in self._optimizer.state.values() for value in state.values()]
         tensors = [value for value in kept if isinstance(value, torch.Tensor) and local(value).numel()]
         if tensors:
-            flip(self._random.choice(tensors), self._random)
+            (tensor,) = self._random.choices(tensors, [local(value).numel() for value in tensors])
+            flip(tensor, self._random)
         else:
             faults.inject("flip-optimizer")  # there is no state before the first step
 

@@ -65,12 +65,14 @@ def test_an_injected_exception_ends_the_job_with_its_traceback(job: Submit) -> N
 
 @pytest.mark.parametrize("kind", ["flip-gradient", "flip-parameter", "flip-optimizer"])
 def test_a_flipped_bit_changes_what_is_trained(job: Submit, reference: Run, kind: str) -> None:
-    source = TRAIN
+    source = TRAIN.replace("scheduler=scheduler)", "scheduler=scheduler, audit=None)")
     for step in range(7, 17):  # the lowest bit of one number may be rounded away again
         source = asked(kind, step, 0, source)
     run = job(source, nodes=1, spares=0, env={"PAUSE_S": "0"})
-    view = run.finish()
-    assert [e.data["fault"] for e in run.of_kind("fault.injected")] == [kind] * 10
+    view = run.until_ended(60)
+    # a count of steps that has become negative is more than AdamW can bear
+    assert view["state"] == "succeeded" or "OverflowError" in view["reason"], run.story()
+    assert {e.data["fault"] for e in run.of_kind("fault.injected")} == {kind}
     losses, calm = run.losses(), reference.losses()
     assert [losses[step] for step in range(1, 7)] == [calm[step] for step in range(1, 7)]
     assert view["digest"] != reference.view["digest"]
