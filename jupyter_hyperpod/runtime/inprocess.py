@@ -88,6 +88,10 @@ class Whole:
         """What every rank of this replica says here (JSON), by shard: from here on they act alike. Raises Regroup."""
         return [value]
 
+    def combined(self, numbers: Sequence[int]) -> list[int]:
+        """Checksums of 64 bits over all ranks of this replica. Raises Regroup."""
+        return list(numbers)
+
     def agree(self, reading: Reading) -> Reading:
         """The numbers of a reduced step over all ranks of this replica, which apply it all or none. Raises Regroup."""
         return reading

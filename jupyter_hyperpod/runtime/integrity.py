@@ -86,8 +86,7 @@ class Integrity:
         self._state = state
         self._gradients = gradients
         self._seed = seed
-        rate = rate_of(audit)
-        self._rate = rate if group.replica == 1 else None
+        self._rate = rate_of(audit)
         self._sealed: Look | None = None
         self._doubted: dict[str, int] = {}  # reduced gradients of this step, by member, that were not all the same
         self._evidence: Message = {}
@@ -114,7 +113,8 @@ class Integrity:
             return
         self._evidence = {}
         now = self._sealed.again()
-        own = _NUMBERS.pack(fold(self._sealed.numbers), fold(now), checksum(result.flats))
+        numbers = (fold(self._sealed.numbers), fold(now), checksum(result.flats))
+        own = _NUMBERS.pack(*self._group.combined(numbers))
         shown = [_NUMBERS.unpack(numbers) for numbers in self._show(go, own)]
         differ = len(set(shown)) > 1 or any(sealed != state for sealed, state, _ in shown)
         if differ or any(gradient != shown[0][2] for gradient in self._doubted.values()):
@@ -131,6 +131,8 @@ class Integrity:
         if sealed is None or sealed.step != self._state.step:
             return {}
         found = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(sealed.again()):016x}"}
+        if self._group.replica > 1:  # its ranks' numbers are put together when it reports
+            return {"step": sealed.step} | self._evidence | found
         return {"step": sealed.step} | found | self._evidence
 
     def vouch(self, go: Go | None) -> None:
@@ -176,7 +178,9 @@ class Integrity:
                 evidence["again"] = f"{gradient:016x}"
             self._doubted = {owner: numbers[2] for owner, numbers in zip(go.owners, shown, strict=True)}
         self._evidence = evidence  # known before anyone can accuse: that takes the exchange of the next line
-        evidence["tensors"] = self._name(go, now, shown)
+        evidence["tensors"] = {}
+        for named in self._group.gather(self._name(go, now, shown)):
+            evidence["tensors"] = named | evidence["tensors"]
         self._accuse(go, evidence)
 
     def _accuse(self, go: Go, evidence: Message) -> NoReturn:
@@ -194,7 +198,7 @@ class Integrity:
             own = 0
             if rank == go.rank:
                 own = self._sum_of(node, compute) if done else checksum(self._gradients.ledger.nodes[node].flats)
-            shown = self._show(go, _CHECKSUM.pack(own))
+            shown = self._show(go, _CHECKSUM.pack(*self._group.combined([own])))
             done.append((rank, shown[rank].hex()))
         found = verdict.of_executions([checksum for _, checksum in done])
         if found.value is not None:
@@ -204,6 +208,7 @@ class Integrity:
 
     def _sum_of(self, node: Node, compute: Compute) -> int:
         """Checksum of the sum of micro-batches ``node``, computed aside."""
+        self._group.gather(None)  # ranks of a replica compute it together, or not at all
         ledger = self._gradients.aside()
         try:
             for leaf in range(*node):

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from ..policy.guard import Reading
+from .checksum import fold
 from .collectives import Address
 from .inprocess import Go, Group, Held, Regroup
 from .replica import refuse_stragglers
@@ -38,6 +42,10 @@ class Rank(Group):
         """An equal share of the micro-batch: FSDP averages the gradients of its ranks."""
         size = len(indices) // self.replica
         return indices[self.shard * size : (self.shard + 1) * size]
+
+    def combined(self, numbers: Sequence[int]) -> list[int]:
+        """One checksum of those of all ranks, in their order."""
+        return [folded(column) for column in zip(*self.gather(list(numbers)), strict=True)]
 
     def agree(self, reading: Reading) -> Reading:
         """The means over the ranks, added up in their order."""
@@ -107,7 +115,7 @@ class Leader(Rank):
 
     def _report(self, held: Held) -> None:
         tag = {"type": "report", "generation": self.generation}
-        parts = [Held(m["step"], _nodes(m), m["history"], m["digest"]) for m in self._collect(tag)]
+        parts = [Held(m["step"], _nodes(m), m["history"], m["digest"], m["statement"]) for m in self._collect(tag)]
         super()._report(merged([held, *parts]))
 
     def _collect(self, wanted: Message) -> list[Message]:
@@ -153,8 +161,8 @@ class Follower(Rank):
         return list(whole["values"])
 
     def say(self, message: Message) -> None:
-        """The leader speaks for all; only that a peer is gone may be known to this rank alone."""
-        if message["type"] == "suspect":
+        """The leader speaks for all; only what is amiss may be known to this rank alone."""
+        if message["type"] in ("suspect", "accuse"):
             super().say(message)
         elif message["type"] == "offered":
             self._place.order(message)
@@ -186,7 +194,21 @@ def merged(parts: list[Held]) -> Held:
     assert len(steps) == 1, f"ranks of one replica are at different steps: {steps}"
     nodes = tuple(node for node in parts[0].nodes if all(node in part.nodes for part in parts))
     digest = combined([part.digest for part in parts]) if parts[0].digest else ""
-    return Held(parts[0].step, nodes, min(part.history for part in parts), digest)
+    statement = stated([part.statement for part in parts])
+    return Held(parts[0].step, nodes, min(part.history for part in parts), digest, statement)
+
+
+def stated(statements: Sequence[Message]) -> Message:
+    """What a replica tells of its checksums: nothing unless all its ranks have looked at the same step."""
+    if not all(statements) or len({statement["step"] for statement in statements}) > 1:
+        return {}
+    both = ("sealed", "state")
+    return statements[0] | {key: f"{folded([int(s[key], 16) for s in statements]):016x}" for key in both}
+
+
+def folded(numbers: Sequence[int]) -> int:
+    """One number of 64 bits for several."""
+    return fold(np.array(numbers, np.uint64).view(np.int64))
 
 
 def combined(digests: list[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from . import replicate
-from .shards import mesh_of
+from .shards import local, mesh_of
 from .watch import Watch
 
 
@@ -51,11 +51,16 @@ class TrainingState:
         if not skipped:
             self._optimizer.step()
         if self._scheduler is not None:
-            with warnings.catch_warnings():
-                if skipped:  # that a scheduler went first is meant
-                    warnings.simplefilter("ignore", UserWarning)
-                self._scheduler.step()
+            self._schedule(skipped)
         self.step, self.loss = self.applied + 1, loss
+
+    def _schedule(self, skipped: bool) -> None:
+        if not skipped:
+            self._scheduler.step()
+            return
+        with warnings.catch_warnings():  # which makes Python say again what it has said once: not in every step
+            warnings.simplefilter("ignore", UserWarning)  # that a scheduler went first is meant
+            self._scheduler.step()
 
     def as_dict(self) -> dict[str, Any]:
         """Parameters, buffers, optimizer, scheduler and what the guard has seen; the tensors are not copies."""
@@ -67,13 +72,14 @@ class TrainingState:
         return state
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Every tensor of parameters, persistent buffers and optimizer state by name; not copies."""
-        found = {k: t for k, t in self._model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
-        names = {id(tensor): name for name, tensor in found.items()}
+        """Tensors of parameters, persistent buffers and optimizer state by name, not copies; of shards, this rank's part."""
+        whole = {k: t for k, t in self._model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
+        found = {name: local(tensor) for name, tensor in whole.items()}
+        names = {id(tensor): name for name, tensor in whole.items()}
         for parameter in (p for group in self._optimizer.param_groups for p in group["params"]):
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
-                    found[f"{names.get(id(parameter), id(parameter))}.{key}"] = value
+                    found[f"{names.get(id(parameter), id(parameter))}.{key}"] = local(value)
         return found
 
     def load(self, state: dict[str, Any], step: int, loss: float) -> None:
