@@ -72,7 +72,7 @@ class TrainingState:
         return state
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Tensors of parameters, persistent buffers and optimizer state by name, not copies; of shards, this rank's part."""
+        """Parameters, persistent buffers and optimizer state by name, not copies; of shards, this rank's part."""
         whole = {k: t for k, t in self._model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
         found = {name: local(tensor) for name, tensor in whole.items()}
         names = {id(tensor): name for name, tensor in whole.items()}
