@@ -130,7 +130,17 @@ class Arm(ABC):
 
     def until_step(self, step: int, members: int = 1, timeout_s: float = 120.0) -> None:
         """Wait until ``members`` of it have committed ``step``."""
-        self.until(lambda: len({c.rank for c in self.commits() if c.step >= step}) >= members, timeout_s)
+        self.until(lambda: self._members_at(step) >= members, timeout_s)
+
+    def _members_at(self, step: int) -> int:
+        """How many members have committed ``step``; looks only at the newest commits, to cost the machine little."""
+        ranks = set()
+        for commit in reversed(self.commits()):
+            if commit.step >= step:
+                ranks.add(commit.rank)
+            elif commit.step < step - 1:
+                break
+        return len(ranks)
 
     def cpu_s(self) -> float:
         """CPU time of all its living processes, in seconds."""
@@ -147,6 +157,8 @@ class Ours(Arm):
     def __init__(self, directory: Path) -> None:
         super().__init__("jupyter_hyperpod", directory)
         self.watch: Observer | None = None
+        self._read = 0
+        self._commits: list[Commit] = []
 
     @contextmanager
     def carrying(self) -> Iterator[None]:
@@ -161,10 +173,13 @@ class Ours(Arm):
         """Rank 0 speaks for all."""
         assert self.watch is not None
         self.watch.read()
-        return [
+        fresh, self._read = self.watch.events[self._read :], len(self.watch.events)
+        self._commits += [
             Commit(event.time_s, event.data["step"], 0, event.data["world_size"], event.data["generation"])
-            for event in self.watch.of_kind("step.committed")
+            for event in fresh
+            if event.kind == "step.committed"
         ]
+        return self._commits
 
     def last_words(self) -> str:
         """The job's state."""
