@@ -154,8 +154,8 @@ class Arm(ABC):
 class Ours(Arm):
     """A job of ours. Its cluster is started inside `carrying`; ``watch`` observes the job."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__("jupyter_hyperpod", directory)
+    def __init__(self, directory: Path, name: str = "jupyter_hyperpod") -> None:
+        super().__init__(name, directory)
         self.watch: Observer | None = None
         self._read = 0
         self._commits: list[Commit] = []

@@ -117,7 +117,7 @@ def draw(report: dict[str, Any], prefix: Path) -> None:
 def _panel(panel: Any, rows: list[dict[str, Any]], arms: list[str], picture: Picture) -> None:
     for row in rows:
         place = -arms.index(row["arm"])
-        colour = OURS_COLOUR if row["arm"] == OURS else OTHERS_COLOUR
+        colour = OURS_COLOUR if row["arm"].startswith(OURS) else OTHERS_COLOUR
         # no time at all has no place on a logarithmic axis: it is drawn at its end and labelled as it is
         low, median, high = (max(row[name], LEAST_S) if picture.logarithmic else row[name] for name in RANGE)
         panel.plot([low, high], [place, place], color=colour, linewidth=2, alpha=0.5)

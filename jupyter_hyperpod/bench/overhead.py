@@ -21,7 +21,8 @@ from .rivals import DEFAULTS, PlainDdp, Rival, Torchft
 EVEN, UNEVEN = (2, 4), (3,)
 WARM_UP, BLOCK = 6, 16
 EVEN_LIMIT, UNEVEN_LIMIT = 1.05, 1.15
-OURS, PLAIN = "jupyter_hyperpod", "DDP"
+OURS, AUDITED, PLAIN = "jupyter_hyperpod without audit", "jupyter_hyperpod", "DDP"
+AUDITS = {OURS: "", AUDITED: "state"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +70,26 @@ def _measure(members: int, pairs: int, torchft: bool) -> dict[str, list[Block]]:
 
 
 def _arms(stack: ExitStack, directory: Path, members: int, torchft: bool) -> dict[str, Arm]:
-    ours = Ours(directory)
-    with ours.carrying():
-        store = stack.enter_context(laboratory(members, spares=0))
-    environment = language_model_env(store, steps=1_000_000)
-    arms: list[Arm] = [ours]
+    ours = [Ours(directory, name) for name in AUDITS]
+    stores = []
+    for mine in ours:
+        with mine.carrying():
+            stores.append(stack.enter_context(laboratory(members, spares=0)))
+    environment = language_model_env(stores[0], steps=1_000_000)
     rivals: list[Rival] = [PlainDdp(directory, environment, members)]
     if torchft:
         rivals.append(Torchft(directory, environment, members, "torchft-nightly", DEFAULTS))
-    arms += rivals
+    arms: list[Arm] = [*ours, *rivals]
     for arm in arms:
         arm.permit(0)
     for rival in rivals:
         stack.callback(rival.stop)
         rival.begin()
-    fields = {"name": "overhead", "nodes": members, "spares": 0}
-    ours.watch = submit(
-        store, LANGUAGE_MODEL.read_text(), fields | {"env": environment | {"LM_TURN": str(ours.turn), "LM_AUDIT": ""}}
-    )
-    stack.callback(jobs.stop, store, ours.watch.job_id)
+    for mine, store in zip(ours, stores, strict=True):
+        own = environment | {"LM_TURN": str(mine.turn), "LM_AUDIT": AUDITS[mine.name]}
+        fields = {"name": "overhead", "nodes": members, "spares": 0, "env": own}
+        mine.watch = submit(store, LANGUAGE_MODEL.read_text(), fields)
+        stack.callback(jobs.stop, store, mine.watch.job_id)
     return {arm.name: arm for arm in arms}
 
 
