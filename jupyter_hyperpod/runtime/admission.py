@@ -54,6 +54,8 @@ class Admission(Proceedings):
 
     def meet(self) -> None:
         """Newcomers hold a snapshot: tell the members at the end of which step they join."""
+        if self.forming or self.waiting or self.closing or self.session_over or self.adopting:
+            return  # who forms a generation must not wait for the next one
         names = [m.node for m in self.ready_newcomers() if m.snapshot is not None]
         if not names or self.hold_step is not None or not self.room(len(names)):
             return
@@ -63,15 +65,21 @@ class Admission(Proceedings):
         for member in self.roster.generation():
             member.channel.send({"type": "hold", "generation": self.generation, "step": self.hold_step})
 
+    def call(self, members: list[Member]) -> None:
+        """Another generation, or session, begins: what the donors of this one were asked for is void."""
+        self.approach, self.hold_step = None, None
+        super().call(members)
+
+    def release(self, member: Member, begins_again: bool = False) -> None:
+        """Send a member or newcomer home."""
+        super().release(member, begins_again)
+        self.leave_approach(member)
+
     def leave_approach(self, member: Member) -> None:
         """A newcomer is gone."""
         if self.approach is not None and member.member in self.approach.newcomers:
             self.approach.newcomers.remove(member.member)
             self._arrived()
-
-    def end_approach(self) -> None:
-        """Another generation begins: what the donors of this one were asked for is void."""
-        self.approach, self.hold_step = None, None
 
     def _ask(self, donor: Member, part: int, parts: int) -> None:
         donor.channel.send({"type": "offer", "generation": self.generation, "part": part, "parts": parts})
@@ -83,6 +91,8 @@ class Admission(Proceedings):
         approach.stripes[message["member"]] = message
         if len(approach.stripes) < len(approach.donors):
             return
+        if any(donor not in self.roster.members for donor in approach.donors):
+            return  # the next generation asks anew
         newest = max(stripe["step"] for stripe in approach.stripes.values())
         stripes = [approach.stripes[donor] for donor in approach.donors]
         late = [part for part, stripe in enumerate(stripes) if stripe["step"] < newest]

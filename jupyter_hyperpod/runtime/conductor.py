@@ -127,7 +127,7 @@ class Conductor(Durability):
 
     def _on_report(self, channel: Channel, message: Message) -> None:
         member = self.roster.members[message["member"]]
-        if message["generation"] != self.generation or member.rank is None or self.waiting:
+        if message["generation"] != self.generation or member.rank is None or self.waiting or self.adopting:
             return
         nodes = tuple((low, high) for low, high in message["nodes"])
         checkpoints = tuple((step, token) for step, token in message["checkpoints"])
@@ -286,11 +286,11 @@ class Conductor(Durability):
 
     def _admit(self) -> None:
         """Bring ready newcomers in, at a moment when nothing else is going on."""
-        if self.forming or self.closing or self.session_over or self.session is None or self.adopting:
+        if self.forming or self.session_over or self.session is None or self.adopting:
             return
         if self.waiting and self.ready_newcomers():
             self._regroup("newcomers are ready")
-        elif not self.waiting:
+        elif not self.waiting and not self.closing:
             enter = recovery.at_once(self.incidents.vacancies, self.session["state_bytes"], self.step_time_s)
             if enter.value:
                 self._enter_after_commit(enter.reason)
@@ -340,7 +340,6 @@ class Conductor(Durability):
         self.incidents.fenced(self.generation, rung)
         for member in joining:
             self.incidents.replaced(member.member, member.node)
-        self.end_approach()
         self.call(self.roster.generation())
 
     def _may_start_again(self) -> bool:
@@ -370,6 +369,7 @@ class Conductor(Durability):
         self.state_found(plan, any(report.step is not None for report in reports))
         self.decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
         self.forming, self.forming_patience_s, self.planned_step = False, FORMING_S, plan.step
+        self.suspects.clear()  # every connection stands: who could not be reached while they were made has been
         for member in members:
             member.channel.send(
                 {
@@ -424,10 +424,12 @@ class Conductor(Durability):
             self.decided("membership", f"fence {name}", decision.reason)
             member.channel.send({"type": "signal", "member": name, "number": int(signal.SIGKILL)})
             self._lose(member, cause, decision.reason)
-        elif self.closing and not self.forming and not self.session_over:
-            self._look_for_the_left_behind(now - timeout_s)
-        elif not self.forming and any(now - since > SUSPECT_S for since in self.suspects.values()):
+        elif self.forming or self.session_over:
+            return
+        elif any(now - since > SUSPECT_S for since in self.suspects.values()):
             self._regroup("a connection between members broke")
+        elif self.closing:
+            self._look_for_the_left_behind(now - timeout_s)
 
     def _look_for_the_left_behind(self, since_s: float) -> None:
         """Some have left their session, and all others wait for them in a further step: no generation can mend that."""

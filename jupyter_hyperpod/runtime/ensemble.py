@@ -93,7 +93,7 @@ class Ensemble:
         self.suspects.clear()
         peers = [m.address() for m in members]
         for member in members:
-            member.report, member.finished, member.leaving = None, None, False
+            member.report, member.finished, member.leaving, member.left = None, None, False, None
             member.channel.send({"type": "form", "generation": self.generation, "rank": member.rank, "members": peers})
 
     def release(self, member: Member, begins_again: bool = False) -> None:

@@ -311,7 +311,7 @@ class Group(Whole):
     def finish(self, step: int, digest: str) -> None:
         """Wait until every member has come to the end, so that all get what they still lack. Raises Regroup."""
         self.touch("closing", step)
-        self.say({"type": "finished", "step": step, "digest": digest})
+        self.say({"type": "finished", "generation": self.generation, "step": step, "digest": digest})
         self._await("close")
 
     def close(self) -> None:

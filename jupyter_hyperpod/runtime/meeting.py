@@ -133,7 +133,7 @@ class Meeting:
 
     def _take(self, message: Message) -> None:
         """A snapshot is laid out for this newcomer."""
-        self._arrival = self.courier.take(message)
+        self._arrival = self.courier.take(message) or self._arrival
 
 
 def _lost_with_members(before: Go | None, go: Go) -> int:

@@ -16,11 +16,13 @@ class Proceedings(Ensemble):
     """An ensemble that follows its members through the sessions of their cell."""
 
     def _on_finished(self, channel: Channel, message: Message) -> None:
+        if message["generation"] != self.generation:
+            return  # it is called into another one, and says so again when that has formed
         member = self.roster.members[message["member"]]
         member.finished = message
         self.closing = True
         members = self.roster.generation()
-        if self.forming or not all(m.finished for m in members):
+        if self.forming or self.adopting or not all(m.finished for m in members):
             return
         ends = {(m.finished["step"], m.finished["digest"]) for m in members if m.finished}
         if len(ends) > 1:
@@ -84,6 +86,8 @@ class Proceedings(Ensemble):
 
     def _end_if_all_done(self) -> None:
         members = self.roster.generation()
+        if self.adopting:
+            return  # those that are still to come may be at work
         if self.scripts.ended(members):
             return
         if members and all(m.done and m.exited is not None for m in members):

@@ -182,6 +182,7 @@ class Session:
         finally:
             self._group.close()
             self._gradients.release()
+            self._meeting.courier.release()
             torch.set_num_threads(self._threads_before)
 
     # ---- one step -----------------------------------------------------------------------------------------

@@ -83,9 +83,16 @@ class Attachments:
         return self._mapped[token]
 
     def forget_all_but(self, living: Collection[int]) -> None:
-        """Drop what belongs to processes that are members no more."""
-        for token in [token for token in self._mapped if token.pid not in living]:
+        """Drop what belongs to processes that are members no more, and what its owner holds no more."""
+        for token in [token for token in self._mapped if token.pid not in living or not _is_held(token)]:
             del self._mapped[token]
+
+
+def _is_held(token: Token) -> bool:
+    try:
+        return os.stat(f"/proc/{token.pid}/fd/{token.descriptor}").st_ino == token.inode
+    except OSError:
+        return False
 
 
 def carve(memory: mmap.mmap, shapes: Sequence[tuple[torch.dtype, int]]) -> list[torch.Tensor]:

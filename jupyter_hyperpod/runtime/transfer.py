@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
+
+import torch
 
 from . import replicate
 from .collectives import PeerLost, Transfer
 from .gradients import Gradients
-from .inprocess import Go, Group, Solo
+from .inprocess import SOCKETS_ONLY_VARIABLE, Go, Group, Solo
 from .reduction import Buffer, as_bytes
 from .shards import local
 from .shared import TOKEN_BYTES, Token
@@ -37,8 +40,14 @@ class Courier:
         self._room = Room([local(parameter) for parameter in self._gradients.parameters], copies)
 
     def newcomers_arrived(self) -> None:
-        """Those who took a snapshot are members now."""
+        """Those who took a snapshot are members now, or will be offered another; one may still be reading this."""
+        if self._offered:
+            self._shelf.give_up()
         self._offered, self._gradients.depth = False, 1
+
+    def release(self) -> None:
+        """Give the memory back: the session is over."""
+        self._shelf.give_up()
 
     def step_done(self) -> None:
         """All members have taken part in a step: whatever was laid out for them has been read."""
@@ -52,13 +61,13 @@ class Courier:
         self._gradients.depth, self._offered = HISTORY, True
         skeleton, tensors = replicate.pack(self._portable())
         part = message["part"]
-        token = self._shelf.lay_out(tensors, part, message["parts"])
+        self._shelf.lay_out(tensors, part, message["parts"])
         self._group.say(
             {
                 "type": "offered",
                 "generation": message["generation"],
                 "step": NOTHING if self._state.step is None else self._state.step,
-                "token": token.pack().hex(),
+                "token": self._shelf.shown(),
                 "skeleton": replicate.encode(skeleton).decode() if part == 0 else "",
             }
         )
@@ -67,10 +76,12 @@ class Courier:
         """Load a snapshot; returns how that went, or "" where it was out of reach."""
         began_s = time.monotonic()
         skeleton = replicate.decode(message["skeleton"].encode())
-        tensors = self._blank(skeleton)
+        tensors: list[torch.Tensor] = []
+        within_reach = not os.environ.get(SOCKETS_ONLY_VARIABLE)
         try:
-            read(tensors, [parse(text) for text in message["tokens"]])
-            within_reach = True
+            tokens = [parse(text) for text in message["tokens"]]
+            tensors = self._blank(skeleton)
+            read(tensors, tokens)
         except OSError:
             within_reach = False
         if not all(self._group.gather(within_reach)):

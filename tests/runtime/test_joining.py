@@ -84,6 +84,13 @@ def test_memory_that_is_gone_leaves_the_newcomer_as_it_was() -> None:
     with pytest.raises(OSError):
         read([kept], [token])
     assert not kept.any()
+    shelf = Shelf()
+    shelf.lay_out([torch.ones(100)], 0, 1)
+    shown = shelf.shown()
+    parse(shown)
+    other_host = shown[:-2] + ("00" if shown[-2:] != "00" else "01")
+    with pytest.raises(OSError, match="another host"):
+        parse(other_host)
     for text in ("xyz", "00"):
         with pytest.raises(OSError, match="token"):
             parse(text)

@@ -60,3 +60,14 @@ def test_a_neighbour_is_known_by_its_content_not_by_its_numbers() -> None:
     segment.memory[:] = os.urandom(PROBE_BYTES)
     assert can_read(segment.token.pack() + segment.memory[:])
     assert not can_read(segment.token.pack() + os.urandom(PROBE_BYTES))
+
+
+def test_what_its_owner_has_given_up_is_mapped_no_longer() -> None:
+    attachments, kept, given_up = Attachments(), Segment(4096), Segment(4096)
+    tokens = [kept.token, given_up.token]
+    mapped = [attachments.memory(token) for token in tokens]
+    del given_up
+    attachments.forget_all_but([os.getpid()])
+    assert attachments.memory(tokens[0]) is mapped[0]
+    with pytest.raises(OSError):
+        attachments.memory(tokens[1])
