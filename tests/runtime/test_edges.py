@@ -1,0 +1,38 @@
+"""What happens at the very end of a job, when some members are done and others are not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from .conftest import TRAIN, Run, Submit, alive
+from .test_leaving import agent_of
+
+
+def test_a_coordinator_that_is_replaced_waits_for_those_who_still_work(
+    job: Submit, reference: Run, tmp_path: Path
+) -> None:
+    """All but rank 0 have ended their cells, and rank 0, which saves the model, is the last to register again."""
+    sign = tmp_path / "go on"
+    after = f"""
+if os.environ["RANK"] == "0":
+    deadline = time.monotonic() + 60
+    while not os.path.exists({str(sign)!r}) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    print("saved")
+"""
+    run = job(TRAIN + after, nodes=3, spares=0)
+    run.until_event("session.closed")
+    others, agent = [run.worker_pid(rank) for rank in (1, 2)], agent_of(run, 0)
+    run.until(lambda: not any(map(alive, others)), 30)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        run.kill_coordinator()
+        run.until_event("member.joined", count=3 + 2)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    sign.touch()
+    run.finish()
+    run.same_as(reference)
+    assert "saved" in run.text()[0], run.story()
