@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +168,16 @@ def test_a_pause_is_the_longest_gap_beyond_an_ordinary_step() -> None:
     assert pause_steps(commits(*calm, *calm)) == 0
     assert pause_steps(commits(*calm, 1.5, 1.2, *calm)) == 0.5
     assert pause_steps(commits(*calm, 1.5, *[2.0] * ORDINARY)) == 0, "a smaller world has longer steps"
+
+
+def test_a_benchmark_that_is_told_to_terminate_takes_its_cluster_with_it(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", "from jupyter_hyperpod.cli import main; main()", "bench", "latency"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("hyperpod-bench-*/cluster/*.sock")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert not list(tmp_path.glob("hyperpod-bench-*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
@@ -256,6 +257,7 @@ def _bench(options: argparse.Namespace, store: Store, terminal: Terminal) -> int
         raise HyperpodError(f"the benchmarks need a package that is not installed: {error}") from error
     if options.store is not None:
         os.environ["JUPYTER_HYPERPOD_STORE"] = str(store.root)
+    signal.signal(signal.SIGTERM, _leave_cleanly)
     named = {"runs": options.runs, "peers": options.peers}
     chosen = {name: value for name, value in named.items() if value is not None} | dict(options.options)
     result = bench.run(options.name, **chosen)
@@ -264,6 +266,11 @@ def _bench(options: argparse.Namespace, store: Store, terminal: Terminal) -> int
     else:
         _print_bench(result, terminal)
     return 0 if all(bar["ok"] for bar in result["bars"]) else 1
+
+
+def _leave_cleanly(number: int, _: object) -> None:
+    """Clusters and rivals that a benchmark has started end with it."""
+    raise SystemExit(128 + number)
 
 
 def _print_bench(result: dict[str, Any], terminal: Terminal) -> None:
