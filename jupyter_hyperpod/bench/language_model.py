@@ -5,6 +5,7 @@ Imported instead of run, it gives the systems we are compared with the same mode
 
 import os
 import time
+from typing import Any
 
 import torch
 from torch import nn
@@ -82,9 +83,11 @@ def main() -> None:
     """Train in a session, on whatever members there are."""
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    with hp.Session(
-        model, optimizer, tokens(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, audit=AUDIT
-    ) as session:
+    settings: dict[str, Any] = {}
+    if place := os.environ.get("LM_CHECKPOINT"):
+        settings["checkpoint"] = hp.Checkpoint(place, every_steps=int(os.environ["LM_CHECKPOINT_EVERY"]))
+    settings |= {"global_batch": GLOBAL_BATCH, "micro_batch": MICRO_BATCH, "audit": AUDIT}
+    with hp.Session(model, optimizer, tokens(), **settings) as session:
         for step in session.steps(STEPS):
             wait_for_turn(step.index)
             step.run(lambda batch: loss_of(model, batch))

@@ -37,6 +37,10 @@ def _duration(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _components(text: str) -> tuple[str, ...]:
+    return () if text == "none" else tuple(text.split(","))
+
+
 @dataclass(frozen=True)
 class Option:
     """One option of a submission; `field` is the JobSpec field it sets, or its own name where it sets none."""
@@ -80,6 +84,13 @@ SUBMIT_OPTIONS = (
     Option("--queue", "queue", "use the nodes that the cluster guarantees to this queue; borrow others", "NAME"),
     Option("--spares", "spares", "warm nodes kept ready to replace a lost one (default: 1)", "K", int),
     Option("--seed", "seed", "seed of every generator before the code runs (default: 0)", "S", int),
+    Option(
+        "--components",
+        "components",
+        "what recovers without a checkpoint: some of init,data,inprocess,peers, or none (default: all)",
+        "A,B",
+        _components,
+    ),
     Option("--replica", "replica", "ranks a node, which share one replica of the model (default: 1)", "R", int),
     Option("--threads", "threads", "CPU threads of every rank (default: 1)", "T", int),
     Option(

@@ -15,6 +15,8 @@ from .errors import SpecError
 MAX_NODES = 100_000
 MAX_SIZES = 1_000
 MAX_REPLICA = 64
+# what recovers without a checkpoint; each can be switched off, and then the conventional way is taken
+COMPONENTS = ("init", "data", "inprocess", "peers")
 MAX_CELL_BYTES = 16 * 2**20
 BACKENDS = ("local", "slurm", "kubernetes")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
@@ -132,6 +134,7 @@ class JobSpec:
     python: str = ""
     threads: int = 1
     replica: int = 1
+    components: tuple[str, ...] = COMPONENTS
     max_restarts: int = 100
     hang_timeout_s: float = 1.0
     scale_up_delay_s: float = 0.0
@@ -158,6 +161,8 @@ class JobSpec:
             raise SpecError(f"priority is {self.priority}; expected -1000 (lowest) to 1000 (highest)")
         if self.spares < 0 or self.threads < 1 or self.max_restarts < 0 or self.script_restarts < 0:
             raise SpecError("spares and restarts cannot be negative, threads must be at least 1")
+        if unknown := [name for name in self.components if name not in COMPONENTS]:
+            raise SpecError(f"component {unknown[0]!r} is unknown; expected some of {','.join(COMPONENTS)}, or none")
         if not 1 <= self.replica <= MAX_REPLICA:
             raise SpecError(f"replica is {self.replica}; expected 1 to {MAX_REPLICA} ranks a node")
         if not self.hang_timeout_s > 0:
@@ -194,6 +199,7 @@ class JobSpec:
             if values.get("elastic") is not None:
                 elastic = dict(values["elastic"])
                 values["elastic"] = ElasticRange(**elastic | {"sizes": tuple(elastic.get("sizes", ()))})
+            values["components"] = tuple(values.get("components", COMPONENTS))
             values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
             return cls(**values)
         except (TypeError, ValueError, AttributeError) as error:

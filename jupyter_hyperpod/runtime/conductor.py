@@ -71,6 +71,8 @@ class Conductor(Durability):
             self._adopt_those_who_came()
         if not was_away:  # else what they said meanwhile has to be heard first
             self._look_for_the_lost(now)
+        if self.coming and self.waiting:
+            self._admit()
         self.departures.tick(now)
         self.scripts.tick(now)
         if self.forming and now - self.forming_since_s > self.forming_patience_s:
@@ -164,6 +166,11 @@ class Conductor(Durability):
     def _on_left(self, channel: Channel, message: Message) -> None:
         if message["generation"] == self.generation:
             self.departures.left(self.roster.members[message["member"]], message["step"])
+
+    def _on_rendezvous(self, channel: Channel, message: Message) -> None:
+        if message["generation"] == self.generation:
+            for member in self.roster.generation()[1:]:
+                member.channel.send({key: message[key] for key in ("type", "generation", "port")})
 
     def _on_unreadable(self, channel: Channel, message: Message) -> None:
         if message["generation"] == self.generation:
@@ -260,6 +267,8 @@ class Conductor(Durability):
             self._lost_without_session(member, cause, detail)
             return
         self.say_state("recovering", f"rank {rank} on {member.node}: {cause}")
+        if "inprocess" not in self.spec.components:
+            self.restart_all(member)
         self._regroup(f"rank {rank} on {member.node} was lost: {cause}")
         self._restart_worker(member, cause)
 
@@ -289,10 +298,12 @@ class Conductor(Durability):
         if self.forming or self.session_over or self.session is None or self.adopting:
             return
         if self.waiting and self.ready_newcomers():
+            if self.more_are_coming(len(self.ready_newcomers())):
+                return
             self._regroup("newcomers are ready")
         elif not self.waiting and not self.closing:
             enter = recovery.at_once(self.incidents.vacancies, self.session["state_bytes"], self.step_time_s)
-            if enter.value:
+            if enter.value or "peers" not in self.spec.components:
                 self._enter_after_commit(enter.reason)
             else:
                 self.invite()

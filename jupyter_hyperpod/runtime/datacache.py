@@ -16,6 +16,7 @@ import torch
 
 from ..core.errors import SpecError
 from ..storage.store import known_mounts, resolve_url
+from .worker import switched_on
 
 _MASK = (1 << 64) - 1
 _ROUNDS = 4
@@ -58,7 +59,10 @@ class TokenDataset:
                 if size % token_bytes:
                     raise SpecError(f"{self.path} holds {size} bytes, which are no whole tokens of {token_bytes} bytes")
                 # a private mapping is writable, which torch asks for; the file itself is never changed
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                if switched_on("data"):
+                    self._map: mmap.mmap | bytearray = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                else:
+                    self._map = bytearray(file.read())
         except OSError as error:
             raise SpecError(f"cannot open the tokens at {self.path}: {error.strerror}") from error
         self._tokens = torch.frombuffer(self._map, dtype=_TOKENS[token_bytes])

@@ -15,6 +15,8 @@ from .report import Reporter
 from .roster import Member
 from .wire import Channel, Message
 
+RETURN_S = 10.0  # how long restarted workers are waited for
+
 
 class Durability(Admission):
     """An admission that knows of durable checkpoints."""
@@ -31,6 +33,8 @@ class Durability(Admission):
         self._observed_from_s = now - (time.time() - view["started_s"] if view["started_s"] else 0.0)
         self._saved_at_s = now - (time.time() - newest["time_s"]) if newest else now
         self._loaded_in = 0  # the generation whose loading has been journaled
+        self.coming = 0  # workers that were restarted together and have not all returned
+        self._coming_until_s = 0.0
         self._refusals: set[tuple[str, str]] = set()
 
     def call(self, members: list[Member]) -> None:
@@ -38,6 +42,24 @@ class Durability(Admission):
         super().call(members)
         if members:
             self._say_interval(members[0])
+
+    def restart_all(self, lost: Member) -> None:
+        """In-process recovery is switched off: a fault ends every worker, and all begin again together."""
+        others = [m for m in self.roster.members.values() if not m.channel.closed]
+        reason = f"in-process recovery is switched off: the loss of {lost.member} restarts {len(others)} other workers"
+        self.decided("recovery", "restart all", reason)
+        for member in others:
+            del self.roster.members[member.member]
+            member.channel.send({"type": "restart"})
+        self.coming = len(others) + (not lost.channel.closed)
+        self._coming_until_s = time.monotonic() + RETURN_S
+
+    def more_are_coming(self, ready: int) -> bool:
+        """Restarted workers are waited for, so that all begin together; not for ever."""
+        if self.coming and ready < min(self.coming, self.target) and time.monotonic() < self._coming_until_s:
+            return True
+        self.coming = 0
+        return False
 
     def state_found(self, plan: Plan, held: bool) -> None:
         """How the members of a generation come to their state: ``held`` by one of them, or else as planned."""

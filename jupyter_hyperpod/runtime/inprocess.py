@@ -21,7 +21,7 @@ from .collectives import Address, Door, Mesh, PeerLost, Transfer
 from .reduction import holdings_of
 from .shared import PROBE_BYTES, TOKEN_BYTES, Segment, Token, can_read
 from .wire import Message
-from .worker import Worker
+from .worker import Worker, switched_on
 
 # set where nodes are to behave like different hosts although they are one
 SOCKETS_ONLY_VARIABLE = "HYPERPOD_SOCKETS_ONLY"
@@ -333,6 +333,8 @@ class Group(Whole):
         self.world_size = len(addresses)
         control = self._worker.channel.fileno()
         self.poll()
+        if not switched_on("init"):
+            addresses = self._meet_at_store(addresses)
         self._mesh = self._door.form(self.generation, self.rank, addresses, control, self.poll, self._suspect)
         self._meet_neighbours()
         self._report(held)
@@ -346,6 +348,21 @@ class Group(Whole):
             held_nodes, shares, holdings, tuple(go["owners"]), tuple(go["parted"]), tuple(go["paces"]),
             tuple(go["load"]) if go["load"] else None, tuple(go["loaders"]),
         )  # fmt: skip
+
+    def _meet_at_store(self, addresses: list[Address]) -> list[Address]:
+        """Learn the addresses at a central store of rank 0, as torchrun's workers do. Raises Regroup."""
+        from . import rendezvous
+
+        own = addresses[self.rank]
+        try:
+            if self.rank == 0:
+                store, port = rendezvous.host(own.host)
+                self.say({"type": "rendezvous", "generation": self.generation, "port": port})
+            else:
+                store = rendezvous.connect(Address(addresses[0].host, self._await("rendezvous")["port"]))
+            return rendezvous.meet(store, self.rank, own, self.world_size, self.poll)
+        except OSError:
+            self.lost(PeerLost(0))
 
     def _address(self, peer: Message) -> Address:
         return Address(peer["host"], peer["port"])

@@ -14,6 +14,9 @@ from .integrity import Integrity
 from .state import TrainingState
 from .transfer import Courier
 from .wire import Message
+from .worker import switched_on
+
+WORD_BYTES = 16
 
 
 class Meeting:
@@ -104,7 +107,7 @@ class Meeting:
             self._load(go.load)
         if go.replay and self.courier.replay(go):
             self._commits.drop()
-        if go.fresh and (arrival := self.courier.share(go)):
+        if go.fresh and not self._through_storage(go) and (arrival := self.courier.share(go)):
             self._commits.drop()
             self._arrival = arrival
         self._group.gather(None)
@@ -121,6 +124,26 @@ class Meeting:
         """Lay out a part of the state for newcomers, unless it is corrupt."""
         self._integrity.vouch(self.go)
         self.courier.offer(message)
+
+    def _through_storage(self, go: Go) -> bool:
+        """Where peers give no state: one of them writes a checkpoint of this step, and newcomers load that.
+
+        False where state is to come from peers: that component is on, the run begins, or nothing can be written.
+        """
+        if switched_on("peers") or go.step == 0 or go.load is not None:
+            return False
+        word = memoryview(bytearray(WORD_BYTES))
+        head = go.donors[0]
+        if go.rank == head:
+            saved = self._durable.save(self._group.poll)
+            word[:] = (saved[1] if saved is not None else "").ljust(WORD_BYTES).encode()
+            self._group.exchange([(rank, word) for rank in range(go.world_size) if rank != head], [])
+        else:
+            self._group.exchange([], [(head, word)])
+        token = bytes(word).decode().strip()
+        if token and go.rank in go.fresh:
+            self._load((go.step, token))
+        return bool(token)
 
     def _load(self, saved: Saved) -> None:
         """Take up a durable checkpoint. One that turns out to be damaged is not tried again. Raises Regroup."""

@@ -30,7 +30,7 @@ from .reduction import Buffer, Ledger
 from .shards import check
 from .state import TrainingState
 from .watch import Watch
-from .worker import current
+from .worker import current, switched_on
 
 LossFunction = Callable[[Any], torch.Tensor]
 
@@ -282,6 +282,11 @@ class Session:
             raise SpecError(
                 f"a replica of {self._group.replica} ranks cannot keep durable checkpoints yet; "
                 "leave checkpoint= out, or train on replicas of one rank"
+            )
+        if settings is None and not switched_on("peers"):
+            raise SpecError(
+                "the component peers is switched off, so newcomers get their state through a durable checkpoint; "
+                "give the session a path: hp.Session(..., checkpoint='shared://runs/x')"
             )
         about = {
             "global_batch": self.global_batch,

@@ -75,6 +75,11 @@ def current() -> Worker | None:
     return _current
 
 
+def switched_on(component: str) -> bool:
+    """Whether one of `core.spec.COMPONENTS` is used; outside a job all are."""
+    return _current is None or component in _current.context.spec.components
+
+
 def main(context: Context, channel: Channel, progress: Progress, *links: Channel, shard: int = 0) -> int:
     """The worker's life after the fork; returns its exit status (0: the cell ended well).
 

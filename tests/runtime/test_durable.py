@@ -123,3 +123,24 @@ def test_everything_killed_goes_on_from_the_newest_checkpoint(job: Submit, refer
     run.same_as(reference)
     assert [incident["rung"] for incident in view["incidents"]] == [4] * len(view["incidents"]), run.story()
     assert run.of_kind("checkpoint.loaded")[0].data["step"] >= 8
+
+
+@pytest.mark.parametrize("components", ["data,inprocess,peers", "init,inprocess,peers", "init,data,peers",
+                                        "init,data,inprocess", "none"])  # fmt: skip
+def test_each_component_can_be_switched_off(job: Submit, reference: Run, tmp_path: Path, components: str) -> None:
+    chosen = () if components == "none" else tuple(components.split(","))
+    run = job(DURABLE, nodes=3, components=chosen, env=environment(tmp_path / "run", every=3, pause_s=0.02))
+    run.until_event("checkpoint.saved", step=6)
+    before = [run.worker_pid(rank) for rank in (0, 2)]
+    run.kill(1)
+    run.until_world(3)
+    run.finish()
+    run.same_as(reference)
+    restarted = "inprocess" not in chosen
+    assert all(f".{pid}" in run.story() for pid in before)
+    assert ("restart all" in run.story()) == restarted, run.story()
+    if restarted:
+        assert run.of_kind("checkpoint.loaded")[-1].data["step"] >= 6
+        assert run.view["incidents"][0]["rung"] == 4, run.story()
+    elif "peers" not in chosen:
+        assert run.of_kind("checkpoint.loaded"), run.story()

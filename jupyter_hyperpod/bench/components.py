@@ -1,0 +1,72 @@
+"""What each checkpointless component is worth: the downtime of a kill with all of them, with each switched off, and
+with none. Every job trains the same model and keeps durable checkpoints, which the others fall back to."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from ..control import jobs
+from ..core.spec import COMPONENTS
+from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, progress, submit, wait_for_idle
+from .report import report, row
+
+NODES = 3
+BEFORE = 8
+SETTLE_TIMEOUT_S = 90.0
+CHECKPOINT_STEPS = 5
+
+
+def run(runs: int = 3, nodes: int = NODES) -> dict[str, Any]:
+    """Kill ``runs`` ranks of every arm, the arms taking turns."""
+    arms: dict[str, tuple[str, ...]] = {"all": COMPONENTS}
+    arms |= {f"without {name}": tuple(other for other in COMPONENTS if other != name) for name in COMPONENTS}
+    arms["none"] = ()
+    stalls: dict[str, list[float]] = {arm: [] for arm in arms}
+    strengths: dict[str, list[float]] = {arm: [] for arm in arms}
+    digests = set()
+    with laboratory(nodes, spares=1) as store:
+        env = language_model_env(store, steps=24) | {"LM_CHECKPOINT_EVERY": str(CHECKPOINT_STEPS)}
+        for number in range(runs):
+            for arm, components in arms.items():
+                wait_for_idle(store)
+                place = f"shared://components/{arm.replace(' ', '-')}-{number}"
+                fields = {"name": "components", "nodes": nodes, "elastic": f"1:{nodes}", "components": components}
+                watch = submit(store, LANGUAGE_MODEL.read_text(), fields | {"env": env | {"LM_CHECKPOINT": place}})
+                stall_s, strength_s = _kill(watch, nodes)
+                stalls[arm].append(stall_s)
+                strengths[arm].append(strength_s)
+                digests.add(watch.until_ended()["digest"])
+                progress(f"{number + 1}: {arm}: next commit after {stall_s:.2f} s, full strength {strength_s:.2f} s")
+    rows = [row(arm, "SIGKILL of a rank", "kill to the next new step", "s", samples) for arm, samples in stalls.items()]
+    rows += [row(arm, "SIGKILL of a rank", "kill to full strength", "s", found) for arm, found in strengths.items()]
+    whole = statistics.median(stalls["all"])
+    rows += [
+        row(arm, "SIGKILL of a rank", "longer than with all components", "s", [s - whole for s in samples])
+        for arm, samples in stalls.items()
+        if arm != "all"
+    ]
+    rows.append(row("every arm", "final states", "different digests (1: all the same)", "", [len(digests)]))
+    return report("components", rows, [])
+
+
+def _kill(watch: Observer, nodes: int) -> tuple[float, float]:
+    """Seconds from a kill to the next step that had not been committed before it, and to one of all members."""
+    watch.until_step(BEFORE, SETTLE_TIMEOUT_S)
+    watch.until(lambda: bool(watch.of_kind("checkpoint.saved")), SETTLE_TIMEOUT_S)
+    jobs.fault(watch.store, watch.job_id, "kill", rank=1)
+    watch.until(lambda: bool(watch.of_kind("fault.injected")), SETTLE_TIMEOUT_S)
+    killed_s = watch.of_kind("fault.injected")[0].time_s
+    commits = [e for e in watch.of_kind("step.committed") if e.time_s <= killed_s]
+    last = max(e.data["step"] for e in commits)
+    generation = max(e.data["generation"] for e in commits)
+
+    def after(world_size: int) -> list[float]:
+        return [
+            e.time_s
+            for e in watch.of_kind("step.committed")
+            if e.data["step"] > last and e.data["generation"] > generation and e.data["world_size"] >= world_size
+        ]
+
+    watch.until(lambda: bool(after(nodes)), SETTLE_TIMEOUT_S)
+    return after(1)[0] - killed_s, after(nodes)[0] - killed_s
