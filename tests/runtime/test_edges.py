@@ -32,7 +32,8 @@ if os.environ["RANK"] == "0":
         run.until_event("member.joined", count=3 + 2)
     finally:
         os.kill(agent, signal.SIGCONT)
+    run.until_event("decision.made", reason="a new coordinator took over: all members registered again")
     sign.touch()
-    run.finish()
+    assert run.finish()["reason"] == "all 3 members finished", run.story()
     run.same_as(reference)
     assert "saved" in run.text()[0], run.story()
