@@ -123,6 +123,8 @@ class Conductor(Durability):
         member.session, member.finished = message, None
         if member.rank is None:
             self.reporter.append("member.ready", {"member": member.member, "node": member.node})
+            if self.generation > 0:
+                self.journal_generation(f"{member.node} stands by")
             self._admit()
         else:
             self._open_session()
