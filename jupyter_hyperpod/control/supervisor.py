@@ -45,6 +45,7 @@ from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 
 TICK_S = 0.25
 SCAN_EVERY_S = 2.0
+OUT_OF_REACH_S = 3.0
 LINGER_S = 1.0
 JOURNALS_KEPT = 8
 AGENT_REST_S = 0.5
@@ -74,6 +75,7 @@ class Supervisor:
         self.stop_reason = ""
         self._written: dict[str, Message] = {}
         self._free_since_s: dict[str, float] = {}
+        self._cut_since_s: dict[str, float] = {}
         self._renewed_for = ""
         self._scanned_s = -SCAN_EVERY_S
         self._problem = self._trouble = ""
@@ -237,10 +239,17 @@ class Supervisor:
         facts = []
         for entry in self.entries.values():
             if not entry.ended:
-                held = tuple(node.name for node in nodes if entry.job.id in node.jobs)
+                held = tuple(n.name for n in nodes if entry.job.id in n.jobs and not self._out_of_reach(n, now_s))
                 facts.append(entry.facts(entry.job.id in self.host.head.jobs, held, now_s))
         for action in reconcile(facts, machines, self.queues) if facts else ():
             self._guard(partial(self._act, action, now_s))
+
+    def _out_of_reach(self, node: LocalNode, now_s: float) -> bool:
+        """Cut off for so long that its member was fenced: what runs there is no longer of use to its job."""
+        if not node.cut:
+            self._cut_since_s.pop(node.name, None)
+            return False
+        return now_s - self._cut_since_s.setdefault(node.name, now_s) > OUT_OF_REACH_S
 
     def _machine(self, node: LocalNode, now_s: float) -> Machine:
         up = node.state == "idle"

@@ -123,6 +123,19 @@ def test_a_spare_that_is_cut_off_is_not_called(job: Submit, reference: Run) -> N
     run.same_as(reference)
 
 
+def test_a_node_that_is_cut_off_is_not_held_for_ever(job: Submit, reference: Run) -> None:
+    run = job(nodes=2, elastic="1:2", spares=0, env={"PAUSE_S": "0.04"})
+    run.until_step(3)
+    first, member = cut(run, 1)
+    run.until_event("member.lost", member=member)
+    run.scale(1)
+    run.until(lambda: any(e.data["kind"] == "scale" for e in run.of_kind("command.done")) or run.ended, 30.0)
+    run.kill_node(0)
+    run.finish()
+    assert first not in [m["node"] for m in run.view["members"]], "it went on elsewhere, with the cut still there"
+    run.same_as(reference)
+
+
 def test_a_node_that_is_back_in_time_goes_on(job: Submit, reference: Run) -> None:
     run = job(env=SLOW, spares=0)
     run.until_step(4)
