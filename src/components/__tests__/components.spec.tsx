@@ -213,7 +213,11 @@ describe('ClusterSection', () => {
     const options = [
       ...host.querySelectorAll<HTMLOptionElement>('.jp-Hp-detail option')
     ];
-    expect(options.map(option => option.value)).toEqual(['', 'partition']);
+    expect(options.map(option => option.value)).toEqual([
+      '',
+      'partition',
+      'preempt'
+    ]);
     expect(options[1].textContent).toContain('its network reaches nobody');
   });
 
