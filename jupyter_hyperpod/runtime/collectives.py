@@ -29,6 +29,7 @@ _HELLO = struct.Struct(f">4sQI{NONCE_BYTES}s")
 
 Transfer = tuple[int, memoryview]
 Check = Callable[[], None]
+Exchange = Callable[[list[Transfer], list[Transfer]], None]
 
 
 class PeerLost(Exception):
@@ -95,6 +96,13 @@ class Mesh:
         for link in self._links.values():
             link.close()
         self._links = {}
+
+
+def all_gather(exchange: Exchange, rank: int, world_size: int, own: bytes) -> list[bytes]:
+    """What every member shows, by rank; all show as many bytes. Raises whatever ``exchange`` raises."""
+    shown = {peer: memoryview(bytearray(len(own))) for peer in range(world_size) if peer != rank}
+    exchange([(peer, memoryview(own)) for peer in shown], list(shown.items()))
+    return [bytes(shown[peer]) if peer in shown else own for peer in range(world_size)]
 
 
 _NOTHING: deque[memoryview] = deque()

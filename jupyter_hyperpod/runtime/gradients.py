@@ -11,6 +11,7 @@ import torch
 
 from ..core.errors import TrainingError
 from ..policy.guard import Reading
+from .collectives import all_gather
 from .inprocess import Go, Group, Solo
 from .purity import Buffers, seeded
 from .reduction import Buffer, Layout, Ledger, Reduction, is_finite
@@ -102,9 +103,7 @@ class Gradients:
         for low, high in go.holdings[go.rank]:
             sound = all(is_finite(gradient) for gradient in self.ledger.nodes[low, high].gradients)
             own[low:high] = bytes([not sound]) * (high - low)
-        found = {peer: memoryview(bytearray(self.micro_batches)) for peer in range(go.world_size) if peer != go.rank}
-        group.exchange([(peer, memoryview(own)) for peer in found], list(found.items()))
-        for marks in (own, *found.values()):
+        for marks in all_gather(group.exchange, go.rank, go.world_size, bytes(own)):
             self._losses(result)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
 
     def reading(self, result: Buffer, step: int) -> Reading:

@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, NoReturn
 
 from ..core.errors import Stopped, TrainingError
@@ -17,7 +18,7 @@ from ..policy.batching import Node
 from ..policy.guard import Reading
 from ..policy.recovery import Saved
 from . import faults
-from .collectives import Address, Door, Mesh, PeerLost, Transfer
+from .collectives import Address, Door, Mesh, PeerLost, Transfer, all_gather
 from .reduction import holdings_of
 from .shared import PROBE_BYTES, TOKEN_BYTES, Segment, Token, can_read
 from .wire import Message
@@ -374,16 +375,13 @@ class Group(Whole):
 
     def _meet_neighbours(self) -> None:
         """Find out whose memory can be read in place: each shows a segment with a secret, the other reads it there."""
-        peers = [rank for rank in range(self.world_size) if rank != self.rank]
-        shown = self._probe.token.pack() + self._probe.memory[:PROBE_BYTES]
-        seen = {rank: memoryview(bytearray(len(shown))) for rank in peers}
-        self.exchange([(rank, memoryview(shown)) for rank in peers], seen.items())
+        show = partial(all_gather, self.exchange, self.rank, self.world_size)
         apart = bool(os.environ.get(SOCKETS_ONLY_VARIABLE))
-        readable = {rank: not apart and can_read(bytes(found)) for rank, found in seen.items()}
-        answers = {rank: memoryview(bytearray(1)) for rank in peers}
-        self.exchange([(rank, memoryview(bytes([readable[rank]]))) for rank in peers], answers.items())
-        self.near = frozenset(rank for rank in peers if readable[rank] and answers[rank][0])
-        self.near_pids = frozenset(Token.unpack(bytes(seen[rank][:TOKEN_BYTES])).pid for rank in self.near)
+        seen = show(self._probe.token.pack() + self._probe.memory[:PROBE_BYTES])
+        readable = bytes(rank != self.rank and not apart and can_read(found) for rank, found in enumerate(seen))
+        read_by = [answer[self.rank] for answer in show(readable)]
+        self.near = frozenset(rank for rank in range(self.world_size) if readable[rank] and read_by[rank])
+        self.near_pids = frozenset(Token.unpack(seen[rank][:TOKEN_BYTES]).pid for rank in self.near)
 
     def _suspect(self, rank: int) -> None:
         self.say({"type": "suspect", "generation": self.generation, "rank": rank})

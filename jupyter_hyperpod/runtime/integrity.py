@@ -20,6 +20,7 @@ from ..core.errors import SpecError, TrainingError
 from ..policy import verdict
 from ..policy.batching import Node
 from .checksum import Watched, Words, checksum, fold
+from .collectives import all_gather
 from .datacache import mix
 from .gradients import Gradients
 from .inprocess import Go, Group, Solo
@@ -148,9 +149,7 @@ class Integrity:
 
     def _show(self, go: Go, own: bytes) -> list[bytes]:
         """What every member shows, by rank; all show as many bytes."""
-        shown = {rank: memoryview(bytearray(len(own))) for rank in range(go.world_size) if rank != go.rank}
-        self._group.exchange([(rank, memoryview(own)) for rank in shown], list(shown.items()))
-        return [bytes(shown[rank]) if rank in shown else own for rank in range(go.world_size)]
+        return all_gather(self._group.exchange, go.rank, go.world_size, own)
 
     def _name(self, go: Go, now: Words, shown: Sequence[tuple[int, int, int]]) -> dict[str, str]:
         """Which tensors differ, by member: from what it was itself, or from what most of the intact members have."""

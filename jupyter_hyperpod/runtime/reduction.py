@@ -9,16 +9,15 @@ fault only what was lost is computed again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from ..policy.batching import Node, cover, slices, split
-from .collectives import PeerLost, Transfer
+from .collectives import Exchange, PeerLost, Transfer
 from .shared import TOKEN_BYTES, Attachments, Segment, Token, aligned, carve
 
 ALIGN = 16
-Exchange = Callable[[list[Transfer], list[Transfer]], None]
 
 
 class Buffer:

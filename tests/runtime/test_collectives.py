@@ -7,10 +7,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from jupyter_hyperpod.runtime.collectives import Address, Door, Mesh, PeerLost
+from jupyter_hyperpod.runtime.collectives import Address, Door, Mesh, PeerLost, all_gather
 
 SECRET = b"s" * 32
 BOUND_S = 20.0
@@ -113,6 +114,17 @@ def test_everybody_hears_everybody(party: Callable[..., Party], size: int, lengt
     meshes = party(size).all()
     for rank, heard in enumerate(all_to_all(meshes, length)):
         assert heard == {peer: bytes([16 * peer + rank]) * length for peer in range(size) if peer != rank}
+
+
+def test_all_gather_tells_each_what_all_show_by_rank(party: Callable[..., Party]) -> None:
+    group = party(3)
+    meshes = group.all()
+
+    def one(mesh: Mesh) -> list[bytes]:
+        return all_gather(partial(mesh.exchange, control=-1, check=no_check), mesh.rank, 3, bytes([mesh.rank] * 5))
+
+    assert list(group.pool.map(one, meshes)) == [[bytes([rank] * 5) for rank in range(3)]] * 3
+    assert all_gather(lambda sends, receives: None, 0, 1, b"alone") == [b"alone"]
 
 
 def test_buffers_of_one_peer_arrive_in_their_order(party: Callable[..., Party]) -> None:
