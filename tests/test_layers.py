@@ -48,7 +48,7 @@ THIRD_PARTY = {
     "control": {"traitlets"},
     "server": {"jupyter_server", "jupyter_events", "jupyter_core", "jsonschema", "tornado", "traitlets", "yaml"},
     "notebook": {"IPython", "ipykernel", "ipywidgets", "traitlets"},
-    "bench": {"torch", "numpy", "matplotlib", "nbclient", "nbformat"},
+    "bench": {"torch", "numpy", "matplotlib", "nbclient", "nbformat", "botocore"},
 }
 # The systems we are compared with: imported only by their own scripts, in environments that the benchmark makes.
 PEERS = {"torchft", "nvidia_resiliency_ext"}
