@@ -52,8 +52,12 @@ def test_no_arm_is_always_first() -> None:
 def test_settings_of_a_benchmark_on_the_command_line() -> None:
     options = build_parser().parse_args(["bench", "overhead", "members=4", "scale=0.5", "label=x", "--peers", "all"])
     assert dict(options.options) == {"members": 4, "scale": 0.5, "label": "x"} and options.peers == "all"
-    with pytest.raises(SystemExit):
-        build_parser().parse_args(["bench", "overhead", "members"])
+    for order in ("members=4 scale=0.5 --runs 3", "--runs 3 members=4 scale=0.5", "members=4 --runs 3 scale=0.5"):
+        options = build_parser().parse_args(["bench", "overhead", "--json", *order.split()])
+        assert (dict(options.options), options.runs, options.json) == ({"members": 4, "scale": 0.5}, 3, True)
+    for wrong in (["members"], ["--runs", "3", "members"], ["--runs", "3", "--member=4"]):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args(["bench", "overhead", *wrong])
     with pytest.raises(SpecError, match="bench latency: .*'colour'"):
         bench.run("latency", colour=1)
 

@@ -21,13 +21,29 @@ FOLLOW = "stay until the job ends; Ctrl-C leaves the job running"
 JSON_LINES = "print one JSON object a line"
 
 
+class _Verb(argparse.ArgumentParser):
+    """One verb. Where it takes settings, they may stand before and after its options; argparse leaves the latter."""
+
+    takes_settings = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, left = super().parse_known_args(args, namespace)
+        if self.takes_settings:
+            try:
+                found.options = [*found.options, *(_setting(word) for word in left if not word.startswith("-"))]
+            except argparse.ArgumentTypeError as error:
+                self.error(f"argument OPTION=VALUE: {error}")
+            left = [word for word in left if word.startswith("-")]
+        return found, left
+
+
 class _Verbs:
     """Adds verbs that share their looks and the global options."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+        self._verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Verb)
 
-    def add(self, name: str, help: str, *, query: bool = False, json: bool = True) -> argparse.ArgumentParser:
+    def add(self, name: str, help: str, *, query: bool = False, json: bool = True) -> _Verb:
         text = help[0].upper() + help[1:] + "."
         verb = self._verbs.add_parser(
             name, help=help, description=text, formatter_class=_formatter, allow_abbrev=False, epilog=None
@@ -119,6 +135,7 @@ def _add_cluster_verbs(verbs: _Verbs) -> None:
     bench.add_argument(
         "options", type=_setting, nargs="*", metavar="OPTION=VALUE", help="settings of this benchmark, e.g. members=4"
     )
+    bench.takes_settings = True
     bench.add_argument("--runs", type=int, metavar="N", help="repetitions (default: the benchmark's own)")
     bench.add_argument(
         "--peers",
