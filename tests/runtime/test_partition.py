@@ -101,13 +101,17 @@ def test_the_only_member_stops_before_another_begins_again(job: Submit, referenc
 
 
 def test_two_nodes_cut_off_at_once(job: Submit, reference: Run) -> None:
-    run = job(env={"PAUSE_S": "0.02"}, spares=0)
+    run = job(env={"PAUSE_S": "0.03"}, spares=0)
     run.until_step(4)
-    cut(run, 0)
-    cut(run, 2)
+    first, alone, last = (run.node_of(rank) for rank in range(3))
+    for node in (first, last):
+        jobs.fault(run.store, run.job_id, "partition", node=node)
     run.finish()
     assert [e.data["cause"] for e in run.of_kind("member.lost")] == ["network partition"] * 2
-    assert run.view["world_size"] == 1
+    formed = [generation["nodes"] for generation in run.view["generations"]]
+    assert [alone] in formed, "the one that is left goes on at once"
+    later = formed[formed.index([alone]) :]  # the node that is idle takes a place where the job runs long enough
+    assert not any({first, last} & set(nodes) for nodes in later)
     run.same_as(reference)
 
 
