@@ -64,7 +64,8 @@ class Session:
     every step before it is applied; without one, what is not finite is trained with as it is.
     ``audit="state"`` compares checksums of the training state and of the reduced gradient among all members before a
     step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
-    again on another member, with that probability; None checks nothing. Replicas of several ranks are not checked.
+    again on another member, with that probability; None checks nothing. A replica of several ranks is judged by the
+    checksums of all of them.
     ``checkpoint`` is a path (``shared://runs/x``) or an `hp.Checkpoint`: the session goes on from the newest valid one
     there. Outside a job the session trains in this process alone, with the same results. Raises SpecError for settings
     that cannot be trained, TrainingError for a model whose state could depend on the number of members.

@@ -11,13 +11,12 @@ import torch
 import torch.distributed as dist
 
 from .. import language_model as lm
-from .task import committed, load_checkpoint, optimizer_of, save_checkpoint, train_step, wrapped
+from .task import optimizer_of, train_from_checkpoint
 
 
 def train(store: dist.Store, call: inprocess.CallWrapper = None) -> None:
     """Train for LM_STEPS steps with the ranks that this restart assigned."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    path, every = os.environ["BENCH_CHECKPOINT"], int(os.environ["BENCH_EVERY"])
     dist.init_process_group(
         "gloo",
         store=dist.PrefixStore(str(call.iteration), store),
@@ -25,16 +24,7 @@ def train(store: dist.Store, call: inprocess.CallWrapper = None) -> None:
         world_size=world_size,
         timeout=timedelta(seconds=3),  # gloo cannot be aborted: survivors wait this long for a lost peer
     )
-    module = lm.LanguageModel()
-    optimizer = optimizer_of(module)
-    first = load_checkpoint(path, module, optimizer)
-    model = wrapped(module)
-    for step in range(first, lm.STEPS):
-        lm.wait_for_turn(step)
-        train_step(model, optimizer, step, rank, world_size)
-        committed(step + 1, rank, world_size, call.iteration)
-        if rank == 0 and (step + 1) % every == 0:
-            save_checkpoint(path, step + 1, module, optimizer)
+    train_from_checkpoint(rank, world_size, call.iteration)
 
 
 def main() -> None:

@@ -72,6 +72,24 @@ def load_checkpoint(path: str, model: torch.nn.Module, optimizer: torch.optim.Op
     return int(state["step"])
 
 
+def train_from_checkpoint(rank: int, world_size: int, generation: int) -> None:
+    """Train for LM_STEPS steps from the newest checkpoint, with a new one every so many steps.
+
+    ``BENCH_CHECKPOINT`` names the file, ``BENCH_EVERY`` the steps between two; for ``generation`` see `committed`.
+    """
+    path, every = os.environ["BENCH_CHECKPOINT"], int(os.environ["BENCH_EVERY"])
+    module = lm.LanguageModel()
+    optimizer = optimizer_of(module)
+    first = load_checkpoint(path, module, optimizer)
+    model = wrapped(module)
+    for step in range(first, lm.STEPS):
+        lm.wait_for_turn(step)
+        train_step(model, optimizer, step, rank, world_size)
+        committed(step + 1, rank, world_size, generation)
+        if rank == 0 and (step + 1) % every == 0:
+            save_checkpoint(path, step + 1, module, optimizer)
+
+
 def committed(step: int, rank: int, world_size: int, generation: int = 0) -> None:
     """Tell the observer that ``step`` steps are in the model, on ``world_size`` members.
 

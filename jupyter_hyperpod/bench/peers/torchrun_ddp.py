@@ -1,7 +1,4 @@
-"""torchrun: DDP that begins again from its last checkpoint whenever a worker is lost.
-
-``BENCH_CHECKPOINT`` names the file, ``BENCH_EVERY`` the steps between two checkpoints.
-"""
+"""torchrun: DDP that begins again from its last checkpoint whenever a worker is lost."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from .. import language_model as lm
-from .task import committed, load_checkpoint, optimizer_of, save_checkpoint, train_step, wrapped
+from .task import train_from_checkpoint
 
 TIMEOUT = timedelta(seconds=10)
 
@@ -22,19 +18,8 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", timeout=TIMEOUT)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    path, every = os.environ["BENCH_CHECKPOINT"], int(os.environ["BENCH_EVERY"])
-    module = lm.LanguageModel()
-    optimizer = optimizer_of(module)
-    first = load_checkpoint(path, module, optimizer)
-    model = wrapped(module)
-    for step in range(first, lm.STEPS):
-        lm.wait_for_turn(step)
-        train_step(model, optimizer, step, rank, world_size)
-        committed(step + 1, rank, world_size, restarts)
-        if rank == 0 and (step + 1) % every == 0:
-            save_checkpoint(path, step + 1, module, optimizer)
+    train_from_checkpoint(dist.get_rank(), dist.get_world_size(), restarts)
     dist.destroy_process_group()
 
 
