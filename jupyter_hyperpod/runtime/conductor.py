@@ -1,13 +1,12 @@
 """The conductor: what a coordinator thinks. Hears what members say, decides by `policy`, tells members what to do.
 
-A kill is decided in `_regroup` by `policy.membership` and, once every member has said what it holds, in
-`_plan_step` by `policy.recovery`. Every decision is journaled with its sentence. Sockets and the clock belong to
-`coordinator`; here the present time is asked for, never waited for.
+A kill comes in through `losses`, is decided in `_regroup` by `policy.membership` and, once every member has said what
+it holds, in `_plan_step` by `policy.recovery`. Every decision is journaled with its sentence. Sockets and the clock
+belong to `coordinator`; here the present time is asked for, never waited for.
 """
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Sequence
 
@@ -18,16 +17,15 @@ from .context import Context
 from .departures import Departures
 from .durability import Durability
 from .ensemble import FORMING_S
-from .incidents import CORRUPTION, NODE_LOST, RUNG_SALVAGE
+from .incidents import NODE_LOST, RUNG_SALVAGE
+from .losses import Losses
 from .report import Reporter
 from .roster import Member
 from .wire import Channel, Message
 
-SUSPECT_S = 1.0
 ADOPTION_S = 3.0
 AWAY_S = 0.25
 START_WITHOUT_SPARES_S = 0.5
-CRASHES_IN_A_ROW = 3
 
 
 class Conductor(Durability):
@@ -37,6 +35,7 @@ class Conductor(Durability):
         self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0, restarts: int = 0
     ) -> None:
         super().__init__(context, view, reporter, opened, closed, restarts)
+        self.losses = Losses(self, self._regroup)
         self.departures = Departures(self, self._go_on_without)
         self.balancer = Balancer(self, self.departures, self._regroup)
 
@@ -52,13 +51,8 @@ class Conductor(Durability):
     def hung_up(self, channel: Channel) -> None:
         """An agent's connection has ended."""
         member = self.roster.by_channel(channel)
-        if member is None or self.ended:
-            return
-        if member.done:
-            member.exited = 0
-            self._end_if_all_done()
-        elif member.exited is None:
-            self._lose(member, NODE_LOST, f"the connection to the agent of {member.node} was reset")
+        if member is not None and not self.ended:
+            self.losses.hung_up(member)
 
     def tick(self, now: float) -> None:
         """Look at the clock: who has been silent for too long?"""
@@ -70,7 +64,7 @@ class Conductor(Durability):
         elif self.adopting and now - self.born_s > ADOPTION_S:
             self._adopt_those_who_came()
         if not was_away:  # else what they said meanwhile has to be heard first
-            self._look_for_the_lost(now)
+            self.losses.tick(now)
         if self.coming and self.waiting:
             self._admit()
         self.departures.tick(now)
@@ -149,7 +143,7 @@ class Conductor(Durability):
             return
         if not self.committed_in_generation:
             self.committed_in_generation = True
-            self.crashes.clear()
+            self.losses.settled()
             self.incidents.resumed(self.step, len(self.roster.generation()))
             self.say_state("running", f"step {self.step} committed")
             self.welcome_newcomers()
@@ -189,7 +183,7 @@ class Conductor(Durability):
 
     def _on_suspect(self, channel: Channel, message: Message) -> None:
         if message["generation"] == self.generation:
-            self.suspects.setdefault(message["rank"], time.monotonic())
+            self.losses.suspect(message["rank"])
 
     def _on_accuse(self, channel: Channel, message: Message) -> None:
         member = self.roster.members[message["member"]]
@@ -197,21 +191,8 @@ class Conductor(Durability):
             self._regroup(f"rank {member.rank} on {member.node} found that {message['text']}")
 
     def _on_exited(self, channel: Channel, message: Message) -> None:
-        member = self.roster.members.get(message["member"])
-        if member is None or member.exited is not None:
-            return
-        member.exited = message["code"]
-        if member.failed:
-            return
-        if member.done:
-            self._end_if_all_done()
-            return
-        code = member.exited
-        name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        if member.preempted:
-            self._lose(member, "preempted", f"{member.member} could not leave within {self.spec.grace_s:g} s: {name}")
-            return
-        self._lose(member, "process killed" if code < 0 else "process died", f"{member.member} ended with {name}")
+        if member := self.roster.members.get(message["member"]):
+            self.losses.exited(member, message["code"])
 
     # ---- deciding -----------------------------------------------------------------------------------------
 
@@ -250,50 +231,7 @@ class Conductor(Durability):
         self.run_cells([m for m in members if not m.running])
         self.scripts.taken_over()
         self._open_session()
-        self._end_if_all_done()
-
-    def _lose(self, member: Member, cause: str, detail: str) -> None:
-        rank = member.rank
-        self.reporter.append(
-            "member.lost",
-            {"member": member.member, "node": member.node, "rank": rank, "cause": cause, "detail": detail},
-        )
-        del self.roster.members[member.member]
-        self.leave_approach(member)
-        if self.generation == 0 or rank is None:
-            self._restart_worker(member, cause)
-            return
-        if not self.session_over:
-            self.incidents.begin(member.member, member.node, rank, cause, detail)
-        if self.session is None or self.session_over:
-            self._lost_without_session(member, cause, detail)
-            return
-        self.say_state("recovering", f"rank {rank} on {member.node}: {cause}")
-        if "inprocess" not in self.spec.components:
-            self.restart_all(member)
-        self._regroup(f"rank {rank} on {member.node} was lost: {cause}")
-        self._restart_worker(member, cause)
-
-    def _restart_worker(self, lost: Member, cause: str) -> None:
-        """Rung 2: the agent lives, so it forks a new worker, which becomes a newcomer."""
-        if lost.channel.closed or self.ended or self.session_over:
-            return
-        if cause == membership.PARTITION:
-            self.decided("recovery", "wait", f"{lost.node} begins again with a new worker as soon as it can be reached")
-            lost.channel.send({"type": "restart"})
-            return
-        self.crashes[lost.node] = self.crashes.get(lost.node, 0) + 1
-        if self.crashes[lost.node] > CRASHES_IN_A_ROW:
-            reason = (
-                f"{lost.node} lost {CRASHES_IN_A_ROW} workers without a committed step in between: not restarted again"
-            )
-            self.decided("recovery", "give up", reason)
-            lost.channel.send({"type": "release"})
-            if not self.roster.members:
-                self.end("failed", f"{lost.member}: {reason}")
-            return
-        self.decided("recovery", "restart", f"the agent of {lost.node} is alive: it forks a new worker")
-        lost.channel.send({"type": "restart"})
+        self.end_if_all_done()
 
     def _admit(self) -> None:
         """Bring ready newcomers in, at a moment when nothing else is going on."""
@@ -375,7 +313,7 @@ class Conductor(Durability):
         charges = verdict.judge([m.statement for m in members if m.statement is not None])
         if charges.reason:
             self.decided("integrity", [charge.member for charge in charges.value], charges.reason)
-        if self._fence_the_corrupt(charges.value):
+        if self.losses.fence_the_corrupt(charges.value):
             return
         decision = recovery.plan(reports, self.session["micro_batches"])
         plan = decision.value
@@ -405,14 +343,6 @@ class Conductor(Durability):
         self.parted = []
         self._admit()
 
-    def _fence_the_corrupt(self, charges: Sequence[verdict.Charge]) -> bool:
-        """Kill members whose memory or arithmetic was wrong; their state is given to nobody."""
-        accused = [(self.roster.members[c.member], c.reason) for c in charges if c.member in self.roster.members]
-        for member, reason in accused:
-            member.channel.send({"type": "signal", "member": member.member, "number": int(signal.SIGKILL)})
-            self._lose(member, CORRUPTION, reason)
-        return bool(accused)
-
     def _adopt_those_who_came(self) -> None:
         missing, self.adopting = self.adopting, {}
         reason = f"{len(missing)} member(s) did not return: {', '.join(sorted(missing))}"
@@ -426,33 +356,6 @@ class Conductor(Durability):
             self.scripts.lost_with_coordinator(reason)
         else:
             self._adopted(reason)
-
-    def _look_for_the_lost(self, now: float) -> None:
-        members = [m for m in (*self.roster.generation(), *self.roster.newcomers()) if m.alive]
-        timeout_s = membership.hang_timeout_s(self.step_time_s, self.spec.hang_timeout_s)
-        decision = membership.lost([m.pulse(now) for m in members], timeout_s)
-        if decision.value is not None:
-            name, cause = decision.value
-            member = self.roster.members[name]
-            self.decided("membership", f"fence {name}", decision.reason)
-            member.channel.send({"type": "signal", "member": name, "number": int(signal.SIGKILL)})
-            self._lose(member, cause, decision.reason)
-        elif self.forming or self.session_over:
-            return
-        elif any(now - since > SUSPECT_S for since in self.suspects.values()):
-            self._regroup("a connection between members broke")
-        elif self.closing:
-            self._look_for_the_left_behind(now - timeout_s)
-
-    def _look_for_the_left_behind(self, since_s: float) -> None:
-        """Some have left their session, and all others wait for them in a further step: no generation can mend that."""
-        members = self.roster.generation()
-        gone = [m for m in members if m.finished]
-        left = [m for m in members if not m.finished]
-        if gone and left and all(m.phase == "exchange" and m.progress_s < since_s for m in left):
-            step = gone[0].finished["step"] if gone[0].finished else 0
-            text = f"rank {gone[0].rank} left its session after step {step} while rank {left[0].rank} goes on"
-            self.end("failed", f"{text}: every rank must leave the loop at the same step")
 
     def scaled(self, target: int, reason: str) -> None:
         """The owner wishes for another number of members."""

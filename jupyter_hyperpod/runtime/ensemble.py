@@ -47,7 +47,6 @@ class Ensemble:
         self.forming_patience_s = FORMING_S
         self.closing = False
         self.suspects: dict[int, float] = {}
-        self.crashes: dict[str, int] = {}
         self.parted: list[str] = []  # who has left at a step boundary since the last plan
         self.restarts = 0
         self.waiting = False  # for members: too few are here

@@ -84,7 +84,8 @@ class Proceedings(Ensemble):
         self.session_index = next_index
         self.call(members)
 
-    def _end_if_all_done(self) -> None:
+    def end_if_all_done(self) -> None:
+        """The job ends well when every member's cell has ended and its worker is gone."""
         members = self.roster.generation()
         if self.adopting:
             return  # those that are still to come may be at work
@@ -93,7 +94,8 @@ class Proceedings(Ensemble):
         if members and all(m.done and m.exited is not None for m in members):
             self.end("succeeded", f"all {len(members)} members finished")
 
-    def _lost_without_session(self, member: Member, cause: str, detail: str) -> None:
+    def lost_without_session(self, member: Member, cause: str, detail: str) -> None:
+        """A member is gone while nothing is trained: before any session, or after one."""
         if self.session is None:
             self.scripts.lost(member, cause, detail)
             return
@@ -102,6 +104,6 @@ class Proceedings(Ensemble):
         else:
             self.reporter.append("warning.raised", {"text": f"{detail}, after the session had closed"})
             self._open_session()
-            self._end_if_all_done()
+            self.end_if_all_done()
             return
         self.end("failed", f"rank {member.rank} on {member.node}: {cause} ({detail}); {hint}")

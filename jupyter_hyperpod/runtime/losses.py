@@ -1,0 +1,145 @@
+"""Members that are lost: how that is noticed, who is fenced, and what becomes of the node.
+
+A loss is told by an agent (its worker exited), by the end of an agent's connection, by silence (`policy.membership`) or
+by evidence of corruption (`policy.verdict`). Who is silent or corrupt is killed before the others go on without it.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from ..policy import membership, verdict
+from .durability import Durability
+from .incidents import CORRUPTION, NODE_LOST
+from .roster import Member
+
+SUSPECT_S = 1.0
+CRASHES_IN_A_ROW = 3
+
+
+class Losses:
+    """Takes lost members out of the ensemble; ``regroup(reason)`` forms the generation without them."""
+
+    def __init__(self, ensemble: Durability, regroup: Callable[[str], None]) -> None:
+        self._ensemble = ensemble
+        self._regroup = regroup
+        self._crashes: dict[str, int] = {}  # workers that a node lost since the last committed step
+
+    def tick(self, now: float) -> None:
+        """Look at the clock: who has been silent, or in the way, for too long?"""
+        ensemble = self._ensemble
+        members = [m for m in (*ensemble.roster.generation(), *ensemble.roster.newcomers()) if m.alive]
+        timeout_s = membership.hang_timeout_s(ensemble.step_time_s, ensemble.spec.hang_timeout_s)
+        decision = membership.lost([m.pulse(now) for m in members], timeout_s)
+        if decision.value is not None:
+            name, cause = decision.value
+            ensemble.decided("membership", f"fence {name}", decision.reason)
+            self._fence(ensemble.roster.members[name], cause, decision.reason)
+        elif ensemble.forming or ensemble.session_over:
+            return
+        elif any(now - since > SUSPECT_S for since in ensemble.suspects.values()):
+            self._regroup("a connection between members broke")
+        elif ensemble.closing:
+            self._look_for_the_left_behind(now - timeout_s)
+
+    def suspect(self, rank: int) -> None:
+        """A member cannot reach this one."""
+        self._ensemble.suspects.setdefault(rank, time.monotonic())
+
+    def settled(self) -> None:
+        """A step was committed: workers do not crash in a row any more."""
+        self._crashes.clear()
+
+    def hung_up(self, member: Member) -> None:
+        """The connection to a member's agent has ended."""
+        if member.done:
+            member.exited = 0
+            self._ensemble.end_if_all_done()
+        elif member.exited is None:
+            self._lose(member, NODE_LOST, f"the connection to the agent of {member.node} was reset")
+
+    def exited(self, member: Member, code: int) -> None:
+        """The agent says that its worker has ended, by exit status ``code`` (a signal's number is negative)."""
+        if member.exited is not None:
+            return
+        member.exited = code
+        if member.failed:
+            return
+        if member.done:
+            self._ensemble.end_if_all_done()
+            return
+        name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        if member.preempted:
+            grace_s = self._ensemble.spec.grace_s
+            self._lose(member, "preempted", f"{member.member} could not leave within {grace_s:g} s: {name}")
+            return
+        self._lose(member, "process killed" if code < 0 else "process died", f"{member.member} ended with {name}")
+
+    def fence_the_corrupt(self, charges: Sequence[verdict.Charge]) -> bool:
+        """Kill members whose memory or arithmetic was wrong; their state is given to nobody."""
+        members = self._ensemble.roster.members
+        accused = [(members[c.member], c.reason) for c in charges if c.member in members]
+        for member, reason in accused:
+            self._fence(member, CORRUPTION, reason)
+        return bool(accused)
+
+    def _fence(self, member: Member, cause: str, reason: str) -> None:
+        member.channel.send({"type": "signal", "member": member.member, "number": int(signal.SIGKILL)})
+        self._lose(member, cause, reason)
+
+    def _lose(self, member: Member, cause: str, detail: str) -> None:
+        ensemble, rank = self._ensemble, member.rank
+        ensemble.reporter.append(
+            "member.lost",
+            {"member": member.member, "node": member.node, "rank": rank, "cause": cause, "detail": detail},
+        )
+        del ensemble.roster.members[member.member]
+        ensemble.leave_approach(member)
+        if ensemble.generation == 0 or rank is None:
+            self._restart_worker(member, cause)
+            return
+        if not ensemble.session_over:
+            ensemble.incidents.begin(member.member, member.node, rank, cause, detail)
+        if ensemble.session is None or ensemble.session_over:
+            ensemble.lost_without_session(member, cause, detail)
+            return
+        ensemble.say_state("recovering", f"rank {rank} on {member.node}: {cause}")
+        if "inprocess" not in ensemble.spec.components:
+            ensemble.restart_all(member)
+        self._regroup(f"rank {rank} on {member.node} was lost: {cause}")
+        self._restart_worker(member, cause)
+
+    def _restart_worker(self, lost: Member, cause: str) -> None:
+        """Rung 2: the agent lives, so it forks a new worker, which becomes a newcomer."""
+        ensemble = self._ensemble
+        if lost.channel.closed or ensemble.ended or ensemble.session_over:
+            return
+        if cause == membership.PARTITION:
+            reason = f"{lost.node} begins again with a new worker as soon as it can be reached"
+            ensemble.decided("recovery", "wait", reason)
+            lost.channel.send({"type": "restart"})
+            return
+        self._crashes[lost.node] = self._crashes.get(lost.node, 0) + 1
+        if self._crashes[lost.node] > CRASHES_IN_A_ROW:
+            reason = (
+                f"{lost.node} lost {CRASHES_IN_A_ROW} workers without a committed step in between: not restarted again"
+            )
+            ensemble.decided("recovery", "give up", reason)
+            lost.channel.send({"type": "release"})
+            if not ensemble.roster.members:
+                ensemble.end("failed", f"{lost.member}: {reason}")
+            return
+        ensemble.decided("recovery", "restart", f"the agent of {lost.node} is alive: it forks a new worker")
+        lost.channel.send({"type": "restart"})
+
+    def _look_for_the_left_behind(self, since_s: float) -> None:
+        """Some have left their session, and all others wait for them in a further step: no generation can mend that."""
+        members = self._ensemble.roster.generation()
+        gone = [m for m in members if m.finished]
+        left = [m for m in members if not m.finished]
+        if gone and left and all(m.phase == "exchange" and m.progress_s < since_s for m in left):
+            step = gone[0].finished["step"] if gone[0].finished else 0
+            text = f"rank {gone[0].rank} left its session after step {step} while rank {left[0].rank} goes on"
+            self._ensemble.end("failed", f"{text}: every rank must leave the loop at the same step")
