@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -10,12 +11,14 @@ from typing import Any
 
 from ..backends.local import network
 from ..control import cluster, jobs
-from ..core.errors import Conflict, NotFound
+from ..core.errors import ClusterError, Conflict, NotFound
 from ..core.events import TERMINAL_STATES
 from ..runtime.audit import audit
+from .kept import Kept, Result
 from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, progress, submit, wait_for_idle
 from .report import bar, report, row
 
+OURS = "jupyter_hyperpod"
 STEPS = 40
 SMALL = {"width": 32, "heads": 2, "layers": 2, "context": 32, "micro_batch": 2, "global_batch": 24, "steps": STEPS}
 # one name, one kind of event: how often it is drawn
@@ -39,58 +42,88 @@ def schedule(rng: random.Random, members: int, kinds: Sequence[str]) -> list[Blo
     return sorted((Blow(rng.randrange(STEPS - 2), kind, rng.randrange(members)) for kind in drawn), key=_step)
 
 
-def run(runs: int = 20, seed: int = 0, members: int = 8) -> dict[str, Any]:
+def run(
+    runs: int = 20, seed: int = 0, members: int = 8, first: int = 0, keep: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
     """Run ``runs`` schedules drawn from ``seed`` on up to ``members`` nodes; a failing schedule is named in the report.
 
-    Partitions need nodes with networks of their own, and so root; where that is missing they are left out, and the
-    report says so.
+    With the directory ``keep`` it may be interrupted: schedules that are found there are not run again. ``first`` is
+    the first schedule's number, so that several processes can share the work. Partitions need nodes with networks of
+    their own, and so root; where that is missing they are left out, and the report says so.
     """
     missing = network.missing()
     kinds = [kind for kind in KINDS if kind != "partition" or not missing]
-    dealt: Counter[str] = Counter()
-    failing: list[str] = []
-    lost = repeated = 0
-    with laboratory(members, spares=1, isolated=not missing) as store:
-        fields = {"name": "chaos", "elastic": f"1:{members}", "env": language_model_env(store, **SMALL)}
-        reference = _finish(submit(store, LANGUAGE_MODEL.read_text(), fields | {"nodes": 1, "spares": 0}))
-        for number in range(runs):
-            wait_for_idle(store)
-            rng = random.Random(f"{seed}:{number}")
-            watch = submit(store, LANGUAGE_MODEL.read_text(), fields | {"nodes": rng.randint(1, members), "spares": 1})
-            blows = [blow for blow in schedule(rng, members, kinds) if reach(watch, blow.step) and strike(watch, blow)]
-            _finish(watch)
-            cluster.heal(store)
-            dealt.update(blow.kind for blow in blows)
-            found = audit(watch.events)
-            lost += len(set(range(1, STEPS + 1)) - watch.losses().keys())
-            repeated += len(found.problems)
-            if differing := _differences(watch, reference):
-                failing.append(f"{seed}:{number}")
-            worlds = sorted({event.data["world_size"] for event in watch.of_kind("step.committed")})
-            told = differing or "identical"
-            progress(f"schedule {seed}:{number}: {len(blows)} events, {worlds} members, {told}")
+    kept = Kept(keep)
+    names = [f"{seed}-{number}" for number in range(first, first + runs)]
+    if todo := [name for name in names if name not in kept]:
+        with laboratory(members, spares=1, isolated=not missing) as store:
+            fields = {"name": "chaos", "elastic": f"1:{members}", "env": language_model_env(store, **SMALL)}
+            reference = submit(store, LANGUAGE_MODEL.read_text(), fields | {"nodes": 1, "spares": 0})
+            reference.until_ended()
+            for name in todo:
+                wait_for_idle(store)
+                rng = random.Random(name)
+                nodes = {"nodes": rng.randint(1, members), "spares": 1}
+                watch = submit(store, LANGUAGE_MODEL.read_text(), fields | nodes)
+                result = _disturb(watch, schedule(rng, members, kinds), reference)
+                if result["different"]:
+                    kept.evidence(name, store, watch.job_id)
+                kept.add(name, result)
+                told = result["different"] or "identical"
+                progress(
+                    f"schedule {name}: {sum(result['events'].values())} events, {result['worlds']} members, {told}"
+                )
+                cluster.heal(store)
     left_out = {} if not missing else {"left_out": f"partition: {missing}"}
-    return _report(dealt, failing, lost, repeated, runs) | {"seed": seed, "failing": failing} | left_out
+    results = {name: kept[name] for name in names}
+    failing = [name for name, result in results.items() if result["different"]]
+    return _report(list(results.values())) | {"seed": seed, "failing": failing} | left_out
 
 
-def _report(dealt: Counter[str], failing: list[str], lost: int, repeated: int, runs: int) -> dict[str, Any]:
-    case = f"{runs} random schedules"
-    rows = [row("jupyter_hyperpod", case, f"events: {kind}", "events", [dealt[kind]]) for kind in sorted(dealt)]
-    rows.append(row("jupyter_hyperpod", case, "mismatches of losses or final state", "runs", [len(failing)]))
+def _disturb(watch: Observer, blows: Sequence[Blow], reference: Observer) -> Result:
+    """Deal the blows to a job, wait for its end and compare; a job that stands still is stopped and told of."""
+    dealt: Counter[str] = Counter()
+    different = ""
+    try:
+        for blow in blows:
+            if reach(watch, blow.step) and strike(watch, blow):
+                dealt[blow.kind] += 1
+        watch.until_ended()
+    except ClusterError as error:
+        different = f"STUCK: {error}"
+        jobs.stop(watch.store, watch.job_id)
+        watch.until_ended()
+    commits = watch.of_kind("step.committed")
+    return {
+        "events": dict(dealt),
+        "worlds": sorted({event.data["world_size"] for event in commits}),
+        "uneven": sum((SMALL["global_batch"] // SMALL["micro_batch"]) % e.data["world_size"] > 0 for e in commits),
+        "lost": len(set(range(1, STEPS + 1)) - watch.losses().keys()),
+        "repeated": len(audit(watch.events).problems),
+        "different": different or _differences(watch, reference),
+    }
+
+
+def _report(results: Sequence[Result]) -> dict[str, Any]:
+    dealt: Counter[str] = Counter()
+    for result in results:
+        dealt.update(result["events"])
+    failing = sum(bool(result["different"]) for result in results)
+    case = f"{len(results)} random schedules"
+    rows = [row(OURS, case, f"events: {kind}", "events", [dealt[kind]]) for kind in sorted(dealt)]
+    rows += [
+        row(OURS, case, "events: all", "events", [dealt.total()]),
+        row(OURS, case, "members", "members", [world for result in results for world in result["worlds"]] or [0]),
+        row(OURS, case, "steps with uneven shares", "steps", [sum(result["uneven"] for result in results)]),
+        row(OURS, case, "mismatches of losses or final state", "runs", [failing]),
+    ]
     bars = [
-        bar("mismatches", len(failing), 0),
-        bar("samples_lost", lost, 0),
-        bar("samples_repeated", repeated, 0),
-        bar("events", dealt.total(), at_least=5 * runs),
+        bar("mismatches", failing, 0),
+        bar("samples_lost", sum(result["lost"] for result in results), 0),
+        bar("samples_repeated", sum(result["repeated"] for result in results), 0),
+        bar("events", dealt.total(), at_least=5 * len(results)),
     ]
     return report("chaos", rows, bars)
-
-
-def _finish(watch: Observer) -> Observer:
-    view = watch.until_ended()
-    if view["state"] != "succeeded":
-        progress(f"{watch.job_id} {view['state']}: {view['reason']}")
-    return watch
 
 
 def reach(watch: Observer, step: int) -> bool:

@@ -7,13 +7,17 @@ run of many steps without a fault shows that nothing is found where nothing is; 
 from __future__ import annotations
 
 import json
+import math
+import os
 import random
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from ..core.events import Event
 from ..runtime.audit import audit
 from ..storage.store import Store
+from .kept import Kept, Result
 from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, progress, submit, wait_for_idle
 from .report import bar, report, row
 
@@ -24,29 +28,47 @@ ARM = "import json, os\nimport jupyter_hyperpod as hp\n" + (
     "for kind, step, rank in json.loads(os.environ['CORRUPTIONS']):\n    hp.faults.inject(kind, step=step, rank=rank)\n"
 )
 FIRST_STEP, GAPS = 5, (15, 45)
+ROUND = 50
 MORE = 1.5  # some are drawn for a rank that is just being replaced: they do not happen
 LIMIT_S = 3600.0
 COST_STEPS = 12
 
 
-def run(injections: int = 200, steps: int = 10_000, members: int = 3, seed: int = 0, runs: int = 3) -> dict[str, Any]:
+def run(
+    injections: int = 200, steps: int = 10_000, members: int = 3, seed: int = 0, runs: int = 3,
+    keep: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Flip about 1.5 times ``injections`` bits in at least ``steps`` steps, take as many steps without a fault, and
-    measure the cost in ``runs`` pairs."""
-    plan = schedule(injections, members, random.Random(seed))
-    total = max(steps, plan[-1][1] + FIRST_STEP)
+    measure the cost in ``runs`` pairs.
+
+    Both are done in rounds of at most ROUND injections. With the directory ``keep`` it may be interrupted: rounds that
+    are found there are not done again.
+    """
+    rounds = math.ceil(injections / ROUND)
+    kept = Kept(keep)
     with laboratory(members, spares=2) as store:
-        env = language_model_env(store, **SMALL, steps=total)
-        fields = {"name": "corruption", "nodes": members, "elastic": f"1:{members}", "spares": 2}
-        watches = []
-        for corruptions in (plan, []):
-            source = ARM + LANGUAGE_MODEL.read_text()
-            own = {"env": env | {"CORRUPTIONS": json.dumps(corruptions)}}
-            watches.append(submit(store, source, fields | own))
-            watches[-1].until_ended(LIMIT_S)
-            progress(f"{len(flips(watches[-1].events))} bits flipped in {len(watches[-1].losses())} steps")
-            wait_for_idle(store)
+        for number in range(rounds):
+            name = f"{seed}-{number}"
+            if name not in kept:
+                plan = schedule(math.ceil(injections / rounds), members, random.Random(name))
+                total = max(math.ceil(steps / rounds), plan[-1][1] + FIRST_STEP)
+                disturbed, calm = (_job(store, members, total, corruptions) for corruptions in (plan, []))
+                kept.add(name, found := _compare(disturbed, calm))
+                if not found["same"]:
+                    kept.evidence(name, store, disturbed.job_id)
+                progress(f"{name}: {found}")
         cost = [_cost(store, looking) for _ in range(runs) for looking in (False, True)]
-    return _report(watches[0], watches[1], cost)
+    return _report([kept[f"{seed}-{number}"] for number in range(rounds)], cost, injections, steps)
+
+
+def _job(store: Store, members: int, steps: int, corruptions: list[tuple[str, int, int]]) -> Observer:
+    wait_for_idle(store)
+    env = language_model_env(store, **SMALL, steps=steps) | {"CORRUPTIONS": json.dumps(corruptions)}
+    fields = {"name": "corruption", "nodes": members, "elastic": f"1:{members}", "spares": 2, "env": env}
+    watch = submit(store, ARM + LANGUAGE_MODEL.read_text(), fields)
+    watch.until_ended(LIMIT_S)
+    progress(f"{len(flips(watch.events))} bits flipped in {len(watch.losses())} steps")
+    return watch
 
 
 def schedule(injections: int, members: int, rng: random.Random) -> list[tuple[str, int, int]]:
@@ -86,19 +108,33 @@ def _cost(store: Store, looking: bool) -> float:
     return seconds
 
 
-def _report(disturbed: Observer, calm: Observer, cost: list[float]) -> dict[str, Any]:
+def _compare(disturbed: Observer, calm: Observer) -> Result:
+    """What was found in a run with flips, and in the same run without."""
     flipped = flips(disturbed.events)
-    delays = [delay(flip, disturbed.events) for flip in flipped]
-    told = [steps for steps in delays if steps is not None]
     charged = {e.data["member"] for e in disturbed.of_kind("member.lost") if e.data["cause"] == CAUSE}
-    alarms = sum(e.data["policy"] == "integrity" for e in calm.of_kind("decision.made"))
-    problems = audit(disturbed.events).problems
     same = disturbed.losses() == calm.losses() and disturbed.view["digest"] == calm.view["digest"] is not None
-    case, quiet = f"{len(flipped)} random bit flips in one run", f"{len(calm.losses())} steps without a fault"
+    return {
+        "delays": [delay(flip, disturbed.events) for flip in flipped],
+        "innocent": len(charged - {flip.data["member"] for flip in flipped}),
+        "problems": len(audit(disturbed.events).problems),
+        "same": same,
+        "alarms": sum(e.data["policy"] == "integrity" for e in calm.of_kind("decision.made")),
+        "steps": len(calm.losses()),
+    }
+
+
+def _report(found: Sequence[Result], cost: Sequence[float], injections: int, steps: int) -> dict[str, Any]:
+    delays = [steps for result in found for steps in result["delays"]]
+    told = [steps for steps in delays if steps is not None]
+    innocent, problems, alarms, calm = (
+        sum(result[name] for result in found) for name in ("innocent", "problems", "alarms", "steps")
+    )
+    different = sum(not result["same"] for result in found)
+    case, quiet = f"{len(delays)} random bit flips in {len(found)} runs", f"{calm} steps without a fault"
     rows = [
         row("jupyter_hyperpod", case, "steps applied between flip and detection", "steps", told or [0]),
-        row("jupyter_hyperpod", case, "samples lost or repeated", "steps", [len(problems)]),
-        row("jupyter_hyperpod", case, "other losses or final state than without", "runs", [int(not same)]),
+        row("jupyter_hyperpod", case, "samples lost or repeated", "steps", [problems]),
+        row("jupyter_hyperpod", case, "other losses or final state than without", "runs", [different]),
         row("jupyter_hyperpod", quiet, "alarms", "alarms", [alarms]),
     ]
     if cost:
@@ -110,12 +146,12 @@ def _report(disturbed: Observer, calm: Observer, cost: list[float]) -> dict[str,
             row("jupyter_hyperpod", "full-sized model", "step with checksums / step without", "ratio", ratios),
         ]
     bars = [
-        bar("corruptions", len(flipped), at_least=200),
-        bar("corruption_missed", len(flipped) - len(told), 0),
-        bar("corruption_culprit_wrong", len(charged - {flip.data["member"] for flip in flipped}), 0),
+        bar("corruptions", len(delays), at_least=injections),
+        bar("corruption_missed", len(delays) - len(told), 0),
+        bar("corruption_culprit_wrong", innocent, 0),
         bar("corruption_delay_steps", max(told, default=0), 1),
-        bar("corruption_mismatches", int(not same) + len(problems), 0),
+        bar("corruption_mismatches", different + problems, 0),
         bar("false_alarms", alarms, 0),
-        bar("steps_without_fault", len(calm.losses()), at_least=10_000),
+        bar("steps_without_fault", calm, at_least=steps),
     ]
     return report("corruption", rows, bars)
