@@ -333,8 +333,9 @@ class Group(Whole):
         addresses = [self._address(peer) for peer in message["members"]]
         self.world_size = len(addresses)
         control = self._worker.channel.fileno()
-        self.poll()
-        if not switched_on("init"):
+        if switched_on("init"):
+            self.poll()
+        else:  # without a look before: the call to the store may have come already, and is heard only there
             addresses = self._meet_at_store(addresses)
         self._mesh = self._door.form(self.generation, self.rank, addresses, control, self.poll, self._suspect)
         self._meet_neighbours()

@@ -144,3 +144,13 @@ def test_each_component_can_be_switched_off(job: Submit, reference: Run, tmp_pat
         assert run.view["incidents"][0]["rung"] == 4, run.story()
     elif "peers" not in chosen:
         assert run.of_kind("checkpoint.loaded"), run.story()
+
+
+def test_who_comes_late_to_the_store_finds_it(job: Submit, reference: Run) -> None:
+    late = "time.sleep(0.3 if session.rank == 2 and step.index == 4 else pause_s)"
+    run = job(TRAIN.replace("time.sleep(pause_s)", late), components=("data", "inprocess", "peers"))
+    run.until_step(4)
+    run.kill(1)
+    run.finish()
+    run.same_as(reference)
+    assert [event.data["cause"] for event in run.of_kind("member.lost")] == ["process killed"], run.story()
