@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod import bench
-from jupyter_hyperpod.bench import figures
+from jupyter_hyperpod.bench import chaos, components, figures
 from jupyter_hyperpod.bench.abuse import efficiency
 from jupyter_hyperpod.bench.arms import Commit, Peer, cpu_seconds, marked, parse_commits, rotation, step_times
+from jupyter_hyperpod.bench.components import ALL, SAVED
 from jupyter_hyperpod.bench.elastic import ORDINARY, pause_steps
 from jupyter_hyperpod.bench.environments import python_of
+from jupyter_hyperpod.bench.kept import Kept
 from jupyter_hyperpod.bench.report import bar, not_run, row
 from jupyter_hyperpod.bench.rivals import makers
 from jupyter_hyperpod.bench.stalls import measure, percentile, steady
@@ -160,6 +162,34 @@ def test_a_report_becomes_a_table_and_a_picture(tmp_path: Path) -> None:
     source.write_text(json.dumps({"bench": "latency"}))
     with pytest.raises(SystemExit):
         figures.main([str(source), str(tmp_path / "x")])
+
+
+def test_what_components_save_becomes_bars(tmp_path: Path) -> None:
+    stalls = {ALL: [0.2, 0.3], "without init": [0.3, 0.5]}
+    result = components._report(stalls, {arm: [2 * s for s in found] for arm, found in stalls.items()}, {"d"})
+    saved = [r["median"] for r in result["rows"] if r["metric"] == SAVED]
+    assert saved == pytest.approx([0.15, 0.3]) and result["bars"][0]["ok"]
+    source = tmp_path / "report.json"
+    source.write_text(json.dumps(result))
+    assert figures.main([str(source), str(tmp_path / "components")]) == 0
+    assert "without init" in (tmp_path / "components.svg").read_text()
+
+
+def test_a_long_benchmark_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    one = Kept(tmp_path)
+    one.add("1-0", {"worlds": [1, 2]})
+    again = Kept(tmp_path)
+    assert "1-0" in again and "1-1" not in again and again["1-0"] == {"worlds": [1, 2]}
+    assert "1-0" not in Kept()
+
+
+def test_schedules_add_up() -> None:
+    clean = {"events": {"kill": 6}, "worlds": [1, 2], "uneven": 3, "lost": 0, "repeated": 0, "different": ""}
+    stuck = clean | {"events": {"kill": 4, "join": 1}, "lost": 2, "different": "STUCK: job-1 did not get there"}
+    result = chaos._report([clean, stuck])
+    assert {b["name"]: (b["value"], b["ok"]) for b in result["bars"]} == {
+        "mismatches": (1, False), "samples_lost": (2, False), "samples_repeated": (0, True), "events": (11, True),
+    }  # fmt: skip
 
 
 def commits(*gaps: float) -> list[Event]:

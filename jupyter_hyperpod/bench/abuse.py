@@ -49,6 +49,9 @@ def run(runs: int = 1, nodes: int = 4, steps: int = 120) -> dict[str, Any]:
             row("jupyter_hyperpod", case, "training efficiency, whole fleet", "ratio", clock[mean]),
             row("jupyter_hyperpod", case, "training efficiency, members present", "ratio", members[mean]),
             row("jupyter_hyperpod", case, "kills", "kills", kills[mean]),
+            row(
+                "jupyter_hyperpod", case, "steps per kill", "steps", [(steps - WARM_UP) / (n or 1) for n in kills[mean]]
+            ),
         ]
     bars = [
         bar(

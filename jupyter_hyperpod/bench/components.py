@@ -3,28 +3,29 @@ with none. Every job trains the same model and keeps durable checkpoints, which 
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 from ..control import jobs
 from ..core.spec import COMPONENTS
 from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, progress, submit, wait_for_idle
-from .report import report, row
+from .report import bar, report, row
 
 NODES = 3
 BEFORE = 8
 SETTLE_TIMEOUT_S = 90.0
 CHECKPOINT_STEPS = 5
+ALL, SAVED = "all components", "longer than with all components"
+Samples = dict[str, list[float]]
 
 
 def run(runs: int = 3, nodes: int = NODES) -> dict[str, Any]:
     """Kill ``runs`` ranks of every arm, the arms taking turns."""
-    arms: dict[str, tuple[str, ...]] = {"all": COMPONENTS}
+    arms: dict[str, tuple[str, ...]] = {ALL: COMPONENTS}
     arms |= {f"without {name}": tuple(other for other in COMPONENTS if other != name) for name in COMPONENTS}
-    arms["none"] = ()
-    stalls: dict[str, list[float]] = {arm: [] for arm in arms}
-    strengths: dict[str, list[float]] = {arm: [] for arm in arms}
-    digests = set()
+    arms["without all four"] = ()
+    stalls: Samples = {arm: [] for arm in arms}
+    strengths: Samples = {arm: [] for arm in arms}
+    digests: set[str] = set()
     with laboratory(nodes, spares=1) as store:
         env = language_model_env(store, steps=24) | {"LM_CHECKPOINT_EVERY": str(CHECKPOINT_STEPS)}
         for number in range(runs):
@@ -38,16 +39,19 @@ def run(runs: int = 3, nodes: int = NODES) -> dict[str, Any]:
                 strengths[arm].append(strength_s)
                 digests.add(watch.until_ended()["digest"])
                 progress(f"{number + 1}: {arm}: next commit after {stall_s:.2f} s, full strength {strength_s:.2f} s")
-    rows = [row(arm, "SIGKILL of a rank", "kill to the next new step", "s", samples) for arm, samples in stalls.items()]
-    rows += [row(arm, "SIGKILL of a rank", "kill to full strength", "s", found) for arm, found in strengths.items()]
-    whole = statistics.median(stalls["all"])
-    rows += [
-        row(arm, "SIGKILL of a rank", "longer than with all components", "s", [s - whole for s in samples])
-        for arm, samples in stalls.items()
-        if arm != "all"
-    ]
-    rows.append(row("every arm", "final states", "different digests (1: all the same)", "", [len(digests)]))
-    return report("components", rows, [])
+    return _report(stalls, strengths, digests)
+
+
+def _report(stalls: Samples, strengths: Samples, digests: set[str]) -> dict[str, Any]:
+    """What each component saves is counted round by round, against the arm with all of them."""
+    rows = []
+    for case, found in (("kill to the next new step", stalls), ("kill to full strength", strengths)):
+        rows += [row(arm, case, "took", "s", samples) for arm, samples in found.items()]
+        for arm, samples in found.items():
+            if arm != ALL:
+                saved = [slow - fast for slow, fast in zip(samples, found[ALL], strict=True)]
+                rows.append(row(arm, case, SAVED, "s", saved))
+    return report("components", rows, [bar("different_final_states", len(digests) - 1, 0)])
 
 
 def _kill(watch: Observer, nodes: int) -> tuple[float, float]:

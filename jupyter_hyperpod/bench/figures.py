@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .components import SAVED
+
 INK, OURS_COLOUR, OTHERS_COLOUR = "#767676", "#1f9e89", "#d1603d"
 OURS = "jupyter_hyperpod"
 RANGE = ("min", "median", "max")
@@ -37,11 +39,13 @@ class Picture:
     label: str
     logarithmic: bool
     reference: float | None
+    bars: bool = False  # from zero, where what is shown is a difference
 
 
 PICTURES = {
     "recovery": Picture("Time without progress after a fault", REGAINED, "seconds, one step subtracted", True, None),
     "overhead": Picture("An undisturbed step, relative to plain DDP", RATIO, "ratio of step times", False, 1.0),
+    "components": Picture("What a component saves when a rank is killed", SAVED, "seconds", False, 0.0, bars=True),
 }
 
 
@@ -121,6 +125,8 @@ def _panel(panel: Any, rows: list[dict[str, Any]], arms: list[str], picture: Pic
         # no time at all has no place on a logarithmic axis: it is drawn at its end and labelled as it is
         low, median, high = (max(row[name], LEAST_S) if picture.logarithmic else row[name] for name in RANGE)
         panel.plot([low, high], [place, place], color=colour, linewidth=2, alpha=0.5)
+        if picture.bars:
+            panel.barh([place], [median], height=0.5, color=colour, alpha=0.35)
         panel.plot([median], [place], "o", color=colour, markersize=6)
         panel.annotate(
             f"{row['median']:.2f}", (median, place), (0, 6), textcoords="offset points",
