@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..policy import recovery
+from ..policy.decision import Decision
 from .proceedings import Proceedings
 from .roster import Member
 from .wire import Channel, Message
@@ -51,6 +53,19 @@ class Admission(Proceedings):
     def ready_newcomers(self) -> list[Member]:
         """Those that wait at the session that is being trained."""
         return [m for m in self.roster.newcomers() if m.session and m.session["index"] == self.session_index]
+
+    def entrants(self, vacancies: int) -> Decision[list[Member]]:
+        """Newcomers that take empty places in the generation that is formed now, in the middle of a step.
+
+        Only where the one before had committed a step: what a newcomer may bring about must not keep survivors from
+        going on a second time.
+        """
+        if self.closing or self.session is None or "peers" not in self.spec.components:
+            return Decision([], "")
+        if not self.committed_in_generation:
+            return Decision([], "the survivors go on first: no step was committed since the last change")
+        enter = recovery.at_once(vacancies, self.session["state_bytes"], self.step_time_s)
+        return Decision([m for m in self.ready_newcomers() if enter.value or m.snapshot is not None], enter.reason)
 
     def meet(self) -> None:
         """Newcomers hold a snapshot: tell the members at the end of which step they join."""

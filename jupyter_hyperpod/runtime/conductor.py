@@ -256,9 +256,7 @@ class Conductor(Durability):
 
     def _go_on_without(self, reason: str) -> None:
         """Members have left alive: those who can take their places at once do."""
-        ready, session = self.ready_newcomers(), self.session
-        enter = recovery.at_once(1, session["state_bytes"] if session else 0, self.step_time_s)
-        self._regroup(reason, [m for m in ready if enter.value or m.snapshot is not None])
+        self._regroup(reason, self.entrants(1).value)
 
     def _regroup(self, reason: str, newcomers: Sequence[Member] = ()) -> None:
         """Form the next generation; survivors first, newcomers when the survivors have committed a step."""

@@ -81,7 +81,9 @@ class Ensemble:
     def welcome_newcomers(self) -> None:
         """Spares run the cell up to its session, once the members' session trains."""
         trains = self.session is not None and not self.session_over
-        settled = self.committed_in_generation or self.waiting or self.step > 0
+        # where every place is taken, who comes now is in no hurry, and must not slow down those that recover
+        hurry = self.step > 0 and len(self.roster.generation()) < self.target
+        settled = self.committed_in_generation or self.waiting or hurry
         if not (trains and settled) or self.session_index > 1:  # a newcomer cannot live through sessions that are over
             return
         self.run_cells([m for m in self.roster.newcomers() if not m.running])

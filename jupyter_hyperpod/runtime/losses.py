@@ -20,9 +20,9 @@ CRASHES_IN_A_ROW = 3
 
 
 class Losses:
-    """Takes lost members out of the ensemble; ``regroup(reason)`` forms the generation without them."""
+    """Takes lost members out of the ensemble; ``regroup(reason, newcomers)`` forms the generation without them."""
 
-    def __init__(self, ensemble: Durability, regroup: Callable[[str], None]) -> None:
+    def __init__(self, ensemble: Durability, regroup: Callable[[str, Sequence[Member]], None]) -> None:
         self._ensemble = ensemble
         self._regroup = regroup
         self._crashes: dict[str, int] = {}  # workers that a node lost since the last committed step
@@ -40,7 +40,7 @@ class Losses:
         elif ensemble.forming or ensemble.session_over:
             return
         elif any(now - since > SUSPECT_S for since in ensemble.suspects.values()):
-            self._regroup("a connection between members broke")
+            self._regroup("a connection between members broke", ())
         elif ensemble.closing:
             self._look_for_the_left_behind(now - timeout_s)
 
@@ -108,7 +108,9 @@ class Losses:
         ensemble.say_state("recovering", f"rank {rank} on {member.node}: {cause}")
         if "inprocess" not in ensemble.spec.components:
             ensemble.restart_all(member)
-        self._regroup(f"rank {rank} on {member.node} was lost: {cause}")
+        enter = ensemble.entrants(ensemble.incidents.vacancies)
+        why = f", {enter.reason}" if enter.reason and ensemble.ready_newcomers() else ""
+        self._regroup(f"rank {rank} on {member.node} was lost: {cause}{why}", enter.value)
         self._restart_worker(member, cause)
 
     def _restart_worker(self, lost: Member, cause: str) -> None:
