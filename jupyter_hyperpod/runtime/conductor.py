@@ -259,7 +259,7 @@ class Conductor(Durability):
         self._regroup(reason, self.entrants(1).value)
 
     def _regroup(self, reason: str, newcomers: Sequence[Member] = ()) -> None:
-        """Form the next generation; survivors first, newcomers when the survivors have committed a step."""
+        """Form the next generation of those that are left and of ``newcomers`` that can enter now."""
         if self.adopting:
             return  # when all have registered, or are given up, this is decided for all
         minimum = min(self.spec.range.minimum, self.target)
