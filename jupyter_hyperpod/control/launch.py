@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 
 from ..backends.local.processes import identify
 from ..core.spec import JobSpec, LaunchPlan
+from ..storage import mounts
 from ..storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
 from .cluster import SOCKET
 
@@ -50,7 +50,7 @@ def launch_plan(store: Store, job: JobStore, spec: JobSpec, warm_key: str) -> La
 
 def environment(store: Store, job: JobStore, spec: JobSpec) -> dict[str, str]:
     """What the job's processes find in their environment beside their node's name; no secret is among it."""
-    mounts: Mapping[str, str] = {**store.mounts(), **{mount.name: mount.node_path for mount in spec.mounts}}
+    known = {mount.name: mount for mount in (mounts.default_mount(store), *spec.mounts)}
     return {
         "OMP_NUM_THREADS": str(spec.threads),
         "PYTHONUNBUFFERED": "1",
@@ -59,5 +59,5 @@ def environment(store: Store, job: JobStore, spec: JobSpec) -> dict[str, str]:
         "HYPERPOD_JOB_ID": job.id,
         "HYPERPOD_JOB_DIR": str(job.path),
         "HYPERPOD_CELL": str(store.cells / spec.cell_digest),
-        "HYPERPOD_MOUNTS": json.dumps(mounts),
+        "HYPERPOD_MOUNTS": json.dumps(mounts.for_job(known.values())),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +18,12 @@ class Context:
     job: JobStore
     node: str
     cell: Path
-    mounts: dict[str, str]
     spec: JobSpec
     spare: bool = False
 
     @classmethod
     def from_environment(cls) -> Context:
-        """Read $HYPERPOD_JOB_DIR, _NODE, _CELL, _MOUNTS and _SPARE (not empty on a spare node); raises ClusterError."""
+        """Read $HYPERPOD_JOB_DIR, _NODE, _CELL and _SPARE (not empty on a spare node); raises ClusterError."""
         try:
             job = JobStore(Path(os.environ["HYPERPOD_JOB_DIR"]))
             cell = Path(os.environ["HYPERPOD_CELL"])
@@ -34,8 +32,7 @@ class Context:
             raise ClusterError(
                 f"${error.args[0]} is not set: this module is started by a backend, not by hand"
             ) from error
-        mounts = json.loads(os.environ.get("HYPERPOD_MOUNTS", "{}"))
-        return cls(job, node, cell, mounts, job.spec(), bool(os.environ.get("HYPERPOD_SPARE")))
+        return cls(job, node, cell, job.spec(), bool(os.environ.get("HYPERPOD_SPARE")))
 
     @property
     def endpoint_file(self) -> Path:

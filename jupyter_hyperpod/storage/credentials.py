@@ -1,0 +1,49 @@
+"""Secrets for drivers: from the environment, or from a private file of NAME=VALUE lines. They go nowhere else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+
+from ..core.errors import SpecError
+from ..core.spec import MountSpec
+from . import drivers
+
+_LIMIT_BYTES = 64 << 10
+
+
+def of(spec: MountSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables with secrets that the driver of `spec` reads. Raises SpecError for a file that is not private."""
+    names = drivers.DRIVERS[spec.driver].secrets
+    found = {name: environment[name] for name in names if name in environment}
+    return found | (read(spec.credentials, names) if spec.credentials else {})
+
+
+def read(path: str, allowed: tuple[str, ...]) -> dict[str, str]:
+    """Read a file of NAME=VALUE lines that belongs to this user and to nobody else's eyes. Raises SpecError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise SpecError(f"credentials file {path} cannot be read: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        mode = stat.S_IMODE(about.st_mode)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or mode & 0o077:
+            raise SpecError(
+                f"credentials file {path} has owner {about.st_uid} and mode {mode:04o}; expected a file of your own "
+                f"with mode 0600: `chmod 600 {path}`"
+            )
+        lines = file.read(_LIMIT_BYTES).decode(errors="replace").splitlines()
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if not equals or name.strip() not in allowed:
+            raise SpecError(
+                f"line {number} of credentials file {path} is not one of NAME=VALUE with a NAME out of "
+                f"{', '.join(allowed) or 'none'}"
+            )
+        found[name.strip()] = value.strip().strip("\"'")
+    return found

@@ -1,0 +1,263 @@
+"""What can be mounted and how, as data: commands are rendered here and run elsewhere. Pure but for `missing`.
+
+A command is a list of arguments, never a line for a shell, and holds no secret: programs read those from their own
+environment (`Driver.secrets`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ..core.errors import SpecError
+from ..core.spec import MountSpec
+
+S3_SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
+_SECRET_WORDS = ("secret", "passw", "token", "credential", "access_key", "access-key", "private-key")
+_MODES = {"private": ("0700", "0600"), "group": ("0770", "0660"), "everyone": ("0777", "0666")}
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What brings a mount up and down. ``serves``: `mount` stays and is the mount's server (FUSE)."""
+
+    mount: tuple[str, ...]
+    unmount: tuple[str, ...]
+    force: tuple[str, ...]
+    serves: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this side keeps what a mount needs: its mount point, a directory for its caches, a socket's path."""
+
+    path: str
+    cache: str
+    socket: str
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """One way to reach shared files.
+
+    ``program``: what has to be installed. ``file_system``: what the kernel has to know. ``options``: name -> flag; a
+    flag that ends in "=" takes its value in the same argument, one without is a switch. ``secrets``: the
+    variables that it may read secrets from. ``source``: the form of its source, for people. ``run``: whether it has
+    been mounted for real by the tests.
+    """
+
+    name: str
+    summary: str
+    source: str
+    program: str = ""
+    file_system: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    run: bool = True
+    render: Callable[[MountSpec, Place, Driver], Commands] | None = None
+
+    @property
+    def mounts(self) -> bool:
+        """Whether the kernel has to mount something before the files are there."""
+        return self.render is not None
+
+
+def _fuse(argv: list[str], place: Place) -> Commands:
+    unmount = ("fusermount3", "-u", place.path)
+    return Commands(tuple(argv), unmount, ("fusermount3", "-u", "-z", place.path), serves=True)
+
+
+def _kernel(kind: str, spec: MountSpec, place: Place, fixed: tuple[str, ...]) -> Commands:
+    words = [*fixed, *(f"{name}={value}" if value else name for name, value in sorted(spec.options.items()))]
+    words += ["ro"] if spec.read_only else []
+    argv = ("mount", "-t", kind, "-o", ",".join(["nosuid", "nodev", *words]), spec.source, place.path)
+    return Commands(argv, ("umount", place.path), ("umount", "-f", "-l", place.path), serves=False)
+
+
+def _flags(spec: MountSpec, driver: Driver) -> list[str]:
+    found = []
+    for name, value in sorted(spec.options.items()):
+        flag = driver.options[name]
+        found += [flag + value] if flag.endswith("=") else [flag] if not value else [flag, value]
+    return found
+
+
+def _nfs(spec: MountSpec, place: Place, driver: Driver) -> Commands:
+    return _kernel("nfs", spec, place, ("hard",) if "soft" not in spec.options else ())
+
+
+def _lustre(spec: MountSpec, place: Place, driver: Driver) -> Commands:
+    return _kernel("lustre", spec, place, ("relatime", "flock"))
+
+
+def _juicefs(spec: MountSpec, place: Place, driver: Driver) -> Commands:
+    argv = ["juicefs", "mount", "--no-usage-report", "--no-syslog", "--cache-dir", place.cache]
+    argv += [*_flags(spec, driver), *(["--read-only"] if spec.read_only else [])]
+    argv += ["-o", "allow_other"] if spec.access != "private" else []
+    return _fuse([*argv, spec.source, place.path], place)
+
+
+def _seaweedfs(spec: MountSpec, place: Place, driver: Driver) -> Commands:
+    filer, _, rest = spec.source.partition("/")
+    argv = [
+        "weed",
+        "-logtostderr",
+        "mount",
+        f"-filer={filer}",
+        f"-filer.path=/{rest}",
+    ]
+    argv += [f"-dir={place.path}", f"-cacheDir={place.cache}", f"-localSocket={place.socket}"]
+    argv += ["-allowOthers=" + ("false" if spec.access == "private" else "true"), *_flags(spec, driver)]
+    return _fuse([*argv, *(["-readOnly"] if spec.read_only else [])], place)
+
+
+def _rclone(spec: MountSpec, place: Place, driver: Driver) -> Commands:
+    directories, files = _MODES[spec.access]
+    argv = ["rclone", "mount", "--cache-dir", place.cache, "--dir-perms", directories, "--file-perms", files]
+    argv += ["--umask", "000"]
+    if "config" not in spec.options:
+        argv += ["--config", ""]
+    if "vfs-cache-mode" not in spec.options:
+        argv += ["--vfs-cache-mode", "full"]  # without it files can only be written from end to end
+    if spec.source.startswith(":s3:"):
+        argv += ["--s3-env-auth"]
+    argv += [*_flags(spec, driver), *(["--read-only"] if spec.read_only else [])]
+    argv += ["--allow-other"] if spec.access != "private" else []
+    return _fuse([*argv, spec.source, place.path], place)
+
+
+_NFS = {name: name for name in ("vers", "rsize", "wsize", "timeo", "retrans", "nconnect", "port", "proto", "soft")}
+_NFS |= {name: name for name in ("noresvport", "noatime", "actimeo", "lookupcache")}
+_RCLONE = {
+    "provider": "--s3-provider",
+    "endpoint": "--s3-endpoint",
+    "region": "--s3-region",
+    "config": "--config",
+    "vfs-cache-mode": "--vfs-cache-mode",
+    "vfs-cache-max-size": "--vfs-cache-max-size",
+    "vfs-cache-max-age": "--vfs-cache-max-age",
+    "vfs-write-back": "--vfs-write-back",
+    "vfs-read-chunk-size": "--vfs-read-chunk-size",
+    "vfs-read-chunk-streams": "--vfs-read-chunk-streams",
+    "dir-cache-time": "--dir-cache-time",
+    "attr-timeout": "--attr-timeout",
+    "poll-interval": "--poll-interval",
+}
+_WEED = {
+    "collection": "-collection=",
+    "replication": "-replication=",
+    "cache-capacity-mb": "-cacheCapacityMB=",
+    "cache-meta-ttl-s": "-cacheMetaTtlSec=",
+    "chunk-size-mb": "-chunkSizeLimitMB=",
+    "volume-server-access": "-volumeServerAccess=",
+    "dlm": "-dlm",
+}
+_JUICEFS = {
+    "cache-size": "--cache-size",
+    "free-space-ratio": "--free-space-ratio",
+    "buffer-size": "--buffer-size",
+    "prefetch": "--prefetch",
+    "subdir": "--subdir",
+    "bucket": "--bucket",
+    "attr-cache": "--attr-cache",
+    "entry-cache": "--entry-cache",
+    "backup-meta": "--backup-meta",
+    "metrics": "--metrics",
+    "writeback": "--writeback",
+}
+
+DRIVERS: Mapping[str, Driver] = MappingProxyType(
+    {
+        driver.name: driver
+        for driver in (
+            Driver("directory", "a directory that every side sees already", "none"),
+            Driver("nfs", "an NFS export", "HOST:/EXPORT", "mount.nfs", "nfs", _NFS, run=False, render=_nfs),
+            Driver(
+                "lustre", "Lustre, as FSx serves it", "HOST@tcp:/NAME", "mount.lustre", "lustre",
+                {name: name for name in ("noatime", "localflock", "user_xattr", "lazystatfs")},
+                run=False, render=_lustre,
+            ),
+            Driver(
+                "juicefs", "JuiceFS: metadata in a database, data in an object store",
+                "the metadata's address, such as redis://HOST/1 or sqlite3:///PATH", "juicefs", "fuse", _JUICEFS,
+                ("META_PASSWORD", "REDIS_PASSWORD", "ACCESS_KEY", "SECRET_KEY", "SESSION_TOKEN", *S3_SECRETS),
+                render=_juicefs,
+            ),
+            Driver(
+                "seaweedfs", "SeaweedFS, through its filer", "HOST:PORT/DIRECTORY", "weed", "fuse", _WEED, S3_SECRETS,
+                render=_seaweedfs,
+            ),
+            Driver(
+                "rclone", "anything rclone reaches", ":s3:BUCKET/PREFIX or REMOTE:PATH", "rclone", "fuse", _RCLONE,
+                (*S3_SECRETS, "RCLONE_CONFIG_PASS"), render=_rclone,
+            ),
+            Driver(
+                "s3", "objects read through a block cache on the node, without a mount", "s3://BUCKET/PREFIX",
+                options={"endpoint": "", "region": "", "block-size": ""}, secrets=S3_SECRETS,
+            ),
+        )
+    }
+)  # fmt: skip
+
+
+def check(spec: MountSpec) -> Driver:
+    """Return the driver of `spec`, or raise SpecError where its source or options do not fit."""
+    driver = DRIVERS[spec.driver]
+    for name in spec.options:
+        if any(word in name for word in _SECRET_WORDS):
+            raise SpecError(
+                f"option {name!r} looks like a secret; secrets never go into the mount table: put them into the "
+                f"environment ({', '.join(driver.secrets) or 'none is read here'}) or into a file of mode 0600 "
+                "named by --credentials"
+            )
+        if name not in driver.options:
+            known = ", ".join(sorted(driver.options)) or "none"
+            raise SpecError(f"option {name!r} is unknown to driver {driver.name!r}; expected some of: {known}")
+        if "," in spec.options[name] and driver.name in ("nfs", "lustre"):
+            raise SpecError(f"option {name}={spec.options[name]!r} holds a comma, which would begin another option")
+    if driver.source != "none" and not spec.source:
+        raise SpecError(f"driver {driver.name!r} needs a source: {driver.source}")
+    if driver.source == "none" and spec.source:
+        raise SpecError(
+            f"driver {driver.name!r} takes no source, found {spec.source[:80]!r}; its directory is its path"
+        )
+    if driver.name == "s3" and not spec.source.startswith("s3://"):
+        raise SpecError(f"source {spec.source[:80]!r} is no bucket; expected {driver.source}")
+    return driver
+
+
+def commands(spec: MountSpec, place: Place) -> Commands:
+    """Return what mounts `spec` at `place`; raises SpecError for a driver that mounts nothing, or what does not fit."""
+    driver = check(spec)
+    if driver.render is None:
+        raise SpecError(f"driver {driver.name!r} has nothing to mount")
+    return driver.render(spec, place, driver)
+
+
+def missing(driver: Driver) -> str:
+    """Why this machine cannot mount with `driver`, and what to do; empty where it can."""
+    if not driver.mounts:
+        return ""
+    if program(driver.program) is None:
+        return f"{driver.program} is not installed; install it, or choose another driver"
+    if driver.file_system == "fuse":
+        if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+            return "/dev/fuse cannot be opened: this machine or container does not allow FUSE"
+        if program("fusermount3") is None:
+            return "fusermount3 is not installed; install the package fuse3"
+        return ""
+    with open("/proc/filesystems") as file:
+        known = {line.split()[-1] for line in file if line.strip()}
+    if driver.file_system not in known:
+        return f"this kernel has no {driver.file_system} client; load its module, or choose another driver"
+    return "" if os.geteuid() == 0 else f"mounting {driver.name} needs root; mount it beforehand at its notebook path"
+
+
+def program(name: str) -> str | None:
+    """Where a program is: on PATH, beside this interpreter, or where administrators keep theirs."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    return shutil.which(name, path=path)

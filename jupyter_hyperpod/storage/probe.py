@@ -1,0 +1,162 @@
+"""Questions to a mount that always come to an end: they are asked by a process of their own, for a bounded time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import NotFound, StoreError
+from ..core.spec import MountSpec
+from ..core.units import format_duration
+from . import drivers, mounts
+from .store import Store, private_directory
+
+TIMEOUT_S = 2.0
+LIST_TIMEOUT_S = 10.0
+CHECK_TIMEOUT_S = 60.0
+_AT_ONCE = 8
+_SCRIPT = Path(__file__).with_name("inspection.py")
+_GONE = (errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.EHOSTDOWN)
+
+
+class Hangs(StoreError):
+    """A mount did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a mount is. ``state``: ready, detached (not mounted here), hangs, broken or remote (nothing to mount)."""
+
+    state: str
+    reason: str = ""
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    writable: bool = False
+    took_s: float = 0.0
+
+
+def ask(store: Store, name: str, operation: str, path: str, *arguments: str, timeout_s: float) -> list[dict[str, Any]]:
+    """Run an operation of `inspection` on `path` of mount `name` and return its lines.
+
+    Raises Hangs after `timeout_s`, StoreError with the system's words, NotFound where `path` is not there. While one
+    question to a mount cannot be given up (its process is held by the kernel), no other is asked.
+    """
+    deadline = time.monotonic() + timeout_s
+    lock = _lock(store, name, deadline)
+    command = [sys.executable, "-I", "-S", str(_SCRIPT), operation, path, *arguments]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", pass_fds=(lock,)
+    )
+    os.close(lock)  # held by the child for as long as that is there
+    try:
+        out, err = process.communicate(timeout=max(0.05, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        abandon(process)
+        raise Hangs(_hangs(name, path, timeout_s)) from None
+    except BaseException:
+        abandon(process)
+        raise
+    try:
+        lines: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()]
+    except ValueError:
+        lines = []
+    if not lines:
+        raise StoreError(f"mount {name!r} could not be asked: {err.decode(errors='replace').strip()[-500:]}")
+    if "error" in lines[-1]:
+        kind = NotFound if lines[-1]["errno"] == errno.ENOENT else StoreError
+        raise kind(f"{path} of mount {name!r}: {lines[-1]['error']}{_advice(lines[-1]['errno'])}")
+    return lines
+
+
+def _advice(code: int) -> str:
+    return "; its server is gone: `jupyter hyperpod umount --force`, then attach it again" if code in _GONE else ""
+
+
+def _hangs(name: str, path: str, timeout_s: float) -> str:
+    return (
+        f"mount {name!r} did not answer at {path} within {format_duration(timeout_s)}; look at its server, or let "
+        f"go of it with `jupyter hyperpod umount {name} --force`"
+    )
+
+
+def _lock(store: Store, name: str, deadline: float) -> int:
+    """At most one question a mount at a time, so that a mount that hangs holds one process and not ever more."""
+    path = private_directory(store.root / "mounts") / f"{name}.probe"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise Hangs(f"mount {name!r} has not answered an earlier question yet") from None
+            time.sleep(0.01)
+
+
+def abandon(process: subprocess.Popen[bytes]) -> None:
+    """Kill it, and leave waiting to a thread: the kernel may hold it for as long as the mount hangs."""
+    process.kill()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    try:
+        process.wait(0.2)
+    except subprocess.TimeoutExpired:
+        threading.Thread(target=process.wait, name="hyperpod-probe", daemon=True).start()
+
+
+def health(store: Store, spec: MountSpec, timeout_s: float = TIMEOUT_S) -> Health:
+    """How the mount is on the notebook's side; never raises for what is wrong with it, and never hangs."""
+    if spec.driver == "s3":
+        return Health("remote", "read through the block cache")
+    if drivers.DRIVERS[spec.driver].mounts and mounts.real(spec.notebook_path) not in mounts.mounted_at():
+        return Health("detached", drivers.missing(drivers.DRIVERS[spec.driver]))
+    began_s = time.monotonic()
+    try:
+        (found,) = ask(store, spec.name, "look", spec.notebook_path, timeout_s=timeout_s)
+    except Hangs as error:
+        return Health("hangs", str(error))
+    except NotFound:
+        return Health("broken", f"there is no directory {spec.notebook_path}")
+    except StoreError as error:
+        return Health("broken", str(error))
+    return Health("ready", took_s=time.monotonic() - began_s, **found)
+
+
+def survey(store: Store, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
+    """Every mount of the table with its health, JSON-ready; all are asked at once: one that hangs delays no other."""
+    specs = list(mounts.table(store).values())
+    with ThreadPoolExecutor(min(_AT_ONCE, len(specs))) as pool:
+        found = list(pool.map(lambda spec: health(store, spec, timeout_s), specs))
+    return [asdict(spec) | asdict(one) for spec, one in zip(specs, found, strict=True)]
+
+
+def listing(store: Store, spec: MountSpec, path: str, timeout_s: float = LIST_TIMEOUT_S) -> dict[str, Any]:
+    """``{"entries", "truncated", "directory"}`` of a path on the mount. Raises Hangs, NotFound, StoreError."""
+    return ask(store, spec.name, "list", path, timeout_s=timeout_s)[0]
+
+
+def usage(store: Store, spec: MountSpec, path: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """``{"used_bytes", "files", "whole"}`` below `path`. Raises Hangs, NotFound, StoreError."""
+    return ask(store, spec.name, "usage", path, f"{timeout_s / 2:g}", timeout_s=timeout_s)[0]
+
+
+def check(store: Store, spec: MountSpec, other: str = "", timeout_s: float = CHECK_TIMEOUT_S) -> list[dict[str, Any]]:
+    """What the mount really gives, one record a check. Raises Hangs, StoreError."""
+    arguments: Sequence[str] = [other] if other else []
+    return ask(store, spec.name, "check", spec.notebook_path, *arguments, timeout_s=timeout_s)
