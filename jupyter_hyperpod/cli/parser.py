@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..control import mounting
 from ..control.request import add_cluster_options, add_fault_options, add_submit_options
 from ..core.spec import BACKENDS
 
@@ -76,6 +77,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_job_verbs(verbs)
     _add_control_verbs(verbs)
     _add_cluster_verbs(verbs)
+    for name, text in mounting.VERBS.items():
+        mounting.add_options(name, verbs.add(name, text))
     _add_recipe_verb(verbs)
     return parser
 

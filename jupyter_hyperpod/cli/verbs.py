@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..control import cluster, jobs, lookup, report, watch
+from ..control import cluster, jobs, lookup, mounting, report, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, job_name, shown_fields, spec_fields
 from ..control.source import read_file
 from ..core.errors import HyperpodError
@@ -250,6 +250,18 @@ def _cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
     return 0
 
 
+def _mounting(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    answer = mounting.run(options.verb, options, store)
+    if options.json:
+        terminal.json(answer.record)
+        return 0 if answer.ok else 1
+    if answer.table is not None:
+        terminal.line(answer.table.render(terminal.paint))
+    for line in answer.lines:
+        terminal.line(line)
+    return 0 if answer.ok else 1
+
+
 def _bench(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     try:
         bench = import_module("jupyter_hyperpod.bench")
@@ -315,6 +327,7 @@ VERBS: dict[str, Verb] = {
     "stop": _stop,
     "fault": _fault,
     "cluster": _cluster,
+    **dict.fromkeys(mounting.VERBS, _mounting),
     "bench": _bench,
     "recipe": _recipe,
 }

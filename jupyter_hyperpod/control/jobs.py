@@ -15,6 +15,7 @@ from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecE
 from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
 from ..core.spec import ElasticRange, JobSpec, validate_job_id
 from ..core.views import UNFOLDABLE, View, apply, new_job_view
+from ..storage import mounts
 from ..storage.journal import Follower, command_writer, event_writer, follow_events
 from ..storage.store import JobStore, Store
 from . import cluster
@@ -36,6 +37,8 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
     """
     fields = _complete({**(spec_fields or {}), **more})
     check_source(source, fields.get("filename", "<cell>"))
+    default = mounts.default_mount(store)
+    fields.setdefault("mounts", tuple(spec for spec in mounts.table(store).values() if spec != default))
     make_spec(fields, "")
     store.prepare()
     job = _create(store, make_spec(fields, store.put_cell(source)))

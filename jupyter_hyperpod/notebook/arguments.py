@@ -6,6 +6,7 @@ import argparse
 import shlex
 from functools import cache
 
+from ..control import mounting
 from ..control.request import Parser, add_cluster_options, add_fault_options, add_submit_options, near_matches
 from ..core.errors import SpecError
 
@@ -21,6 +22,7 @@ VERB_HELP = {
     "stop": "stop a job at its next step boundary",
     "fault": "break something on purpose and watch the job recover",
     "cluster": "start, show or stop the local cluster, or heal its network",
+    **mounting.VERBS,
     "recipe": "list the recipes, or put the cell that trains one below this one",
 }
 
@@ -85,6 +87,8 @@ def verb_parser() -> Parser:
     fault.add_argument("--job", metavar="JOB", help="id or name (default: the last job of this notebook)")
     add_fault_options(fault)
     add_cluster_options(made["cluster"])
+    for name in mounting.VERBS:
+        mounting.add_options(name, made[name])
     recipe = made["recipe"]
     recipe.add_argument("name", nargs="?", metavar="NAME", help="the recipe; without it, all are listed")
     recipe.add_argument("--nodes", type=int, metavar="N", help="nodes to train on (default: the recipe's own)")

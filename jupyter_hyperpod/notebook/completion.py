@@ -11,6 +11,7 @@ from ..control import cluster
 from ..control.request import Parser
 from ..core.errors import HyperpodError
 from ..recipes import catalogue
+from ..storage import mounts
 from ..storage.store import Store
 from .arguments import VERB_HELP, cell_parser, verb_parser
 
@@ -74,6 +75,8 @@ def _values(action: argparse.Action, magics: HyperpodMagics) -> list[str]:
         return job_names(magics.open_store())
     if action.dest == "node":
         return node_names(magics.open_store())
+    if action.dest == "mount":
+        return mount_names(magics.open_store())
     if action.dest == "name" and action.option_strings == []:
         return catalogue.names()
     if action.dest == "push":
@@ -91,5 +94,13 @@ def node_names(store: Store) -> list[str]:
     """Return the names of the cluster's nodes."""
     try:
         return [node["node"] for node in cluster.status(store)["nodes"]]
+    except HyperpodError:
+        return []
+
+
+def mount_names(store: Store) -> list[str]:
+    """Return the names of the mounts in the table."""
+    try:
+        return list(mounts.table(store))
     except HyperpodError:
         return []

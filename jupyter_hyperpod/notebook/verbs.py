@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..control import cluster, jobs, lookup, report, watch
+from ..control import cluster, jobs, lookup, mounting, report, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, shown_fields
 from ..core.errors import NotFound
 from ..core.events import to_json
@@ -154,6 +154,13 @@ def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     print(report.cluster_line(cluster.status(store)))
 
 
+def _mounting(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
+    answer = mounting.run(options.verb, options, magics.open_store())
+    for line in answer.lines:
+        print(line)
+    return None if answer.table is None else Rows(answer.record, answer.table)
+
+
 def _recipe(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
     if options.name is None:
         rows = [[report.Cell(text) for text in row] for row in catalogue.overview()]
@@ -183,5 +190,6 @@ VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord
     "stop": _stop,
     "fault": _fault,
     "cluster": _cluster,
+    **dict.fromkeys(mounting.VERBS, _mounting),
     "recipe": _recipe,
 }

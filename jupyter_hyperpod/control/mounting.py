@@ -1,0 +1,300 @@
+"""``mount``, ``umount``, ``ls``, ``cp`` and ``df``: declared once, done once, for the command line and the magics."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..core.errors import Conflict, SpecError
+from ..core.spec import ACCESS, DRIVERS, MountSpec
+from ..core.units import format_bytes, parse_bytes
+from ..storage import copying, drivers, mounts, probe, remote
+from ..storage.store import SHARED, Mounts, Store, resolve_url
+from . import attach
+from .report import Cell, Table, ago
+
+VERBS = {
+    "mount": "show and change the mounts of the cluster, and check what each really gives",
+    "umount": "unmount a mount; it stays in the table",
+    "ls": "list the files of a mount, or all mounts",
+    "cp": "copy files between mounts, object stores and this machine",
+    "df": "show the space of every mount",
+}
+ACTIONS = ("list", "add", "remove", "attach", "check", "drivers")
+_ADD = ("driver", "source", "path", "node_path", "read_only", "option", "credentials", "repository", "quota", "access")
+_TONES = {"ready": "good", "remote": "good", "detached": "quiet", "hangs": "bad", "broken": "bad"}
+_RESULTS = {"pass": "good", "fail": "bad", "skipped": "quiet"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a verb found: `record` for scripts, `table` and `lines` for people; not `ok` is a failure."""
+
+    record: Any
+    table: Table | None = None
+    lines: list[str] = field(default_factory=list)
+    ok: bool = True
+
+
+def add_options(verb: str, parser: argparse.ArgumentParser) -> None:
+    """Declare what may stand behind one of `VERBS`."""
+    if verb == "mount":
+        _add_mount_options(parser)
+    elif verb == "umount":
+        parser.add_argument("mount", metavar="NAME", help="the mount")
+        parser.add_argument("--force", action="store_true", help="also where it hangs or is in use: end its server")
+    elif verb == "ls":
+        parser.add_argument("url", nargs="?", metavar="URL", help="such as shared://NAME/dir; without it, all mounts")
+    elif verb == "cp":
+        parser.add_argument("source", metavar="SOURCE", help="a path, shared://NAME/path or s3://bucket/key")
+        parser.add_argument("target", metavar="TARGET", help="the same; a directory keeps the file's name")
+        parser.add_argument("--recursive", action="store_true", help="copy a directory with all that is in it")
+    else:
+        parser.add_argument("mount", nargs="?", metavar="NAME", help="only this mount")
+
+
+def _add_mount_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
+    parser.add_argument("mount", nargs="?", metavar="NAME", help="the mount: shared://NAME/… are its files")
+    add = parser.add_argument
+    add("--driver", choices=DRIVERS, help="add: how it is reached (default: directory)")
+    add("--source", metavar="ADDRESS", help="add: what is mounted; `mount drivers` shows the form for each driver")
+    add("--path", metavar="DIR", help="add: where this machine sees it (default: a directory of the store)")
+    add("--node-path", metavar="DIR", help="add: where the nodes see it (default: as this machine)")
+    add("--read-only", action="store_true", help="add: nothing is written to it")
+    add("--option", action="append", type=_option, metavar="NAME=VALUE", help="add: of the driver; may be repeated")
+    add("--credentials", metavar="FILE", help="add: file of NAME=VALUE lines, mode 0600 (default: the environment)")
+    add("--repository", metavar="URL", help="add: object store behind its files, such as s3://bucket/prefix")
+    add("--quota", metavar="SIZE", type=_size, help="add: space that its files may take, for example 2TB")
+    add("--access", choices=ACCESS, help="add: who may use what is made there (default: private)")
+    add("--against", metavar="DIR", help="check: another mount point of the same files, to compare the two")
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(verb: str, options: argparse.Namespace, store: Store) -> Answer:
+    """Do what `verb` asks for. Raises what is wrong with the request or the mount."""
+    store.prepare()
+    if verb == "mount":
+        return _mount(options, store)
+    if verb == "umount":
+        return _said(attach.detach(store, mounts.get(store, options.mount), options.force), options.mount)
+    return {"ls": _ls, "cp": _cp, "df": _df}[verb](options, store)
+
+
+def _mount(options: argparse.Namespace, store: Store) -> Answer:
+    given = [f"--{name.replace('_', '-')}" for name in _ADD if getattr(options, name) not in (None, False)]
+    if given and options.action != "add":
+        raise SpecError(f"{', '.join(given)} belongs to `mount add`, not to `mount {options.action}`")
+    if options.against is not None and options.action != "check":
+        raise SpecError(f"--against belongs to `mount check`, not to `mount {options.action}`")
+    if options.action in ("list", "drivers"):
+        return _list(store) if options.action == "list" else _drivers()
+    if options.mount is None:
+        raise SpecError(f"`mount {options.action}` needs the name of a mount")
+    actions: dict[str, Callable[[argparse.Namespace, Store], Answer]]
+    actions = {"add": _add, "remove": _remove, "attach": _attach, "check": _check}
+    return actions[options.action](options, store)
+
+
+def _said(sentence: str, name: str) -> Answer:
+    return Answer({"mount": name, "said": sentence}, lines=[sentence])
+
+
+def _add(options: argparse.Namespace, store: Store) -> Answer:
+    driver = options.driver or "directory"
+    path = ""
+    if driver != "s3":
+        path = os.path.abspath(options.path) if options.path else str(store.root / "mnt" / options.mount)
+    if driver == "directory" and not options.path:
+        raise SpecError("driver 'directory' needs --path: the directory that every side sees")
+    spec = MountSpec(
+        options.mount,
+        path,
+        options.node_path or path,
+        options.read_only,
+        driver,
+        options.source or "",
+        dict(options.option or ()),
+        os.path.abspath(options.credentials) if options.credentials else "",
+        options.repository or "",
+        options.access or "private",
+        options.quota,
+    )
+    mounts.add(store, spec)
+    lines = [f"{spec.name} was added: shared://{spec.name}/ is {path or spec.source}"]
+    if drivers.DRIVERS[driver].mounts:
+        lines += [f"mount it with: jupyter hyperpod mount attach {spec.name}"]
+    return Answer(asdict(spec), lines=lines)
+
+
+def _remove(options: argparse.Namespace, store: Store) -> Answer:
+    return _said(attach.remove(store, options.mount), options.mount)
+
+
+def _attach(options: argparse.Namespace, store: Store) -> Answer:
+    return _said(attach.attach(store, mounts.get(store, options.mount)), options.mount)
+
+
+def _list(store: Store) -> Answer:
+    found = probe.survey(store)
+    rows = [
+        [
+            Cell(one["name"]),
+            Cell(one["driver"] + (", read-only" if one["read_only"] else "")),
+            Cell(one["state"], _TONES[one["state"]]),
+            Cell(_bytes(one["free_bytes"])),
+            Cell(one["notebook_path"] or one["source"]),
+            Cell(one["node_path"] or one["source"]),
+        ]
+        for one in found
+    ]
+    lines = [f"{one['name']}: {one['reason']}" for one in found if one["reason"] and one["state"] != "remote"]
+    headers = ("NAME", "DRIVER", "STATE", ">FREE", "HERE", "ON THE NODES")
+    return Answer(found, Table(headers, rows), lines)
+
+
+def _drivers() -> Answer:
+    found, rows = [], []
+    for driver in drivers.DRIVERS.values():
+        problem = drivers.missing(driver)
+        verified = "yes" if driver.run else "not verified"
+        options = ", ".join(sorted(driver.options))
+        rows.append([Cell(driver.name), Cell(driver.source), Cell(problem or "yes", "warn" if problem else "good")])
+        rows[-1] += [Cell(verified, "" if driver.run else "warn"), Cell(options)]
+        record = {"name": driver.name, "source": driver.source, "missing": problem, "verified": driver.run}
+        found.append(record | {"summary": driver.summary, "options": sorted(driver.options)})
+    return Answer(found, Table(("DRIVER", "SOURCE", "CAN BE USED HERE", "VERIFIED", "OPTIONS"), rows))
+
+
+def _check(options: argparse.Namespace, store: Store) -> Answer:
+    spec = _usable(store, options.mount)
+    if spec.driver == "s3":
+        raise SpecError(f"{spec.name} is read object by object; there is no file system to check")
+    if spec.read_only:
+        raise Conflict(f"{spec.name} is read-only; what it gives to writers cannot be checked")
+    found = probe.check(store, spec, os.path.abspath(options.against) if options.against else "")
+    rows = [[Cell(one["check"]), Cell(one["result"], _RESULTS[one["result"]]), Cell(one["detail"])] for one in found]
+    return Answer(found, Table(("CHECK", "RESULT", "FOUND"), rows), ok=all(one["result"] != "fail" for one in found))
+
+
+def _usable(store: Store, name: str) -> MountSpec:
+    """A mount that answers; raises Conflict for one that does not, in bounded time."""
+    spec = mounts.get(store, name)
+    if spec.driver == "directory":
+        mounts.make_root(spec, spec.notebook_path)
+    health = probe.health(store, spec)
+    if health.state not in ("ready", "remote"):
+        how = f"; mount it with `jupyter hyperpod mount attach {name}`" if health.state == "detached" else ""
+        raise Conflict(f"mount {name!r} is {health.state}{': ' * bool(health.reason)}{health.reason}{how}")
+    return spec
+
+
+def named_mount(url: str, specs: Mounts) -> str:
+    """The name of the mount a URL names; empty for a path or a URL of another kind."""
+    area, separator, rest = url.partition("://")
+    first = rest.partition("/")[0]
+    known = specs.specs.keys()
+    if not separator or area not in known:
+        return ""
+    return first if area == SHARED and first in known else area
+
+
+def _open(store: Store, url: str) -> tuple[str, MountSpec | None, Mounts]:
+    """``(address, mount, all mounts)``; the mount has answered, and the person's own area is there."""
+    table = mounts.roots(mounts.table(store).values(), "notebook")
+    name = named_mount(url, table)
+    spec = _usable(store, name) if name else None
+    address = resolve_url(url, table)
+    if spec is not None and spec.driver != "s3" and not spec.read_only:
+        own = os.path.join(spec.notebook_path, mounts.USERS, mounts.login())
+        if copying.inside(address, own):
+            mounts.own_area(spec.notebook_path, spec.access)
+    return address, spec, table
+
+
+def _ls(options: argparse.Namespace, store: Store) -> Answer:
+    if options.url is None:
+        return _list(store)
+    address, spec, table = _open(store, options.url)
+    if remote.is_remote(address):
+        entries = remote.listing(address, table.specs)
+        found: dict[str, Any] = {"entries": entries, "truncated": False}
+    elif spec is not None:
+        found = probe.listing(store, spec, address)
+    else:
+        raise SpecError(f"{options.url!r} is on no mount; `jupyter hyperpod ls` lists the mounts")
+    now_s = time.time()
+    rows = [
+        [
+            Cell(one["name"] + "/" * (one["kind"] == "directory"), "info" if one["kind"] == "directory" else ""),
+            Cell(format_bytes(one["bytes"]) if one["kind"] == "file" else "-"),
+            Cell(ago(one["changed_ns"] / 1e9 if one["changed_ns"] else None, now_s)),
+            Cell(one["mode"]),
+        ]
+        for one in found["entries"]
+    ]
+    lines = [f"only the first {len(rows)} are shown"] if found["truncated"] else []
+    return Answer(found["entries"], Table(("NAME", ">SIZE", "CHANGED", "MODE"), rows, "no files"), lines)
+
+
+def _cp(options: argparse.Namespace, store: Store) -> Answer:
+    copied: list[dict[str, Any]] = []
+    source, _, _ = _open(store, options.source)
+    target, spec, table = _open(store, options.target)
+    if spec is not None and spec.quota_bytes is not None and spec.driver != "s3":
+        _keep_quota(store, spec, source)
+    slash = "/" if options.target.endswith("/") else ""
+    total = copying.copy(
+        source, target + slash, table, recursive=options.recursive,
+        told=lambda path, size: copied.append({"path": path, "bytes": size}),
+    )  # fmt: skip
+    names = copied[0]["path"] if len(copied) == 1 else f"{len(copied)} files"
+    return Answer(copied, lines=[f"copied {names}, {format_bytes(total)}"])
+
+
+def _keep_quota(store: Store, spec: MountSpec, source: str) -> None:
+    used = probe.usage(store, spec, spec.notebook_path)["used_bytes"]
+    more = os.path.getsize(source) if os.path.isfile(source) else 0
+    if used + more > (spec.quota_bytes or 0):
+        raise Conflict(
+            f"mount {spec.name!r} holds {format_bytes(used)}; {format_bytes(more)} more would pass its quota of "
+            f"{format_bytes(spec.quota_bytes or 0)}"
+        )
+
+
+def _df(options: argparse.Namespace, store: Store) -> Answer:
+    found = [one for one in probe.survey(store) if options.mount in (None, one["name"])]
+    if not found:
+        mounts.get(store, options.mount)
+    rows = []
+    for one in found:
+        used = None
+        if one["quota_bytes"] and one["state"] == "ready":
+            spec = MountSpec.from_json(one)
+            about = probe.usage(store, spec, spec.notebook_path)
+            used = ("" if about["whole"] else "at least ") + format_bytes(about["used_bytes"])
+            one |= about
+        quota = f"{used or '?'} of {format_bytes(one['quota_bytes'])}" if one["quota_bytes"] else "-"
+        cells = [Cell(one["name"]), Cell(one["state"], _TONES[one["state"]])]
+        cells += [Cell(_bytes(one["total_bytes"])), Cell(_bytes(one["free_bytes"])), Cell(quota)]
+        rows.append([*cells, Cell(one["notebook_path"] or one["source"])])
+    return Answer(found, Table(("MOUNT", "STATE", ">SIZE", ">FREE", "QUOTA", "HERE"), rows))
+
+
+def _bytes(count: int | None) -> str:
+    return "-" if count is None else format_bytes(count)

@@ -1,0 +1,316 @@
+"""Blocks of objects, kept on a node: what one process has read, the next finds there, also after that one was killed.
+
+<root>/<key>/<number>   a block and its seal (`_SEAL`); the key is a digest of address, version and block size
+<root>/<key>/.lock      who fetches which block: a byte of it is locked for each
+<root>/usage            bytes held in all, under the lock that publishing takes
+
+A block appears by a rename, so it is whole or absent, and its checksum is compared when a process first maps it. The
+space is bounded: whoever publishes removes what nobody has used for longest. A mapped block that is removed stays
+readable for as long as it is mapped. Nothing here waits for another process for long: a block that somebody else is
+too slow to bring is fetched once more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import mmap
+import os
+import secrets
+import stat
+import struct
+import tempfile
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from ..core.errors import SpecError, StoreError
+from ..core.units import parse_bytes
+
+BLOCK_BYTES = 4 << 20
+LIMIT_BYTES = 16 << 30
+LIMIT_OF_FREE = 0.5
+DIRECTORY_VARIABLE, LIMIT_VARIABLE = "HYPERPOD_BLOCK_CACHE", "HYPERPOD_BLOCK_CACHE_BYTES"
+WAIT_S = 10.0
+ABANDONED_S = 60.0
+MAPPED = 64
+_POLL_S = 0.005
+_SEAL = struct.Struct("<8sQI4x")
+_MAGIC = b"HPBLOCK1"
+
+
+class Source(Protocol):
+    """What blocks are read from. ``etag`` names this very content."""
+
+    url: str
+    size: int
+    etag: str
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` with the bytes at `offset`, all of them or raise."""
+
+
+def default_directory() -> Path:
+    """$HYPERPOD_BLOCK_CACHE, else a directory of the user's in $TMPDIR or /var/tmp: disks of the node itself."""
+    if named := os.environ.get(DIRECTORY_VARIABLE):
+        return Path(named)
+    return Path(os.environ.get("TMPDIR") or _var_tmp()) / f"hyperpod-blocks-{os.geteuid()}"
+
+
+def _var_tmp() -> str:
+    return "/var/tmp" if os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()
+
+
+def default_limit() -> int:
+    """$HYPERPOD_BLOCK_CACHE_BYTES, else 16 GiB; raises SpecError for what is no size."""
+    text = os.environ.get(LIMIT_VARIABLE)
+    return parse_bytes(text) if text else LIMIT_BYTES
+
+
+class BlockCache:
+    """The blocks of one node. Processes share it without knowing of each other.
+
+    Raises StoreError where `directory` is not a private one of this user.
+    """
+
+    def __init__(
+        self, directory: Path | None = None, *, limit_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        if block_bytes < mmap.PAGESIZE or block_bytes % mmap.PAGESIZE:
+            raise SpecError(f"block_bytes is {block_bytes}; expected a multiple of {mmap.PAGESIZE}")
+        self.root = directory or default_directory()
+        self.block_bytes = block_bytes
+        wanted = default_limit() if limit_bytes is None else limit_bytes
+        self._make_root()
+        self.limit_bytes = min(wanted, self._room()) if limit_bytes is None else wanted
+
+    def _make_root(self) -> None:
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            about = os.lstat(self.root)
+        except OSError as error:
+            raise StoreError(f"blocks cannot be kept in {self.root}: {error.strerror}") from error
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            raise StoreError(
+                f"blocks cannot be kept in {self.root}: owner {about.st_uid}, mode {stat.S_IMODE(about.st_mode):04o}; "
+                f"expected a directory of your own with mode 0700, or another one in ${DIRECTORY_VARIABLE}"
+            )
+
+    def _room(self) -> int:
+        about = os.statvfs(self.root)
+        return int((about.f_frsize * about.f_bavail + self._counted()) * LIMIT_OF_FREE)
+
+    def open(self, source: Source) -> CachedObject:
+        """The object, read through this cache."""
+        return CachedObject(self, source)
+
+    def key(self, source: Source) -> str:
+        """Where the blocks of this very content lie."""
+        text = f"{source.url}\0{source.etag}\0{source.size}\0{self.block_bytes}"
+        return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+    def find(self, key: str, number: int, size: int) -> mmap.mmap | None:
+        """The block, mapped and proven; None where it is not here. A damaged one is removed."""
+        path = self.root / key / f"{number:08d}"
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            whole = os.fstat(descriptor).st_size == size + _SEAL.size
+            memory = mmap.mmap(descriptor, size + _SEAL.size, access=mmap.ACCESS_COPY) if whole else None
+            with suppress(OSError):
+                os.utime(descriptor)  # used now: it is the last to go
+        except (OSError, ValueError):
+            memory = None
+        finally:
+            os.close(descriptor)
+        if memory is not None:
+            with memoryview(memory) as view, view[:size] as content:
+                if _SEAL.unpack_from(view, size) == (_MAGIC, size, zlib.crc32(content)):
+                    return memory
+            memory.close()
+        with suppress(OSError):
+            path.unlink()
+        return None
+
+    def publish(self, key: str, number: int, content: memoryview) -> bool:
+        """Keep a block for everybody; False where there is no room or no right to."""
+        size = len(content) + _SEAL.size
+        if size > self.limit_bytes:
+            return False
+        directory = self.root / key
+        temporary = directory / f".{secrets.token_hex(6)}"
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                for part in (content, memoryview(_SEAL.pack(_MAGIC, len(content), zlib.crc32(content)))):
+                    while len(part):
+                        part = part[file.write(part) or 0 :]
+            with self._usage() as ledger:
+                if ledger is None:
+                    raise OSError("others hold the ledger")
+                if ledger.total + size > self.limit_bytes:
+                    ledger.total = self._evict(size)
+                ledger.total += size
+                os.rename(temporary, directory / f"{number:08d}")
+            return True
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            return False
+
+    def _evict(self, size: int) -> int:
+        """Remove what was not used for longest until `size` fits, with some air; return the bytes that are left."""
+        found, total = [], 0
+        for path, about in self._files():
+            if path.name.startswith(".") and time.time() - about.st_mtime > ABANDONED_S and path.name != ".lock":
+                path.unlink(missing_ok=True)  # of a writer that was killed
+                continue
+            if path.name.isdecimal():
+                found.append((about.st_mtime_ns, about.st_size, path))
+            total += about.st_size
+        goal = max(0, int(self.limit_bytes * 0.95) - size)
+        for _, freed, path in sorted(found):
+            if total <= goal:
+                break
+            path.unlink(missing_ok=True)
+            total -= freed
+        for directory in {path.parent for _, _, path in found}:
+            self._drop_if_empty(directory)
+        return total
+
+    def _drop_if_empty(self, directory: Path) -> None:
+        with suppress(OSError):
+            if os.listdir(directory) in ([], [".lock"]):
+                (directory / ".lock").unlink(missing_ok=True)
+                directory.rmdir()
+
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        for directory in list(os.scandir(self.root)):
+            if not directory.is_dir(follow_symlinks=False):
+                continue
+            with suppress(OSError):
+                for entry in list(os.scandir(directory)):
+                    with suppress(OSError):
+                        yield Path(entry.path), entry.stat(follow_symlinks=False)
+
+    def held_bytes(self) -> int:
+        """Bytes that blocks take now, counted."""
+        return sum(about.st_size for path, about in self._files() if path.name.isdecimal())
+
+    def _counted(self) -> int:
+        try:
+            return int((self.root / "usage").read_bytes() or b"0")
+        except (OSError, ValueError):
+            return 0
+
+    @contextmanager
+    def _usage(self) -> Iterator[_Ledger | None]:
+        """The ledger, locked; None where others have held it for too long."""
+        descriptor = os.open(self.root / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not _wait_for(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)):
+                yield None
+                return
+            text = os.pread(descriptor, 32, 0).strip()
+            ledger = _Ledger(int(text) if text.isdigit() else self._evict(0))
+            try:
+                yield ledger
+            finally:
+                os.pwrite(descriptor, b"%-32d" % ledger.total, 0)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def fetching(self, key: str, number: int) -> Iterator[None]:
+        """While this lasts, nobody else on the node fetches the block; whoever is stopped holds others for `WAIT_S`."""
+        descriptor = -1
+        with suppress(OSError):
+            (self.root / key).mkdir(mode=0o700, exist_ok=True)
+            descriptor = os.open(self.root / key / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # a lock of the open file, not of the process: threads exclude each other too
+            about = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+            _wait_for(lambda: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, about))
+        try:
+            yield
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+class _Ledger:
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+
+def _wait_for(lock: object, timeout_s: float = WAIT_S) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            lock()  # type: ignore[operator]
+            return True
+        except (BlockingIOError, PermissionError):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+
+
+class CachedObject:
+    """One object, read through the blocks of this node. Not for several threads at once."""
+
+    def __init__(self, cache: BlockCache, source: Source) -> None:
+        self.cache = cache
+        self.source = source
+        self.size = source.size
+        self.fetched = 0  # blocks that came from the source, not from the node
+        self._key = cache.key(source)
+        self._mapped: OrderedDict[int, mmap.mmap | bytearray] = OrderedDict()
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """The bytes at `offset`: a view of a mapped block where they lie in one, else a copy. Raises StoreError."""
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise StoreError(f"{self.source.url} holds {self.size} bytes; {length} at {offset} are not all there")
+        size = self.cache.block_bytes
+        first, last = offset // size, max(offset, offset + length - 1) // size
+        if first == last and length:
+            start = offset - first * size
+            return memoryview(self._block(first))[start : start + length]
+        out = bytearray(length)
+        filled = 0
+        for number in range(first, last + 1) if length else ():
+            start = offset + filled - number * size
+            part = memoryview(self._block(number))[start : min(size, start + length - filled)]
+            out[filled : filled + len(part)] = part
+            filled += len(part)
+        return memoryview(out)
+
+    def _block(self, number: int) -> mmap.mmap | bytearray:
+        if number in self._mapped:
+            self._mapped.move_to_end(number)
+            return self._mapped[number]
+        start = number * self.cache.block_bytes
+        size = min(self.cache.block_bytes, self.size - start)
+        found: mmap.mmap | bytearray | None = self.cache.find(self._key, number, size)
+        if found is None:
+            found = self._bring(number, start, size)
+        self._mapped[number] = found
+        while len(self._mapped) > MAPPED:
+            self._mapped.popitem(last=False)  # unmapped when nobody looks at it any more
+        return found
+
+    def _bring(self, number: int, start: int, size: int) -> mmap.mmap | bytearray:
+        with self.cache.fetching(self._key, number):
+            if (found := self.cache.find(self._key, number, size)) is not None:  # another one was faster
+                return found
+            content = bytearray(size)
+            with memoryview(content) as view:
+                self.source.read_into(start, view)
+                self.fetched += 1
+                kept = self.cache.publish(self._key, number, view)
+            return (self.cache.find(self._key, number, size) if kept else None) or content
