@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..core.errors import Conflict, SpecError
+from ..core.errors import Conflict, NotFound, SpecError
 from ..core.spec import ACCESS, DRIVERS, MountSpec
 from ..core.units import format_bytes, parse_bytes
-from ..storage import copying, drivers, mounts, probe, remote
+from ..storage import copying, drivers, mounts, probe, remote, repository
 from ..storage.store import SHARED, Mounts, Store, resolve_url
 from . import attach
 from .report import Cell, Table, ago
@@ -24,7 +24,7 @@ VERBS = {
     "cp": "copy files between mounts, object stores and this machine",
     "df": "show the space of every mount",
 }
-ACTIONS = ("list", "add", "remove", "attach", "check", "drivers")
+ACTIONS = ("list", "add", "remove", "attach", "check", "drivers", "files", "import", "export", "release")
 _ADD = ("driver", "source", "path", "node_path", "read_only", "option", "credentials", "repository", "quota", "access")
 _TONES = {"ready": "good", "remote": "good", "detached": "quiet", "hangs": "bad", "broken": "bad"}
 _RESULTS = {"pass": "good", "fail": "bad", "skipped": "quiet"}
@@ -60,6 +60,9 @@ def add_options(verb: str, parser: argparse.ArgumentParser) -> None:
 def _add_mount_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument("mount", nargs="?", metavar="NAME", help="the mount: shared://NAME/… are its files")
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH", help="import, export, release: files or directories of the mount"
+    )
     add = parser.add_argument
     add("--driver", choices=DRIVERS, help="add: how it is reached (default: directory)")
     add("--source", metavar="ADDRESS", help="add: what is mounted; `mount drivers` shows the form for each driver")
@@ -71,6 +74,7 @@ def _add_mount_options(parser: argparse.ArgumentParser) -> None:
     add("--repository", metavar="URL", help="add: object store behind its files, such as s3://bucket/prefix")
     add("--quota", metavar="SIZE", type=_size, help="add: space that its files may take, for example 2TB")
     add("--access", choices=ACCESS, help="add: who may use what is made there (default: private)")
+    add("--force", action="store_true", help="export: also what was changed in the repository meanwhile")
     add("--against", metavar="DIR", help="check: another mount point of the same files, to compare the two")
 
 
@@ -102,12 +106,15 @@ def _mount(options: argparse.Namespace, store: Store) -> Answer:
         raise SpecError(f"{', '.join(given)} belongs to `mount add`, not to `mount {options.action}`")
     if options.against is not None and options.action != "check":
         raise SpecError(f"--against belongs to `mount check`, not to `mount {options.action}`")
+    if (options.paths or options.force) and options.action not in ("import", "export", "release"):
+        raise SpecError(f"paths and --force belong to `mount import|export|release`, not to `mount {options.action}`")
     if options.action in ("list", "drivers"):
         return _list(store) if options.action == "list" else _drivers()
     if options.mount is None:
         raise SpecError(f"`mount {options.action}` needs the name of a mount")
     actions: dict[str, Callable[[argparse.Namespace, Store], Answer]]
-    actions = {"add": _add, "remove": _remove, "attach": _attach, "check": _check}
+    actions = {"add": _add, "remove": _remove, "attach": _attach, "check": _check, "files": _files}
+    actions |= {"import": _import, "export": _export, "release": _release}
     return actions[options.action](options, store)
 
 
@@ -192,6 +199,56 @@ def _check(options: argparse.Namespace, store: Store) -> Answer:
     return Answer(found, Table(("CHECK", "RESULT", "FOUND"), rows), ok=all(one["result"] != "fail" for one in found))
 
 
+def _repository(store: Store, name: str) -> repository.Repository:
+    spec = _usable(store, name)
+    return repository.Repository(spec, spec.notebook_path, mounts.table(store))
+
+
+def _files(options: argparse.Namespace, store: Store) -> Answer:
+    found = _repository(store, options.mount).states()
+    record: list[dict[str, Any]] = [
+        {"path": name, "state": state, "bytes": size} for name, (state, size) in found.items()
+    ]
+    rows = [[Cell(one["path"]), Cell(format_bytes(one["bytes"])), _state(one["state"])] for one in record]
+    return Answer(record, Table(("PATH", ">SIZE", "STATE"), rows, "no files"))
+
+
+def _state(state: str) -> Cell:
+    return Cell(state, {"released": "quiet", "dirty": "warn", "changed": "warn", "conflict": "bad"}.get(state, "good"))
+
+
+def _import(options: argparse.Namespace, store: Store) -> Answer:
+    """The list of objects; with paths, their content too."""
+    found = _repository(store, options.mount)
+    count = found.refresh()
+    names = found.select(options.paths, ("released", "changed")) if options.paths else []
+    for name in names:
+        found.fetch(name)
+    return _moved(options, names, f"{count} objects in the repository; imported {len(names)} files")
+
+
+def _export(options: argparse.Namespace, store: Store) -> Answer:
+    found = _repository(store, options.mount)
+    names = found.select(options.paths, ("dirty", "conflict"))
+    for name in names:
+        found.export(name, force=options.force)
+    return _moved(options, names, f"exported {len(names)} files")
+
+
+def _release(options: argparse.Namespace, store: Store) -> Answer:
+    if not options.paths:
+        raise SpecError("`mount release` needs the files or directories whose content may go")
+    found = _repository(store, options.mount)
+    names = found.select(options.paths, ("imported", "exported"))
+    for name in names:
+        found.release(name)
+    return _moved(options, names, f"released {len(names)} files; they are read again when they are asked for")
+
+
+def _moved(options: argparse.Namespace, names: list[str], sentence: str) -> Answer:
+    return Answer({"mount": options.mount, "files": names}, lines=[sentence])
+
+
 def _usable(store: Store, name: str) -> MountSpec:
     """A mount that answers; raises Conflict for one that does not, in bounded time."""
     spec = mounts.get(store, name)
@@ -231,13 +288,15 @@ def _ls(options: argparse.Namespace, store: Store) -> Answer:
     if options.url is None:
         return _list(store)
     address, spec, table = _open(store, options.url)
+    states = _states_below(address, spec, table)
     if remote.is_remote(address):
-        entries = remote.listing(address, table.specs)
-        found: dict[str, Any] = {"entries": entries, "truncated": False}
+        found: dict[str, Any] = {"entries": remote.listing(address, table.specs), "truncated": False}
     elif spec is not None:
-        found = probe.listing(store, spec, address)
+        found = _on_disk(store, spec, address, bool(states))
     else:
         raise SpecError(f"{options.url!r} is on no mount; `jupyter hyperpod ls` lists the mounts")
+    entries = [one | {"state": states.pop(one["name"], {"state": ""})["state"]} for one in found["entries"]]
+    entries += states.values()
     now_s = time.time()
     rows = [
         [
@@ -245,16 +304,45 @@ def _ls(options: argparse.Namespace, store: Store) -> Answer:
             Cell(format_bytes(one["bytes"]) if one["kind"] == "file" else "-"),
             Cell(ago(one["changed_ns"] / 1e9 if one["changed_ns"] else None, now_s)),
             Cell(one["mode"]),
+            _state(one["state"]),
         ]
-        for one in found["entries"]
+        for one in sorted(entries, key=lambda one: str(one["name"]))
+        if one["name"] != repository.OWN
     ]
     lines = [f"only the first {len(rows)} are shown"] if found["truncated"] else []
-    return Answer(found["entries"], Table(("NAME", ">SIZE", "CHANGED", "MODE"), rows, "no files"), lines)
+    return Answer(entries, Table(("NAME", ">SIZE", "CHANGED", "MODE", "STATE"), rows, "no files"), lines)
+
+
+def _on_disk(store: Store, spec: MountSpec, address: str, listed: bool) -> dict[str, Any]:
+    try:
+        return probe.listing(store, spec, address)
+    except NotFound:
+        if not listed:
+            raise
+        return {"entries": [], "truncated": False}
+
+
+def _states_below(address: str, spec: MountSpec | None, table: Mounts) -> dict[str, dict[str, Any]]:
+    """Name -> entry of what lies directly in a directory whose mount has a repository, fetched or not."""
+    if spec is None or not spec.repository:
+        return {}
+    base = os.path.relpath(address, spec.notebook_path)
+    found: dict[str, dict[str, Any]] = {}
+    for path, (state, size) in repository.Repository(spec, spec.notebook_path, table.specs).states().items():
+        inner = path if base == "." else path.removeprefix(base + "/") if path.startswith(base + "/") else ""
+        name, slash, _ = inner.partition("/")
+        kind = (
+            {"kind": "directory", "bytes": 0, "state": ""} if slash else {"kind": "file", "bytes": size, "state": state}
+        )
+        if name:
+            found[name] = {"name": name, "changed_ns": 0, "mode": "-", **kind}
+    return found
 
 
 def _cp(options: argparse.Namespace, store: Store) -> Answer:
     copied: list[dict[str, Any]] = []
-    source, _, _ = _open(store, options.source)
+    source, _, table = _open(store, options.source)
+    source = repository.local(source, table)
     target, spec, table = _open(store, options.target)
     if spec is not None and spec.quota_bytes is not None and spec.driver != "s3":
         _keep_quota(store, spec, source)
@@ -263,6 +351,9 @@ def _cp(options: argparse.Namespace, store: Store) -> Answer:
         source, target + slash, table, recursive=options.recursive,
         told=lambda path, size: copied.append({"path": path, "bytes": size}),
     )  # fmt: skip
+    for one in copied:  # export on write
+        if (found := repository.behind(one["path"], table)) is not None:
+            found[0].export(found[1])
     names = copied[0]["path"] if len(copied) == 1 else f"{len(copied)} files"
     return Answer(copied, lines=[f"copied {names}, {format_bytes(total)}"])
 

@@ -2,7 +2,7 @@
 
 So nothing has to be replayed or remembered after a fault: (seed, step, micro-batch) names the samples. The tokens
 are memory-mapped; what one process has read is in the page cache for the next, so a newcomer finds its first batch
-there at once.
+there at once. Tokens in an object store are read through the node's block cache, which outlives its processes too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from ..core.errors import SpecError
-from ..storage.store import known_mounts, resolve_url
+from ..storage import remote, repository
+from ..storage.blocks import BlockCache, CachedObject
+from ..storage.store import Mounts, known_mounts, resolve_url
 from .worker import switched_on
 
 _MASK = (1 << 64) - 1
@@ -39,7 +41,8 @@ class TokenDataset:
     unsigned 16-bit or signed 32-bit numbers in this machine's byte order.
 
     ``batch(indices)`` returns ``(inputs, targets)``: int64 tensors ``(len(indices), sequence_length)``, targets one
-    token ahead. ``path`` may be ``shared://corpus/text.bin``. Raises SpecError when the file is missing or too short.
+    token ahead. ``path`` may be ``shared://corpus/text.bin``, or a URL such as ``s3://bucket/text.bin``, which is read
+    through the block cache of the node. Raises SpecError when the file is missing or too short.
     """
 
     def __init__(self, path: str | os.PathLike[str], sequence_length: int, *, token_bytes: int = 1) -> None:
@@ -47,34 +50,57 @@ class TokenDataset:
             raise SpecError(f"token_bytes is {token_bytes}; expected 1, 2 or 4")
         if sequence_length < 1:
             raise SpecError(f"sequence_length is {sequence_length}; expected at least 1 token")
-        self.path = resolve_url(os.fspath(path), known_mounts())
         self.sequence_length = sequence_length
         self.vocabulary_size = torch.iinfo(_TOKENS[token_bytes]).max + 1
-        try:
-            with open(self.path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                needed = (sequence_length + 1) * token_bytes
-                if size < needed:
-                    raise SpecError(f"{self.path} holds {size} bytes; one sample needs {needed}")
-                if size % token_bytes:
-                    raise SpecError(f"{self.path} holds {size} bytes, which are no whole tokens of {token_bytes} bytes")
-                # a private mapping is writable, which torch asks for; the file itself is never changed
-                if switched_on("data"):
-                    self._map: mmap.mmap | bytearray = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-                else:
-                    self._map = bytearray(file.read())
-        except OSError as error:
-            raise SpecError(f"cannot open the tokens at {self.path}: {error.strerror}") from error
-        self._tokens = torch.frombuffer(self._map, dtype=_TOKENS[token_bytes])
+        self._token_bytes = token_bytes
+        mounts = known_mounts()
+        self.path = repository.local(resolve_url(os.fspath(path), mounts), mounts)
+        content = _cached(self.path, mounts) if remote.is_remote(self.path) else _mapped(self.path)
+        size = content.size if isinstance(content, CachedObject) else len(content)
+        needed = (sequence_length + 1) * token_bytes
+        if size < needed:
+            raise SpecError(f"{self.path} holds {size} bytes; one sample needs {needed}")
+        if size % token_bytes:
+            raise SpecError(f"{self.path} holds {size} bytes, which are no whole tokens of {token_bytes} bytes")
+        self._content = content
+        self._samples = (size // token_bytes - 1) // sequence_length
 
     def __len__(self) -> int:
-        return (self._tokens.numel() - 1) // self.sequence_length
+        return self._samples
 
     def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``(inputs, targets)``, each int64 ``(len(indices), sequence_length)``."""
-        length = self.sequence_length
-        windows = torch.stack([self._tokens[i * length : i * length + length + 1].long() for i in indices])
+        windows = torch.stack([self._window(index) for index in indices])
         return windows[:, :-1], windows[:, 1:]
+
+    def _window(self, index: int) -> torch.Tensor:
+        count = self.sequence_length + 1
+        start = index * self.sequence_length * self._token_bytes
+        dtype = _TOKENS[self._token_bytes]
+        if isinstance(self._content, CachedObject):
+            window = self._content.read(start, count * self._token_bytes)
+            return torch.frombuffer(window, dtype=dtype).long()
+        return torch.frombuffer(self._content, dtype=dtype, count=count, offset=start).long()
+
+
+def _mapped(path: str) -> mmap.mmap | bytearray:
+    """The file in memory; a private mapping is writable, which torch asks for, and never changes the file."""
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size and switched_on("data"):
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            return bytearray(file.read())
+    except OSError as error:
+        raise SpecError(f"cannot open the tokens at {path}: {error.strerror}") from error
+
+
+def _cached(url: str, mounts: Mounts) -> CachedObject | bytearray:
+    source = remote.RemoteSource(url, mounts.specs)
+    if switched_on("data"):
+        return BlockCache().open(source)
+    content = bytearray(source.size)
+    source.read_into(0, memoryview(content))
+    return content
 
 
 class MappedDataset:

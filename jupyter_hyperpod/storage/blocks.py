@@ -174,7 +174,7 @@ class BlockCache:
                 continue
             if path.name.isdecimal():
                 found.append((about.st_mtime_ns, about.st_size, path))
-            total += about.st_size
+                total += about.st_size
         goal = max(0, int(self.limit_bytes * 0.95) - size)
         for _, freed, path in sorted(found):
             if total <= goal:

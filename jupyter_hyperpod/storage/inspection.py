@@ -2,8 +2,8 @@
 
     python -I -S inspection.py OPERATION PATH [ARGUMENT …]
 
-prints one JSON object a line. Standard library only and no relative import, so that nothing else has to be loaded; who
-starts it, bounds it and reads it is `probe`.
+prints a line when it begins, then one JSON object a line. Standard library only and no relative import, so that
+nothing else has to be loaded; who starts it, bounds it and reads it is `probe`.
 """
 
 from __future__ import annotations
@@ -344,6 +344,7 @@ CHECKS: tuple[tuple[str, Callable[[str, str], str]], ...] = (
 
 def main(operation: str, path: str, *arguments: str) -> int:
     """Run one operation; what fails is told as ``{"error", "errno"}``."""
+    print("asking", flush=True)
     try:
         if operation == "check":
             semantics(path, *arguments)

@@ -78,8 +78,9 @@ def for_job(specs: Iterable[MountSpec]) -> dict[str, Any]:
     """What a job's processes are told of the mounts: name -> path on the node, or the record where that says more."""
     found: dict[str, Any] = {}
     for spec in specs:
-        plain = MountSpec(spec.name, spec.notebook_path, spec.node_path, spec.read_only)
-        found[spec.name] = spec.node_path if spec == plain and not spec.read_only else asdict(spec)
+        path = spec.node_path
+        plain = spec.driver == "directory" and spec == MountSpec(spec.name, spec.notebook_path, path)
+        found[spec.name] = path if plain else asdict(spec)
     return found
 
 

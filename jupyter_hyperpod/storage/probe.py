@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import selectors
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from .store import Store, private_directory
 TIMEOUT_S = 2.0
 LIST_TIMEOUT_S = 10.0
 CHECK_TIMEOUT_S = 60.0
+START_S = 20.0
 _AT_ONCE = 8
 _SCRIPT = Path(__file__).with_name("inspection.py")
 _GONE = (errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.EHOSTDOWN)
@@ -52,15 +54,15 @@ def ask(store: Store, name: str, operation: str, path: str, *arguments: str, tim
     Raises Hangs after `timeout_s`, StoreError with the system's words, NotFound where `path` is not there. While one
     question to a mount cannot be given up (its process is held by the kernel), no other is asked.
     """
-    deadline = time.monotonic() + timeout_s
-    lock = _lock(store, name, deadline)
+    lock = _lock(store, name, time.monotonic() + timeout_s)
     command = [sys.executable, "-I", "-S", str(_SCRIPT), operation, path, *arguments]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", pass_fds=(lock,)
     )
     os.close(lock)  # held by the child for as long as that is there
     try:
-        out, err = process.communicate(timeout=max(0.05, deadline - time.monotonic()))
+        started = _wait_readable(process, START_S)  # a busy machine is not a mount that hangs
+        out, err = process.communicate(timeout=timeout_s if started else 0.0)
     except subprocess.TimeoutExpired:
         abandon(process)
         raise Hangs(_hangs(name, path, timeout_s)) from None
@@ -68,7 +70,7 @@ def ask(store: Store, name: str, operation: str, path: str, *arguments: str, tim
         abandon(process)
         raise
     try:
-        lines: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()]
+        lines: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()[1:]]
     except ValueError:
         lines = []
     if not lines:
@@ -77,6 +79,14 @@ def ask(store: Store, name: str, operation: str, path: str, *arguments: str, tim
         kind = NotFound if lines[-1]["errno"] == errno.ENOENT else StoreError
         raise kind(f"{path} of mount {name!r}: {lines[-1]['error']}{_advice(lines[-1]['errno'])}")
     return lines
+
+
+def _wait_readable(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait for the word with which the child begins."""
+    with selectors.DefaultSelector() as selector:
+        assert process.stdout is not None
+        selector.register(process.stdout, selectors.EVENT_READ)
+        return bool(selector.select(timeout_s))
 
 
 def _advice(code: int) -> str:
