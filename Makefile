@@ -100,6 +100,17 @@ iproute2:
 			>$(STAMPS)/iproute2.log 2>&1 || { tail -n 20 $(STAMPS)/iproute2.log >&2; exit 1; }; \
 	fi
 
+.PHONY: fuse3
+fuse3:
+	@if [ ! -w /dev/fuse ]; then \
+		echo "   no /dev/fuse: the tests of mounted file systems will be skipped"; \
+	elif ! command -v fusermount3 >/dev/null; then \
+		printf '\n== fuse3 (Debian)\n'; mkdir -p $(STAMPS); command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] || { \
+			echo "The tests of mounted file systems need fusermount3 and none was found: install fuse3" >&2; exit 1; }; \
+		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends fuse3; } \
+			>$(STAMPS)/fuse3.log 2>&1 || { tail -n 20 $(STAMPS)/fuse3.log >&2; exit 1; }; \
+	fi
+
 # ---- using it ------------------------------------------------------------------------------------------------------
 
 .PHONY: demo
@@ -124,7 +135,7 @@ bench: install  ## measure recovery and latency on this machine; JSON in test-ou
 PIECES := lint test-python test-js test-wheel test-browser
 
 .PHONY: test
-test: install chromium iproute2  ## run every check; nothing is skipped silently
+test: install chromium iproute2 fuse3  ## run every check; nothing is skipped silently
 	@started=$$SECONDS; python tests/leaks.py $(MAKE) --keep-going $(PIECES); \
 	printf '\nmake test: everything passed in %s s\n' "$$((SECONDS - started))"
 
@@ -135,7 +146,7 @@ lint: install  ## ruff, mypy, tsc, eslint, prettier
 	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
 
 .PHONY: test-python
-test-python: install iproute2  ## Python tests; PYTEST="-k name -x" narrows them
+test-python: install iproute2 fuse3  ## Python tests; PYTEST="-k name -x" narrows them
 	$(call step,Python tests,python -m pytest -m "not wheel" $(PYTEST))
 
 .PHONY: test-js

@@ -13,7 +13,7 @@ from typing import Any
 from ..backends.local import network
 from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
 from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
-from ..core.spec import ElasticRange, JobSpec, validate_job_id
+from ..core.spec import ElasticRange, JobSpec, MountSpec, validate_job_id
 from ..core.views import UNFOLDABLE, View, apply, new_job_view
 from ..storage import mounts
 from ..storage.journal import Follower, command_writer, event_writer, follow_events
@@ -37,13 +37,18 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
     """
     fields = _complete({**(spec_fields or {}), **more})
     check_source(source, fields.get("filename", "<cell>"))
-    default = mounts.default_mount(store)
-    fields.setdefault("mounts", tuple(spec for spec in mounts.table(store).values() if spec != default))
+    fields.setdefault("mounts", mounts_of(store))
     make_spec(fields, "")
     store.prepare()
     job = _create(store, make_spec(fields, store.put_cell(source)))
     _wake(store, job.id)
     return job.id
+
+
+def mounts_of(store: Store) -> tuple[MountSpec, ...]:
+    """The mounts that a job is given: the table as it is now, without the default one. Asks none of them."""
+    default = mounts.default_mount(store)
+    return tuple(spec for spec in mounts.table(store).values() if spec != default)
 
 
 def make_spec(fields: Mapping[str, Any], cell_digest: str) -> JobSpec:

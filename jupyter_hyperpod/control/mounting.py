@@ -278,9 +278,7 @@ def _open(store: Store, url: str) -> tuple[str, MountSpec | None, Mounts]:
     spec = _usable(store, name) if name else None
     address = resolve_url(url, table)
     if spec is not None and spec.driver != "s3" and not spec.read_only:
-        own = os.path.join(spec.notebook_path, mounts.USERS, mounts.login())
-        if copying.inside(address, own):
-            mounts.own_area(spec.notebook_path, spec.access)
+        mounts.make_way(address, table)
     return address, spec, table
 
 

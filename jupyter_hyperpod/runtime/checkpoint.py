@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SpecError, StoreError, TrainingError
+from ..storage import mounts
 from ..storage.store import known_mounts, resolve_url
 
 FORMAT = 1
@@ -76,9 +77,11 @@ class Checkpoint:
     @property
     def directory(self) -> Directory:
         """Where they lie on this machine; raises SpecError for what is no path on a mount."""
-        path = resolve_url(os.fspath(self.path), known_mounts())
+        known = known_mounts()
+        path = resolve_url(os.fspath(self.path), known)
         if "://" in path:
             raise SpecError(f"checkpoint path {path!r} is no directory; expected one on a mount, as shared://runs/x")
+        mounts.make_way(path, known)
         return Directory(Path(path).absolute())
 
 

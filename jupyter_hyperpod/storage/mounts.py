@@ -164,6 +164,14 @@ def own_area(root: str, access: str = "private") -> str:
     return own
 
 
+def make_way(address: str, known: Mounts) -> None:
+    """Create the person's own area where `address` lies in it. Raises StoreError where that is somebody else's."""
+    for name, root in known.items():
+        own = os.path.join(root, USERS, login())
+        if address == own or address.startswith(own + "/"):
+            own_area(root, known.specs[name].access if name in known.specs else "private")
+
+
 def make_root(spec: MountSpec, path: str) -> None:
     """Create the directory of a mount where it is missing, with the mode of its access. Raises StoreError."""
     try:
