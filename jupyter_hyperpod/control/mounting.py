@@ -294,7 +294,7 @@ def _ls(options: argparse.Namespace, store: Store) -> Answer:
     else:
         raise SpecError(f"{options.url!r} is on no mount; `jupyter hyperpod ls` lists the mounts")
     entries = [one | {"state": states.pop(one["name"], {"state": ""})["state"]} for one in found["entries"]]
-    entries += states.values()
+    entries = [one for one in (*entries, *states.values()) if one["name"] != repository.OWN]
     now_s = time.time()
     rows = [
         [
@@ -305,7 +305,6 @@ def _ls(options: argparse.Namespace, store: Store) -> Answer:
             _state(one["state"]),
         ]
         for one in sorted(entries, key=lambda one: str(one["name"]))
-        if one["name"] != repository.OWN
     ]
     lines = [f"only the first {len(rows)} are shown"] if found["truncated"] else []
     return Answer(entries, Table(("NAME", ">SIZE", "CHANGED", "MODE", "STATE"), rows, "no files"), lines)

@@ -69,7 +69,7 @@ def stop_in_a_save(run: Run, place: Path, after: int) -> int:
     """Stop rank 0 while it writes a checkpoint later than step `after`; return its pid."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        run.poll()
+        run.read()
         assert not run.ended, run.story()
         if not run.of_kind("checkpoint.saved") or run.of_kind("checkpoint.saved")[-1].data["step"] < after:
             continue
