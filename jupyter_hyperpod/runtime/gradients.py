@@ -13,6 +13,7 @@ from ..core.errors import TrainingError
 from ..policy.guard import Reading
 from .collectives import all_gather
 from .inprocess import Go, Group, Solo
+from .intake import Intake, Torn
 from .purity import Buffers, seeded
 from .reduction import Buffer, Layout, Ledger, Reduction, is_finite
 from .shards import around, local
@@ -33,6 +34,7 @@ class Gradients:
         self.depth = 1  # how many steps back a member may be to be brought up to date by gradients alone
         self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
         self._buffers = Buffers(model)
+        self._intake = Intake(self.parameters)
 
     def aside(self) -> Ledger:
         """A ledger of its own, for micro-batches that are executed again."""
@@ -43,38 +45,42 @@ class Gradients:
 
         The gradient goes into the ledger, or into another one ``aside``.
 
-        A right sibling is added onto its left one at once: the same bits as a sum later. Raises TrainingError
-        where the loss is no scalar that depends on the model.
+        A right sibling is added onto its left one at once: the same bits as a sum later. If that fails half-way, or
+        turns out to have been too early (once in a session, at most), the ledger holds neither of them any more.
+        Raises TrainingError where the loss is no scalar that depends on the model.
         """
-        for parameter in self.parameters:
-            parameter.grad = None
-        with seeded(seed, self.parameters[0].device), self._buffers.watched():
-            loss = loss_of_batch()
-            if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-                raise TrainingError(
-                    f"the loss function returned {_describe(loss)}; expected a scalar tensor that depends on the model"
-                )
-            loss.backward()
         ledger = aside or self.ledger
         buffer, adding = ledger.open(leaf)
-        self._move(buffer, adding, loss.detach(), leaf)
+        try:
+            with seeded(seed, self.parameters[0].device), self._buffers.watched():
+                loss, taken = self._backward(loss_of_batch, buffer, adding, at_once=aside is None)
+        except Torn:
+            ledger.discard(buffer)
+            return
+        except BaseException:
+            ledger.discard(buffer)
+            raise
+        self._note(buffer, adding, loss, leaf, taken)
         ledger.close(leaf, buffer)
 
-    def _move(self, buffer: Buffer, adding: bool, loss: torch.Tensor, leaf: int) -> None:
-        """Take the gradients from the parameters; zeros stand for those that there are none of."""
-        meta = torch.zeros_like(buffer.meta)
-        meta[0] = meta[1 + len(self.parameters) + leaf] = loss
-        for index, (parameter, kept) in enumerate(zip(self.parameters, buffer.gradients, strict=True)):
-            gradient = parameter.grad
+    def _backward(
+        self, loss_of_batch: Loss, buffer: Buffer, adding: bool, at_once: bool
+    ) -> tuple[torch.Tensor, list[bool]]:
+        """The loss, and which parameters have a gradient, which is in the buffer now."""
+        for parameter in self.parameters:
             parameter.grad = None
-            if gradient is None:
-                kept.add_(0.0) if adding else kept.zero_()  # x + 0 is not always x: -0 + 0 is 0
-                continue
-            meta[1 + index] = 1
-            gradient = local(gradient)
-            if gradient.layout != torch.strided:
-                gradient = gradient.to_dense()
-            kept.add_(gradient.to(kept.device)) if adding else kept.copy_(gradient)
+        loss = loss_of_batch()
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise TrainingError(
+                f"the loss function returned {_describe(loss)}; expected a scalar tensor that depends on the model"
+            )
+        return loss.detach(), self._intake.backward(loss, buffer, adding, at_once)
+
+    def _note(self, buffer: Buffer, adding: bool, loss: torch.Tensor, leaf: int, taken: list[bool]) -> None:
+        """Keep the loss of a micro-batch, and which parameters it gave a gradient."""
+        meta = torch.zeros_like(buffer.meta)
+        meta[1 : 1 + len(taken)] = torch.tensor(taken)
+        meta[0] = meta[1 + len(taken) + leaf] = loss
         buffer.meta.add_(meta) if adding else buffer.meta.copy_(meta)
 
     def reduce(self, go: Go, group: Group | Solo) -> Buffer:
@@ -155,6 +161,7 @@ class Gradients:
         """Give the memory back: the session is over."""
         for parameter in self.parameters:
             parameter.grad = None  # a view of memory that goes now
+        self._intake.release()
         self._history = []
         self.ledger.release()
         self.reduction.release()

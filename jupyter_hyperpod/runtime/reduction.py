@@ -100,6 +100,11 @@ class Ledger:
             self._free.append(self.nodes.pop(right))
             node = parent
 
+    def discard(self, buffer: Buffer) -> None:
+        """What `open` gave is spoilt; of a node that it was part of, everything has to be computed again."""
+        self.nodes = {node: kept for node, kept in self.nodes.items() if kept is not buffer}
+        self._free.append(buffer)
+
     def holds(self, leaf: int) -> bool:
         """True if micro-batch `leaf` is in a finished node."""
         return any(low <= leaf < high for low, high in self.nodes)

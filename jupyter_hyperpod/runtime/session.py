@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..core.errors import SpecError, TrainingError
-from ..policy.batching import assign, cover
+from ..policy.batching import assign, cover, leaves_of
 from ..policy.guard import Guard
 from .checkpoint import Checkpoint
 from .collectives import PeerLost
@@ -207,11 +207,12 @@ class Session:
 
     def _compute(self, loss_function: LossFunction) -> None:
         """Compute those of this member's micro-batches that it does not hold yet."""
-        go = self._go
-        for leaf in go.shares[go.rank]:
-            self._injector.strike(self.step + 1, go.rank)
-            self._group.next_leaf(leaf)
-            if not self._gradients.ledger.holds(leaf):
+        go, ledger = self._go, self._gradients.ledger
+        due = sorted(leaves_of(go.holdings[go.rank]))
+        while missing := [leaf for leaf in due if not ledger.holds(leaf)]:
+            for leaf in missing:
+                self._injector.strike(self.step + 1, go.rank)
+                self._group.next_leaf(leaf)
                 self._group.touch("compute", self.step)
                 began_s = time.monotonic()
                 self._execute(loss_function, leaf)
