@@ -56,25 +56,22 @@ class Look:
     def __init__(self, step: int, tensors: dict[str, torch.Tensor], before: Look | None) -> None:
         self.step = step
         self.names = list(tensors)
-        known = {id(w.tensor): w for w in before.watched} if before else {}
-        self.watched: list[Watched] = [known.get(id(tensor)) or Watched(tensor) for tensor in tensors.values()]
+        same = before is not None and list(map(id, before.watched.tensors)) == list(map(id, tensors.values()))
+        self.watched: Watched = before.watched if before is not None and same else Watched(list(tensors.values()))
         self.versions = self._versions()
-        self.numbers = self._numbers()
+        self.numbers = self.watched.checksums()
 
     def again(self) -> Words:
         """The same memory now; a tensor that the program has written to meanwhile is taken anew."""
-        numbers = self._numbers()
+        numbers = self.watched.checksums()
         for place, (before, now) in enumerate(zip(self.versions, self._versions(), strict=True)):
             if before != now:
                 self.numbers[place] = numbers[place]
         return numbers
 
-    def _numbers(self) -> Words:
-        return np.array([watched.checksum() for watched in self.watched], np.uint64).view(np.int64)
-
     def _versions(self) -> list[int]:
         """torch counts what is written through it; a flipped bit is not."""
-        return [watched.tensor._version for watched in self.watched]
+        return [tensor._version for tensor in self.watched.tensors]
 
 
 class Integrity:
