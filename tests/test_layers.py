@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "planner": "core policy",
     "recipes": "core",
     "loader": "core storage",
+    "serving": "core policy storage loader recipes",
     "health": "core storage",
     "runtime": "core policy storage loader health",
     "control": "core policy storage health backends",
@@ -44,6 +45,7 @@ THIRD_PARTY = {
     "loader": {"torch", "fsspec", "numpy"},
     "recipes": {"torch"},  # the decoder only; the data and what is rendered from it need none
     "runtime": {"torch", "numpy"},
+    "serving": {"torch", "tornado", "fsspec"},
     "backends": {"torch"},  # the warm interpreter preloads it
     "control": {"traitlets"},
     "server": {"jupyter_server", "jupyter_events", "jupyter_core", "jsonschema", "tornado", "traitlets", "yaml"},

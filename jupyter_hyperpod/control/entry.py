@@ -10,10 +10,10 @@ from typing import Any
 from ..core.events import TERMINAL_STATES, Command
 from ..core.spec import LaunchPlan
 from ..storage.journal import follow_commands, read_kinds
+from ..storage.pen import Pen
 from ..storage.store import JobStore, Store
 from .heads import Pulse
 from .launch import launch_plan
-from .pen import Pen
 from .reconcile import Failures, JobFacts
 
 WRITER = "supervisor"
@@ -75,7 +75,7 @@ class Entry:
         """New commands that nobody has carried out; the target follows every `scale` that passes by."""
         for command in self._commands.poll():
             if command.kind == "scale":
-                self.commanded = self.spec.range.clamp(command.data["target"])
+                self.commanded = self.spec.clamp(command.data["target"])
                 if not command.writer.startswith(f"{WRITER}."):
                     self.target = self.commanded
                     self.rest_until_s = 0.0

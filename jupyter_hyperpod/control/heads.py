@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..backends.local.node import HEAD
 from ..backends.local.processes import is_stopped
-from .pen import Pen
+from ..storage.pen import Pen
 
 SILENT_S = 3.0
 STOPPED_S = 1.0

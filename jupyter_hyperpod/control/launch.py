@@ -14,6 +14,8 @@ from .cluster import SOCKET
 
 AGENT = "jupyter_hyperpod.runtime.agent"
 HEAD = "jupyter_hyperpod.runtime.coordinator"
+REPLICA = "jupyter_hyperpod.serving.replica"
+GATEWAY = "jupyter_hyperpod.serving.gateway"
 # loaded once by the zygote; names only, since control never imports the runtime
 PRELOAD = (
     "torch",
@@ -23,6 +25,8 @@ PRELOAD = (
     "jupyter_hyperpod.runtime.worker",
     "jupyter_hyperpod.runtime.session",
     "jupyter_hyperpod.runtime.datacache",
+    REPLICA,
+    GATEWAY,
 )
 
 
@@ -37,8 +41,8 @@ def launch_plan(store: Store, job: JobStore, spec: JobSpec, warm_key: str) -> La
     """Return what a backend starts for the job; `warm_key` is the digest of the source that is to run."""
     return LaunchPlan(
         job_id=job.id,
-        module=AGENT,
-        head_module=HEAD,
+        module=AGENT if spec.serve is None else REPLICA,
+        head_module=HEAD if spec.serve is None else GATEWAY,
         arguments=(),
         env=environment(store, job, spec),
         python=spec.python or sys.executable,

@@ -33,6 +33,7 @@ from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
 from ..core.events import Command
 from ..policy.scaling import Machine
 from ..storage.journal import command_writer, forget_oldest
+from ..storage.pen import Pen
 from ..storage.store import JobStore, Store, write_private
 from .cluster import EXIT_LOCKED, SHAPE, SOCKET
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
@@ -40,7 +41,6 @@ from .faults import break_node, break_target, heal
 from .heads import tell_loss, tell_succession
 from .launch import PRELOAD, heir
 from .lock import take_lock
-from .pen import Pen
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 
 TICK_S = 0.25

@@ -43,6 +43,9 @@ EVENT_FIELDS: dict[str, frozenset[str]] = {
         # written by agents
         "output.written": "member node rank stream text",
         "user.error": "member node rank type message traceback",
+        # written by the gateway of a deployment
+        "deployment.opened": "url model task",
+        "replica.stage": "replica node stage took_s text",
         # written by whoever notices
         "warning.raised": "text",
         # cluster journal, written by the supervisor
@@ -87,6 +90,8 @@ FAULTS: dict[str, FaultClass] = {
     "flip-optimizer": FaultClass(("rank",), "one random bit of its optimizer's state is flipped"),
     "exception": FaultClass(("rank",), "the cell raises an exception there: an error of the program, not retried"),
 }
+# the way of a new replica to its first answer, timed from the decision that it is for
+REPLICA_STAGES = ("started", "loading", "loaded", "ready", "answered")
 STAGES = ("detected", "diagnosed", "fenced", "repaired", "replaced", "rejoined", "resumed")
 
 # kinds of which only the newest matters to a slow reader; all others are facts and never dropped

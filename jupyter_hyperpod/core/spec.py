@@ -18,6 +18,7 @@ MAX_REPLICA = 64
 # what recovers without a checkpoint; each can be switched off, and then the conventional way is taken
 COMPONENTS = ("init", "data", "inprocess", "peers")
 MAX_CELL_BYTES = 16 * 2**20
+TASKS = ("completions", "predict")
 BACKENDS = ("local", "slurm", "kubernetes")
 DRIVERS = ("directory", "nfs", "lustre", "juicefs", "seaweedfs", "rclone", "s3")
 ACCESS = ("private", "group", "everyone")
@@ -167,13 +168,53 @@ def _check_mount_path(what: str, path: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class ServeSpec:
+    """A deployment: what is served, and within which limits it follows the load.
+
+    ``model``: path or URL of the weights. ``task``: "completions" for the project's decoder, whose shape is in the
+    ``config.json`` beside the weights or in ``recipe``; "predict" for a handler, the cell, with ``load(model)`` and
+    ``predict(model, inputs)``. ``minimum`` replicas may be 0: then the gateway holds requests until one is ready.
+    ``outstanding``: requests a replica should have at a time; ``slots``: the most it is given. ``queue``: requests that
+    may wait beside those. ``port`` 0: any that is free. Raises SpecError.
+    """
+
+    model: str
+    task: str = "completions"
+    recipe: str = ""
+    minimum: int = 1
+    port: int = 0
+    outstanding: float = 2.0
+    slots: int = 8
+    queue: int = 256
+    request_timeout_s: float = 60.0
+    scale_down_delay_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise SpecError(f"task {self.task!r} is unknown; expected one of {', '.join(TASKS)}")
+        if not self.model.strip():
+            raise SpecError("a deployment needs a model: the path or the URL of its weights")
+        if not 0 <= self.minimum <= MAX_NODES or not 0 <= self.port <= 65535:
+            raise SpecError(f"minimum is {self.minimum} and port {self.port}; expected 0 or more, at most 65535")
+        if not 0 < self.outstanding <= self.slots or self.queue < 0:
+            raise SpecError(
+                f"{self.outstanding:g} outstanding requests a replica, {self.slots} slots and a queue of {self.queue}; "
+                "expected more than 0 requests and at most the slots, and a queue of 0 or more"
+            )
+        for name, seconds in (("timeout", self.request_timeout_s), ("scale-down delay", self.scale_down_delay_s)):
+            if not 0 < seconds < math.inf:
+                raise SpecError(f"the {name} is {seconds} s; expected more than 0 seconds")
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What the user asked. ``cell_digest`` is the SHA-256 (hex) of the source in the store.
 
     ``scale_up_delay_s``: how long nodes have to be free before a running job grows onto them. ``grace_s``: how long a
     preempted member may take to leave. ``script_restarts``: how often all ranks are started again after a loss outside
     hp.Session; three, as torch.distributed's own launcher has it. ``queue``: whose guaranteed nodes the job may use.
-    ``replica``: ranks on every node, which hold one replica of the model together.
+    ``replica``: ranks on every node, which hold one replica of the model together. ``serve``: the job is a deployment,
+    with a gateway as its head and a replica on every node.
     """
 
     name: str
@@ -199,6 +240,7 @@ class JobSpec:
     queue: str = ""
     mounts: tuple[MountSpec, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
+    serve: ServeSpec | None = None
 
     def __post_init__(self) -> None:
         validate_name(self.name, "job name")
@@ -240,6 +282,12 @@ class JobSpec:
         """Nodes that must be free before the job starts."""
         return self.elastic.minimum if self.elastic else self.nodes
 
+    def clamp(self, wish: int) -> int:
+        """The allowed number of nodes nearest to `wish`; only a deployment may do without any."""
+        if self.serve is not None and self.serve.minimum == 0 and wish <= 0:
+            return 0
+        return self.range.clamp(wish)
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary; inverse of `from_json`."""
         return asdict(self)
@@ -257,6 +305,10 @@ class JobSpec:
                 values["elastic"] = ElasticRange(**elastic | {"sizes": tuple(elastic.get("sizes", ()))})
             values["components"] = tuple(values.get("components", COMPONENTS))
             values["mounts"] = tuple(map(MountSpec.from_json, values.get("mounts", ())))
+            values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
+            if values.get("serve") is not None:
+                known = {f.name for f in fields(ServeSpec)}
+                values["serve"] = ServeSpec(**{key: value for key, value in values["serve"].items() if key in known})
             return cls(**values)
         except (TypeError, ValueError, AttributeError) as error:
             raise SpecError(f"job specification cannot be read: {error}") from error

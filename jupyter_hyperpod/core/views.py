@@ -21,6 +21,7 @@ GENERATIONS_KEPT = 200
 INCIDENTS_KEPT = 200
 WARNINGS_KEPT = 20
 FENCED_KEPT = 200
+REPLICAS_KEPT = 50
 
 # what a list of jobs goes without
 BULK = frozenset({"output", "history", "history_stride", "decisions", "fenced", "seen"})
@@ -68,6 +69,7 @@ def new_job_view(job_id: str) -> View:
         "output": [],
         "error": None,
         "checkpoint": None,
+        "deployment": None,
         "digest": None,
         "fenced": {},
         "updated_s": None,
@@ -205,6 +207,24 @@ def _checkpoint_saved(view: View, event: Event) -> None:
     view["checkpoint"]["time_s"] = event.time_s
 
 
+def _deployment_opened(view: View, event: Event) -> None:
+    replicas = view["deployment"]["replicas"] if view["deployment"] else []
+    view["deployment"] = {name: event.data[name] for name in ("url", "model", "task")} | {"replicas": replicas}
+
+
+def _replica_stage(view: View, event: Event) -> None:
+    data = event.data
+    if view["deployment"] is None:
+        view["deployment"] = {"url": "", "model": "", "task": "", "replicas": []}
+    replicas = view["deployment"]["replicas"]
+    replica = next((known for known in replicas if known["replica"] == data["replica"]), None)
+    if replica is None:
+        replica = {"replica": data["replica"], "node": data["node"], "stages": []}
+        replicas.append(replica)
+        del replicas[:-REPLICAS_KEPT]
+    replica["stages"].append({"stage": data["stage"], "took_s": data["took_s"], "time_s": event.time_s})
+
+
 def _metric_logged(view: View, event: Event) -> None:
     view["metrics"].update(event.data["values"])
 
@@ -286,6 +306,8 @@ _HANDLERS: dict[str, Callable[[View, Event], None]] = {
     "session.closed": _session_closed,
     "step.committed": _step_committed,
     "checkpoint.saved": _checkpoint_saved,
+    "deployment.opened": _deployment_opened,
+    "replica.stage": _replica_stage,
     "metric.logged": _metric_logged,
     "incident.stage": _incident_stage,
     "decision.made": _decision_made,

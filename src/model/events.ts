@@ -48,6 +48,8 @@ export const EVENT_FIELDS = {
   'checkpoint.saved': ['step', 'path', 'bytes', 'took_s', 'paused_s'],
   'output.written': ['member', 'node', 'rank', 'stream', 'text'],
   'user.error': ['member', 'node', 'rank', 'type', 'message', 'traceback'],
+  'deployment.opened': ['url', 'model', 'task'],
+  'replica.stage': ['replica', 'node', 'stage', 'took_s', 'text'],
   'warning.raised': ['text'],
   'cluster.state': ['state', 'reason', 'nodes', 'pid'],
   'node.state': [

@@ -21,6 +21,7 @@ export const GENERATIONS_KEPT = 200;
 export const INCIDENTS_KEPT = 200;
 export const WARNINGS_KEPT = 20;
 export const FENCED_KEPT = 200;
+export const REPLICAS_KEPT = 50;
 
 type Handler<V> = (view: V, event: IEvent) => void;
 
@@ -176,6 +177,25 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
       paused_s,
       time_s: event.time_s
     };
+  },
+
+  'deployment.opened': (view, event) => {
+    const { url, model, task } = event.data;
+    const replicas = view.deployment?.replicas ?? [];
+    view.deployment = { url, model, task, replicas };
+  },
+
+  'replica.stage': (view, event) => {
+    const { replica: name, node, stage, took_s } = event.data;
+    view.deployment ??= { url: '', model: '', task: '', replicas: [] };
+    const replicas = view.deployment.replicas;
+    let replica = replicas.find(known => known.replica === name);
+    if (replica === undefined) {
+      replica = { replica: name, node, stages: [] };
+      replicas.push(replica);
+      keepLast(replicas, REPLICAS_KEPT);
+    }
+    replica.stages.push({ stage, took_s, time_s: event.time_s });
   },
 
   'metric.logged': (view, event) => {

@@ -87,6 +87,21 @@ export interface ICheckpoint {
   time_s: number;
 }
 
+/** What a replica of a deployment went through; `took_s` is since it was decided upon. */
+export interface IReplica {
+  replica: string;
+  node: string;
+  stages: { stage: string; took_s: number; time_s: number }[];
+}
+
+/** An endpoint that serves a model. */
+export interface IDeployment {
+  url: string;
+  model: string;
+  task: string;
+  replicas: IReplica[];
+}
+
 export interface IJobView {
   id: string;
   name: string;
@@ -123,6 +138,7 @@ export interface IJobView {
   output: IOutput[];
   error: IUserError | null;
   checkpoint: ICheckpoint | null;
+  deployment: IDeployment | null;
   digest: string | null;
   /** When each lost member was lost: what it commits later does not count. */
   fenced: Record<string, number>;
@@ -196,6 +212,7 @@ export function newJobView(id: string): IJobView {
     output: [],
     error: null,
     checkpoint: null,
+    deployment: null,
     digest: null,
     fenced: {},
     updated_s: null,

@@ -271,6 +271,33 @@ def elastic() -> Script:
     return s
 
 
+def deployment() -> Script:
+    """A replica starts, another is added under load, the first is killed and its endpoint moves to a new port."""
+    s = Script("chat-ghijklmn")
+    s.submit(1, (1, 2))
+
+    def stages(node: int, *names: str, since_s: float = 0.0) -> None:
+        for number, stage in enumerate(names, 1):
+            took_s = since_s + 0.25 * number
+            text = f"the replica on node-{node} {stage}"
+            s.say("gateway.1", "replica.stage", 0.25, replica=f"node-{node}.r", node=f"node-{node}", stage=stage,
+                  took_s=took_s, text=text)  # fmt: skip
+
+    stages(1, "started")
+    s.say("gateway.1", "deployment.opened", url="http://127.0.0.1:8000", model="shared://chat", task="completions")
+    stages(1, "loading", "loaded", "ready", "answered", since_s=0.25)
+    s.form(1, (1,), 1, "node-1 answers")
+    s.state("running", "1 of 1 replicas answer")
+    values = {"requests_per_s": 49.5, "p50_s": 0.012, "p99_s": 0.2, "queued": 3}
+    s.say("gateway.1", "metric.logged", 2.0, step=1, values=values)
+    s.say("gateway.1", "decision.made", policy="serving", value=2, reason="7 requests are outstanding")
+    stages(2, "started", "loading", "loaded", "ready", "answered")
+    s.form(2, (1, 2), 2, "node-2 answers")
+    s.say("gateway.2", "deployment.opened", 1.0, url="http://127.0.0.1:8001", model="shared://chat", task="completions")
+    s.state("stopped", "stopped by its owner")
+    return s
+
+
 def user_error() -> Script:
     s = Script("broken-cdefghij")
     s.submit(2)
@@ -412,6 +439,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "partition": partition,
     "durable": durable,
     "elastic": elastic,
+    "deployment": deployment,
     "user-error": user_error,
     "disorder": disorder,
     "cluster": cluster,

@@ -30,7 +30,7 @@ SOCKET = "warm.sock"
 LOG = "warm"
 HEIR = "supervisor"
 # what a job's processes may import of this package: an edit elsewhere does not make the zygote stale
-_SHIPPED = ("core", "policy", "storage", "loader", "health", "runtime", "backends/local")
+_SHIPPED = ("core", "policy", "storage", "loader", "health", "recipes", "runtime", "serving", "backends/local")
 
 
 def source_digest() -> str:

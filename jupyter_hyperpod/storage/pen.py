@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import StoreError
 from ..core.events import Event
-from ..storage.journal import Writer, event_writer
+from .journal import Writer, event_writer
 
 KEPT = 10_000
 

@@ -1,0 +1,112 @@
+"""Deployments: jobs whose head is a gateway and whose nodes run replicas of a model. Light, as `jobs` is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ClusterError, NotFound, SpecError
+from ..core.events import TERMINAL_STATES
+from ..core.spec import MAX_NODES, ElasticRange, ServeSpec
+from ..core.views import View
+from ..storage.store import Store, resolve_url
+from . import jobs
+from .request import job_name
+from .source import read_file
+
+READY_TIMEOUT_S = 600.0
+# a deployment lives for months; only replicas that fail again and again as soon as they start end it
+ENDLESS = 1_000_000
+_DECODER = "# served by the project's decoder\n"
+
+
+def parse_replicas(text: str) -> tuple[int, int]:
+    """Parse ``"MIN:MAX"`` or ``"N"``; MIN may be 0. Raises SpecError."""
+    low, separator, high = text.partition(":")
+    if not low.isdecimal() or not (high.isdecimal() if separator else True):
+        raise SpecError(f"replicas {text[:40]!r} is not of the form MIN:MAX or N, for example --replicas 1:4")
+    minimum, maximum = int(low), int(high or low)
+    if not (0 <= minimum <= maximum <= MAX_NODES and maximum):
+        raise SpecError(f"replicas {text!r} is impossible; expected 0 <= MIN <= MAX and at least 1 as MAX")
+    return minimum, maximum
+
+
+def serve(
+    store: Store,
+    model: str,
+    *,
+    replicas: str = "1",
+    handler: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    threads: int = 1,
+    env: Mapping[str, str] | None = None,
+    **limits: Any,
+) -> str:
+    """Start a deployment of ``model`` and return its job id; `wait_ready` tells when and where it answers.
+
+    ``handler``: a Python file with ``load(model)`` and ``predict(model, inputs)``; without it the model is one of the
+    project's decoder. ``limits`` are fields of ServeSpec. Raises SpecError for what cannot be served, NotFound where
+    there is nothing at a local path, and what `jobs.submit` raises.
+    """
+    minimum, maximum = parse_replicas(replicas)
+    known = {field.name for field in fields(ServeSpec)} - {"model", "task", "minimum"}
+    if unknown := sorted(limits.keys() - known):
+        raise SpecError(f"not an option of a deployment: {unknown[0]}; expected some of {', '.join(sorted(known))}")
+    if handler and limits.get("recipe"):
+        raise SpecError("a recipe describes the project's decoder, a handler brings its own model; choose one of them")
+    given = {key: value for key, value in limits.items() if value is not None}
+    task = "predict" if handler else "completions"
+    spec = ServeSpec(_located(store, model), task=task, minimum=minimum, **given)
+    first = max(1, minimum)
+    job = {
+        "name": name or job_name(model.rstrip("/")),
+        "nodes": first,
+        "elastic": ElasticRange(first, maximum),
+        "spares": 0,
+        "threads": threads,
+        "env": dict(env or {}),
+        "filename": os.fspath(Path(handler).absolute()) if handler else model,
+        "max_restarts": ENDLESS,
+        "serve": spec,
+    }
+    return jobs.submit(store, read_file(Path(handler)) if handler else _DECODER, job)
+
+
+def _located(store: Store, model: str) -> str:
+    """The model as every node finds it; raises NotFound where it is a path of this machine and nothing is there."""
+    if "://" in model and not model.startswith("file://"):
+        area = model.partition("://")[0]
+        if area not in store.mounts():
+            return model
+        path = resolve_url(model, store.mounts())
+    else:
+        path = os.path.abspath(os.path.expanduser(model.removeprefix("file://")))
+    if not os.path.exists(path):
+        raise NotFound(
+            f"there is no model at {path}; expected a file or a directory of weights, or a URL such as s3://…"
+        )
+    return model if "://" in model else path
+
+
+def token_file(store: Store, job_id: str) -> Path:
+    """Where the token of a deployment lies, for its owner only."""
+    return store.job(job_id).path / "token"
+
+
+def wait_ready(store: Store, job_id: str, timeout_s: float = READY_TIMEOUT_S) -> View:
+    """Wait until the deployment answers and return its view. Raises ClusterError where it ends before, or too late."""
+    try:
+        view = jobs.wait(store, job_id, TERMINAL_STATES | {"running"}, timeout_s)
+    except TimeoutError as error:
+        raise ClusterError(str(error)) from error
+    if view["state"] in TERMINAL_STATES:
+        raise ClusterError(f"{job_id} {view['state']}: {view['reason']}")
+    return view
+
+
+def deployments(store: Store) -> list[View]:
+    """Every deployment's view, newest first."""
+    return [view for view in jobs.list_jobs(store) if view["deployment"] is not None]

@@ -1,0 +1,98 @@
+"""How many replicas a deployment has, which one answers, and who is told to come back later. Pure and deterministic.
+
+Up is quick: as soon as the requests that are outstanding, averaged over a second, are more than the replicas should
+have. Down is slow: only what was never needed during the whole delay is taken away, so that load that comes in waves
+does not make replicas come and go. Both follow the number of requests that wait or are being answered: unlike their
+rate it says how much work there is, whatever a request costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from .decision import Decision
+
+UP_WINDOW_S = 1.0
+RETRY_AFTER_LIMIT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """At ``time_s`` so many requests were ``outstanding`` (waiting or being answered)."""
+
+    time_s: float
+    outstanding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``outstanding``: requests a replica should have at a time; ``scale_down_delay_s``: how long less must suffice."""
+
+    minimum: int
+    maximum: int
+    outstanding: float
+    scale_down_delay_s: float
+
+
+def decide(readings: Sequence[Reading], replicas: int, limits: Limits, now_s: float) -> Decision[int]:
+    """Return how many replicas there should be, given the ``replicas`` that were last decided upon.
+
+    ``readings`` are in order of time; those older than the scale-down delay are not looked at.
+    """
+    kept = _clamp(replicas, limits)
+    if kept != replicas:
+        return Decision(kept, f"{_count(replicas)} were outside the range {limits.minimum}:{limits.maximum}")
+    recent = [reading.outstanding for reading in readings if now_s - UP_WINDOW_S <= reading.time_s <= now_s]
+    load = sum(recent) / len(recent) if recent else 0.0
+    wanted = _clamp(_needed(load, limits), limits)
+    if wanted > replicas:
+        reason = f"{load:.3g} requests are outstanding, {limits.outstanding:g} a replica are wanted: {_count(wanted)}"
+        return Decision(wanted, reason + (", the most there may be" if wanted == limits.maximum else ""))
+    since_s = now_s - limits.scale_down_delay_s
+    if replicas > limits.minimum and readings and readings[0].time_s <= since_s:
+        most = max((reading.outstanding for reading in readings if since_s <= reading.time_s <= now_s), default=0)
+        enough = _clamp(_needed(most, limits), limits)
+        if enough < replicas:
+            reason = f"no more than {most} requests were outstanding for {limits.scale_down_delay_s:g} s"
+            return Decision(enough, f"{reason}: {_count(enough)} suffice")
+    return Decision(replicas, f"{load:.3g} requests are outstanding: {_count(replicas)} suffice")
+
+
+def _needed(load: float, limits: Limits) -> int:
+    return math.ceil(load / limits.outstanding)
+
+
+def _clamp(replicas: int, limits: Limits) -> int:
+    return max(limits.minimum, min(replicas, limits.maximum))
+
+
+def _count(replicas: int) -> str:
+    return f"{replicas} replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def choose(outstanding: Mapping[str, int], slots: int, avoid: Collection[str] = ()) -> str | None:
+    """Return the replica with the fewest outstanding requests and a free slot; None where there is none.
+
+    Among equals the first of the mapping. One to ``avoid`` is taken only where no other has a free slot.
+    """
+    free = [name for name, count in outstanding.items() if count < slots]
+    return min(free, key=lambda name: (name in avoid, outstanding[name]), default=None)
+
+
+def retire(outstanding: Mapping[str, int], count: int) -> tuple[str, ...]:
+    """Return the ``count`` replicas that should go: those with the least to finish, the newest among equals.
+
+    The mapping is in the order in which the replicas came.
+    """
+    order = {name: number for number, name in enumerate(outstanding)}
+    ranked = sorted(outstanding, key=lambda name: (outstanding[name], -order[name]))
+    return tuple(ranked[: max(0, count)])
+
+
+def retry_after_s(waiting: int, answered_per_s: float) -> int:
+    """Return whole seconds, 1 to `RETRY_AFTER_LIMIT_S`, after which the requests that wait will have been answered."""
+    if answered_per_s <= 0:
+        return RETRY_AFTER_LIMIT_S if waiting > 1 else 1
+    return max(1, min(RETRY_AFTER_LIMIT_S, math.ceil(waiting / answered_per_s)))

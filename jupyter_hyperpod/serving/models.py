@@ -1,0 +1,276 @@
+"""What a replica serves: the project's decoder, or a handler with ``load(model)`` and ``predict(model, inputs)``."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import fsspec
+import torch
+
+from ..core.errors import SpecError
+from ..recipes import catalogue
+from ..recipes.config import DecoderConfig, RopeScaling
+from ..recipes.decoder import Decoder
+from ..storage.store import resolve_url
+from .generate import Sampling, check_prompt, generate
+from .site import Site
+
+CONFIG = "config.json"
+BYTES = 256  # a decoder with fewer entries in its vocabulary cannot read bytes
+MAX_TOKENS, DEFAULT_TOKENS = 4096, 16
+Report = Callable[[int, int], None]
+
+
+class Refused(SpecError):
+    """A request that cannot be answered; ``status`` is that of HTTP."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A request on its way through a replica. ``created`` and ``request_id`` come from the gateway, so that a request
+    that is answered once more gets the same answer."""
+
+    path: str
+    body: Mapping[str, Any]
+    request_id: str
+    created: int
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the answer is to come in pieces."""
+        return self.body.get("stream") is True
+
+
+class Served(Protocol):
+    """``path`` is where it is asked; ``answer`` yields the pieces of an answer and may take its time for each."""
+
+    path: str
+
+    def answer(self, task: Task) -> Iterator[dict[str, Any]]: ...
+
+    def whole(self, pieces: list[dict[str, Any]]) -> dict[str, Any]: ...
+
+
+def load(site: Site, report: Report) -> Served:
+    """Load what the deployment serves; ``report(bytes_done, bytes_total)`` is called meanwhile.
+
+    Raises SpecError for a model that cannot be served, LoaderError for one that cannot be loaded, and whatever a
+    handler raises.
+    """
+    url = resolve_url(site.serve.model, site.mounts)
+    if site.serve.task == "predict":
+        return Handler(site.cell, url)
+    config = _config(url, site.serve.recipe)
+    with torch.device("meta"):
+        model = Decoder(config)
+    tensors = _load_model(url, progress=lambda done: report(done.bytes_done, done.bytes_total))
+    _check(tensors, model)
+    model.load_state_dict(tensors, assign=True)
+    return Completions(model.requires_grad_(False).eval(), site.spec.name)
+
+
+def _load_model(url: str, progress: Any) -> dict[str, torch.Tensor]:
+    import glob
+
+    from safetensors.torch import load_file
+
+    paths = [url] if url.endswith(".safetensors") else sorted(glob.glob(f"{url}/*.safetensors"))
+    return {name: tensor for path in paths for name, tensor in load_file(path).items()}
+
+
+def _config(url: str, recipe: str) -> DecoderConfig:
+    if recipe:
+        return catalogue.load(recipe).config
+    folder = url.rpartition("/")[0] if url.endswith((".safetensors", ".json")) else url.rstrip("/")
+    place = f"{folder}/{CONFIG}"
+    try:
+        with fsspec.open(place, "rb") as file:
+            return config_from_json(json.loads(file.read()))
+    except (OSError, ValueError, TypeError) as error:
+        raise SpecError(
+            f"the shape of the decoder cannot be read from {place}: {error}; expected the fields of DecoderConfig, "
+            "or choose one with --recipe NAME, or serve another model with --handler FILE.py"
+        ) from error
+
+
+def config_to_json(config: DecoderConfig) -> dict[str, Any]:
+    """What ``config.json`` beside a decoder's weights holds."""
+    return asdict(config)
+
+
+def config_from_json(record: Mapping[str, Any]) -> DecoderConfig:
+    """Inverse of `config_to_json`. Raises TypeError or ValueError."""
+    scaling = record.get("rope_scaling")
+    return DecoderConfig(**{**record, "rope_scaling": RopeScaling(**scaling) if scaling else None})
+
+
+def _check(tensors: Mapping[str, torch.Tensor], model: Decoder) -> None:
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if found == wanted:
+        return
+    name = min(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
+    raise SpecError(
+        f"the weights are not those of the decoder: {name} is {found.get(name, 'missing')}, expected "
+        f"{wanted.get(name, 'no such tensor')} from its configuration"
+    )
+
+
+class Completions:
+    """OpenAI's ``/v1/completions`` for the decoder. A prompt is text, read as UTF-8 bytes, or a list of token ids."""
+
+    path = "/v1/completions"
+
+    def __init__(self, model: Decoder, name: str) -> None:
+        self._model, self._name = model, name
+
+    def answer(self, task: Task) -> Iterator[dict[str, Any]]:
+        """Yield a piece a token; the last one has a ``finish_reason``. Raises Refused."""
+        prompt, most, sampling, stops = self._read(task)
+        return self._generate(task, prompt, most, sampling, stops)
+
+    def whole(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
+        """All pieces as one answer."""
+        choices = [piece["choices"][0] for piece in pieces]
+        text, tokens = "".join(c["text"] for c in choices), [t for c in choices for t in c["token_ids"]]
+        choice = choices[-1] | {"text": text, "token_ids": tokens}
+        return pieces[-1] | {"choices": [choice]}
+
+    def _read(self, task: Task) -> tuple[list[int], int, Sampling, list[str]]:
+        body = task.body
+        for name, plain in (("n", 1), ("best_of", 1), ("echo", False), ("suffix", None), ("logprobs", None)):
+            if body.get(name, plain) not in (plain, None):
+                raise Refused(f"{name} is {body[name]!r}; this endpoint only knows {plain!r}")
+        prompt, vocabulary = body.get("prompt"), self._model.config.vocab_size
+        if isinstance(prompt, str):
+            if vocabulary < BYTES:
+                raise Refused(f"this model knows {vocabulary} tokens, not all bytes; send the prompt as token ids")
+            prompt = list(prompt.encode())
+        if not isinstance(prompt, list) or not all(type(token) is int for token in prompt):
+            raise Refused("prompt must be text or a list of token ids")
+        most = _number(body, "max_tokens", DEFAULT_TOKENS, 1, MAX_TOKENS, int)
+        if problem := check_prompt(self._model.config, prompt, most):
+            raise Refused(problem)
+        seed = _number(body, "seed", _seed(task.request_id), 0, 2**63 - 1, int)
+        sampling = Sampling(_number(body, "temperature", 1.0, 0, 100), _number(body, "top_p", 1.0, 0, 1), seed)
+        stop = body.get("stop") or []
+        stops = [stop] if isinstance(stop, str) else stop
+        if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
+            raise Refused("stop must be text or a list of texts")
+        return prompt, most, sampling, stops
+
+    def _generate(
+        self, task: Task, prompt: list[int], most: int, sampling: Sampling, stops: list[str]
+    ) -> Iterator[dict[str, Any]]:
+        text, spoken = codecs.getincrementaldecoder("utf-8")("replace"), Until(stops)
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": 0, "total_tokens": len(prompt)}
+        for count, token in enumerate(generate(self._model, prompt, most, sampling), 1):
+            last = count == most
+            said = spoken.say(text.decode(bytes([token]) if token < BYTES else b"", last), last)
+            reason = "stop" if spoken.stopped else "length" if last else None
+            usage = usage | {"completion_tokens": count, "total_tokens": len(prompt) + count}
+            choice = {"text": said, "token_ids": [token], "index": 0, "logprobs": None, "finish_reason": reason}
+            facts = {"id": f"cmpl-{task.request_id}", "object": "text_completion", "created": task.created}
+            yield facts | {"model": self._name, "choices": [choice]} | ({"usage": usage} if reason else {})
+            if reason:
+                return
+
+
+class Until:
+    """Text up to the first of some stops, piece by piece: what may be the beginning of a stop is held back."""
+
+    def __init__(self, stops: list[str]) -> None:
+        self._stops, self._held, self.stopped = stops, "", False
+
+    def say(self, text: str, last: bool) -> str:
+        """Return what can be said now that `text` has come."""
+        held = self._held + text
+        ends = [at for stop in self._stops if (at := held.find(stop)) >= 0]
+        if ends:
+            self.stopped, self._held = True, ""
+            return held[: min(ends)]
+        keep = 0 if last else max((self._begun(held, stop) for stop in self._stops), default=0)
+        self._held = held[len(held) - keep :]
+        return held[: len(held) - keep]
+
+    @staticmethod
+    def _begun(text: str, stop: str) -> int:
+        return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
+
+
+class Handler:
+    """A Python file with ``load(model)`` and ``predict(model, inputs)``, asked at ``/predict``."""
+
+    path = "/predict"
+
+    def __init__(self, source: Path, url: str) -> None:
+        module = types.ModuleType("handler")
+        module.__file__ = str(source)
+        sys.modules[module.__name__] = module  # dataclasses and the like look their module up
+        exec(compile(source.read_bytes(), "<handler>", "exec"), module.__dict__)
+        for name in ("load", "predict"):
+            if not callable(getattr(module, name, None)):
+                raise SpecError(f"the handler has no function {name}; expected load(model) and predict(model, inputs)")
+        self._predict, self._model = module.predict, module.load(url)
+
+    def answer(self, task: Task) -> Iterator[dict[str, Any]]:
+        """Yield the one answer. Raises Refused."""
+        if "inputs" not in task.body:
+            raise Refused('a request is {"inputs": …}; it has no inputs')
+        return self._once(task)
+
+    def _once(self, task: Task) -> Iterator[dict[str, Any]]:
+        yield {"outputs": _plain(self._predict(self._model, task.body["inputs"]))}
+
+    def whole(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
+        """The one piece."""
+        return pieces[0]
+
+
+def _plain(value: Any) -> Any:
+    """Tensors and arrays as lists, at any depth."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _number(body: Mapping[str, Any], name: str, default: Any, low: float, high: float, kind: type = float) -> Any:
+    value = body.get(name)
+    if value is None:
+        return default
+    fits = isinstance(value, int) if kind is int else isinstance(value, (int, float))
+    if isinstance(value, bool) or not fits or not low <= value <= high:
+        what = "a whole number" if kind is int else "a number"
+        raise Refused(f"{name} is {str(value)[:40]}; expected {what} from {low} to {high}")
+    return value
+
+
+def _seed(request_id: str) -> int:
+    """Drawn from the request's id, so that another replica gives the same answer to the same request."""
+    return int.from_bytes(hashlib.sha256(request_id.encode()).digest()[:7])
+
+
+def new_task(path: str, content: bytes, request_id: str, created: str | None) -> Task:
+    """Read a request. Raises Refused where it is not a JSON object."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the request is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise Refused(f"the request is a {type(body).__name__}; expected a JSON object")
+    return Task(path, body, request_id, int(created) if created and created.isdecimal() else int(time.time()))

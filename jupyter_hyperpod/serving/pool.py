@@ -1,0 +1,116 @@
+"""The replicas as the gateway knows them, and the requests that wait for one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from ..policy.serving import choose
+from .line import Line
+
+
+@dataclass
+class Replica:
+    """One replica. ``retired``: it gets no further request; ``ending``: it has been told to end."""
+
+    name: str
+    node: str
+    pid: int
+    host: str
+    line: Line
+    link: WebSocketHandler
+    decided_s: float
+    state: str = "loading"
+    path: str = ""
+    outstanding: int = 0
+    retired: bool = False
+    ending: bool = False
+    heard_s: float = field(default_factory=time.monotonic)
+    error: dict[str, Any] | None = None
+
+    @property
+    def answers(self) -> bool:
+        """Whether it may be given a request."""
+        return self.state == "ready" and not self.retired
+
+    def say(self, kind: str) -> None:
+        """Tell the replica something; one that has gone does not mind."""
+        with suppress(WebSocketClosedError):
+            self.link.write_message(json.dumps({"type": kind}))
+
+
+class QueueFull(Exception):
+    """More requests wait than may."""
+
+
+class Pool:
+    """Hands replicas to requests: the one with the fewest outstanding, in the order in which the requests came."""
+
+    def __init__(self, slots: int, queue: int) -> None:
+        self.replicas: dict[str, Replica] = {}
+        self._slots, self._queue = slots, queue
+        self._waiting: deque[tuple[asyncio.Future[Replica], Collection[str]]] = deque()
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self.replicas.values())
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a replica."""
+        return sum(not future.done() for future, _ in self._waiting)
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that wait or are being answered."""
+        return self.waiting + sum(replica.outstanding for replica in self)
+
+    def ready(self) -> list[Replica]:
+        """Those that may be given a request."""
+        return [replica for replica in self if replica.answers]
+
+    async def take(self, avoid: Collection[str] = (), again: bool = False) -> Replica:
+        """Wait for a replica with a free slot and take the slot; give it back with `give`.
+
+        One to ``avoid`` is given only where no other has a free slot. A request that is sent ``again`` goes first and
+        is never refused. Raises QueueFull.
+        """
+        if again or not self.waiting:
+            name = choose({r.name: r.outstanding for r in self.ready()}, self._slots, avoid)
+            if name is not None:
+                self.replicas[name].outstanding += 1
+                return self.replicas[name]
+        if not again and self.waiting >= self._queue:
+            raise QueueFull
+        future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+        (self._waiting.appendleft if again else self._waiting.append)((future, avoid))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.give(future.result())
+            raise
+
+    def give(self, replica: Replica) -> None:
+        """Give a slot back."""
+        replica.outstanding -= 1
+        self.hand_out()
+
+    def hand_out(self) -> None:
+        """Give free slots to those that wait, oldest first."""
+        while self._waiting:
+            future, avoid = self._waiting[0]
+            if not future.done():
+                name = choose({r.name: r.outstanding for r in self.ready()}, self._slots, avoid)
+                if name is None:
+                    return
+                self.replicas[name].outstanding += 1
+                future.set_result(self.replicas[name])
+            self._waiting.popleft()

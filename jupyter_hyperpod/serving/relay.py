@@ -1,0 +1,219 @@
+"""One request's way to a replica and back, and to another replica where the first one dies.
+
+An answer is a function of the request and its id, so a request may be sent again at any time before its answer is
+whole. An answer that has begun to stream is computed again elsewhere; what the client has got already is compared with
+it and left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tornado.httputil import HTTPHeaders
+
+from .ledger import Ledger
+from .line import Broken
+from .pool import Pool, QueueFull, Replica
+from .site import AUTHORIZATION, CREATED, REQUEST_ID
+
+BREAKS = 5  # a request that was being answered when so many replicas died may be what they died of
+PAUSE_S = 0.05
+KEPT, KEPT_S, KEPT_BYTES = 1024, 60.0, 1 << 20
+STREAM = "text/event-stream"
+
+
+class Unanswered(Exception):
+    """No replica could answer; ``status`` is that of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(slots=True)
+class Request:
+    """What a client asks; ``stream`` gets the pieces of an answer that is streamed."""
+
+    path: str
+    body: bytes
+    request_id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+    stream: Callable[[bytes], Awaitable[None]] | None = None
+
+    def headers(self, key: str) -> HTTPHeaders:
+        """What the replica is sent."""
+        fields = {AUTHORIZATION: key, REQUEST_ID: self.request_id, CREATED: str(self.created)}
+        length = str(len(self.body))
+        return HTTPHeaders({**fields, "Content-Type": "application/json", "Content-Length": length, "Host": "replica"})
+
+    @property
+    def identity(self) -> tuple[str, bytes]:
+        """The same for a request that is made again."""
+        return self.request_id, hashlib.sha256(self.path.encode() + b"\0" + self.body).digest()
+
+
+@dataclass(slots=True)
+class Answer:
+    """``body`` is empty where the answer was streamed."""
+
+    status: int = 0
+    body: bytes = b""
+    streamed: bool = False
+
+
+class _Incoming:
+    """An answer as it comes in: kept until it is whole, or passed on where it is a stream."""
+
+    def __init__(self, request: Request, passed: _Passed) -> None:
+        self.status = 0
+        self.streamed = False
+        self.body = bytearray()
+        self._request, self._passed = request, passed
+        self._skip, self._skipped = passed.length, hashlib.sha256()
+
+    def head(self, status: int, headers: HTTPHeaders) -> None:
+        """The answer begins."""
+        self.status = status
+        self.streamed = headers.get("Content-Type", "").startswith(STREAM) and status == 200
+
+    async def piece(self, content: bytes) -> None:
+        """More of it has come. Raises Unanswered where it differs from what the client has got already."""
+        if not self.streamed:
+            self.body += content
+            return
+        again, content = content[: self._skip], content[self._skip :]
+        self._skip -= len(again)
+        self._skipped.update(again)
+        if again and not self._skip and self._skipped.digest() != self._passed.digest.digest():
+            raise Unanswered(502, "the answer that was begun could not be continued by another replica")
+        if content and self._request.stream is not None:
+            self._passed.length += len(content)
+            self._passed.digest.update(content)
+            await self._request.stream(content)
+
+
+class _Passed:
+    """What the client has got of a stream."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.digest = hashlib.sha256()
+
+
+@dataclass(slots=True)
+class _Known:
+    """A request that is being answered, or was a short time ago, and how many wait for it."""
+
+    task: asyncio.Task[Answer]
+    waiting: int = 0
+    since_s: float = field(default_factory=time.monotonic)
+
+
+class Relay:
+    """Sends requests to replicas; ``key`` proves to them who asks, ``answered`` is called with who answered."""
+
+    def __init__(
+        self, pool: Pool, ledger: Ledger, key: str, timeout_s: float, answered: Callable[[Replica], None]
+    ) -> None:
+        self._pool, self._ledger, self._key, self._timeout_s = pool, ledger, key, timeout_s
+        self._answered = answered
+        self._known: OrderedDict[tuple[str, bytes], _Known] = OrderedDict()
+
+    async def answer(self, request: Request) -> Answer:
+        """Return the answer. A request that is made again while it is answered, or within a minute, is answered once.
+
+        Raises Unanswered, or QueueFull where too many wait.
+        """
+        if request.stream is not None:
+            return await self._counted(request)
+        self._forget_old()
+        known = self._known.get(request.identity)
+        if known is None:
+            known = self._known[request.identity] = _Known(asyncio.create_task(self._counted(request)))
+            known.task.add_done_callback(lambda done: self._settle(request.identity, done))
+        known.waiting += 1
+        try:
+            return await asyncio.shield(known.task)
+        finally:
+            known.waiting -= 1
+            if not known.waiting and not known.task.done():
+                known.task.cancel()
+
+    def _settle(self, identity: tuple[str, bytes], task: asyncio.Task[Answer]) -> None:
+        failed = task.cancelled() or task.exception() is not None
+        if failed or task.result().status != 200 or len(task.result().body) > KEPT_BYTES:
+            self._known.pop(identity, None)
+
+    def _forget_old(self) -> None:
+        since_s = time.monotonic() - KEPT_S
+        while self._known:
+            identity, known = next(iter(self._known.items()))
+            if not known.task.done() or (known.since_s > since_s and len(self._known) <= KEPT):
+                return
+            del self._known[identity]
+
+    async def probe(self, replica: Replica, request: Request) -> None:
+        """Ask one replica something, to see that it answers; its connection will tell where it does not."""
+        incoming = _Incoming(request, _Passed())
+        replica.outstanding += 1
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                headers = request.headers(self._key)
+                await replica.line.ask(request.path, headers, request.body, incoming.head, incoming.piece)
+        except (Broken, TimeoutError):
+            return
+        finally:
+            self._pool.give(replica)
+        if incoming.status == 200:
+            self._answered(replica)
+
+    async def _counted(self, request: Request) -> Answer:
+        began_s = time.monotonic()
+        self._ledger.accepted += 1
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._persist(request)
+        except QueueFull:
+            self._ledger.accepted -= 1
+            self._ledger.refused += 1
+            raise
+        except TimeoutError:
+            self._ledger.failed += 1
+            raise Unanswered(504, f"no answer within {self._timeout_s:g} s") from None
+        except asyncio.CancelledError:
+            self._ledger.left += 1
+            raise
+        except Unanswered:
+            self._ledger.failed += 1
+            raise
+        self._ledger.took(time.monotonic() - began_s)
+        return answer
+
+    async def _persist(self, request: Request) -> Answer:
+        """Send the request until it is answered."""
+        avoid: set[str] = set()
+        passed, breaks = _Passed(), 0
+        while True:
+            replica = await self._pool.take(avoid, again=bool(avoid))
+            incoming, whole = _Incoming(request, passed), False
+            headers = request.headers(self._key)
+            try:
+                await replica.line.ask(request.path, headers, request.body, incoming.head, incoming.piece)
+                whole = True
+            except Broken as error:
+                breaks += error.sent
+                if breaks >= BREAKS:
+                    raise Unanswered(502, f"{breaks} replicas were lost while they answered: {error}") from error
+            finally:
+                self._pool.give(replica)
+            if whole and incoming.status != 503:
+                self._answered(replica)
+                return Answer(incoming.status, bytes(incoming.body), incoming.streamed)
+            self._ledger.retried += 1
+            await asyncio.sleep(PAUSE_S if whole or replica.name in avoid else 0)
+            avoid.add(replica.name)

@@ -1,0 +1,264 @@
+"""A replica: one process a node. It loads the model, answers requests over HTTP, and tells the gateway how it stands.
+
+Everything it says about itself is its whole present state, so that a gateway that is new hears all of it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from typing import Any
+
+from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
+from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, websocket_connect
+
+from . import models
+from .engine import Engine
+from .models import Refused, Served, Task, new_task
+from .site import AUTHORIZATION, CREATED, REPLICA_PATH, REQUEST_ID, Site, error_body, shows
+
+BEAT_S = 0.25
+RECONNECT_S = 0.02
+CONNECT_TIMEOUT_S = 2.0
+GIVE_UP_S = 600.0
+DRAIN_S = 30.0
+BODY_LIMIT_BYTES = 16 << 20
+ERROR_LINES = 8
+
+
+class Replica:
+    """The state of one replica; `run` is its whole life."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.name = f"{site.node}.{os.getpid()}"
+        self.key = site.pass_between()
+        self.engine = Engine()
+        self.served: Served | None = None
+        self.tasks = 0
+        self.state = "loading"
+        self.error: dict[str, Any] | None = None
+        self.progress = (0, 0)
+        self.stages = {"started": time.time()}
+        self.port = 0
+        self._leave = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._changed = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve until told to end; returns the exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            loop.add_signal_handler(number, self.drain)
+        sockets = bind_sockets(0, self.site.host, family=socket.AF_INET)
+        self.port = sockets[0].getsockname()[1]
+        server = HTTPServer(application(self), max_body_size=BODY_LIMIT_BYTES, max_buffer_size=2 * BODY_LIMIT_BYTES)
+        server.add_sockets(sockets)
+        link = asyncio.create_task(self._keep_linked())
+        loading = asyncio.create_task(self._load())
+        await self._leave.wait()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), DRAIN_S)
+        loading.cancel()
+        link.cancel()
+        return 1 if self.error else 0
+
+    def drain(self) -> None:
+        """Take no further request, finish those that are being answered, then end."""
+        self.state = "draining"
+        self._changed.set()
+        self._leave.set()
+
+    async def _load(self) -> None:
+        self._enter("loading")
+        try:
+            self.served = await asyncio.get_running_loop().run_in_executor(
+                None, models.load, self.site, lambda done, total: self._progressed(done, total)
+            )
+        except Exception as error:
+            lines = traceback.format_exc().splitlines()
+            print("\n".join(lines), file=sys.stderr, flush=True)
+            self.error = {"type": type(error).__name__, "message": str(error), "traceback": lines[-ERROR_LINES:]}
+            self.state = "failed"
+            self._changed.set()
+            return
+        self._enter("loaded")
+        if self.state == "loading":
+            self.state = "ready"
+        self._enter("ready")
+
+    def _progressed(self, done: int, total: int) -> None:
+        self.progress = (done, total)
+
+    def _enter(self, stage: str) -> None:
+        self.stages[stage] = time.time()
+        self._changed.set()
+
+    def facts(self) -> dict[str, Any]:
+        """Everything the gateway has to know."""
+        me = {"replica": self.name, "node": self.site.node, "pid": os.getpid(), "host": self.site.host}
+        now = {"state": self.state, "tasks": self.tasks, "error": self.error, "progress": self.progress}
+        return me | now | {"port": self.port, "path": self.served.path if self.served else "", "stages": self.stages}
+
+    # -- the gateway -------------------------------------------------------------------------------------------
+
+    async def _keep_linked(self) -> None:
+        heard_s = time.monotonic()
+        while time.monotonic() - heard_s < GIVE_UP_S:
+            endpoint = self.site.endpoint()
+            if "ended" in endpoint:
+                break
+            if (link := await self._connect(endpoint)) is not None:
+                await self._talk(link)
+                heard_s = time.monotonic()
+            await asyncio.sleep(RECONNECT_S)
+        self.drain()
+
+    async def _connect(self, endpoint: dict[str, Any]) -> WebSocketClientConnection | None:
+        if "port" not in endpoint:
+            return None
+        url = f"ws://{endpoint['host']}:{endpoint['port']}{REPLICA_PATH}"
+        request = HTTPRequest(url, headers={AUTHORIZATION: self.key}, connect_timeout=CONNECT_TIMEOUT_S)
+        try:
+            return await websocket_connect(request)
+        except (OSError, HTTPClientError, WebSocketClosedError):
+            return None
+
+    async def _talk(self, link: WebSocketClientConnection) -> None:
+        """Tell the gateway every change, and every quarter of a second that nothing has changed, until it is gone."""
+        telling = asyncio.create_task(self._tell(link))
+        try:
+            while (message := await link.read_message()) is not None:
+                if json.loads(message)["type"] == "end":
+                    self.drain()
+        finally:
+            telling.cancel()
+            link.close()
+
+    async def _tell(self, link: WebSocketClientConnection) -> None:
+        with suppress(WebSocketClosedError):
+            while True:
+                self._changed.clear()
+                await link.write_message(json.dumps(self.facts()))
+                if self.error:
+                    self._leave.set()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), BEAT_S)
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A request is being answered."""
+        self.tasks += 1
+        self._idle.clear()
+
+    def end(self) -> None:
+        """It has been, or whoever asked has gone."""
+        self.tasks -= 1
+        if not self.tasks:
+            self._idle.set()
+
+
+class _Asked(RequestHandler):
+    replica: Replica
+
+    def initialize(self, replica: Replica) -> None:
+        self.replica = replica
+
+    def prepare(self) -> None:
+        if not shows(self.request.headers.get(AUTHORIZATION), self.replica.key):
+            self.refuse(401, "a replica answers its gateway only; ask the gateway")
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answer with an error."""
+        self.set_status(status)
+        self.finish(error_body(status, message))
+
+
+class _Health(_Asked):
+    def get(self) -> None:
+        self.set_status(200 if self.replica.state == "ready" else 503)
+        self.finish(self.replica.facts())
+
+
+class _Answer(_Asked):
+    work: asyncio.Task[None] | None = None
+
+    async def post(self) -> None:
+        replica = self.replica
+        if replica.served is None or replica.state != "ready":
+            self.refuse(503, f"this replica is {replica.state}")
+            return
+        if self.request.path != replica.served.path:
+            self.refuse(404, f"this model is asked at {replica.served.path}, not at {self.request.path}")
+            return
+        replica.begin()
+        try:
+            self.work = asyncio.create_task(self._answer(replica.served))
+            await self.work
+        except asyncio.CancelledError:
+            pass  # nobody waits for the answer any more
+        finally:
+            replica.end()
+
+    async def _answer(self, served: Served) -> None:
+        headers = self.request.headers
+        try:
+            task = new_task(self.request.path, self.request.body, headers.get(REQUEST_ID, ""), headers.get(CREATED))
+            pieces = served.answer(task)
+        except Refused as error:
+            self.refuse(error.status, str(error))
+            return
+        try:
+            await (self._stream(task, pieces) if task.streamed else self._whole(served, pieces))
+        except Exception as error:
+            print(traceback.format_exc(), file=sys.stderr, flush=True)
+            if self._headers_written:
+                self.request.connection.stream.close()  # type: ignore[union-attr]
+            else:
+                self.refuse(500, f"{type(error).__name__}: {error}")
+
+    async def _whole(self, served: Served, pieces: Any) -> None:
+        self.finish(json.dumps(served.whole([piece async for piece in self.replica.engine.run(pieces)])))
+
+    async def _stream(self, task: Task, pieces: Any) -> None:
+        self.set_header("Content-Type", "text/event-stream")
+        async for piece in self.replica.engine.run(pieces):
+            self.write(f"data: {json.dumps(piece)}\n\n")
+            await self.flush()
+        self.finish("data: [DONE]\n\n")
+
+    def on_connection_close(self) -> None:
+        if self.work is not None:
+            self.work.cancel()
+
+
+def application(replica: Replica) -> Application:
+    """What a replica answers."""
+    settings = {"replica": replica}
+    routes = [(r"/healthz", _Health, settings), (r"/predict|/v1/completions", _Answer, settings)]
+    return Application(routes, log_function=lambda handler: None)
+
+
+def main() -> int:
+    """Entry point of a node's process."""
+    return asyncio.run(_main())
+
+
+async def _main() -> int:
+    return await Replica(Site.from_environment()).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""What the gateway answers over HTTP: OpenAI's completions and models, predict, health; and where replicas report.
+
+Everything needs a token: people's, or what gateway and replicas show each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tornado.iostream import StreamClosedError
+from tornado.web import Application, RequestHandler
+from tornado.websocket import WebSocketHandler
+
+from ..policy.serving import retry_after_s
+from .pool import QueueFull, Replica
+from .relay import STREAM, Answer, Request, Unanswered
+from .site import AUTHORIZATION, REPLICA_PATH, REQUEST_ID, error_body, shows
+
+if TYPE_CHECKING:
+    from .gateway import Gateway
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+PATHS = {"completions": "/v1/completions", "predict": "/predict"}
+
+
+class _Guarded(RequestHandler):
+    """Refuses everybody without the token."""
+
+    gateway: Gateway
+
+    def initialize(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def prepare(self) -> None:
+        self.set_header("Server", "jupyter_hyperpod")
+        if not shows(self.request.headers.get(AUTHORIZATION), self.gateway.token):
+            self.set_header("WWW-Authenticate", "Bearer")
+            path = self.gateway.site.job.path / "token"
+            self.refuse(401, f"send the header `Authorization: Bearer TOKEN`; the token is in {path}")
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answer with an error."""
+        self.set_status(status)
+        self.finish(error_body(status, message))
+
+
+class _Health(_Guarded):
+    def get(self) -> None:
+        gateway = self.gateway
+        serving = gateway.ending is None and gateway.state == "running"
+        state = "draining" if gateway.ending else gateway.state
+        replicas = [
+            {
+                "replica": r.name,
+                "node": r.node,
+                "state": "retired" if r.retired else r.state,
+                "outstanding": r.outstanding,
+            }
+            for r in gateway.pool
+        ]
+        self.set_status(200 if serving else 503)
+        self.finish({"state": state, "replicas": replicas} | gateway.facts())
+
+
+class _Models(_Guarded):
+    def get(self) -> None:
+        card = {"id": self.gateway.site.spec.name, "object": "model", "created": self.gateway.opened_s}
+        self.finish({"object": "list", "data": [card | {"owned_by": "jupyter_hyperpod"}]})
+
+
+class _Ask(_Guarded):
+    work: asyncio.Task[Answer] | None = None
+
+    async def post(self) -> None:
+        gateway = self.gateway
+        if gateway.ending is not None:
+            self.refuse(503, "this deployment is ending")
+            return
+        path = PATHS[gateway.site.serve.task]
+        if self.request.path != path:
+            self.refuse(404, f"this deployment is asked at {path}, not at {self.request.path}")
+            return
+        given = self.request.headers.get(REQUEST_ID, "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
+        self.set_header(REQUEST_ID, request_id)
+        request = Request(path, self.request.body, request_id)
+        if _streamed(request.body):
+            request.stream = self._pass_on
+        self.work = asyncio.create_task(gateway.relay.answer(request))
+        try:
+            answer = await self.work
+        except QueueFull:
+            rate, _, _ = gateway.ledger.recent()
+            self.set_header("Retry-After", str(retry_after_s(gateway.pool.outstanding, rate)))
+            self.refuse(429, f"{gateway.pool.waiting} requests wait already")
+        except Unanswered as error:
+            self._fail(error)
+        except (asyncio.CancelledError, StreamClosedError):
+            pass  # nobody waits for the answer any more
+        else:
+            if answer.streamed:
+                self.finish()
+                return
+            self.set_status(answer.status)
+            self.set_header("Content-Type", "application/json")
+            self.finish(answer.body)
+
+    def _fail(self, error: Unanswered) -> None:
+        if not self._headers_written:
+            self.refuse(error.status, str(error))
+        else:
+            self.finish(f"data: {json.dumps(error_body(error.status, str(error)))}\n\n")
+
+    async def _pass_on(self, content: bytes) -> None:
+        if not self._headers_written:
+            self.set_header("Content-Type", STREAM)
+            self.set_header("Cache-Control", "no-store")
+        self.write(content)
+        await self.flush()
+
+    def on_connection_close(self) -> None:
+        if self.work is not None:
+            self.work.cancel()
+
+
+class _Link(WebSocketHandler):
+    """A replica's connection: it says how it stands, and is told when to end."""
+
+    gateway: Gateway
+    replica: Replica | None = None
+
+    def initialize(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def prepare(self) -> None:
+        if not shows(self.request.headers.get(AUTHORIZATION), self.gateway.key):
+            self.set_status(401)
+            self.finish()
+
+    def on_message(self, message: str | bytes) -> None:
+        before = self.replica.state if self.replica else ""
+        self.replica = self.gateway.crew.heard(json.loads(message), self)
+        if self.replica.state == "ready" != before:
+            self.gateway.welcome(self.replica)
+
+    def on_close(self) -> None:
+        if self.replica is not None:
+            self.gateway.crew.left(self.replica)
+
+
+class _Nothing(_Guarded):
+    def prepare(self) -> None:
+        super().prepare()
+        if not self._finished:
+            self.refuse(404, f"nothing is at {self.request.path}; expected one of {', '.join(PATHS.values())}, "
+                             "/v1/models or /healthz")  # fmt: skip
+
+
+def _streamed(body: bytes) -> bool:
+    """Whether the answer is to come in pieces; what is not JSON is refused by the replica."""
+    with suppress(ValueError, RecursionError):
+        found: Any = json.loads(body)
+        return isinstance(found, dict) and found.get("stream") is True
+    return False
+
+
+def application(gateway: Gateway) -> Application:
+    """Everything the gateway answers."""
+    settings = {"gateway": gateway}
+    routes = [
+        (r"/healthz", _Health, settings),
+        (r"/v1/models", _Models, settings),
+        (r"/predict|/v1/completions", _Ask, settings),
+        (REPLICA_PATH, _Link, settings),
+    ]
+    return Application(
+        routes,
+        default_handler_class=_Nothing,
+        default_handler_args=settings,
+        log_function=lambda handler: None,
+        websocket_ping_interval=None,
+    )

@@ -1,0 +1,93 @@
+"""What the gateway and the replicas of a deployment are told through their environment, and what they prove with it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ClusterError, SpecError, StoreError
+from ..core.spec import JobSpec, ServeSpec
+from ..storage.store import JobStore
+
+HOST_VARIABLE, HOST = "HYPERPOD_BIND", "127.0.0.1"
+REPLICA_PATH = "/-/replica"
+AUTHORIZATION = "Authorization"
+REQUEST_ID, CREATED = "X-Request-Id", "X-Hyperpod-Created"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The deployment this process belongs to and the node it runs on."""
+
+    job: JobStore
+    node: str
+    cell: Path
+    mounts: dict[str, str]
+    spec: JobSpec
+    serve: ServeSpec
+
+    @classmethod
+    def from_environment(cls) -> Site:
+        """Read $HYPERPOD_JOB_DIR, _NODE, _CELL and _MOUNTS. Raises ClusterError, or SpecError for another job."""
+        try:
+            job = JobStore(Path(os.environ["HYPERPOD_JOB_DIR"]))
+            cell, node = Path(os.environ["HYPERPOD_CELL"]), os.environ["HYPERPOD_NODE"]
+        except KeyError as error:
+            raise ClusterError(
+                f"${error.args[0]} is not set: this module is started by a backend, not by hand"
+            ) from error
+        spec = job.spec()
+        if spec.serve is None:
+            raise SpecError(f"{job.id} is a job that trains; expected a deployment")
+        return cls(job, node, cell, json.loads(os.environ.get("HYPERPOD_MOUNTS", "{}")), spec, spec.serve)
+
+    @property
+    def host(self) -> str:
+        """The address to listen at: loopback, unless the backend gives the node a network of its own."""
+        return os.environ.get(HOST_VARIABLE, HOST)
+
+    @property
+    def endpoint_file(self) -> Path:
+        """Where the gateway says how it is reached; the supervisor sees by it that the gateway moves."""
+        return self.job.path / "coordinator.json"
+
+    def endpoint(self) -> dict[str, Any]:
+        """What the gateway has said; empty where it has said nothing that can be read."""
+        try:
+            found = json.loads(self.endpoint_file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def pass_between(self) -> str:
+        """What gateway and replicas show each other; never the token of those who ask the gateway."""
+        return bearer(hmac.new(self.job.secret(), b"gateway and replica", hashlib.sha256).hexdigest())
+
+
+def bearer(token: str) -> str:
+    """The value of the Authorization header."""
+    return f"Bearer {token}"
+
+
+def shows(header: str | None, expected: str) -> bool:
+    """Whether a request's Authorization header is what is expected, in constant time."""
+    return header is not None and hmac.compare_digest(header.encode(), expected.encode())
+
+
+def read_token(job: JobStore) -> str:
+    """The token of those who ask the gateway. Raises StoreError where there is none yet."""
+    try:
+        return (job.path / "token").read_text().strip()
+    except OSError as error:
+        raise StoreError(f"cannot read {job.path / 'token'}: {error.strerror}") from error
+
+
+def error_body(status: int, message: str) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "code": status}}
