@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..control import mounting
-from ..control.request import add_cluster_options, add_fault_options, add_submit_options
+from ..control.request import add_cluster_options, add_fault_options, add_serve_options, add_submit_options
 from ..core.spec import BACKENDS
 
 PROG = "jupyter hyperpod"
@@ -80,6 +80,9 @@ def build_parser() -> argparse.ArgumentParser:
     for name, text in mounting.VERBS.items():
         mounting.add_options(name, verbs.add(name, text))
     _add_recipe_verb(verbs)
+    serve = verbs.add("serve", "serve a model over HTTP, with as many replicas as the load needs")
+    add_serve_options(serve)
+    serve.add_argument("--follow", action="store_true", help=FOLLOW)
     return parser
 
 

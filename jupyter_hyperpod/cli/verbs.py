@@ -310,6 +310,12 @@ def _recipe(options: argparse.Namespace, store: Store, terminal: Terminal) -> in
     return run_recipe(options, terminal)
 
 
+def _serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from .serve import run_serve
+
+    return run_serve(options, store, terminal)
+
+
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
@@ -330,4 +336,5 @@ VERBS: dict[str, Verb] = {
     **dict.fromkeys(mounting.VERBS, _mounting),
     "bench": _bench,
     "recipe": _recipe,
+    "serve": _serve,
 }

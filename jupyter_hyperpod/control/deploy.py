@@ -12,7 +12,8 @@ from ..core.errors import ClusterError, NotFound, SpecError
 from ..core.events import TERMINAL_STATES
 from ..core.spec import MAX_NODES, ElasticRange, ServeSpec
 from ..core.views import View
-from ..storage.store import Store, resolve_url
+from ..storage import mounts
+from ..storage.store import REMOTE, Store, resolve_url
 from . import jobs
 from .request import job_name
 from .source import read_file
@@ -77,18 +78,16 @@ def serve(
 
 def _located(store: Store, model: str) -> str:
     """The model as every node finds it; raises NotFound where it is a path of this machine and nothing is there."""
-    if "://" in model and not model.startswith("file://"):
-        area = model.partition("://")[0]
-        if area not in store.mounts():
-            return model
-        path = resolve_url(model, store.mounts())
-    else:
-        path = os.path.abspath(os.path.expanduser(model.removeprefix("file://")))
-    if not os.path.exists(path):
+    area = model.partition("://")[0] if "://" in model else "file"
+    if area != "file" and area in REMOTE:
+        return model
+    seen = mounts.roots(mounts.table(store).values(), "notebook")
+    path = os.path.abspath(os.path.expanduser(resolve_url(model, seen))) if area == "file" else resolve_url(model, seen)
+    if "://" not in path and not os.path.exists(path):
         raise NotFound(
             f"there is no model at {path}; expected a file or a directory of weights, or a URL such as s3://…"
         )
-    return model if "://" in model else path
+    return path if area == "file" else model
 
 
 def token_file(store: Store, job_id: str) -> Path:

@@ -131,7 +131,9 @@ def progress_line(view: View) -> str:
         parts += [f"step {steps(view)}", f"loss {loss_text(view)}"]
         if (rate := throughput(view)) is not None:
             parts.append(f"{rate:.3g} samples/s")
-    if view["state"] not in TERMINAL_STATES and view["world_size"]:
+    if view["deployment"]:
+        parts += filter(None, [_load(view["metrics"])])
+    elif view["state"] not in TERMINAL_STATES and view["world_size"]:
         parts.append(
             _nodes(view["world_size"]) + (f" of {view['target']}" if view["target"] != view["world_size"] else "")
         )
@@ -141,6 +143,23 @@ def progress_line(view: View) -> str:
     if view["reason"] and view["state"] in ("pending", "failed", "stopped", "recovering"):
         parts.append(view["reason"])
     return clean(" · ".join(parts))
+
+
+def _load(metrics: Mapping[str, Any]) -> str:
+    """Return a deployment's load in a few words, or how far it has loaded."""
+    if metrics.get("loading_bytes") and not metrics["ready"]:
+        return f"loading {format_bytes(metrics['loaded_bytes'])} of {format_bytes(metrics['loading_bytes'])}"
+    if "ready" not in metrics:
+        return ""
+    parts = [f"{metrics['ready']} of {metrics['target']} replicas", f"{metrics['requests_per_s']:.3g} requests/s"]
+    if "p50_s" in metrics:
+        parts.append(f"p50 {latency_text(metrics, 'p50_s')}, p99 {latency_text(metrics, 'p99_s')}")
+    return " · ".join([*parts, *([f"{metrics['queued']} wait"] if metrics["queued"] else [])])
+
+
+def latency_text(metrics: Mapping[str, Any], name: str) -> str:
+    """Return a deployment's latency; '-' before it has answered anything."""
+    return format_duration(metrics[name]) if metrics.get(name) is not None else "-"
 
 
 def _nodes(count: int) -> str:
@@ -359,6 +378,8 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
         f"checkpoint of step {d['step']}, {format_bytes(d['bytes'])}, written in {format_duration(d['took_s'])} "
         f"(training stood still for {format_duration(d['paused_s'])}) to {d['path']}"
     ),
+    "deployment.opened": lambda d: f"{d['model']} is served at {d['url']}",
+    "replica.stage": lambda d: str(d["text"]),
     "checkpoint.loaded": lambda d: f"step {d['step']} taken up in {format_duration(d['took_s'])} from {d['path']}",
     "checkpoint.refused": lambda d: f"{d['path']} is not loaded: {d['reason']}",
     "session.closed": lambda d: f"session closed after step {d['step']}, state {str(d['digest'])[:16]}…",

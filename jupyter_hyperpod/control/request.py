@@ -195,6 +195,45 @@ def cluster_shape(options: argparse.Namespace) -> dict[str, Any]:
     return shape
 
 
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a deployment may be told; an option that is not given is None (or False, or empty)."""
+    add = parser.add_argument
+    add("model", nargs="?", metavar="MODEL", help="path or URL of the weights; without it, all deployments are listed")
+    add("--replicas", metavar="MIN:MAX", help="replicas to keep, and the most that load may bring (default: 1)")
+    add("--handler", metavar="FILE", help="a .py file with load(model) and predict(model, inputs), asked at /predict")
+    add("--recipe", metavar="NAME", help="shape of the decoder (default: config.json beside the weights)")
+    add("--name", metavar="NAME", help="name of the deployment (default: that of the model)")
+    add("--port", type=int, metavar="P", help="port on loopback (default: any that is free)")
+    add("--outstanding", type=float, metavar="N", help="requests a replica should have at a time (default: 2)")
+    add("--slots", type=int, metavar="N", help="the most it is given at a time (default: 8)")
+    add(
+        "--queue",
+        type=int,
+        metavar="N",
+        help="requests that may wait beside those; further ones get 429 (default: 256)",
+    )
+    add("--timeout", dest="request_timeout_s", type=_duration, metavar="T", help="limit for one request (default: 60s)")
+    add(
+        "--scale-down-delay",
+        dest="scale_down_delay_s",
+        type=_duration,
+        metavar="T",
+        help="take replicas away that were not needed for so long (default: 30s)",
+    )
+    add("--threads", type=int, metavar="T", help="CPU threads of every replica (default: 1)")
+    add("--env", type=_env_pair, action="append", metavar="NAME=VALUE", help="environment of every replica")
+
+
+def serve_fields(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `deploy.serve` that were given beside the model. Raises SpecError for options without one."""
+    limits = ("outstanding", "slots", "queue", "request_timeout_s", "scale_down_delay_s")
+    names = ("replicas", "handler", "recipe", "name", "port", "threads", "env", *limits)
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if given and options.model is None:
+        raise SpecError(f"--{next(iter(given)).replace('_', '-')} needs a MODEL to be served")
+    return given | ({"env": dict(given["env"])} if "env" in given else {})
+
+
 def _queue(text: str) -> tuple[str, int]:
     name, _, nodes = text.partition("=")
     if not nodes.isdecimal():

@@ -7,7 +7,14 @@ import shlex
 from functools import cache
 
 from ..control import mounting
-from ..control.request import Parser, add_cluster_options, add_fault_options, add_submit_options, near_matches
+from ..control.request import (
+    Parser,
+    add_cluster_options,
+    add_fault_options,
+    add_serve_options,
+    add_submit_options,
+    near_matches,
+)
 from ..core.errors import SpecError
 
 VERB_HELP = {
@@ -23,6 +30,7 @@ VERB_HELP = {
     "fault": "break something on purpose and watch the job recover",
     "cluster": "start, show or stop the local cluster, or heal its network",
     **mounting.VERBS,
+    "serve": "serve a model over HTTP, with as many replicas as the load needs",
     "recipe": "list the recipes, or put the cell that trains one below this one",
 }
 
@@ -89,6 +97,7 @@ def verb_parser() -> Parser:
     add_cluster_options(made["cluster"])
     for name in mounting.VERBS:
         mounting.add_options(name, made[name])
+    add_serve_options(made["serve"])
     recipe = made["recipe"]
     recipe.add_argument("name", nargs="?", metavar="NAME", help="the recipe; without it, all are listed")
     recipe.add_argument("--nodes", type=int, metavar="N", help="nodes to train on (default: the recipe's own)")

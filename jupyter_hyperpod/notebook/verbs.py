@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..control import cluster, jobs, lookup, mounting, report, watch
-from ..control.request import aimed_at, cluster_shape, fault_aim, shown_fields
+from ..control import cluster, deploy, jobs, lookup, mounting, report, served, watch
+from ..control.request import aimed_at, cluster_shape, fault_aim, serve_fields, shown_fields
 from ..core.errors import NotFound
 from ..core.events import to_json
 from ..core.views import View
@@ -169,6 +169,18 @@ def _recipe(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
     return None
 
 
+def _serve(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
+    store, fields = magics.open_store(), serve_fields(options)
+    if options.model is None:
+        views = deploy.deployments(store)
+        return Rows(views, served.deployments_table(views))
+    magics.last_job = deploy.serve(store, options.model, **fields)
+    view = deploy.wait_ready(store, magics.last_job)
+    for line in served.how_to_ask(view, str(deploy.token_file(store, magics.last_job))):
+        print(line)
+    return None
+
+
 def show_dry_run(fields: Mapping[str, Any], source: str, names: list[str]) -> None:
     """Print what would be submitted."""
     print(f"would submit {len(source.strip().splitlines())} lines, nothing was submitted:")
@@ -191,5 +203,6 @@ VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord
     "fault": _fault,
     "cluster": _cluster,
     **dict.fromkeys(mounting.VERBS, _mounting),
+    "serve": _serve,
     "recipe": _recipe,
 }

@@ -56,8 +56,8 @@ def decide(readings: Sequence[Reading], replicas: int, limits: Limits, now_s: fl
         enough = _clamp(_needed(most, limits), limits)
         if enough < replicas:
             reason = f"no more than {most} requests were outstanding for {limits.scale_down_delay_s:g} s"
-            return Decision(enough, f"{reason}: {_count(enough)} suffice")
-    return Decision(replicas, f"{load:.3g} requests are outstanding: {_count(replicas)} suffice")
+            return Decision(enough, f"{reason}: {_suffice(enough)}")
+    return Decision(replicas, f"{load:.3g} requests are outstanding: {_suffice(replicas)}")
 
 
 def _needed(load: float, limits: Limits) -> int:
@@ -70,6 +70,10 @@ def _clamp(replicas: int, limits: Limits) -> int:
 
 def _count(replicas: int) -> str:
     return f"{replicas} replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def _suffice(replicas: int) -> str:
+    return f"{_count(replicas)} {'suffices' if replicas == 1 else 'suffice'}"
 
 
 def choose(outstanding: Mapping[str, int], slots: int, avoid: Collection[str] = ()) -> str | None:

@@ -122,7 +122,7 @@ class Crew:
             replica = self._greet(facts, link)
         before = replica.state
         replica.heard_s, replica.state, replica.path = time.monotonic(), facts["state"], facts["path"]
-        replica.error = facts["error"]
+        replica.error, replica.progress = facts["error"], (facts["progress"][0], facts["progress"][1])
         for stage, time_s in facts["stages"].items():
             self._tell(replica, stage, time_s)
         if replica.state == "draining" and not replica.ending:

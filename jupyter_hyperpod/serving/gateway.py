@@ -36,7 +36,7 @@ from .site import Site, bearer, read_token
 
 TICK_S = 0.1
 TOUCH_S = 0.5
-SAMPLE_S = 2.0
+SAMPLE_S, LOADING_SAMPLE_S = 2.0, 0.5
 DRAIN_S = 10.0
 FAREWELL_S = 1.0
 POLL_S = 0.01
@@ -93,7 +93,8 @@ class Gateway:
                 touched_s = now_s
                 with suppress(OSError):
                     os.utime(self.site.endpoint_file)
-            if now_s - sampled_s > SAMPLE_S:
+            loading = any(replica.state == "loading" for replica in self.pool)
+            if now_s - sampled_s > (LOADING_SAMPLE_S if loading else SAMPLE_S):
                 sampled_s = now_s
                 self._sample()
         await self._leave()
@@ -165,9 +166,14 @@ class Gateway:
     def facts(self) -> dict[str, Any]:
         """How the deployment stands, for people and their monitoring."""
         rate, median_s, most_s = self.ledger.recent()
-        load = {"ready": len(self.pool.ready()), "target": self.crew.target, "queued": self.pool.waiting}
+        load: dict[str, Any] = {
+            "ready": len(self.pool.ready()),
+            "target": self.crew.target,
+            "queued": self.pool.waiting,
+        }
         load |= {"outstanding": self.pool.outstanding, "requests_per_s": rate, "p50_s": median_s, "p99_s": most_s}
-        return load | self.ledger.counts()
+        done, whole = (sum(r.progress[at] for r in self.pool if r.state == "loading") for at in (0, 1))
+        return load | {"loaded_bytes": done, "loading_bytes": whole} | self.ledger.counts()
 
     def _sample(self) -> None:
         facts = {name: value for name, value in self.facts().items() if value is not None}

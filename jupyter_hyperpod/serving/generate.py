@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from ..recipes.config import DecoderConfig
-from ..recipes.decoder import Attention, Decoder, rotary, rotate
+from ..recipes.decoder import Attention, Block, Decoder, rotary, rotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Cache:
         """An empty cache for at most `capacity` tokens."""
         config, weight = model.config, model.embedding.weight
         shape = (1, config.num_key_value_heads, capacity, config.head_dim)
-        kept = [[weight.new_empty(shape) for _ in range(config.num_hidden_layers)] for _ in range(2)]
-        return cls(*kept, *rotary(config, capacity, weight.device))
+        keys, values = ([weight.new_empty(shape) for _ in range(config.num_hidden_layers)] for _ in range(2))
+        return cls(keys, values, *rotary(config, capacity, weight.device))
 
 
 @torch.inference_mode()
@@ -47,6 +47,7 @@ def read(model: Decoder, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
     x = model.embedding(tokens[None])
     cosine, sine = cache.cosine[begin:end], cache.sine[begin:end]
     for layer, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
         mixed = _attend(block.attention, block.attention_norm(x), cosine, sine, cache, layer)
         x = x + mixed
         x = x + block.feed_forward(block.feed_forward_norm(x))

@@ -20,7 +20,7 @@ from ..core.errors import SpecError
 from ..recipes import catalogue
 from ..recipes.config import DecoderConfig, RopeScaling
 from ..recipes.decoder import Decoder
-from ..storage.store import resolve_url
+from ..storage.store import known_mounts, resolve_url
 from .generate import Sampling, check_prompt, generate
 from .site import Site
 
@@ -70,7 +70,7 @@ def load(site: Site, report: Report) -> Served:
     Raises SpecError for a model that cannot be served, LoaderError for one that cannot be loaded, and whatever a
     handler raises.
     """
-    url = resolve_url(site.serve.model, site.mounts)
+    url = resolve_url(site.serve.model, known_mounts())
     if site.serve.task == "predict":
         return Handler(site.cell, url)
     config = _config(url, site.serve.recipe)
@@ -83,12 +83,23 @@ def load(site: Site, report: Report) -> Served:
 
 
 def _load_model(url: str, progress: Any) -> dict[str, torch.Tensor]:
-    import glob
+    paths = [Path(url)] if url.endswith(".safetensors") else sorted(Path(url).glob("*.safetensors"))
+    found: dict[str, torch.Tensor] = {}
+    for path in paths:
+        content = torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
+        begin = 8 + int.from_bytes(content[:8].numpy().tobytes(), "little")
+        try:
+            header = json.loads(content[8:begin].numpy().tobytes())
+            header.pop("__metadata__", None)
+            for name, entry in header.items():
+                first, last = (begin + at for at in entry["data_offsets"])
+                found[name] = content[first:last].clone().view(_TYPES[entry["dtype"]]).view(entry["shape"])
+        except (ValueError, LookupError, RuntimeError) as error:
+            raise SpecError(f"{path} is not a whole safetensors file: {error}") from error
+    return found
 
-    from safetensors.torch import load_file
 
-    paths = [url] if url.endswith(".safetensors") else sorted(glob.glob(f"{url}/*.safetensors"))
-    return {name: tensor for path in paths for name, tensor in load_file(path).items()}
+_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def _config(url: str, recipe: str) -> DecoderConfig:

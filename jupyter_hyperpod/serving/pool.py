@@ -30,6 +30,7 @@ class Replica:
     decided_s: float
     state: str = "loading"
     path: str = ""
+    progress: tuple[int, int] = (0, 0)  # bytes loaded, of how many
     outstanding: int = 0
     retired: bool = False
     ending: bool = False

@@ -27,13 +27,12 @@ class Site:
     job: JobStore
     node: str
     cell: Path
-    mounts: dict[str, str]
     spec: JobSpec
     serve: ServeSpec
 
     @classmethod
     def from_environment(cls) -> Site:
-        """Read $HYPERPOD_JOB_DIR, _NODE, _CELL and _MOUNTS. Raises ClusterError, or SpecError for another job."""
+        """Read $HYPERPOD_JOB_DIR, _NODE and _CELL. Raises ClusterError, or SpecError for another job."""
         try:
             job = JobStore(Path(os.environ["HYPERPOD_JOB_DIR"]))
             cell, node = Path(os.environ["HYPERPOD_CELL"]), os.environ["HYPERPOD_NODE"]
@@ -44,7 +43,7 @@ class Site:
         spec = job.spec()
         if spec.serve is None:
             raise SpecError(f"{job.id} is a job that trains; expected a deployment")
-        return cls(job, node, cell, json.loads(os.environ.get("HYPERPOD_MOUNTS", "{}")), spec, spec.serve)
+        return cls(job, node, cell, spec, spec.serve)
 
     @property
     def host(self) -> str:

@@ -1,0 +1,61 @@
+"""``jupyter hyperpod serve …``: start a deployment and say how it is asked; or list those that there are."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..control import deploy, served, watch
+from ..control.report import progress_line
+from ..control.request import serve_fields
+from ..core.errors import HyperpodError
+from ..core.events import TERMINAL_STATES
+from ..core.views import summary
+from ..storage.store import Store
+from .terminal import Terminal
+
+
+def run_serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    """Run ``serve`` and return the exit status; raises SpecError for words that do not fit, HyperpodError where the
+    deployment ends before it has answered."""
+    fields = serve_fields(options)
+    if options.model is None:
+        views = deploy.deployments(store)
+        if options.json:
+            terminal.json([summary(view) for view in views])
+        else:
+            terminal.line(served.deployments_table(views).render(terminal.paint))
+        return 0
+    follower = watch.Watch(store, deploy.serve(store, options.model, **fields))
+    try:
+        _until_it_answers(follower, terminal)
+        _tell(store, follower, options, terminal)
+        return _follow(follower, terminal) if options.follow else 0
+    except KeyboardInterrupt:
+        terminal.note(f"detached; {follower.job_id} goes on. End it with: jupyter hyperpod stop {follower.job_id}")
+        return 0
+
+
+def _until_it_answers(follower: watch.Watch, terminal: Terminal) -> None:
+    for _ in follower.batches():
+        terminal.status(progress_line(follower.view))
+        if follower.view["state"] == "running":
+            return
+    view = follower.view
+    raise HyperpodError(f"{follower.job_id} {view['state']}: {view['reason']}")
+
+
+def _tell(store: Store, follower: watch.Watch, options: argparse.Namespace, terminal: Terminal) -> None:
+    view, token = follower.view, str(deploy.token_file(store, follower.job_id))
+    if options.json:
+        deployment = view["deployment"]
+        terminal.json({"id": view["id"], "url": deployment["url"], "task": deployment["task"], "token_file": token})
+    else:
+        for line in served.how_to_ask(view, token):
+            terminal.line(line)
+
+
+def _follow(follower: watch.Watch, terminal: Terminal) -> int:
+    for _ in follower.batches():
+        terminal.status(progress_line(follower.view))
+    terminal.note(progress_line(follower.view))
+    return 0 if follower.view["state"] in TERMINAL_STATES - {"failed"} else 1

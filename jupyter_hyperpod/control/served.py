@@ -1,0 +1,50 @@
+"""Deployments as plain text, shared by the CLI and the magics. Pure; decides nothing."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+
+from ..core.events import TERMINAL_STATES
+from .report import Cell, Table, View, ago, clean, latency_text, state_cell
+
+PATHS = {"completions": "/v1/completions", "predict": "/predict"}
+EXAMPLES = {"completions": '{"prompt": "Hello", "max_tokens": 16}', "predict": '{"inputs": 1}'}
+
+
+def deployments_table(views: Sequence[View], now_s: float | None = None) -> Table:
+    """Return the table of deployments, in the order given."""
+    now_s = time.time() if now_s is None else now_s
+    rows = []
+    for view in views:
+        metrics, ended = view["metrics"], view["state"] in TERMINAL_STATES
+        wanted = f" ({view['minimum']}:{view['maximum']})" if view["minimum"] != view["maximum"] else ""
+        rows.append(
+            [
+                Cell(view["id"]),
+                state_cell(view["state"]),
+                Cell(f"{0 if ended else view['world_size']}{wanted}"),
+                Cell("-" if ended else f"{metrics.get('requests_per_s', 0.0):.3g}"),
+                Cell(latency_text(metrics, "p50_s")),
+                Cell(latency_text(metrics, "p99_s")),
+                Cell(f"{metrics.get('answered', 0):,}"),
+                Cell(f"{metrics.get('failed', 0):,}", "bad" if metrics.get("failed") else "quiet"),
+                Cell("-" if ended else view["deployment"]["url"]),
+                Cell(ago(view["submitted_s"], now_s), "quiet"),
+            ]
+        )
+    headers = ("ID", "STATE", ">REPLICAS", ">REQUESTS/S", ">P50", ">P99", ">ANSWERED", ">FAILED", "URL", "SINCE")
+    return Table(headers, rows, "no deployments yet; `jupyter hyperpod serve MODEL` starts one")
+
+
+def how_to_ask(view: View, token_file: str) -> list[str]:
+    """Return lines that tell where a deployment answers, and a command that asks it."""
+    deployment = view["deployment"]
+    url = deployment["url"] + PATHS[deployment["task"]]
+    header = f'-H "Authorization: Bearer $(cat {shlex.quote(token_file)})"'
+    return [
+        clean(f"{view['id']} answers at {url}"),
+        clean(f"ask it:   curl {header} {url} -d '{EXAMPLES[deployment['task']]}'"),
+        clean(f"stop it:  jupyter hyperpod stop {view['id']}"),
+    ]

@@ -1,0 +1,171 @@
+"""What people ask a deployment, and what they are told: completions, predict, errors, tokens. Over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.control import deploy, jobs
+from jupyter_hyperpod.core.errors import ClusterError, NotFound, SpecError
+from jupyter_hyperpod.storage.store import Store
+from tests.serving.conftest import Deployment, Serve
+
+
+def test_a_completion_as_openai_clients_read_it(chat: Deployment) -> None:
+    found = chat.complete("hello", max_tokens=5, seed=1)
+    answer = found.json()
+    assert found.status == 200
+    assert answer["object"] == "text_completion" and answer["model"] == "chat"
+    assert answer["id"] == f"cmpl-{found.headers['X-Request-Id']}"
+    (choice,) = answer["choices"]
+    assert len(choice["token_ids"]) == 5 and choice["finish_reason"] == "length"
+    assert bytes(choice["token_ids"]).decode(errors="replace") == choice["text"]
+    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
+
+
+def test_token_ids_are_a_prompt_too(chat: Deployment) -> None:
+    by_text, by_ids = (chat.complete(prompt, seed=3, request_id="") for prompt in ("hello", list(b"hello")))
+    assert by_text.json()["choices"] == by_ids.json()["choices"]
+
+
+def test_a_stream_says_what_the_whole_answer_says(chat: Deployment) -> None:
+    whole = chat.complete("once", max_tokens=20, seed=4).json()["choices"][0]
+    found = chat.complete("once", max_tokens=20, seed=4, stream=True)
+    assert found.headers["Content-Type"].startswith("text/event-stream")
+    *pieces, done = [line.removeprefix("data: ") for line in found.content.decode().split("\n\n") if line]
+    choices = [json.loads(piece)["choices"][0] for piece in pieces]
+    assert done == "[DONE]"
+    assert "".join(choice["text"] for choice in choices) == whole["text"]
+    assert [choice["finish_reason"] for choice in choices] == [None] * 19 + ["length"]
+
+
+def test_the_text_ends_before_a_stop(chat: Deployment) -> None:
+    text = chat.complete("once", max_tokens=30, seed=4).json()["choices"][0]["text"]
+    stop = text[10:12]
+    found = chat.complete("once", max_tokens=30, seed=4, stop=[stop]).json()["choices"][0]
+    assert found["text"] == text[: text.index(stop)] and found["finish_reason"] == "stop"
+
+
+def test_a_request_that_is_repeated_gets_the_same_answer(chat: Deployment) -> None:
+    """Drawn with the request's own id as seed, answered once where it is asked twice at the same time."""
+    body = {"prompt": "again", "max_tokens": 40}
+    before = chat.health()["answered"]
+    with ThreadPoolExecutor(8) as threads:
+        found = [threads.submit(chat.client.ask, "/v1/completions", body, request_id="mine") for _ in range(8)]
+    answers = {one.result().content for one in found}
+    assert len(answers) == 1
+    assert chat.health()["answered"] == before + 1
+    other = chat.client.ask("/v1/completions", body, request_id="another").json()["choices"]
+    assert other != json.loads(answers.pop())["choices"]
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "ü"])
+@pytest.mark.parametrize("path", ["/healthz", "/v1/models", "/v1/completions", "/predict", "/-/replica", "/nothing"])
+def test_nobody_is_answered_without_the_token(chat: Deployment, path: str, token: str) -> None:
+    bad = token.encode().decode("latin-1")
+    for body in (None, {"prompt": "x"}):
+        found = chat.client.ask(path, body, token=bad)
+        assert found.status == 401 or (path == "/-/replica" and found.status in (400, 401, 405))
+        assert b"choices" not in found.content
+
+
+def test_the_token_is_private_and_is_nowhere_else(chat: Deployment) -> None:
+    path = deploy.token_file(chat.store, chat.job_id)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    token = path.read_bytes()
+    told = [file for file in path.parent.rglob("*") if file.is_file() and file != path and token in file.read_bytes()]
+    assert told == []
+
+
+def test_people_s_token_opens_no_replica(chat: Deployment) -> None:
+    found = chat.client.ask("/-/replica", None)
+    assert found.status in (400, 401)
+    assert chat.health()["ready"] == 1
+
+
+def test_it_listens_on_loopback_only(chat: Deployment) -> None:
+    assert chat.client.host == "127.0.0.1"
+    own = socket.gethostbyname(socket.gethostname())
+    if not own.startswith("127."):
+        with pytest.raises(OSError), socket.create_connection((own, chat.client.port), 1):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", "the request is not JSON"),
+        (b"[1]", "expected a JSON object"),
+        ({"max_tokens": 3}, "prompt must be text or a list of token ids"),
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": [999]}, "token 999 is not in the vocabulary"),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens is 0; expected a whole number from 1"),
+        ({"prompt": "x", "temperature": "hot"}, "temperature is hot; expected a number"),
+        ({"prompt": "x" * 4096, "max_tokens": 1}, "more than the 4096 positions"),
+        ({"prompt": "x", "n": 2}, "n is 2; this endpoint only knows 1"),
+        ({"prompt": "x", "stop": [""]}, "stop must be text"),
+        ({"prompt": "x", "stream": True, "seed": -1}, "seed is -1"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_is_told_why(chat: Deployment, body: object, message: str) -> None:
+    found = chat.client.ask("/v1/completions", body)
+    assert found.status == 400
+    assert message in found.json()["error"]["message"]
+
+
+def test_other_paths_say_what_there_is(chat: Deployment) -> None:
+    assert chat.client.ask("/nothing").status == 404
+    assert "asked at /v1/completions" in chat.client.ask("/predict", {"inputs": 1}).json()["error"]["message"]
+    assert chat.client.ask("/v1/models").json()["data"][0]["id"] == "chat"
+    health = chat.health()
+    assert (health["state"], health["ready"], health["queued"]) == ("running", 1, 0)
+
+
+def test_a_handler_predicts_and_its_errors_are_told(serve: Serve, number: tuple[Path, Path]) -> None:
+    model, handler = number
+    found = serve(model, handler=handler, name="number")
+    assert found.predict(4).json()["outputs"]["y"] == 10.0
+    wrong = found.client.ask("/predict", {"inputs": {}})
+    assert (wrong.status, wrong.json()["error"]["message"]) == (500, "KeyError: 'x'")
+    assert found.client.ask("/predict", {"x": 1}).status == 400
+    assert found.predict(2).json()["outputs"]["y"] == 5.0, "it serves on after an error"
+
+
+def test_a_model_that_is_not_there_is_refused_at_once(shared_cluster: Store, tmp_path: Path) -> None:
+    before = shared_cluster.job_ids()
+    with pytest.raises(NotFound, match=f"there is no model at {tmp_path}/nothing"):
+        deploy.serve(shared_cluster, str(tmp_path / "nothing"))
+    for replicas in ("2:1", "0", "x", "-1", "1:2:3"):
+        with pytest.raises(SpecError, match="replicas"):
+            deploy.serve(shared_cluster, str(tmp_path), replicas=replicas)
+    with pytest.raises(SpecError, match="choose one of them"):
+        deploy.serve(shared_cluster, str(tmp_path), handler="h.py", recipe="llama-tiny")
+    assert shared_cluster.job_ids() == before
+
+
+@pytest.mark.parametrize("what", ["weights", "config", "handler"])
+def test_a_model_that_cannot_be_served_ends_the_deployment_with_the_reason(
+    shared_cluster: Store, tmp_path: Path, decoder: Path, what: str
+) -> None:
+    options = {}
+    if what == "weights":
+        (tmp_path / "config.json").write_bytes((decoder / "config.json").read_bytes())
+        (tmp_path / "model.safetensors").write_bytes((decoder / "model.safetensors").read_bytes()[:-100])
+    elif what == "handler":
+        (tmp_path / "handler.py").write_text(
+            "def load(path):\n    raise OSError('cannot be opened')\n\npredict = print\n"
+        )
+        options["handler"] = tmp_path / "handler.py"
+    job_id = deploy.serve(shared_cluster, str(tmp_path), **options)
+    with pytest.raises(ClusterError, match="failed: the model cannot be served: "):
+        deploy.wait_ready(shared_cluster, job_id, 60)
+    view = jobs.job_view(shared_cluster, job_id)
+    assert view["state"] == "failed"
+    assert {"weights": "model.safetensors", "config": "config.json", "handler": "cannot be opened"}[what] in str(
+        view["error"]["message"]
+    )

@@ -1,0 +1,230 @@
+"""Replicas that die, hang, come with the load and go without it; a gateway that dies. Real processes, real requests."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.bench.clients import Drive
+from jupyter_hyperpod.control import cluster, jobs
+from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.core.events import REPLICA_STAGES
+from tests.serving.conftest import Deployment, Serve
+
+Wait = Callable[..., object]
+
+
+def ready(deployment: Deployment, replicas: int) -> Callable[[], bool]:
+    return lambda: deployment.health().get("ready") == replicas
+
+
+def test_replicas_are_killed_under_load_and_no_accepted_request_is_lost(
+    serve: Serve, decoder: Path, eventually: Wait
+) -> None:
+    found = serve(decoder, replicas="2", name="killed")
+    drive = Drive(found.client, "/v1/completions", lambda at: {"prompt": f"request {at}", "max_tokens": 4}, rate=50)
+    with ThreadPoolExecutor(1) as threads:
+        driving = threads.submit(drive.run, 6.0)
+        for kills in range(1, 4):
+            eventually(ready(found, 2), 20)
+            os.kill(found.pids()[0], signal.SIGKILL)
+            eventually(lambda kills=kills: len(found.view["incidents"]) >= kills, 10)
+        replies = driving.result()
+    assert len(replies) == 300
+    assert {reply.status for reply in replies} == {200}, "an accepted request was lost"
+    health = found.health()
+    assert health["accepted"] == health["answered"] >= 300 and health["failed"] == 0
+    eventually(lambda: all(i["resumed_s"] for i in found.view["incidents"]), 10)
+    stages = [stage["stage"] for stage in found.view["incidents"][0]["stages"]]
+    assert stages[0] == "detected" and {"resumed", "replaced"} <= set(stages)
+
+
+def test_the_only_replica_is_killed_while_it_answers_and_the_next_one_goes_on(
+    serve: Serve, decoder: Path, eventually: Wait
+) -> None:
+    """A stream goes on where it stopped: what the client had is compared with what the other replica says."""
+    found = serve(decoder, name="alone")
+    body = {"prompt": "long", "max_tokens": 200, "seed": 9, "stream": True}
+    undisturbed = found.client.ask("/v1/completions", body, request_id="twin").content
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(found.client.ask, "/v1/completions", body, request_id="twin")
+        eventually(lambda: found.health()["outstanding"] == 1, 10)
+        os.kill(found.pids()[0], signal.SIGKILL)
+        disturbed = asked.result()
+    assert disturbed.status == 200
+    assert strip_created(disturbed.content) == strip_created(undisturbed)
+    assert found.health()["retried"] >= 1
+
+
+def strip_created(stream: bytes) -> list[bytes]:
+    return [line.partition(b'"choices"')[2] for line in stream.splitlines() if line]
+
+
+def test_a_replica_that_stands_still_is_ended_and_its_requests_are_answered_elsewhere(
+    serve: Serve, number: tuple[Path, Path], eventually: Wait
+) -> None:
+    found = serve(number[0], handler=number[1], replicas="2", name="stands-still")
+    eventually(ready(found, 2), 20)
+    stopped = found.pids()[0]
+    os.kill(stopped, signal.SIGSTOP)
+    with ThreadPoolExecutor(8) as threads:
+        replies = list(threads.map(lambda x: found.predict(x), range(8)))
+    assert [reply.json()["outputs"]["y"] for reply in replies] == [2.5 * x for x in range(8)]
+    eventually(lambda: stopped not in found.pids() and len(found.pids()) == 2, 20)
+
+
+def test_load_brings_replicas_and_its_end_takes_them_away_without_losing_a_request(
+    serve: Serve, number: tuple[Path, Path], eventually: Wait
+) -> None:
+    found = serve(number[0], handler=number[1], replicas="1:3", name="load", scale_down_delay_s=1.5, slots=4)
+    with ThreadPoolExecutor(12) as threads:
+        busy = threading.Event()
+
+        def ask(x: int) -> list[int]:
+            statuses = []
+            while not busy.is_set():
+                statuses.append(found.predict(x, 0.05).status)
+            return statuses
+
+        asking = [threads.submit(ask, x) for x in range(12)]
+        eventually(ready(found, 3), 30)
+        pids = found.pids()
+        busy.set()
+        statuses = {status for one in asking for status in one.result()}
+    assert statuses == {200}
+    eventually(ready(found, 1), 20)
+    eventually(lambda: sum(not alive(pid) for pid in pids) == 2, 10)
+    reasons = [event.data["reason"] for event in found.events("decision.made") if event.data["policy"] == "serving"]
+    assert any("requests are outstanding, 2 a replica are wanted" in reason for reason in reasons)
+    assert any("no more than" in reason for reason in reasons)
+    assert found.health()["failed"] == 0
+    came = [event.data for event in found.events("replica.stage") if event.data["replica"].endswith(f".{pids[-1]}")]
+    assert [data["stage"] for data in came] == list(REPLICA_STAGES)
+    took = [data["took_s"] for data in came]
+    assert took == sorted(took)
+
+
+def alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+def test_a_replica_that_is_to_go_finishes_what_it_was_asked(
+    serve: Serve, number: tuple[Path, Path], eventually: Wait
+) -> None:
+    found = serve(number[0], handler=number[1], replicas="1:2", name="drains", scale_down_delay_s=60.0)
+    jobs.scale(found.store, found.job_id, 2)
+    eventually(ready(found, 2), 20)
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(found.predict, x, 2.0) for x in range(2)]
+        eventually(lambda: [r["outstanding"] for r in found.health()["replicas"]] == [1, 1], 10)
+        jobs.scale(found.store, found.job_id, 1)
+        eventually(lambda: "retired" in [r["state"] for r in found.health()["replicas"]], 10)
+        assert all(one.result().status == 200 for one in asked)
+    eventually(lambda: len(found.health()["replicas"]) == 1, 10)
+    assert found.health()["retried"] == 0 and found.view["incidents"] == []
+
+
+def test_none_is_kept_where_none_need_be_and_a_request_waits_for_one(
+    serve: Serve, number: tuple[Path, Path], eventually: Wait
+) -> None:
+    found = serve(number[0], handler=number[1], replicas="0:2", name="zero", scale_down_delay_s=1.0)
+    eventually(lambda: found.health()["replicas"] == [], 20)
+    assert found.view["state"] == "running"
+    reply = found.predict(4)
+    assert (reply.status, reply.json()["outputs"]["y"]) == (200, 10.0)
+
+
+def test_more_requests_than_may_wait_are_told_when_to_come_back(
+    serve: Serve, number: tuple[Path, Path], eventually: Wait
+) -> None:
+    found = serve(number[0], handler=number[1], name="full", slots=2, queue=2)
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(found.predict, x, 1.0) for x in range(4)]
+        eventually(lambda: found.health()["queued"] == 2, 10)
+        refused = found.predict(9)
+        assert refused.status == 429 and int(refused.headers["Retry-After"]) >= 1
+        assert [one.result().status for one in asked] == [200] * 4
+    assert found.health()["refused"] == 1
+
+
+def test_a_request_that_takes_too_long_is_given_up(serve: Serve, number: tuple[Path, Path]) -> None:
+    found = serve(number[0], handler=number[1], name="slow", request_timeout_s=0.5)
+    late = found.predict(1, 3.0)
+    assert (late.status, late.json()["error"]["message"]) == (504, "no answer within 0.5 s")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_request_whose_client_has_gone_is_not_computed_to_its_end(
+    serve: Serve, decoder: Path, eventually: Wait, stream: bool
+) -> None:
+    found = serve(decoder, name="gone")
+    connection = http.client.HTTPConnection(found.client.host, found.client.port, timeout=20)
+    body = json.dumps({"prompt": "x", "max_tokens": 4000, "stream": stream})
+    connection.request("POST", "/v1/completions", body, {"Authorization": f"Bearer {found.client.token}"})
+    eventually(lambda: found.health()["outstanding"] == 1, 10)
+    connection.close()
+    eventually(lambda: found.health()["left"] == 1, 10)
+    assert found.health()["outstanding"] == 0
+    assert found.complete().status == 200
+
+
+def test_a_gateway_that_dies_is_back_at_the_same_place_with_the_same_replicas(
+    serve: Serve, decoder: Path, eventually: Wait
+) -> None:
+    found = serve(decoder, replicas="2", name="headless")
+    eventually(ready(found, 2), 20)
+    pids, url = set(found.pids()), found.view["deployment"]["url"]
+    jobs.fault(found.store, found.job_id, "kill", target="coordinator")
+    eventually(lambda: len(found.events("deployment.opened")) == 2, 20)
+    eventually(ready(found, 2), 20)
+    assert found.view["deployment"]["url"] == url and set(found.pids()) == pids
+    assert found.complete().status == 200
+    (incident,) = found.view["incidents"]
+    assert [stage["stage"] for stage in incident["stages"]][-2:] == ["repaired", "resumed"]
+    stages = [event.data["replica"] for event in found.events("replica.stage") if event.data["stage"] == "ready"]
+    assert len(stages) == 2, "replicas that were there are not counted as new ones"
+
+
+def test_a_deployment_outlives_the_supervisor_and_is_stopped_by_the_next(
+    serve: Serve, decoder: Path, eventually: Wait
+) -> None:
+    found = serve(decoder, name="orphan")
+    os.kill(cluster.request(found.store, {"op": "status"})["pid"], signal.SIGKILL)
+    assert found.complete().status == 200
+    eventually(lambda: cluster.connectable(found.store), 20)
+    pid = found.pids()[0]
+    jobs.stop(found.store, found.job_id)
+    assert jobs.wait(found.store, found.job_id, timeout_s=20)["state"] == "stopped"
+    eventually(lambda: not alive(pid), 10)
+    assert found.client.ask("/healthz").status == 0
+
+
+def test_faults_of_training_are_refused(serve: Serve, decoder: Path, eventually: Wait) -> None:
+    found = serve(decoder, name="faults")
+    jobs.fault(found.store, found.job_id, "nan", rank=0)
+    eventually(lambda: found.events("command.done"), 10)
+    assert "is for training" in found.events("command.done")[0].data["reason"]
+    before = found.pids()
+    jobs.fault(found.store, found.job_id, "kill", rank=0)
+    eventually(lambda: found.pids() and found.pids() != before, 20)
+    with pytest.raises(SpecError, match="outside the range"):
+        jobs.scale(found.store, found.job_id, 5)
+
+
+def test_it_is_told_how_it_stands(serve: Serve, decoder: Path, eventually: Wait) -> None:
+    found = serve(decoder, name="told")
+    began_s = time.time()
+    assert found.complete().status == 200
+    eventually(lambda: found.view["metrics"].get("answered") == 1, 10)
+    metrics = found.view["metrics"]
+    assert metrics["ready"] == 1 and 0 < metrics["p50_s"] <= metrics["p99_s"] < time.time() - began_s
+    assert found.view["world_size"] == 1 and found.view["deployment"]["task"] == "completions"
