@@ -305,7 +305,6 @@ class JobSpec:
                 values["elastic"] = ElasticRange(**elastic | {"sizes": tuple(elastic.get("sizes", ()))})
             values["components"] = tuple(values.get("components", COMPONENTS))
             values["mounts"] = tuple(map(MountSpec.from_json, values.get("mounts", ())))
-            values["mounts"] = tuple(MountSpec(**mount) for mount in values.get("mounts", ()))
             if values.get("serve") is not None:
                 known = {f.name for f in fields(ServeSpec)}
                 values["serve"] = ServeSpec(**{key: value for key, value in values["serve"].items() if key in known})
