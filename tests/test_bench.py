@@ -165,10 +165,10 @@ def test_a_report_becomes_a_table_and_a_picture(tmp_path: Path) -> None:
 
 
 def test_what_components_save_becomes_bars(tmp_path: Path) -> None:
-    stalls = {ALL: [0.2, 0.3], "without init": [0.3, 0.5]}
-    result = components._report(stalls, {arm: [2 * s for s in found] for arm, found in stalls.items()}, {"d"})
+    slow, fast = ({"stall_s": s, "strength_s": 2 * s, "digest": "d"} for s in (0.5, 0.25))
+    result = components._report([{ALL: fast, "without init": slow}, {ALL: fast, "without init": fast}])
     saved = [r["median"] for r in result["rows"] if r["metric"] == SAVED]
-    assert saved == pytest.approx([0.15, 0.3]) and result["bars"][0]["ok"]
+    assert saved == [0.125, 0.25] and result["bars"][0]["ok"]
     source = tmp_path / "report.json"
     source.write_text(json.dumps(result))
     assert figures.main([str(source), str(tmp_path / "components")]) == 0

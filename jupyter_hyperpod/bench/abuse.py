@@ -6,6 +6,7 @@ there all the time, and by the members that really were.
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from ..core.errors import Conflict, NotFound
 from ..core.events import TERMINAL_STATES
 from ..storage.store import Store
 from .arms import Commit, step_times
+from .kept import Kept, Result
 from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, progress, submit, wait_for_idle
 from .report import bar, report, row
 
@@ -24,41 +26,46 @@ EVERY_STEPS = {5.5: 0.90, 1.4: 0.60}
 RUN_TIMEOUT_S = 600.0
 
 
-def run(runs: int = 1, nodes: int = 4, steps: int = 120) -> dict[str, Any]:
-    """``runs`` times: one undisturbed job of ``steps`` steps, then one for each rate of failure."""
-    clock: dict[float, list[float]] = {mean: [] for mean in EVERY_STEPS}
-    members: dict[float, list[float]] = {mean: [] for mean in EVERY_STEPS}
-    kills: dict[float, list[float]] = {mean: [] for mean in EVERY_STEPS}
-    with laboratory(nodes, spares=1) as store:
-        for number in range(runs):
-            calm = _commits(_job(store, nodes, steps))
-            for mean in EVERY_STEPS:
-                watch = _job(store, nodes, steps, (mean, random.Random(f"{number}:{mean}")))
-                by_clock, by_members = efficiency(_commits(watch), calm, nodes)
-                clock[mean].append(by_clock)
-                members[mean].append(by_members)
-                kills[mean].append(len(watch.of_kind("fault.injected")))
-                progress(
-                    f"a failure every {mean:g} steps: {kills[mean][-1]:.0f} kills, {by_clock:.0%} by the clock, "
-                    f"{by_members:.0%} by the members that were there"
-                )
-    rows = []
+def run(runs: int = 1, nodes: int = 4, steps: int = 120, keep: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """``runs`` times: one undisturbed job of ``steps`` steps, then one for each rate of failure. Rounds found in the
+    directory ``keep`` are not repeated."""
+    kept = Kept(keep)
+    names = [f"round-{number}" for number in range(runs)]
+    if todo := [name for name in names if name not in kept]:
+        with laboratory(nodes, spares=1) as store:
+            for name in todo:
+                kept.add(name, _round(store, nodes, steps, name))
+                progress(f"{name}: {kept[name]}")
+    return _report([kept[name] for name in names], nodes, steps)
+
+
+def _round(store: Store, nodes: int, steps: int, name: str) -> Result:
+    """What is left of an undisturbed run's speed at each rate of failure."""
+    calm = _commits(_job(store, nodes, steps))
+    found: Result = {}
     for mean in EVERY_STEPS:
+        watch = _job(store, nodes, steps, (mean, random.Random(f"{name}:{mean}")))
+        by_clock, by_members = efficiency(_commits(watch), calm, nodes)
+        kills = len(watch.of_kind("fault.injected"))
+        found[f"{mean:g}"] = {"clock": by_clock, "members": by_members, "kills": kills}
+    return found
+
+
+def _report(rounds: Sequence[Result], nodes: int, steps: int) -> dict[str, Any]:
+    rows, bars = [], []
+    for mean, least in EVERY_STEPS.items():
+        found = [results[f"{mean:g}"] for results in rounds]
+        clock, members, kills = ([result[name] for result in found] for name in ("clock", "members", "kills"))
+        gaps = [(steps - WARM_UP) / count for count in kills if count]
         case = f"{nodes} members, a failure every {mean:g} steps"
         rows += [
-            row("jupyter_hyperpod", case, "training efficiency, whole fleet", "ratio", clock[mean]),
-            row("jupyter_hyperpod", case, "training efficiency, members present", "ratio", members[mean]),
-            row("jupyter_hyperpod", case, "kills", "kills", kills[mean]),
-            row(
-                "jupyter_hyperpod", case, "steps per kill", "steps", [(steps - WARM_UP) / (n or 1) for n in kills[mean]]
-            ),
+            row("jupyter_hyperpod", case, "training efficiency, whole fleet", "ratio", clock),
+            row("jupyter_hyperpod", case, "training efficiency, members present", "ratio", members),
+            row("jupyter_hyperpod", case, "kills", "kills", kills),
+            row("jupyter_hyperpod", case, "steps per kill", "steps", gaps or [0]),
         ]
-    bars = [
-        bar(
-            f"efficiency_failure_every_{mean:g}_steps".replace(".", "_"), statistics.median(clock[mean]), at_least=least
-        )
-        for mean, least in EVERY_STEPS.items()
-    ]
+        name = f"efficiency_failure_every_{mean:g}_steps".replace(".", "_")
+        bars.append(bar(name, statistics.median(clock), at_least=least))
     return report("abuse", rows, bars)
 
 

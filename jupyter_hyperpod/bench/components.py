@@ -3,10 +3,15 @@ with none. Every job trains the same model and keeps durable checkpoints, which 
 
 from __future__ import annotations
 
+import os
+import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from ..control import jobs
 from ..core.spec import COMPONENTS
+from ..storage.store import Store
+from .kept import Kept, Result
 from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, progress, submit, wait_for_idle
 from .report import bar, report, row
 
@@ -14,43 +19,47 @@ NODES = 3
 BEFORE = 8
 SETTLE_TIMEOUT_S = 90.0
 CHECKPOINT_STEPS = 5
+STEPS = 24
 ALL, SAVED = "all components", "longer than with all components"
-Samples = dict[str, list[float]]
 
 
-def run(runs: int = 3, nodes: int = NODES) -> dict[str, Any]:
-    """Kill ``runs`` ranks of every arm, the arms taking turns."""
+def run(runs: int = 3, nodes: int = NODES, keep: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Kill ``runs`` ranks of every arm, the arms taking turns; rounds found in ``keep`` are not repeated."""
     arms: dict[str, tuple[str, ...]] = {ALL: COMPONENTS}
     arms |= {f"without {name}": tuple(other for other in COMPONENTS if other != name) for name in COMPONENTS}
     arms["without all four"] = ()
-    stalls: Samples = {arm: [] for arm in arms}
-    strengths: Samples = {arm: [] for arm in arms}
-    digests: set[str] = set()
-    with laboratory(nodes, spares=1) as store:
-        env = language_model_env(store, steps=24) | {"LM_CHECKPOINT_EVERY": str(CHECKPOINT_STEPS)}
-        for number in range(runs):
-            for arm, components in arms.items():
-                wait_for_idle(store)
-                place = f"shared://components/{arm.replace(' ', '-')}-{number}"
-                fields = {"name": "components", "nodes": nodes, "elastic": f"1:{nodes}", "components": components}
-                watch = submit(store, LANGUAGE_MODEL.read_text(), fields | {"env": env | {"LM_CHECKPOINT": place}})
-                stall_s, strength_s = _kill(watch, nodes)
-                stalls[arm].append(stall_s)
-                strengths[arm].append(strength_s)
-                digests.add(watch.until_ended()["digest"])
-                progress(f"{number + 1}: {arm}: next commit after {stall_s:.2f} s, full strength {strength_s:.2f} s")
-    return _report(stalls, strengths, digests)
+    kept = Kept(keep)
+    names = [f"round-{number}" for number in range(runs)]
+    if todo := [name for name in names if name not in kept]:
+        with laboratory(nodes, spares=1) as store:
+            for name in todo:
+                kept.add(name, {arm: _run(store, nodes, components) for arm, components in arms.items()})
+                progress(f"{name}: {kept[name]}")
+    return _report([kept[name] for name in names])
 
 
-def _report(stalls: Samples, strengths: Samples, digests: set[str]) -> dict[str, Any]:
+def _run(store: Store, nodes: int, components: tuple[str, ...]) -> Result:
+    """One job that loses a rank."""
+    wait_for_idle(store)
+    place = f"shared://components/{secrets.token_hex(4)}"
+    env = language_model_env(store, steps=STEPS) | {"LM_CHECKPOINT_EVERY": str(CHECKPOINT_STEPS)}
+    fields = {"name": "components", "nodes": nodes, "elastic": f"1:{nodes}", "components": components}
+    watch = submit(store, LANGUAGE_MODEL.read_text(), fields | {"env": env | {"LM_CHECKPOINT": place}})
+    stall_s, strength_s = _kill(watch, nodes)
+    return {"stall_s": stall_s, "strength_s": strength_s, "digest": watch.until_ended()["digest"]}
+
+
+def _report(rounds: Sequence[Result]) -> dict[str, Any]:
     """What each component saves is counted round by round, against the arm with all of them."""
     rows = []
-    for case, found in (("kill to the next new step", stalls), ("kill to full strength", strengths)):
+    for case, figure in (("kill to the next new step", "stall_s"), ("kill to full strength", "strength_s")):
+        found = {arm: [results[arm][figure] for results in rounds] for arm in rounds[0]}
         rows += [row(arm, case, "took", "s", samples) for arm, samples in found.items()]
         for arm, samples in found.items():
             if arm != ALL:
                 saved = [slow - fast for slow, fast in zip(samples, found[ALL], strict=True)]
                 rows.append(row(arm, case, SAVED, "s", saved))
+    digests = {result["digest"] for results in rounds for result in results.values()}
     return report("components", rows, [bar("different_final_states", len(digests) - 1, 0)])
 
 
