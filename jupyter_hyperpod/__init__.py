@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .loader.model import load_model as load_model
     from .policy.guard import Guard as Guard
     from .runtime import faults as faults
     from .runtime.checkpoint import Checkpoint as Checkpoint
@@ -23,6 +24,7 @@ _PUBLIC = {
     "Guard": ".policy.guard",
     "Session": ".runtime.session",
     "TokenDataset": ".runtime.datacache",
+    "load_model": ".loader.model",
     "elastic_event_detected": ".runtime.elastic",
     "submit": ".control.jobs",
 }

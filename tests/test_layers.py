@@ -42,7 +42,7 @@ MAY_IMPORT = {
 # Other people's packages, layer by layer; where a layer is not listed, the standard library is all it may use.
 THIRD_PARTY = {
     "storage": {"fsspec", "numpy", "torch"},  # tensors among pushed values, imported on use
-    "loader": {"torch", "fsspec", "numpy"},
+    "loader": {"torch", "fsspec", "numpy", "botocore", "xxhash"},
     "recipes": {"torch"},  # the decoder only; the data and what is rendered from it need none
     "runtime": {"torch", "numpy"},
     "serving": {"torch", "tornado", "fsspec"},

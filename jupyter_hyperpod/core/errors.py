@@ -8,6 +8,7 @@ HyperpodError
 ├── StoreError              the job store cannot be read or written (full disk, permissions)
 ├── ProtocolError           a peer spoke out of turn, too long, or without the secret
 ├── ClusterError            the cluster does not answer or cannot start
+├── LoaderError             a model cannot be read or written: names the object, what was found, what was expected
 └── TrainingError           raised inside a worker, shown to the person whose code it is
     ├── Stopped             the job was asked to stop; the cell is left quietly
     └── Fenced              this member belongs to an older generation and must not go on
@@ -46,6 +47,17 @@ class ProtocolError(HyperpodError):
 
 class ClusterError(HyperpodError):
     """The cluster does not answer or cannot start."""
+
+
+class LoaderError(HyperpodError):
+    """A model cannot be read or written: `source` names the object, `found` and `expected` say what is wrong."""
+
+    def __init__(self, source: str, found: str, expected: str, remedy: str = "") -> None:
+        super().__init__(f"{source}: found {found}; expected {expected}" + (f": {remedy}" if remedy else ""))
+        self.source, self.found, self.expected, self.remedy = source, found, expected, remedy
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str, str]]:
+        return type(self), (self.source, self.found, self.expected, self.remedy)
 
 
 class TrainingError(HyperpodError):

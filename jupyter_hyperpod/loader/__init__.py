@@ -1,0 +1,5 @@
+"""The fast model loader: object store → tensors, at the speed of the socket.
+
+Read in this order: `header` (what a safetensors file says), `tp` and `plan` (which bytes go where, pure), `sources`
+(`http`, `s3`, `local`: how bytes are had), `memory` (where they land), `stream` (many at once), `model` (`load_model`).
+"""

@@ -1,0 +1,91 @@
+"""Chunks on their way to a device: each thread has two pinned buffers and copies on a stream of its own.
+
+Not verified on a GPU; on other devices the same code runs without pinning and streams.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from . import tensors as made
+from .files import Files
+from .plan import Chunk, LoadPlan, Placed
+from .verify import Verifier
+from .wire import Cancel
+
+BUFFERS = 2
+
+
+class DeviceLanding:
+    """One block of device memory a file, and the staging buffers of every thread."""
+
+    def __init__(self, files: Files, load_plan: LoadPlan, device: torch.device, checks: Verifier | None) -> None:
+        self._files = files
+        self._device = device
+        self._checks = checks
+        self._staging_bytes = max((chunk.bytes for chunk in load_plan.chunks), default=0)
+        self._landed = [torch.empty(length, dtype=torch.uint8, device=device) for length in load_plan.landings]
+        self._local = threading.local()
+
+    def fetch(self, chunk: Chunk, cancel: Cancel) -> None:
+        """See Landing."""
+        staging = self._staging()
+        buffer = staging.next()
+        source = self._files.sources[chunk.file]
+        view = memoryview(buffer.numpy().data)[: chunk.bytes]
+        if chunk.rows > 1:
+            source.read_rows(chunk.offset, chunk.length, chunk.rows, chunk.stride, view, cancel)
+        else:
+            source.read_into(chunk.offset, view, cancel)
+        if self._checks is not None:
+            self._checks.check(chunk, view, lambda: source.read_into(chunk.offset, view, cancel))
+        there = self._landed[chunk.file][chunk.place : chunk.place + chunk.bytes]
+        staging.copy(there, buffer[: chunk.bytes])
+
+    def tensor(self, tensor: Placed) -> torch.Tensor:
+        """See Landing. Waits for copies that are under way."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        dtype = made.torch_dtype(tensor.dtype, self._files.sources[tensor.file].name)
+        flat = self._landed[tensor.file][tensor.place : tensor.place + tensor.bytes]
+        if flat.storage_offset() % dtype.itemsize:
+            flat = flat.clone()
+        return flat.view(dtype).view(tensor.shape)
+
+    def _staging(self) -> _Staging:
+        if not hasattr(self._local, "staging"):
+            self._local.staging = _Staging(self._staging_bytes, self._device)
+        staging: _Staging = self._local.staging
+        return staging
+
+
+class _Staging:
+    """Two buffers in turn: one is being copied while the other is being filled."""
+
+    def __init__(self, length: int, device: torch.device) -> None:
+        cuda = device.type == "cuda"
+        self._buffers = [torch.empty(length, dtype=torch.uint8, pin_memory=cuda) for _ in range(BUFFERS)]
+        self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
+        self._events: list[Any] = [None] * BUFFERS
+        self._turn = 0
+
+    def next(self) -> torch.Tensor:
+        """Return a buffer whose last copy has ended."""
+        if (event := self._events[self._turn]) is not None:
+            event.synchronize()
+        return self._buffers[self._turn]
+
+    def copy(self, there: torch.Tensor, here: torch.Tensor) -> None:
+        """Begin to copy the present buffer and turn to the other."""
+        if self._stream is None:
+            there.copy_(here)
+        else:
+            with torch.cuda.stream(self._stream):
+                there.copy_(here, non_blocking=True)
+                event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                event.record(self._stream)
+                self._events[self._turn] = event
+        self._turn = (self._turn + 1) % BUFFERS

@@ -1,0 +1,204 @@
+"""Headers of safetensors files: parse, validate, write. Pure.
+
+A file is 8 bytes with the header's length (little endian), the header as JSON, then the tensors end to end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import LoaderError
+
+PREFIX_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+ALIGN_BYTES = 8
+INDEX_SUFFIX = ".index.json"
+_PREFIX = struct.Struct("<Q")
+DTYPE_BITS = {
+    "BOOL": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "U8": 8,
+    "I8": 8,
+    "F8_E5M2": 8,
+    "F8_E4M3": 8,
+    "F8_E8M0": 8,
+    "F8_E5M2FNUZ": 8,
+    "F8_E4M3FNUZ": 8,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "C64": 64,
+    "F64": 64,
+    "I64": 64,
+    "U64": 64,
+}
+_FIELDS = {"dtype", "shape", "data_offsets"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor: its dtype as the format spells it, its shape, where its bytes lie, from the data's start on."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What one file holds: `entries` in the order of their bytes; the data begins at `data_offset` of the file."""
+
+    entries: tuple[Entry, ...]
+    metadata: Mapping[str, str]
+    data_offset: int
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return self.entries[-1].end if self.entries else 0
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the whole file."""
+        return self.data_offset + self.data_bytes
+
+
+def header_end(prefix: bytes, size: int, source: str) -> int:
+    """Return where the header ends in a file of `size` bytes that begins with `prefix`. Raises LoaderError."""
+    if size < PREFIX_BYTES or len(prefix) < PREFIX_BYTES:
+        raise LoaderError(source, f"{size} bytes", f"a safetensors file, which has at least {PREFIX_BYTES}")
+    (length,) = _PREFIX.unpack_from(prefix)
+    if length > MAX_HEADER_BYTES:
+        found = f"a header length of {length} bytes"
+        raise LoaderError(source, found, f"at most {MAX_HEADER_BYTES}", "it is damaged, or not safetensors")
+    if PREFIX_BYTES + length > size:
+        found = f"{size} bytes with a header of {length}"
+        raise LoaderError(source, found, f"at least {PREFIX_BYTES + length}", "the object is truncated or damaged")
+    return PREFIX_BYTES + int(length)
+
+
+def parse_header(content: bytes, size: int, source: str) -> Header:
+    """Return the header of a file of `size` bytes that begins with `content` (the header's bytes at least).
+
+    Raises LoaderError for whatever is not exactly the format: unknown dtypes, shapes that do not fit their bytes,
+    gaps, overlaps, names given twice, a file shorter or longer than its tensors.
+    """
+    end = header_end(content[:PREFIX_BYTES], size, source)
+    record = _decode(content[PREFIX_BYTES:end], source)
+    metadata = _metadata(record.pop("__metadata__", {}), source)
+    entries = sorted((_entry(name, value, source) for name, value in record.items()), key=lambda e: (e.begin, e.end))
+    position = 0
+    for entry in entries:
+        if entry.begin != position:
+            raise LoaderError(
+                source, f"tensor {entry.name!r} at {entry.begin}", f"it at {position}, where the last ended"
+            )
+        position = entry.end
+    if end + position != size:
+        what = "the object is truncated" if size < end + position else "the object is longer than its tensors"
+        raise LoaderError(source, f"{size} bytes", f"{end + position}, as its header says", what)
+    return Header(tuple(entries), metadata, end)
+
+
+def encode_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
+    """Return the beginning of a file that holds (name, dtype, shape) tensors end to end, in this order."""
+    record: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    position = 0
+    for name, dtype, shape in tensors:
+        length = tensor_bytes(dtype, shape)
+        record[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + length]}
+        position += length
+    text = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGN_BYTES)
+    return _PREFIX.pack(len(text)) + text
+
+
+def tensor_bytes(dtype: str, shape: Iterable[int]) -> int:
+    """Bytes of a tensor; a last byte that is not full counts as one."""
+    return -(-math.prod(shape) * DTYPE_BITS[dtype] // 8)
+
+
+def parse_index(content: bytes, source: str) -> dict[str, str]:
+    """Return tensor name -> file name from ``model.safetensors.index.json``. Raises LoaderError."""
+    record = _decode(content, source)
+    weights = record.get("weight_map")
+    if not isinstance(weights, dict) or not weights:
+        raise LoaderError(source, "no weight_map" if not weights else "a weight_map that is no object", "a weight_map")
+    for name, file in weights.items():
+        if not isinstance(file, str) or not file or file in (".", "..") or "/" in file or "\\" in file:
+            raise LoaderError(source, f"{name!r} in {file!r}", "the name of a file beside the index")
+    return weights
+
+
+def _decode(content: bytes, source: str) -> dict[str, Any]:
+    try:
+        record = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise LoaderError(source, f"a header that is not JSON ({error})", "a JSON object") from None
+    if not isinstance(record, dict):
+        raise LoaderError(source, f"a header that is a {type(record).__name__}", "a JSON object")
+    return record
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} is given twice")
+        found[name] = value
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _metadata(value: Any, source: str) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise LoaderError(source, f"__metadata__ {_short(value)}", "an object of texts")
+    return value
+
+
+def _entry(name: str, value: Any, source: str) -> Entry:
+    if not isinstance(value, dict) or set(value) != _FIELDS:
+        raise LoaderError(source, f"tensor {name!r} as {_short(value)}", f"an object with {', '.join(sorted(_FIELDS))}")
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise LoaderError(source, f"tensor {name!r} of dtype {_short(dtype)}", f"one of {', '.join(DTYPE_BITS)}")
+    if not _is_counts(shape):
+        raise LoaderError(source, f"tensor {name!r} of shape {_short(shape)}", "a list of numbers of at least 0")
+    if not _is_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise LoaderError(source, f"tensor {name!r} at {_short(offsets)}", "where it begins and ends")
+    begin, end = offsets
+    bits = math.prod(shape) * DTYPE_BITS[dtype]
+    if bits != 8 * (end - begin):
+        found = f"tensor {name!r} of {end - begin} bytes"
+        raise LoaderError(source, found, f"{bits / 8:g}, as dtype {dtype} and shape {_short(shape)} say")
+    return Entry(name, dtype, tuple(shape), begin, end)
+
+
+def _is_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(type(number) is int and 0 <= number < 2**63 for number in value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

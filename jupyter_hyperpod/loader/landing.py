@@ -1,0 +1,79 @@
+"""Where chunks land: in memory of the pool, in mapped files, or through pinned buffers on a device."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from . import tensors as made
+from .files import Files
+from .local import FileSource, Mapping
+from .memory import HUGE_PAGE_BYTES, POOL
+from .plan import Chunk, LoadPlan, Placed
+from .sources import Door
+from .verify import Verifier, verifier
+from .wire import Cancel
+
+
+class Landing(Protocol):
+    """Takes chunks, gives tensors."""
+
+    def fetch(self, chunk: Chunk, cancel: Cancel) -> None:
+        """Read a chunk to where it belongs; called by many threads."""
+
+    def tensor(self, tensor: Placed) -> torch.Tensor:
+        """Return a tensor; all its chunks have landed."""
+
+
+def land(
+    files: Files, load_plan: LoadPlan, device: torch.device, door: Door, url: str, checksum: bool | str | None
+) -> Landing:
+    """Prepare a landing for the planned chunks. Raises LoaderError and MemoryError."""
+    checks = verifier(files, load_plan, door, url, checksum)
+    if device.type != "cpu":
+        from .device import DeviceLanding
+
+        return DeviceLanding(files, load_plan, device, checks)
+    return HostLanding(files, load_plan, checks)
+
+
+class HostLanding:
+    """Tensors in memory: one block for all that is read, and the mapped files."""
+
+    def __init__(self, files: Files, load_plan: LoadPlan, checks: Verifier | None) -> None:
+        self._files = files
+        self._checks = checks
+        self._mapped: list[Mapping | None] = []
+        sizes = []
+        for source, length in zip(files.sources, load_plan.landings, strict=True):
+            mapped = source.map() if load_plan.whole and isinstance(source, FileSource) else None
+            self._mapped.append(mapped)
+            sizes.append(0 if mapped else -(-length // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
+        block = POOL.lease(sum(sizes)) if any(sizes) else np.empty(0, np.uint8)
+        ends = np.cumsum(sizes)
+        self._landed: list[made.Bytes] = []
+        for index, (mapped, header) in enumerate(zip(self._mapped, files.headers, strict=True)):
+            begin = int(ends[index]) - sizes[index]
+            here = mapped.bytes[header.data_offset :] if mapped else block[begin : begin + sizes[index]]
+            self._landed.append(here)
+        self._views = [memoryview(landed.data) for landed in self._landed]
+
+    def fetch(self, chunk: Chunk, cancel: Cancel) -> None:
+        """See Landing."""
+        mapped = self._mapped[chunk.file]
+        source = self._files.sources[chunk.file]
+        view = self._views[chunk.file][chunk.place : chunk.place + chunk.bytes]
+        if mapped is not None:
+            mapped.populate(chunk.offset, chunk.length, cancel)
+        elif chunk.rows > 1:
+            source.read_rows(chunk.offset, chunk.length, chunk.rows, chunk.stride, view, cancel)
+        else:
+            source.read_into(chunk.offset, view, cancel)
+        if self._checks is not None:
+            self._checks.check(chunk, view, lambda: source.read_into(chunk.offset, view, cancel))
+
+    def tensor(self, tensor: Placed) -> torch.Tensor:
+        """See Landing."""
+        return made.view(self._landed[tensor.file], tensor, self._files.sources[tensor.file].name)

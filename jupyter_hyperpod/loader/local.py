@@ -1,0 +1,149 @@
+"""Local files: mapped where the kernel shares its cache in place, else read in parallel.
+
+Mapping copies nothing, so it is faster where the file system keeps files in the page cache; tensors then are private
+copies on write. On network file systems several reads at once are faster than faults one page after another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from functools import cache
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from ..core.errors import LoaderError, SpecError
+from .sources import PREFIX_BYTES, Counters
+from .wire import Cancel
+
+MAPPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "f2fs"})
+PIECE_BYTES = 4 * 2**20  # between two looks at whether to go on
+_POPULATE_READ = 22
+
+
+def path_of(url: str) -> str:
+    """Return the path in a file URL, or the path itself. Raises SpecError for another host's."""
+    if "://" not in url:
+        return os.path.expanduser(url)
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise SpecError(f"{url!r} names a file of another host")
+    return unquote(parts.path)
+
+
+def reading_way(file_system: str) -> tuple[str, str]:
+    """Return "map" or "read" for a type of file system, and why."""
+    if file_system in MAPPED:
+        return "map", f"{file_system} shares the page cache in place: nothing is copied"
+    return "read", f"{file_system} may be a network file system: several reads at once are faster than page faults"
+
+
+def file_system_of(path: str) -> str:
+    """Return the type of the file system that `path` is on."""
+    real, best, found = os.path.realpath(path), "", "unknown"
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                left, _, right = line.partition(" - ")
+                point = left.split(" ")[4].replace("\\040", " ")
+                inside = real == point or real.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best):
+                    best, found = point, right.split(" ")[0]
+    except OSError:
+        return found
+    return found
+
+
+class FileSource:
+    """A file. Raises LoaderError where it cannot be read, ends early or has changed."""
+
+    def __init__(self, path: str, counters: Counters) -> None:
+        self.name = path
+        self._counters = counters
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise LoaderError(path, error.strerror or str(error), "a readable file") from None
+        self.size, self.etag = self._identity()
+        self.prefix = self._read(0, min(PREFIX_BYTES, self.size))
+
+    def read_into(self, offset: int, view: memoryview, cancel: Cancel) -> None:
+        """See Source."""
+        done = 0
+        while done < len(view):
+            cancel.check()
+            piece = view[done : done + PIECE_BYTES]
+            try:
+                count = os.preadv(self._descriptor, [piece], offset + done)
+            except OSError as error:
+                raise LoaderError(self.name, f"{error.strerror} at byte {offset + done}", "its bytes") from None
+            if not count:
+                found = f"its end at byte {offset + done}"
+                raise LoaderError(self.name, found, f"{self.size} bytes", "the file was truncated while it was read")
+            done += count
+        self._counters.add(fetched=done)
+
+    def read_rows(self, offset: int, length: int, rows: int, stride: int, view: memoryview, cancel: Cancel) -> None:
+        """See Source: whole rows of a mapping, of which numpy copies the pieces."""
+        for row in range(rows):
+            self.read_into(offset + row * stride, view[row * length : (row + 1) * length], cancel)
+
+    def map(self) -> Mapping | None:
+        """Return the file in place, None where reading is the better way."""
+        if reading_way(file_system_of(self.name))[0] == "read" or not self.size:
+            return None
+        return Mapping(self.name, mmap.mmap(self._descriptor, self.size, flags=mmap.MAP_PRIVATE))
+
+    def close(self) -> None:
+        """See Source: compares the file with what it was when it was opened."""
+        try:
+            found = self._identity()
+        finally:
+            os.close(self._descriptor)
+        if found != (self.size, self.etag):
+            expected = f"{self.size} bytes, changed at {self.etag}"
+            remedy = "the file was written to while it was read"
+            raise LoaderError(self.name, f"{found[0]} bytes, changed at {found[1]}", expected, remedy)
+
+    def _identity(self) -> tuple[int, str]:
+        status = os.fstat(self._descriptor)
+        return status.st_size, f"{status.st_mtime_ns}"
+
+    def _read(self, offset: int, length: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, length, offset)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise LoaderError(self.name, error.strerror or str(error), "a readable file") from None
+
+
+class Mapping:
+    """A file in memory, copied on write."""
+
+    def __init__(self, name: str, memory: mmap.mmap) -> None:
+        self._name = name
+        self.bytes: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(memory, np.uint8)
+
+    def populate(self, offset: int, length: int, cancel: Cancel) -> None:
+        """Have these bytes there. Raises LoaderError where the file is shorter by now or cannot be read."""
+        cancel.check()
+        begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
+        address = self.bytes.ctypes.data + begin
+        libc = _libc()
+        if libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(offset + length - begin), _POPULATE_READ) == 0:
+            return
+        number = ctypes.get_errno()
+        if number == errno.EINVAL:  # a kernel before 5.14
+            int(self.bytes[begin : offset + length : mmap.PAGESIZE].max(initial=0))
+            return
+        found = f"{os.strerror(number)} in bytes {offset}-{offset + length - 1}"
+        raise LoaderError(self._name, found, "its bytes", "the file was truncated, or its disk fails")
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,96 @@
+"""The checksum of every chunk of a model, stored beside it: what was written is what is read, at the speed of memory.
+
+XXH3 (64 bits) finds what breaks by itself, not what is forged on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import LoaderError, SpecError
+from .header import INDEX_SUFFIX
+from .sources import beside
+
+ALGORITHM = "xxh3_64"
+SUFFIX = ".manifest.json"
+FORMAT = "jupyter_hyperpod model manifest 1"
+MAX_BYTES = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileSums:
+    """Of one file: its size, the checksums of its header and of its data in chunks, from the data's start on."""
+
+    bytes: int
+    header: str
+    chunks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Checksums of a model's files, by file name."""
+
+    chunk_bytes: int
+    files: Mapping[str, FileSums]
+
+    def encode(self) -> bytes:
+        """As stored."""
+        files = {
+            name: {"bytes": sums.bytes, "header": sums.header, "chunks": list(sums.chunks)}
+            for name, sums in self.files.items()
+        }
+        record = {"format": FORMAT, "algorithm": ALGORITHM, "chunk_bytes": self.chunk_bytes, "files": files}
+        return json.dumps(record, indent=1).encode() + b"\n"
+
+
+def decode(content: bytes, source: str) -> Manifest:
+    """Inverse of `Manifest.encode`. Raises LoaderError."""
+    try:
+        record = json.loads(content)
+        if record["format"] != FORMAT or record["algorithm"] != ALGORITHM:
+            raise LoaderError(source, f"{record['format']!r} with {record['algorithm']!r}", f"{FORMAT!r}, {ALGORITHM}")
+        files = {name: _sums(value) for name, value in record["files"].items()}
+        return Manifest(int(record["chunk_bytes"]), files)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LoaderError(source, f"no manifest ({type(error).__name__}: {error})", "a manifest of a model") from None
+
+
+def manifest_url(url: str) -> str:
+    """Return where the manifest of the model `url` is: beside it."""
+    name = url.rpartition("/")[2]
+    if name.endswith((".safetensors", INDEX_SUFFIX)):
+        return beside(url, name.removesuffix(INDEX_SUFFIX) + SUFFIX)
+    return url.rstrip("/") + "/model.safetensors" + SUFFIX
+
+
+def digest(content: memoryview | bytes) -> str:
+    """Return the checksum of some bytes, 16 hexadecimal digits. Raises SpecError where xxhash is not installed."""
+    try:
+        import xxhash
+    except ModuleNotFoundError:
+        raise SpecError("checksums need xxhash: pip install 'jupyter_hyperpod[load]'") from None
+    return xxhash.xxh3_64_hexdigest(content)
+
+
+def compare(source: str, what: str, found: str, expected: str) -> None:
+    """Raise LoaderError where two checksums differ."""
+    if found != expected:
+        remedy = "these bytes differ from what was written"
+        raise LoaderError(source, f"checksum {found} of {what}", f"{expected}, as the manifest says", remedy)
+
+
+def check_files(manifest: Manifest, source: str, names: Sequence[str], sizes: Sequence[int]) -> None:
+    """Insist that the manifest is of these files. Raises LoaderError."""
+    for name, size in zip(names, sizes, strict=True):
+        sums = manifest.files.get(name)
+        if sums is None:
+            raise LoaderError(source, f"nothing about {name}", "its checksums", "write the manifest again")
+        if sums.bytes != size:
+            raise LoaderError(name, f"{size} bytes", f"{sums.bytes}, as the manifest says")
+
+
+def _sums(value: dict[str, Any]) -> FileSums:
+    return FileSums(int(value["bytes"]), str(value["header"]), tuple(map(str, value["chunks"])))

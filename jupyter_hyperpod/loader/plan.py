@@ -1,0 +1,218 @@
+"""Headers → which bytes are read, in which order, and where they land. Pure.
+
+A whole model lands as it lies in its files, so chunks are uniform whatever the tensors are. A tensor-parallel part
+lands tensor by tensor, and only its own bytes are read: a tensor split on its first dimension is one range, one split
+on another is many short pieces at a constant distance (`Chunk.rows` of them).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..core.errors import LoaderError
+from .header import Header
+from .tp import LLAMA_RULES, Rule, part
+
+CHUNK_BYTES = 8 * 2**20
+ALIGN_BYTES = 64
+MAX_ROWS = 512  # pieces in one chunk: what one connection is busy with before others may take over
+_BLOCK = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
+_EMBEDDING = re.compile(r"(?:^|[._])(wte|wpe|tok_embeddings|embed\w*|embeddings?)(?:\.|$)")
+_EMBEDDING_GROUP = -1
+_LAST_GROUP = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`rows` pieces of `length` bytes, `stride` apart, from `offset` of `file` on; they land end to end at `place`."""
+
+    file: int
+    offset: int
+    length: int
+    place: int
+    tensors: range
+    rows: int = 1
+    stride: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and landed."""
+        return self.length * self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor, or this rank's part of it, at `place` of what lands from file `file`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: int
+    place: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """All of one load: tensors, bytes that land from each file, chunks in the order in which they are fetched.
+
+    `first_layer` are the tensors (indices) that have to be there before the model's first block can compute.
+    `whole` files land as they lie.
+    """
+
+    tensors: tuple[Placed, ...]
+    landings: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+    first_layer: frozenset[int]
+    whole: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are read."""
+        return sum(chunk.bytes for chunk in self.chunks)
+
+
+def plan(
+    files: Sequence[Header],
+    tp: tuple[int, int] = (0, 1),
+    order: Sequence[str] | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
+    rules: Sequence[Rule] = LLAMA_RULES,
+) -> LoadPlan:
+    """Plan the load of rank `tp[0]` of `tp[1]` in ranges of at most `chunk_bytes`, tensors of `order` first.
+
+    Raises LoaderError where two files hold the same tensor and SpecError for rules that do not fit.
+    """
+    _check_names(files)
+    positions = {name: position for position, name in enumerate(load_order(files, order))}
+    tensors: list[Placed] = []
+    chunks: list[Chunk] = []
+    landings = []
+    for index, header in enumerate(files):
+        add = _whole_file if tp[1] == 1 else _parts
+        landings.append(add(index, header, tp, rules, chunk_bytes, tensors, chunks))
+    first = first_layer([tensor.name for tensor in tensors], positions)
+    urgency = [positions[tensor.name] for tensor in tensors]
+    ordered = sorted(chunks, key=lambda chunk: (min(urgency[i] for i in chunk.tensors), chunk.file, chunk.offset))
+    return LoadPlan(tuple(tensors), tuple(landings), tuple(ordered), first, tp[1] == 1)
+
+
+def load_order(files: Sequence[Header], order: Sequence[str] | None = None) -> list[str]:
+    """Return all names: those of `order` first, then embeddings, blocks by number, the rest; else as they lie."""
+    names = [entry.name for header in files for entry in header.entries]
+    wanted = {name: position for position, name in enumerate(order or ())}
+    return sorted(names, key=lambda name: (wanted.get(name, len(wanted)), group(name)))
+
+
+def group(name: str) -> int:
+    """Return the number of the block that a tensor belongs to; embeddings come before all blocks, others after them."""
+    if match := _BLOCK.search(name):
+        return int(match[1])
+    return _EMBEDDING_GROUP if _EMBEDDING.search(name) else _LAST_GROUP
+
+
+def first_layer(names: Sequence[str], positions: Mapping[str, int]) -> frozenset[int]:
+    """Return the indices of the tensors up to the end of the first block, in load order."""
+    if not names:
+        return frozenset()
+    groups = [group(name) for name in names]
+    blocks = [number for number in groups if 0 <= number < _LAST_GROUP]
+    if blocks:
+        last = max(positions[name] for name, number in zip(names, groups, strict=True) if number == min(blocks))
+    else:
+        last = min(positions[name] for name in names)
+    return frozenset(index for index, name in enumerate(names) if positions[name] <= last)
+
+
+def _check_names(files: Sequence[Header]) -> None:
+    seen: dict[str, int] = {}
+    for index, header in enumerate(files):
+        for entry in header.entries:
+            if entry.name in seen:
+                found = f"tensor {entry.name!r} in files {seen[entry.name] + 1} and {index + 1}"
+                raise LoaderError("model", found, "every tensor once")
+            seen[entry.name] = index
+
+
+def _whole_file(
+    file: int,
+    header: Header,
+    tp: tuple[int, int],
+    rules: Sequence[Rule],
+    chunk_bytes: int,
+    tensors: list[Placed],
+    chunks: list[Chunk],
+) -> int:
+    base = len(tensors)
+    tensors += [Placed(e.name, e.dtype, e.shape, file, e.begin, e.bytes) for e in header.entries]
+    begins = [entry.begin for entry in header.entries]
+    ends = [entry.end for entry in header.entries]
+    for begin in range(0, header.data_bytes, chunk_bytes):
+        end = min(begin + chunk_bytes, header.data_bytes)
+        inside = range(base + bisect_right(ends, begin), base + bisect_right(begins, end - 1))
+        chunks.append(Chunk(file, header.data_offset + begin, end - begin, begin, inside))
+    return header.data_bytes
+
+
+def _parts(
+    file: int,
+    header: Header,
+    tp: tuple[int, int],
+    rules: Sequence[Rule],
+    chunk_bytes: int,
+    tensors: list[Placed],
+    chunks: list[Chunk],
+) -> int:
+    place = 0
+    merged: list[Chunk] = []
+    for entry in header.entries:
+        mine = part(entry, *tp, rules)
+        place = -(-place // ALIGN_BYTES) * ALIGN_BYTES
+        index = len(tensors)
+        tensors.append(Placed(entry.name, entry.dtype, mine.shape, file, place, mine.bytes))
+        if mine.bytes:
+            pieces = Chunk(
+                file,
+                header.data_offset + mine.begin,
+                mine.piece,
+                place,
+                range(index, index + 1),
+                mine.rows,
+                mine.stride,
+            )
+            _merge(merged, pieces)
+        place += mine.bytes
+    for chunk in merged:
+        chunks += _cut(chunk, chunk_bytes)
+    return place
+
+
+def _merge(chunks: list[Chunk], chunk: Chunk) -> None:
+    """Append `chunk`, or lengthen the last one where both the bytes and their place follow on."""
+    if chunk.rows > 1 and chunk.length == chunk.stride:
+        chunk = replace(chunk, length=chunk.bytes, rows=1)
+    if chunks and chunks[-1].rows == chunk.rows == 1:
+        last = chunks[-1]
+        if last.offset + last.length == chunk.offset and last.place + last.length == chunk.place:
+            tensors = range(last.tensors.start, chunk.tensors.stop)
+            chunks[-1] = replace(last, length=last.length + chunk.length, tensors=tensors)
+            return
+    chunks.append(chunk)
+
+
+def _cut(chunk: Chunk, chunk_bytes: int) -> Iterator[Chunk]:
+    if chunk.rows > 1 and chunk.length <= chunk_bytes:
+        rows = max(1, min(MAX_ROWS, chunk_bytes // chunk.length))
+        for row in range(0, chunk.rows, rows):
+            count = min(rows, chunk.rows - row)
+            offset, place = chunk.offset + row * chunk.stride, chunk.place + row * chunk.length
+            yield replace(chunk, offset=offset, place=place, rows=count)
+        return
+    for row in range(chunk.rows):
+        for begin in range(0, chunk.length, chunk_bytes):
+            offset = chunk.offset + row * chunk.stride + begin
+            place = chunk.place + row * chunk.length + begin
+            yield replace(chunk, offset=offset, length=min(chunk_bytes, chunk.length - begin), place=place, rows=1)

@@ -1,0 +1,88 @@
+"""How far a load is: counted by the workers, told by the caller's thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .plan import Chunk, LoadPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A moment of a load. `first_layer_s` is None until the tensors up to the end of the first block are there.
+
+    `bytes_fetched` counts what came from the source, repeated parts included; `retries` the requests made again.
+    """
+
+    bytes_done: int
+    bytes_total: int
+    tensors_done: int
+    tensors_total: int
+    elapsed_s: float
+    first_layer_s: float | None
+    bytes_fetched: int = 0
+    retries: int = 0
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Mean rate so far."""
+        return self.bytes_done / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds to the end at the mean rate, None before the first byte."""
+        return (self.bytes_total - self.bytes_done) / self.bytes_per_s if self.bytes_done else None
+
+    @property
+    def done(self) -> bool:
+        """True when everything is there."""
+        return self.bytes_done == self.bytes_total and self.tensors_done == self.tensors_total
+
+
+Callback = Callable[[Progress], None]
+
+
+class Meter:
+    """Counts finished chunks of one plan. `began_s` is when the person asked for the model (monotonic seconds)."""
+
+    def __init__(self, load_plan: LoadPlan, began_s: float) -> None:
+        self._lock = threading.Lock()
+        self._began_s = began_s
+        self._bytes_total = load_plan.bytes
+        self._bytes_done = 0
+        self._missing = [0] * len(load_plan.tensors)
+        for chunk in load_plan.chunks:
+            for index in chunk.tensors:
+                self._missing[index] += 1
+        self._first = {index for index in load_plan.first_layer if self._missing[index]}
+        self._first_layer_s: float | None = None
+        self._tensors_done = self._missing.count(0)
+
+    def add(self, chunk: Chunk) -> None:
+        """A chunk has landed."""
+        with self._lock:
+            self._bytes_done += chunk.bytes
+            for index in chunk.tensors:
+                self._missing[index] -= 1
+                if not self._missing[index]:
+                    self._tensors_done += 1
+                    self._first.discard(index)
+            if not self._first and self._first_layer_s is None:
+                self._first_layer_s = time.monotonic() - self._began_s
+
+    def read(self, fetched: int = 0, retries: int = 0) -> Progress:
+        """Return the present moment."""
+        with self._lock:
+            return Progress(
+                self._bytes_done,
+                self._bytes_total,
+                self._tensors_done,
+                len(self._missing),
+                time.monotonic() - self._began_s,
+                self._first_layer_s,
+                fetched,
+                retries,
+            )

@@ -1,0 +1,162 @@
+"""Objects in S3 and what speaks its language. botocore finds credentials and signs; our own engine moves the bytes.
+
+Neither the range nor the condition of a request is signed, so one signature serves all ranges of an object for minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from typing import Any
+from urllib.parse import quote
+
+from ..core.errors import LoaderError, SpecError
+from .http import HttpSource
+from .sources import Door, Options
+from .wire import Head
+
+SIGNATURE_S = 240.0  # a signature is accepted for 15 minutes
+EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+DEFAULT_REGION = "us-east-1"
+_CODE = re.compile(rb"<Code>([^<]{1,100})</Code>")
+_REGION = re.compile(rb"<Region>([^<]{1,100})</Region>")
+_EXPECTED_REGION = re.compile(rb"expecting '([^']{1,100})'")
+
+
+class Account:
+    """Credentials, region and endpoint; one serves a load. Thread-safe."""
+
+    def __init__(self, options: Options) -> None:
+        try:
+            from botocore.session import Session
+        except ModuleNotFoundError:
+            raise SpecError("s3:// needs botocore: pip install 'jupyter_hyperpod[load]'") from None
+        self._session = Session()
+        self._lock = threading.Lock()
+        config = self._session.get_scoped_config() if self._has_profile() else {}
+        named = options.region or os.environ.get("AWS_REGION") or self._session.get_config_variable("region")
+        self.region: str = named or DEFAULT_REGION
+        self.endpoint = (
+            options.endpoint_url
+            or os.environ.get("AWS_ENDPOINT_URL_S3")
+            or os.environ.get("AWS_ENDPOINT_URL")
+            or config.get("endpoint_url")
+        )
+        self.ca_file: str | None = options.ca_file or self._session.get_config_variable("ca_bundle")
+        self._credentials: Any = None
+        if not options.anonymous:
+            self._credentials = self._session.get_credentials()
+            if self._credentials is None:
+                raise SpecError(
+                    "no AWS credentials were found: set AWS_ACCESS_KEY_ID or a profile, or say anonymous=True"
+                )
+
+    def locate(self, bucket: str, key: str) -> str:
+        """Return the object's URL: path style at an endpoint of one's own, else the bucket's host at AWS."""
+        path = quote(key, safe="/~-._")
+        if self.endpoint:
+            return f"{self.endpoint.rstrip('/')}/{bucket}/{path}"
+        host = f"s3.{self.region}.amazonaws.com" + (".cn" if self.region.startswith("cn-") else "")
+        return f"https://{host}/{bucket}/{path}" if "." in bucket else f"https://{bucket}.{host}/{path}"
+
+    def sign(self, method: str, url: str, headers: dict[str, str], payload: str = EMPTY_SHA256) -> dict[str, str]:
+        """Return the fields of a signed request, but for the host. `payload` is its SHA-256 or UNSIGNED-PAYLOAD."""
+        if self._credentials is None:
+            return headers
+        from botocore.awsrequest import AWSRequest
+
+        request = AWSRequest(method, url, dict(headers))
+        request.context["payload_signing_enabled"] = payload != "UNSIGNED-PAYLOAD"
+        request.context["has_streaming_input"] = payload == "UNSIGNED-PAYLOAD"
+        with self._lock:
+            _Signer(self._credentials.get_frozen_credentials(), self.region, payload).add_auth(request)
+        return {name: value for name, value in request.headers.items() if name.lower() != "host"}
+
+    def renew(self) -> None:
+        """Have expired credentials fetched again."""
+        with self._lock:
+            self._credentials = self._session.get_credentials()
+
+    def _has_profile(self) -> bool:
+        return (self._session.profile or "default") in self._session.full_config["profiles"]
+
+
+def _Signer(credentials: Any, region: str, payload: str) -> Any:
+    from botocore.auth import S3SigV4Auth
+
+    class Signer(S3SigV4Auth):  # type: ignore[misc]
+        def payload(self, request: Any) -> str:
+            return payload
+
+    return Signer(credentials, "s3", region)
+
+
+def split(url: str) -> tuple[str, str]:
+    """Return bucket and key of ``s3://bucket/key``. Raises SpecError."""
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    if not bucket or not key:
+        raise SpecError(f"{url!r} is not s3://bucket/key")
+    return bucket, key
+
+
+def account_of(door: Door) -> Account:
+    """Return the account that the objects of one load share."""
+    account: Account = door.once("account", lambda: Account(door.options))
+    return account
+
+
+def open_s3(url: str, door: Door) -> HttpSource:
+    """Open ``s3://bucket/key``. Raises LoaderError and SpecError."""
+    return S3Source(url, account_of(door), door)
+
+
+class S3Source(HttpSource):
+    """An object in a bucket."""
+
+    signed = True
+
+    def __init__(self, url: str, account: Account, door: Door) -> None:
+        bucket, key = split(url)
+        self._account = account
+        self._signature: dict[str, str] = {}
+        self._signed_s = -SIGNATURE_S
+        self._renewed = False
+        super().__init__(account.locate(bucket, key), door, name=url)
+
+    def headers(self) -> dict[str, str]:
+        """See HttpSource."""
+        if time.monotonic() - self._signed_s >= SIGNATURE_S:
+            self._signature = self._account.sign("GET", self._url, {})
+            self._signed_s = time.monotonic()
+        return self._signature
+
+    def refuse(self, head: Head, body: bytes) -> LoaderError | None:
+        """See HttpSource; names the region, the code and what to do."""
+        code = found.decode("latin-1") if (match := _CODE.search(body)) and (found := match[1]) else ""
+        status = f"{code or 'no code'} (status {head.status})"
+        if (region := self._other_region(head, body, code)) is not None:
+            expected = f"it in {self._account.region}"
+            return LoaderError(self.name, f"the bucket in region {region}", expected, f"set AWS_REGION={region}")
+        if code in ("ExpiredToken", "RequestTimeTooSkewed") and not self._renewed:
+            self._renewed, self._signed_s = True, -SIGNATURE_S
+            self._account.renew()
+            return None
+        if code in ("SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"):
+            return None
+        if head.status in (401, 403):
+            return LoaderError(self.name, f"no permission: {status}", "a readable object", "check keys and policy")
+        if head.status == 404:
+            return LoaderError(self.name, f"nothing: {status}", "an object")
+        return LoaderError(self.name, status, "status 206, a range of the object")
+
+    def _other_region(self, head: Head, body: bytes, code: str) -> str | None:
+        named = head.fields.get("x-amz-bucket-region")
+        for pattern in (_EXPECTED_REGION, _REGION):
+            if not named and (match := pattern.search(body)):
+                named = match[1].decode("latin-1")
+        moved = head.status in (301, 307) or code in ("PermanentRedirect", "AuthorizationHeaderMalformed")
+        if not moved and head.status != 400:
+            return None
+        return named if named and named != self._account.region else ("another one" if moved else None)

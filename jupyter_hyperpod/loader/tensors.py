@@ -1,0 +1,63 @@
+"""Bytes that have landed, as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core.errors import LoaderError
+from .plan import Placed
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_NAMES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "F64": "float64",
+    "I64": "int64",
+    "U64": "uint64",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+}
+
+
+def torch_dtype(name: str, source: str) -> torch.dtype:
+    """Return the dtype that the format calls `name`. Raises LoaderError for one that this torch has not."""
+    dtype = getattr(torch, _NAMES.get(name, ""), None)
+    if not isinstance(dtype, torch.dtype):
+        raise LoaderError(source, f"a tensor of dtype {name}", f"a dtype that torch {torch.__version__} knows")
+    return dtype
+
+
+def format_dtype(dtype: torch.dtype) -> str:
+    """Return how the format calls `dtype`. Raises LoaderError."""
+    for name, known in _NAMES.items():
+        if getattr(torch, known, None) is dtype:
+            return name
+    raise LoaderError("model", f"a tensor of dtype {dtype}", f"one of {', '.join(_NAMES.values())}")
+
+
+def view(landed: Bytes, tensor: Placed, source: str) -> torch.Tensor:
+    """Return `tensor`, of shape `tensor.shape`, in place; only one that no alignment fits is copied."""
+    dtype = torch_dtype(tensor.dtype, source)
+    if not tensor.bytes:
+        return torch.empty(tensor.shape, dtype=dtype)
+    count = tensor.bytes // dtype.itemsize
+    if (landed.ctypes.data + tensor.place) % dtype.itemsize:
+        flat = torch.frombuffer(bytearray(landed[tensor.place : tensor.place + tensor.bytes]), dtype=dtype)
+    else:
+        flat = torch.frombuffer(landed, dtype=dtype, count=count, offset=tensor.place)
+    return flat.view(tensor.shape)

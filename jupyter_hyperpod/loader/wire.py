@@ -1,0 +1,324 @@
+"""HTTP/1.1, as much of it as ranged reads need, over blocking sockets, received straight into where the bytes belong.
+
+The kernel copies each byte once, into its final place: `MSG_WAITALL` lets one call do it for a whole chunk, and a
+receive timeout on the socket bounds a stall without polling.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+MAX_HEAD_BYTES = 65_536
+RECEIVE_BYTES = 16_384
+_TIMEVAL = struct.Struct("ll")
+_END = b"\r\n\r\n"
+
+
+class Cancelled(Exception):
+    """Somebody else has read these bytes, or the load has failed elsewhere."""
+
+
+class Broken(Exception):
+    """A connection failed after `got` bytes of the body; asking again may help. `fresh`: it had not answered before."""
+
+    def __init__(self, reason: str, got: int = 0, fresh: bool = True) -> None:
+        super().__init__(reason)
+        self.got, self.fresh = got, fresh
+
+
+class Malformed(Exception):
+    """What came is not HTTP/1.1 as this client understands it."""
+
+
+class Cancel:
+    """Ends one read from another thread, also in the middle of a receive."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._event = threading.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        """True once `cancel` was called."""
+        return self._event.is_set()
+
+    def cancel(self) -> None:
+        """Make the read fail with Cancelled, soon."""
+        self._event.set()
+        with self._lock:
+            if self._connection is not None:
+                self._connection.abort()
+
+    def check(self) -> None:
+        """Raise Cancelled if so."""
+        if self._event.is_set():
+            raise Cancelled
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, or raise Cancelled."""
+        if self._event.wait(seconds):
+            raise Cancelled
+
+    @contextmanager
+    def over(self, connection: Connection) -> Iterator[None]:
+        """While `connection` is in use for this read."""
+        with self._lock:
+            self.check()
+            self._connection = connection
+        try:
+            yield
+        except Broken:
+            self.check()
+            raise
+        finally:
+            with self._lock:
+                self._connection = None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Status and header fields (lower case) of a response."""
+
+    status: int
+    fields: dict[str, str]
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of the body, None if not told."""
+        text = self.fields.get("content-length", "")
+        return int(text) if text.isdigit() else None
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where connections go: scheme, host, port, and the proxy if there is one."""
+
+    scheme: str
+    host: str
+    port: int
+    timeout_s: float
+    tls: ssl.SSLContext | None = field(default=None, compare=False)
+    proxy: str | None = None
+
+    @property
+    def authority(self) -> str:
+        """As in the Host field."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def request_prefix(self) -> str:
+        """What comes before the path in a request line: the whole origin where a proxy has to find it."""
+        return f"http://{self.authority}" if self.proxy and self.scheme == "http" else ""
+
+
+def find_proxy(scheme: str, host: str) -> str | None:
+    """Return the URL of the proxy that the environment names for `host`, None for none."""
+    return None if proxy_bypass(host) else getproxies().get(scheme) or None
+
+
+class Connection:
+    """One keep-alive connection. Not thread-safe, but for `abort`."""
+
+    def __init__(self, target: Target) -> None:
+        self._buffer = bytearray()
+        self._flags = 0 if target.tls else socket.MSG_WAITALL
+        self.served = 0  # responses so far
+        self._socket = _connect(target)
+
+    def send(self, request: bytes) -> None:
+        """Send one or more requests. Raises Broken."""
+        try:
+            self._socket.sendall(request)
+        except OSError as error:
+            raise self._broken(error) from None
+
+    def head(self) -> Head:
+        """Receive a response's head. Raises Broken and Malformed."""
+        while (end := self._buffer.find(_END)) < 0:
+            if len(self._buffer) > MAX_HEAD_BYTES:
+                raise Malformed(f"a response head of more than {MAX_HEAD_BYTES} bytes")
+            self._buffer += self._receive()
+        head = _parse_head(bytes(self._buffer[:end]))
+        del self._buffer[: end + len(_END)]
+        return self.head() if 100 <= head.status < 200 else head
+
+    def fill(self, view: memoryview) -> None:
+        """Receive exactly `view`. Raises Broken with the bytes that came."""
+        got = min(len(self._buffer), len(view))
+        if got:
+            view[:got] = self._buffer[:got]
+            del self._buffer[:got]
+        try:
+            while got < len(view):
+                rest = view[got:]
+                count = self._socket.recv_into(rest, 0, self._flags)
+                if not count:
+                    raise Broken(f"the connection was closed after {got} of {len(view)} bytes", got)
+                got += count
+        except OSError as error:
+            raise self._broken(error, got) from None
+        self.served += 1
+
+    def rest(self, head: Head, limit: int) -> bytes:
+        """Receive the body of a short response: at most `limit` bytes of it. Raises Broken and Malformed."""
+        if head.fields.get("transfer-encoding", "").lower() == "chunked":
+            return self._chunked(limit)
+        length = head.length if head.length is not None else limit
+        content = memoryview(bytearray(min(length, limit)))
+        try:
+            self.fill(content)
+        except Broken as error:
+            if head.length is not None:
+                raise
+            return bytes(content[: error.got])
+        return bytes(content)
+
+    def abort(self) -> None:
+        """End whatever is under way; may be called from another thread."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+    def _chunked(self, limit: int) -> bytes:
+        content = bytearray()
+        while True:
+            while b"\r\n" not in self._buffer:
+                self._buffer += self._receive()
+            line, _, rest = bytes(self._buffer).partition(b"\r\n")
+            self._buffer = bytearray(rest)
+            try:
+                length = int(line.split(b";")[0], 16)
+            except ValueError:
+                raise Malformed(f"a chunk that begins with {line[:20]!r}") from None
+            if not 0 <= length <= limit - len(content):
+                raise Malformed(f"a chunked body of more than {limit} bytes")
+            piece = bytearray(length + 2)
+            self.fill(memoryview(piece))
+            content += piece[:length]
+            if not length:
+                return bytes(content)
+
+    def _receive(self) -> bytes:
+        try:
+            content = self._socket.recv(RECEIVE_BYTES)
+        except OSError as error:
+            raise self._broken(error) from None
+        if not content:
+            raise Broken("the connection was closed before an answer", fresh=not self.served)
+        return content
+
+    def _broken(self, error: OSError, got: int = 0) -> Broken:
+        stalled = isinstance(error, (TimeoutError, BlockingIOError))
+        reason = "nothing was received for too long" if stalled else f"the connection failed: {error.strerror or error}"
+        return Broken(reason, got, fresh=stalled or not self.served)
+
+
+def _parse_head(content: bytes) -> Head:
+    lines = content.decode("latin-1").split("\r\n")
+    version, _, rest = lines[0].partition(" ")
+    if version not in ("HTTP/1.1", "HTTP/1.0") or not (len(rest) >= 3 and rest[:3].isdigit()):
+        raise Malformed(f"an answer that begins with {lines[0][:40]!r}")
+    fields: dict[str, str] = {"connection": "close"} if version == "HTTP/1.0" else {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise Malformed(f"a header field {line[:40]!r}")
+        fields[name.strip().lower()] = value.strip()
+    return Head(int(rest[:3]), fields)
+
+
+def _connect(target: Target) -> socket.socket:
+    proxy = urlsplit(target.proxy) if target.proxy else None
+    address = (proxy.hostname or "", proxy.port or 80) if proxy else (target.host, target.port)
+    try:
+        raw = socket.create_connection(address, target.timeout_s)
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if proxy and target.tls:
+                _tunnel(raw, target)
+            if target.tls:  # its reads are of single records; a timeout in Python costs nothing there
+                return target.tls.wrap_socket(raw, server_hostname=target.host)
+            raw.settimeout(None)
+            timeout = _TIMEVAL.pack(int(target.timeout_s), int(target.timeout_s % 1 * 1e6))
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+            return raw
+        except BaseException:
+            raw.close()
+            raise
+    except ssl.SSLCertVerificationError as error:
+        raise Malformed(f"a certificate that is not trusted ({error.verify_message})") from None
+    except OSError as error:
+        where = f"{address[0]}:{address[1]}"
+        raise Broken(f"cannot connect to {where}: {error.strerror or error}") from None
+
+
+def _tunnel(raw: socket.socket, target: Target) -> None:
+    where = f"{target.host}:{target.port}"
+    raw.sendall(f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
+    answer = b""
+    while _END not in answer:
+        piece = raw.recv(RECEIVE_BYTES)
+        if not piece or len(answer) > MAX_HEAD_BYTES:
+            raise OSError("the proxy closed the connection")
+        answer += piece
+    status = _parse_head(answer.partition(_END)[0]).status
+    if status != 200:
+        raise Malformed(f"status {status} of the proxy for a tunnel to {where}")
+
+
+class Connections:
+    """Idle connections to one target, newest first. Thread-safe."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._idle: deque[Connection] = deque()
+
+    @contextmanager
+    def borrow(self, cancel: Cancel) -> Iterator[Connection]:
+        """A connection for one exchange; it goes back only if the exchange ended as it should."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = Connection(self.target)
+        try:
+            with cancel.over(connection):
+                yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+    def forget_idle(self) -> None:
+        """Close those that are not in use: the server may have closed them all."""
+        while self._idle:
+            with suppress(IndexError):
+                self._idle.pop().close()
+
+
+def target_of(url: str, timeout_s: float, ca_file: str | None) -> tuple[Target, str]:
+    """Return the target and the request path of an http(s) URL. Raises ValueError for what is none."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is not an http or https URL")
+    tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+    port = parts.port or (443 if tls else 80)
+    proxy = find_proxy(parts.scheme, parts.hostname)
+    path = parts.path or "/"
+    return Target(parts.scheme, unquote(parts.hostname), port, timeout_s, tls, proxy), path + (
+        f"?{parts.query}" if parts.query else ""
+    )
