@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ..core.errors import HyperpodError, LoaderError
@@ -56,6 +56,18 @@ def open_model(url: str, door: Door) -> Files:
             raise
         expected = f"{SINGLE} or {SINGLE}{INDEX_SUFFIX} in it"
         raise LoaderError(url, f"neither ({error.found})", expected, "or name the file itself") from None
+
+
+@contextmanager
+def closing_model(files: Files) -> Iterator[Files]:
+    """Close the files at the end of a block. Raises LoaderError if one has changed, unless the block failed already."""
+    try:
+        yield files
+    except BaseException:
+        with suppress(HyperpodError):
+            files.close()
+        raise
+    files.close()
 
 
 def read_header(source: Source) -> Header:

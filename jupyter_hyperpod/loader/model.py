@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 import torch
 from torch import nn
 
-from ..core.errors import HyperpodError, LoaderError
 from .assign import assign, check_fit
-from .files import Files, open_model
-from .landing import Landing, land
-from .plan import LoadPlan, plan
+from .files import closing_model, open_model
+from .landing import land
+from .plan import plan
 from .progress import Callback, Meter
 from .sources import Door, Options, public_name
 from .stream import Stream
@@ -50,30 +48,24 @@ def load_model(
     `tp` is (rank, size): only this rank's slices are read, by `tp_rules` (see `loader.tp`). `order` names the tensors
     that are wanted first; by default the model's own order, else embeddings and blocks by number. `checksum` is True
     for the manifest beside the model, or a manifest's URL: every chunk is verified as it arrives. `progress` is called
-    with `Progress` about ten times a second, in this thread. `connections` fixes how many are used instead of finding out.
+    with `Progress` about ten times a second, in this thread. `connections` fixes how many are used.
 
     Raises LoaderError, which names the object, what was found and what was expected; then nothing was changed.
     """
     began_s = time.monotonic()
     check(tp)
     door = Door(_merged(options, endpoint_url))
-    files = open_model(url, door)
     try:
-        if order is None and model is not None:
-            order = list(model.state_dict())
-        load_plan = plan(files.headers, tp, order, rules=tp_rules)
-        if model is not None:
-            check_fit(model, load_plan, public_name(url))
-        landing = land(files, load_plan, torch.device(device), door, url, checksum)
-        meter = Meter(load_plan, began_s)
-        Stream(load_plan.chunks, landing.fetch, meter, door.counters, connections, progress).run()
-        found = _tensors(files, load_plan, landing)
-    except BaseException:
-        with suppress(HyperpodError):
-            files.close()
-        raise
-    else:
-        files.close()
+        with closing_model(open_model(url, door)) as files:
+            if order is None and model is not None:
+                order = list(model.state_dict())
+            load_plan = plan(files.headers, tp, order, rules=tp_rules)
+            if model is not None:
+                check_fit(model, load_plan, public_name(url))
+            landing = land(files, load_plan, torch.device(device), door, url, checksum)
+            meter = Meter(load_plan, began_s)
+            Stream(load_plan.chunks, landing.fetch, meter, door.counters, connections, progress).run()
+            found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
     finally:
         door.close()
     return found if model is None else assign(model, found)
@@ -84,20 +76,11 @@ def _merged(options: Options | None, endpoint_url: str | None) -> Options:
     return options if endpoint_url is None else replace(options, endpoint_url=endpoint_url)
 
 
-def _tensors(files: Files, load_plan: LoadPlan, landing: Landing) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    for tensor in load_plan.tensors:
-        found[tensor.name] = landing.tensor(tensor)
-    return found
-
-
 def tensor_names(url: str, options: Options | None = None) -> Mapping[str, tuple[str, tuple[int, ...]]]:
     """Return name -> (dtype, shape) of a model's tensors, from its headers alone. Raises LoaderError."""
     door = Door(options)
-    files = open_model(url, door)
     try:
-        return {entry.name: (entry.dtype, entry.shape) for header in files.headers for entry in header.entries}
+        with closing_model(open_model(url, door)) as files:
+            return {entry.name: (entry.dtype, entry.shape) for header in files.headers for entry in header.entries}
     finally:
-        with suppress(LoaderError):
-            files.close()
         door.close()

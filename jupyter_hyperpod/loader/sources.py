@@ -107,8 +107,8 @@ class Door:
         """Close every connection."""
         with self._lock:
             for value in self._shared.values():
-                if hasattr(value, "forget_idle"):
-                    value.forget_idle()
+                if hasattr(value, "close"):
+                    value.close()
 
 
 def open_source(url: str, options: Options | None = None) -> Source:

@@ -287,6 +287,7 @@ class Connections:
     def __init__(self, target: Target) -> None:
         self.target = target
         self._idle: deque[Connection] = deque()
+        self._closed = False
 
     @contextmanager
     def borrow(self, cancel: Cancel) -> Iterator[Connection]:
@@ -302,6 +303,13 @@ class Connections:
             connection.close()
             raise
         self._idle.append(connection)
+        if self._closed:  # the load ended while this exchange was under way
+            self.forget_idle()
+
+    def close(self) -> None:
+        """Close those that are not in use, and each of the others when its exchange has ended."""
+        self._closed = True
+        self.forget_idle()
 
     def forget_idle(self) -> None:
         """Close those that are not in use: the server may have closed them all."""

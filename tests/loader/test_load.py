@@ -77,7 +77,7 @@ def test_shards_with_an_index() -> None:
         assert_same(hp.load_model(f"{server.url}/m"), STATE)
         assert_same(hp.load_model(f"{server.url}/m/model.safetensors.index.json"), STATE)
         objects["/m/model-1.safetensors"] = objects["/m/model-0.safetensors"]
-        with pytest.raises(LoaderError, match=r"model-1\.safetensors, as the index says|in files"):
+        with pytest.raises(LoaderError, match="as the index says"):
             hp.load_model(f"{server.url}/m")
 
 
