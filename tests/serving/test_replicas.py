@@ -188,8 +188,12 @@ def test_a_gateway_that_dies_is_back_at_the_same_place_with_the_same_replicas(
     eventually(ready(found, 2), 20)
     assert found.view["deployment"]["url"] == url and set(found.pids()) == pids
     assert found.complete().status == 200
-    (incident,) = found.view["incidents"]
-    assert [stage["stage"] for stage in incident["stages"]][-2:] == ["repaired", "resumed"]
+
+    def ended() -> list[str]:
+        (incident,) = found.view["incidents"]
+        return [stage["stage"] for stage in incident["stages"]][-2:]
+
+    eventually(lambda: ended() == ["repaired", "resumed"], 10)
     stages = [event.data["replica"] for event in found.events("replica.stage") if event.data["stage"] == "ready"]
     assert len(stages) == 2, "replicas that were there are not counted as new ones"
 
