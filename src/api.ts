@@ -26,6 +26,19 @@ export interface IServerSettings {
   allow_faults: boolean;
 }
 
+/** A shared area and how it is; `state` is ready, remote, detached, hangs or broken. */
+export interface IMount {
+  name: string;
+  driver: string;
+  source: string;
+  notebook_path: string;
+  read_only: boolean;
+  state: string;
+  reason: string;
+  total_bytes: number | null;
+  free_bytes: number | null;
+}
+
 /** Whom a fault is aimed at. */
 export type FaultTarget =
   | { rank: number }
@@ -57,6 +70,11 @@ export class Api {
 
   settings(): Promise<IServerSettings> {
     return this._request('settings');
+  }
+
+  async mounts(): Promise<IMount[]> {
+    const found = await this._request<{ mounts: IMount[] }>('mounts');
+    return found.mounts;
   }
 
   startCluster(options: {

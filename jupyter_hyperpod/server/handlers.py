@@ -14,6 +14,7 @@ from tornado import web
 from ..control import cluster, jobs
 from ..core.errors import HyperpodError, UserError
 from ..core.views import summary
+from ..storage import probe
 from .errors import JsonErrors, Refused, refusal
 from .stream import AUTH_RESOURCE, StreamHandler
 
@@ -120,6 +121,15 @@ class ClusterHealHandler(Handler):
         self.finish(json.dumps(await self.call(cluster.status)))
 
 
+class MountsHandler(Handler):
+    """The mounts and how each is; one that hangs is told within seconds and holds nobody."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        self.finish(json.dumps({"mounts": await self.call(probe.survey)}))
+
+
 class JobsHandler(Handler):
     """The list of jobs."""
 
@@ -197,6 +207,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/cluster/start", ClusterStartHandler),
     (f"{ROOT}/cluster/stop", ClusterStopHandler),
     (f"{ROOT}/cluster/heal", ClusterHealHandler),
+    (f"{ROOT}/mounts", MountsHandler),
     (f"{ROOT}/jobs", JobsHandler),
     (f"{ROOT}/jobs/{_JOB}", JobHandler),
     (f"{ROOT}/jobs/{_JOB}/cell", CellHandler),

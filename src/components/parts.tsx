@@ -28,6 +28,8 @@ export function StateChip(props: {
   state: string;
   trans: TranslationBundle;
   title?: string;
+  /** In place of the state's own word. */
+  label?: string;
 }): JSX.Element {
   return (
     <span
@@ -36,7 +38,7 @@ export function StateChip(props: {
       title={props.title || undefined}
     >
       <span className="jp-Hp-dot" data-state={props.state} aria-hidden />
-      {stateLabel(props.state, props.trans)}
+      {props.label ?? stateLabel(props.state, props.trans)}
     </span>
   );
 }

@@ -6,6 +6,7 @@ import { Button } from '../components/parts';
 import { ClusterSection } from './cluster';
 import { IncidentsSection } from './incidents';
 import { JobsSection } from './jobs';
+import { StorageSection } from './storage';
 
 /** The left panel. */
 export function Sidebar(): JSX.Element {
@@ -15,6 +16,7 @@ export function Sidebar(): JSX.Element {
       <ClusterSection />
       <JobsSection />
       <IncidentsSection />
+      <StorageSection />
     </>
   );
 }

@@ -5,10 +5,12 @@ import { act } from 'react';
 import { createRoot, Root } from 'react-dom/client';
 
 import type { Actions } from '../../actions';
+import { ApiError } from '../../api';
 import type { HyperpodModel } from '../../model/model';
 import { IIncident, IJobView, INodeView, newJobView } from '../../model/views';
 import { ClusterSection } from '../../sidebar/cluster';
 import { NodeGrid } from '../../sidebar/nodes';
+import { StorageSection } from '../../sidebar/storage';
 import { IShared, Shared } from '../context';
 import { Incident } from '../incidents';
 import { JobHeader, JobStats } from '../job';
@@ -359,6 +361,46 @@ describe('Output', () => {
     expect(host.textContent).toContain('ValueError: bad shape');
     expect(host.textContent).toContain('rank 0 on node-1');
     expect(find('pre').textContent).toBe('line 3');
+  });
+});
+
+describe('StorageSection', () => {
+  const mount = {
+    name: 'fsx',
+    driver: 'lustre',
+    source: 'fs@tcp:/a',
+    notebook_path: '/fsx',
+    read_only: true,
+    state: 'ready',
+    reason: '',
+    total_bytes: 1000,
+    free_bytes: 250
+  };
+  const hung = { ...mount, name: 'old', state: 'hangs', reason: 'no answer' };
+  const given = (mounts: () => Promise<unknown>) =>
+    shared({ api: { mounts } } as unknown as Partial<HyperpodModel>);
+
+  it('shows how mounts are and what room they have', async () => {
+    const rows = [mount, { ...hung, total_bytes: null, free_bytes: null }];
+    await act(async () =>
+      draw(
+        <StorageSection />,
+        given(() => Promise.resolve(rows))
+      )
+    );
+    const meters = host.querySelectorAll('[role=meter]');
+    expect(meters).toHaveLength(1);
+    expect(meters[0].getAttribute('aria-valuenow')).toBe('75');
+    expect(host.textContent).toContain('lustre, read-only');
+    expect(host.textContent).toContain('250 B free');
+    expect(host.textContent).toContain('Hangs');
+    expect(host.textContent).toContain('no answer');
+  });
+
+  it('says why the server cannot tell', async () => {
+    const refused = () => Promise.reject(new ApiError(500, 'table damaged'));
+    await act(async () => draw(<StorageSection />, given(refused)));
+    expect(find('[role=status]').textContent).toBe('table damaged');
   });
 });
 
