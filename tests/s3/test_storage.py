@@ -82,6 +82,7 @@ for number in range(len(data)):
 """
 
 
+@pytest.mark.parametrize("server", ["seaweedfs"], indirect=True)
 def test_a_killed_workers_blocks_serve_the_next_one(bucket: MountSpec, store: Store) -> None:
     """The same batches, from the node; only what nobody had read comes from the server."""
     url = put(bucket, "tokens", TOKENS)

@@ -31,7 +31,7 @@ def states(openapi: dict[str, Any], answer: tuple[int, Any]) -> dict[str, str]:
 async def test_mounts_are_told_with_their_health(
     openapi: dict[str, Any], api: Api, store: Store, tmp_path: Path
 ) -> None:
-    mounts.add(store, MountSpec("data", str(tmp_path / "data"), "/fsx", read_only=True))
+    mounts.add(store, MountSpec("data", str(tmp_path / "absent"), "/fsx", read_only=True))
     mounts.add(store, MountSpec("nfs", str(tmp_path / "nfs"), "/nfs", driver="nfs", source="h:/e"))
     mounts.add(store, MountSpec("s", "", "", driver="s3", source="s3://bucket"))
     assert states(openapi, await api("GET", "/mounts")) == {
