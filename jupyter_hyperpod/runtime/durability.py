@@ -70,6 +70,16 @@ class Durability(Admission):
         elif self.incidents.rung is None:
             self.all_lost = False
 
+    def _on_back(self, channel: Channel, message: Message) -> None:
+        """A member is to go back to a checkpoint: it gives its state up when all have come to that."""
+        members = self.roster.generation()
+        if message["generation"] == self.generation:
+            self.roster.members[message["member"]].back = True
+        if all(member.back for member in members):
+            for member in members:
+                member.back = False
+                member.channel.send({"type": "back", "generation": self.generation})
+
     def _on_saved(self, channel: Channel, message: Message) -> None:
         self._costs = (message["paused_s"], message["took_s"])
         self._saved_at_s = time.monotonic() - message["took_s"]

@@ -95,6 +95,7 @@ class Ensemble:
         peers = [m.address() for m in members]
         for member in members:
             member.report, member.finished, member.leaving, member.left = None, None, False, None
+            member.back = False
             member.channel.send({"type": "form", "generation": self.generation, "rank": member.rank, "members": peers})
 
     def release(self, member: Member, begins_again: bool = False) -> None:

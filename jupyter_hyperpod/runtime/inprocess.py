@@ -120,6 +120,9 @@ class Solo(Whole):
         """Begin again, without the checkpoint that could not be read."""
         return self._begin(micro_batches)
 
+    def come_back(self, step: int) -> None:
+        """Nobody to wait for."""
+
     def again(self, message: Message) -> NoReturn:
         """State is to be found again. Raises Regroup."""
         raise Regroup(message | {"generation": 0})
@@ -294,6 +297,15 @@ class Group(Whole):
     def warn(self, text: str) -> None:
         """Journal a warning."""
         self.journal("warning.raised", {"text": text})
+
+    def come_back(self, step: int) -> None:
+        """Wait until every member is to go back: one that is still in ``step`` needs what the others give up then.
+
+        Raises Regroup when the generation ends meanwhile.
+        """
+        self.touch("user", step)
+        self.say({"type": "back", "generation": self.generation})
+        self._await("back")
 
     def again(self, message: Message) -> NoReturn:
         """Ask for a generation in which state is found again. Raises Regroup."""

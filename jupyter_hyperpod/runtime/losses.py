@@ -41,7 +41,7 @@ class Losses:
             return
         elif any(now - since > SUSPECT_S for since in ensemble.suspects.values()):
             self._regroup("a connection between members broke", ())
-        elif ensemble.closing:
+        elif ensemble.closing or any(member.back for member in members):
             self._look_for_the_left_behind(now - timeout_s)
 
     def suspect(self, rank: int) -> None:
@@ -137,11 +137,13 @@ class Losses:
         lost.channel.send({"type": "restart"})
 
     def _look_for_the_left_behind(self, since_s: float) -> None:
-        """Some have left their session, and all others wait for them in a further step: no generation can mend that."""
+        """Some have left their session or go back, others wait for them in a further step: no generation mends that."""
         members = self._ensemble.roster.generation()
-        gone = [m for m in members if m.finished]
-        left = [m for m in members if not m.finished]
-        if gone and left and all(m.phase == "exchange" and m.progress_s < since_s for m in left):
-            step = gone[0].finished["step"] if gone[0].finished else 0
-            text = f"rank {gone[0].rank} left its session after step {step} while rank {left[0].rank} goes on"
-            self._ensemble.end("failed", f"{text}: every rank must leave the loop at the same step")
+        said = {m.rank: f"left its session after step {m.finished['step']}" for m in members if m.finished}
+        said |= {m.rank: "goes back to a checkpoint" for m in members if m.back}
+        others = [m for m in members if m.rank not in said]
+        if all(m.phase == "exchange" and m.progress_s < since_s for m in others):
+            said |= {m.rank: "goes on" for m in others}
+        if len(said) == len(members) and len(texts := list(dict.fromkeys(said.values()))) > 1:
+            found = " while ".join(f"rank {next(r for r in said if said[r] == text)} {text}" for text in texts)
+            self._ensemble.end("failed", f"{found}: every rank must leave the loop, or go back, at the same step")

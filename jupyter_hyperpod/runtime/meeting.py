@@ -61,7 +61,10 @@ class Meeting:
 
         Raises TrainingError where there is none.
         """
+        if self._durable.public is None:
+            raise TrainingError("this session keeps no durable checkpoints: give it a path, hp.Session(checkpoint=...)")
         self._durable.close()
+        self._come_back()
         self._durable.no_later_than = no_later_than
         if not self._durable.found():
             newest = "" if no_later_than is None else f" of step {no_later_than} or before"
@@ -74,6 +77,14 @@ class Meeting:
         except Regroup as call:
             self.regroup(call)
         return self._state.applied
+
+    def _come_back(self) -> None:
+        while True:
+            try:
+                self._group.come_back(self._state.applied)
+                return
+            except Regroup as call:
+                self.regroup(call)
 
     def held(self) -> Held:
         """What this member holds: see policy.recovery.Report."""

@@ -36,6 +36,7 @@ class Member:
     run: Message | None = None
     session: Message | None = None
     finished: Message | None = None
+    back: bool = False  # it is to go back to a checkpoint, and waits for the others
     report: Report | None = None
     snapshot: int | None = None  # the step of the state that a newcomer has loaded; -1: it could not
     statement: Statement | None = None

@@ -125,6 +125,36 @@ def test_everything_killed_goes_on_from_the_newest_checkpoint(job: Submit, refer
     assert run.of_kind("checkpoint.loaded")[0].data["step"] >= 8
 
 
+# every member goes back once, after step 10, where its weights are no longer those that were saved
+GOING_BACK = DURABLE.replace(
+    "        session.log(loss=loss)\n",
+    "        session.log(loss=loss)\n"
+    "        if step.number == 10 and not back:\n"
+    "            with torch.no_grad(): model[0].weight.add_(1.0)\n"
+    "            back.append(session.restore(no_later_than=LATEST))\n"
+    "            print('back at', back[0], session.step)\n",
+).replace("settings = dict(", "back = []\nsettings = dict(")
+
+
+@pytest.mark.parametrize("latest", [None, 5])
+def test_all_members_go_back_to_a_checkpoint(job: Submit, reference: Run, tmp_path: Path, latest: int | None) -> None:
+    source = GOING_BACK.replace("LATEST", str(latest))
+    run = job(source, nodes=4, spares=0, env=environment(tmp_path / "run", every=3))
+    run.finish()
+    first = 9 if latest is None else 3
+    assert set(run.text().values()) == {f"back at {first} {first}\n"}, run.story()
+    assert [e.data["step"] for e in run.of_kind("checkpoint.loaded")] == [first]
+    taken = [e.data["step"] for e in run.of_kind("step.committed")]
+    assert taken == [*range(1, 11), *range(first + 1, STEPS + 1)]
+    run.same_as(reference)
+
+
+def test_a_member_that_does_not_go_back_with_the_others_fails_the_job(job: Submit, tmp_path: Path) -> None:
+    source = GOING_BACK.replace("LATEST", "None").replace("and not back", "and not back and session.rank != 1")
+    run = job(source, nodes=2, spares=0, env=environment(tmp_path / "run", every=3))
+    assert "every rank must" in run.finish("failed")["reason"]
+
+
 @pytest.mark.parametrize("components", ["data,inprocess,peers", "init,inprocess,peers", "init,data,peers",
                                         "init,data,inprocess", "none"])  # fmt: skip
 def test_each_component_can_be_switched_off(job: Submit, reference: Run, tmp_path: Path, components: str) -> None:
