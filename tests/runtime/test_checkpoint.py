@@ -51,7 +51,7 @@ def train(place: Path, *, width: int = 4, steps: int = 6, every: int = 2, limit:
 
 
 def test_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
-    place, width = tmp_path / "run", 1_000_000
+    place, width = tmp_path / "run", 300_000
     expected = train(tmp_path / "calm", width=width, steps=4)
     command = [sys.executable, "-c", BIG, str(width), "400", "2", str(place)]
     deadline = time.monotonic() + 60

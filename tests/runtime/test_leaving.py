@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.conftest import Run, Submit
+from tests.runtime.conftest import TRAIN, Run, Submit
 
 SLOW = {"PAUSE_S": "0.01"}
 
@@ -95,7 +95,8 @@ def test_all_are_preempted_and_one_stays_until_another_has_the_state(job: Submit
 
 
 def test_a_node_that_cannot_leave_in_time_is_an_ordinary_loss(job: Submit, reference: Run) -> None:
-    run = job(nodes=2, grace_s=0.05, env={"PAUSE_S": "0.15"})
+    slow = TRAIN.replace("time.sleep(pause_s)", "time.sleep(pause_s if session.step < 6 else 0)")
+    run = job(slow, nodes=2, grace_s=0.05, env={"PAUSE_S": "0.15"})
     run.until_step(2)
     run.preempt(1)
     run.until_event("member.lost")
