@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "control": "core policy storage health backends",
     "server": "core storage control planner loader",
     "notebook": "core storage control planner loader recipes",
-    "bench": "core policy storage backends planner loader health runtime control cli",
+    "bench": "core policy storage backends planner loader health recipes runtime control cli",
     "cli": "core policy storage backends planner loader health runtime control bench recipes",
 }
 # Other people's packages, layer by layer; where a layer is not listed, the standard library is all it may use.

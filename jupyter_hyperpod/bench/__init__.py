@@ -17,6 +17,7 @@ NAMES = {
     "chaos": "random schedules of faults against one undisturbed run: every loss and the final state, bit for bit",
     "corruption": "random bit flips in the training state: found when, whose, and what looking for them costs",
     "soak": "one job under a fault every few seconds, for as long as you like: what grows, is anything lost?",
+    "serving": "a deployment grows: decision to first answer by stages; replicas are killed under load: requests lost",
     "components": "a rank is killed with each checkpointless component switched off: what each is worth",
 }
 

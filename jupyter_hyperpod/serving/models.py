@@ -76,15 +76,18 @@ def load(site: Site, report: Report) -> Served:
     config = _config(url, site.serve.recipe)
     with torch.device("meta"):
         model = Decoder(config)
-    tensors = _load_model(url, progress=lambda done: report(done.bytes_done, done.bytes_total))
+    tensors = weights(url, report)
     _check(tensors, model)
     model.load_state_dict(tensors, assign=True)
     return Completions(model.requires_grad_(False).eval(), site.spec.name)
 
 
-def _load_model(url: str, progress: Any) -> dict[str, torch.Tensor]:
+def weights(url: str, report: Report) -> dict[str, torch.Tensor]:
+    """Name -> tensor of a safetensors model on this machine; ``report(bytes_done, bytes_total)`` tells how far it is."""
     paths = [Path(url)] if url.endswith(".safetensors") else sorted(Path(url).glob("*.safetensors"))
-    found: dict[str, torch.Tensor] = {}
+    if not paths:
+        raise SpecError(f"{url} holds no .safetensors file; expected a file, or a directory with at least one")
+    total, found = sum(path.stat().st_size for path in paths if path.exists()), dict[str, torch.Tensor]()
     for path in paths:
         content = torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
         begin = 8 + int.from_bytes(content[:8].numpy().tobytes(), "little")
@@ -93,6 +96,7 @@ def _load_model(url: str, progress: Any) -> dict[str, torch.Tensor]:
             header.pop("__metadata__", None)
             for name, entry in header.items():
                 first, last = (begin + at for at in entry["data_offsets"])
+                report(sum(tensor.nbytes for tensor in found.values()), total)
                 found[name] = content[first:last].clone().view(_TYPES[entry["dtype"]]).view(entry["shape"])
         except (ValueError, LookupError, RuntimeError) as error:
             raise SpecError(f"{path} is not a whole safetensors file: {error}") from error

@@ -1,0 +1,81 @@
+"""Serving from a terminal: the commands of docs/serving.md as they are printed, its handler, and a small benchmark."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod import cli
+from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text(), re.S)
+
+
+def run(store: Store, line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    words = shlex.split(line)
+    assert words[:2] == ["jupyter", "hyperpod"]
+    status = cli.main(["--store", str(store.root), *words[2:]])
+    return status, capsys.readouterr().out
+
+
+def test_the_commands_of_the_page_work(
+    shared_cluster: Store,
+    decoder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(decoder, tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    (commands,) = blocks("bash")
+    said = {}
+    for line in commands.splitlines():
+        status, said[line.split()[2] + str(len(line.split()))] = run(shared_cluster, line, capsys)
+        assert status == 0, line
+    assert "/v1/completions" in said["serve7"] and "Authorization: Bearer" in said["serve7"]
+    assert "REPLICAS" in said["serve3"] and "chat-" in said["serve3"]
+    job_id = re.search(r"chat-[a-z2-7]{8}", said["serve7"])
+    assert job_id is not None
+    assert jobs.wait(shared_cluster, job_id[0], timeout_s=30)["state"] == "stopped"
+
+
+def test_the_handler_of_the_page_and_json(
+    shared_cluster: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (source,) = blocks("python")
+    (tmp_path / "handler.py").write_text(source)
+    (tmp_path / "model.txt").write_text("2")
+    line = f"jupyter hyperpod serve {tmp_path}/model.txt --handler {tmp_path}/handler.py --json"
+    status, said = run(shared_cluster, line, capsys)
+    found = json.loads(said)
+    assert status == 0 and found["task"] == "predict" and Path(found["token_file"]).exists()
+    assert run(shared_cluster, f"jupyter hyperpod stop {found['id']}", capsys)[0] == 0
+    assert jobs.wait(shared_cluster, found["id"], timeout_s=30)["state"] == "stopped"
+
+
+def test_bad_use_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--replicas", "2"]) == 2
+    assert "--replicas needs a MODEL" in capsys.readouterr().err
+    assert cli.main(["serve", "/nonexistent/model"]) == 2
+    assert "there is no model at" in capsys.readouterr().err
+
+
+def test_the_benchmark_reports_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jupyter_hyperpod import bench
+
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(tmp_path))
+    found = bench.run("serving", runs=1, layers=2, width=64, rate=20.0, seconds=3.0)
+    metrics = {row["metric"]: row["median"] for row in found["rows"]}
+    assert metrics["decision to answered"] >= metrics["decision to loaded"] > 0
+    assert metrics["lost"] == 0 and metrics["accepted"] == 60
+    assert {bar["name"] for bar in found["bars"]} == {"load_stage_over_loading_alone", "accepted_requests_lost"}
