@@ -88,7 +88,7 @@ def _write_weights(path: Path, config: DecoderConfig) -> None:
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for shape in shapes.values():
-            file.write(memoryview((torch.rand(shape) * 0.04 - 0.02).numpy()))
+            file.write((torch.rand(shape) * 0.04 - 0.02).numpy().tobytes())
 
 
 def _scale_out(store: Store, model: Path, runs: int) -> tuple[list[dict[str, Any]], float]:

@@ -83,7 +83,7 @@ def load(site: Site, report: Report) -> Served:
 
 
 def weights(url: str, report: Report) -> dict[str, torch.Tensor]:
-    """Name -> tensor of a safetensors model on this machine; ``report(bytes_done, bytes_total)`` tells how far it is."""
+    """Name -> tensor of a safetensors model on this machine; ``report(bytes_done, bytes_total)`` says how far."""
     paths = [Path(url)] if url.endswith(".safetensors") else sorted(Path(url).glob("*.safetensors"))
     if not paths:
         raise SpecError(f"{url} holds no .safetensors file; expected a file, or a directory with at least one")
