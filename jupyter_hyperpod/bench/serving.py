@@ -49,14 +49,14 @@ def run(
     """Scale a decoder of ``layers`` and ``width`` (by default 1 GB) out ``runs`` times, each time beside loading it in
     a process of its own; then kill a replica of a small one every two seconds under ``rate`` requests a second."""
     with laboratory(nodes=3, spares=0) as store:
-        large, small = (write_decoder(store, *size) for size in ((layers, width), (2, 64)))
+        large, small = write_decoder(store, "large", layers, width), write_decoder(store, "small", 2, 64)
         rows, ratio = _scale_out(store, large, runs)
         more, lost = _killed(store, small, rate, seconds)
     bars = [bar("load_stage_over_loading_alone", ratio, LOAD_LIMIT), bar("accepted_requests_lost", lost, 0)]
     return report("serving", [*rows, *more], bars)
 
 
-def write_decoder(store: Store, layers: int, width: int) -> Path:
+def write_decoder(store: Store, name: str, layers: int, width: int) -> Path:
     """Write a decoder with random weights, one safetensors file and its ``config.json``, to the store's shared area."""
     config = replace(
         catalogue.load("llama-tiny").config,
@@ -68,7 +68,7 @@ def write_decoder(store: Store, layers: int, width: int) -> Path:
         num_key_value_heads=width // 32,
         head_dim=16,
     )
-    folder = store.shared / f"decoder-{layers}-{width}"
+    folder = store.shared / name
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(asdict(config)))
     _write_weights(folder / "model.safetensors", config)
