@@ -176,11 +176,13 @@ def test_what_components_save_becomes_bars(tmp_path: Path) -> None:
 
 
 def test_a_long_benchmark_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
-    one = Kept(tmp_path)
+    one = Kept(tmp_path, seed=1)
     one.add("1-0", {"worlds": [1, 2]})
-    again = Kept(tmp_path)
+    again = Kept(tmp_path, seed=1)
     assert "1-0" in again and "1-1" not in again and again["1-0"] == {"worlds": [1, 2]}
     assert "1-0" not in Kept()
+    with pytest.raises(SpecError, match="'seed': 1"):
+        Kept(tmp_path, seed=2)
 
 
 def test_schedules_add_up() -> None:

@@ -29,7 +29,7 @@ RUN_TIMEOUT_S = 600.0
 def run(runs: int = 1, nodes: int = 4, steps: int = 120, keep: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     """``runs`` times: one undisturbed job of ``steps`` steps, then one for each rate of failure. Rounds found in the
     directory ``keep`` are not repeated."""
-    kept = Kept(keep)
+    kept = Kept(keep, nodes=nodes, steps=steps)
     names = [f"round-{number}" for number in range(runs)]
     if todo := [name for name in names if name not in kept]:
         with laboratory(nodes, spares=1) as store:

@@ -53,7 +53,7 @@ def run(
     """
     missing = network.missing()
     kinds = [kind for kind in KINDS if kind != "partition" or not missing]
-    kept = Kept(keep)
+    kept = Kept(keep, seed=seed, members=members)
     names = [f"{seed}-{number}" for number in range(first, first + runs)]
     if todo := [name for name in names if name not in kept]:
         with laboratory(members, spares=1, isolated=not missing) as store:

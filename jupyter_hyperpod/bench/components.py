@@ -28,7 +28,7 @@ def run(runs: int = 3, nodes: int = NODES, keep: str | os.PathLike[str] | None =
     arms: dict[str, tuple[str, ...]] = {ALL: COMPONENTS}
     arms |= {f"without {name}": tuple(other for other in COMPONENTS if other != name) for name in COMPONENTS}
     arms["without all four"] = ()
-    kept = Kept(keep)
+    kept = Kept(keep, nodes=nodes)
     names = [f"round-{number}" for number in range(runs)]
     if todo := [name for name in names if name not in kept]:
         with laboratory(nodes, spares=1) as store:

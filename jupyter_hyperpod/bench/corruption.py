@@ -45,7 +45,7 @@ def run(
     are found there are not done again.
     """
     rounds = math.ceil(injections / ROUND)
-    kept = Kept(keep)
+    kept = Kept(keep, seed=seed, members=members, injections=injections, steps=steps)
     with laboratory(members, spares=2) as store:
         for number in range(rounds):
             name = f"{seed}-{number}"

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import SpecError
 from ..storage.store import Store, write_private
 
 Result = dict[str, Any]
@@ -16,14 +17,16 @@ Result = dict[str, Any]
 class Kept:
     """Results by name: in the directory ``place``, or only in memory where there is none.
 
-    Several processes may share a directory while they work on different names.
+    Several processes may share a directory while they work on different names. Raises SpecError where results of
+    other ``settings`` are in it: they must not end in one report.
     """
 
-    def __init__(self, place: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, place: str | os.PathLike[str] | None = None, **settings: int) -> None:
         self._place = Path(place) if place is not None else None
         self._results: dict[str, Result] = {}
         if self._place is not None:
             self._place.mkdir(parents=True, exist_ok=True)
+            _agree(self._place / "settings", settings)
             for path in self._place.glob("*.json"):
                 self._results[path.stem] = json.loads(path.read_text())
 
@@ -46,3 +49,13 @@ class Kept:
             shutil.copytree(
                 store.job(job_id).path, self._place / f"{name}-{job_id}", ignore=leave_out, dirs_exist_ok=True
             )
+
+
+def _agree(path: Path, settings: dict[str, int]) -> None:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        write_private(path, json.dumps(settings).encode())
+        return
+    if found != settings:
+        raise SpecError(f"{path.parent} keeps results of {found}, not of {settings}: name another directory")
