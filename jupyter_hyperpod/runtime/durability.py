@@ -65,7 +65,8 @@ class Durability(Admission):
         """How the members of a generation come to their state: ``held`` by one of them, or else as planned."""
         if plan.load is not None:
             self._saved_at_s = time.monotonic()
-        if self.all_lost and not held:
+        cut_short = self.step > 0 and any("resumed" not in incident.stages for incident in self.incidents.open)
+        if not held and (self.all_lost or cut_short):
             self.incidents.rung = RUNG_DURABLE if plan.load is not None else RUNG_REQUEUED
         elif self.incidents.rung is None:
             self.all_lost = False

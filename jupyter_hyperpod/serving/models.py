@@ -17,6 +17,7 @@ import fsspec
 import torch
 
 from ..core.errors import SpecError
+from ..loader.model import load_model
 from ..recipes import catalogue
 from ..recipes.config import DecoderConfig, RopeScaling
 from ..recipes.decoder import Decoder
@@ -83,27 +84,8 @@ def load(site: Site, report: Report) -> Served:
 
 
 def weights(url: str, report: Report) -> dict[str, torch.Tensor]:
-    """Name -> tensor of a safetensors model on this machine; ``report(bytes_done, bytes_total)`` says how far."""
-    paths = [Path(url)] if url.endswith(".safetensors") else sorted(Path(url).glob("*.safetensors"))
-    if not paths:
-        raise SpecError(f"{url} holds no .safetensors file; expected a file, or a directory with at least one")
-    total, found = sum(path.stat().st_size for path in paths if path.exists()), dict[str, torch.Tensor]()
-    for path in paths:
-        content = torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
-        begin = 8 + int.from_bytes(content[:8].numpy().tobytes(), "little")
-        try:
-            header = json.loads(content[8:begin].numpy().tobytes())
-            header.pop("__metadata__", None)
-            for name, entry in header.items():
-                first, last = (begin + at for at in entry["data_offsets"])
-                report(sum(tensor.nbytes for tensor in found.values()), total)
-                found[name] = content[first:last].clone().view(_TYPES[entry["dtype"]]).view(entry["shape"])
-        except (ValueError, LookupError, RuntimeError) as error:
-            raise SpecError(f"{path} is not a whole safetensors file: {error}") from error
-    return found
-
-
-_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+    """Name -> tensor of a safetensors model; ``report(bytes_done, bytes_total)`` is called meanwhile."""
+    return load_model(url, progress=lambda done: report(done.bytes_done, done.bytes_total))
 
 
 def _config(url: str, recipe: str) -> DecoderConfig:

@@ -195,7 +195,7 @@ def _read(store: Store) -> list[Any]:
     path = store.root / TABLE
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error

@@ -71,7 +71,7 @@ def test_a_partition_costs_no_step_and_a_spare_takes_over(job: Submit, reference
     assert stood_still(run, member) < lost_s, "it stops before it is fenced"
     assert has_committed_nothing_since(run, member, stood_still(run, member))
     stages = [e.data["stage"] for e in run.of_kind("incident.stage")]
-    assert stages[:4] == ["detected", "diagnosed", "fenced", "resumed"]
+    assert stages[:3] == ["detected", "diagnosed", "fenced"] and {"replaced", "rejoined", "resumed"} <= set(stages[3:])
     run.same_as(reference)
 
 

@@ -74,7 +74,7 @@ def test_a_writer_killed_in_the_middle_of_a_write_costs_no_one_anything(start: S
     dice = random.Random(0)
     torn = 0
     for _ in range(60):
-        acknowledged = kill_while_writing(start("victim", 16 << 20, 10_000), dice.uniform(0, 0.3))
+        acknowledged = kill_while_writing(start("victim", 4 << 20, 10_000), dice.uniform(0, 0.08))
         (path,) = tmp_path.glob("victim.*.jsonl")
         seen = [event.seq for event in follower.poll()]
         assert seen == list(range(1, len(seen) + 1))
