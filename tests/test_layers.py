@@ -45,7 +45,7 @@ THIRD_PARTY = {
     "loader": {"torch", "fsspec", "numpy", "botocore", "xxhash"},
     "recipes": {"torch"},  # the decoder only; the data and what is rendered from it need none
     "runtime": {"torch", "numpy"},
-    "serving": {"torch", "tornado", "fsspec"},
+    "serving": {"torch", "tornado"},
     "backends": {"torch"},  # the warm interpreter preloads it
     "control": {"traitlets"},
     "server": {"jupyter_server", "jupyter_events", "jupyter_core", "jsonschema", "tornado", "traitlets", "yaml"},

@@ -78,6 +78,8 @@ SPEC = st.fixed_dictionaries(
     },
 )
 TEXT = st.text(max_size=5)
+# fields that are only passed on: drawing text for each of them would make most long journals too large to generate
+WORD = st.sampled_from(["", "a", "é\n", "\u2028"])
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "spec": SPEC,
     "state": st.sampled_from(JOB_STATES),
@@ -94,7 +96,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "values": st.dictionaries(TEXT, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
     "incident": st.integers(1, 300),
     "rung": st.none() | st.integers(0, 5),
-    "cause": TEXT,
     "stage": st.sampled_from(["detected", "repaired", "resumed"]),
     "rank": st.integers(0, 3),
     "node": NODE,
@@ -103,18 +104,22 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+RECORDS = {
+    kind: st.fixed_dictionaries({name: FIELDS.get(name, WORD) for name in sorted(EVENT_FIELDS[kind])})
+    for kind in sorted(EVENT_FIELDS)
+}
+
+
 @st.composite
 def journals(draw: st.DrawFn) -> list[Event]:
     """Several writers, each in its own order, interleaved anyhow, some lines read twice."""
-    kinds = sorted(EVENT_FIELDS)
     seq: dict[str, int] = {}
     events: list[Event] = []
     for writer, kind, again in draw(
-        st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(kinds), st.booleans()), max_size=40)
+        st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(sorted(RECORDS)), st.booleans()), max_size=40)
     ):
         seq[writer] = seq.get(writer, 0) + 1
-        data = {name: draw(FIELDS.get(name, TEXT)) for name in sorted(EVENT_FIELDS[kind])}
-        events.append(Event(writer, seq[writer], draw(st.floats(0, 1e9)), kind, data))
+        events.append(Event(writer, seq[writer], draw(st.floats(0, 1e9)), kind, draw(RECORDS[kind])))
         if again:
             events.append(draw(st.sampled_from(events)))
     return events

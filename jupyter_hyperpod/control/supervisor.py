@@ -176,8 +176,8 @@ class Supervisor:
         for command in entry.commands():
             self._carry_out(entry, command, now_s)
         self._watch_head(entry, now_s)
-        if entry.kill_at_s is not None and now_s > entry.kill_at_s:
-            self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
+        if entry.kill_at_s is not None:
+            self._see_to_its_end(entry, entry.kill_at_s, now_s)
 
     def _watch_head(self, entry: Entry, now_s: float) -> None:
         head = self.host.head.jobs.get(entry.job.id)
@@ -186,6 +186,14 @@ class Supervisor:
             entry.standstill = entry.pulse.standstill(head.pid, now_s)
             if entry.standstill:
                 self.host.signal_job(entry.job.id, HEAD, signal.SIGKILL)
+
+    def _see_to_its_end(self, entry: Entry, kill_at_s: float, now_s: float) -> None:
+        """A job that was told to stop: its head ends it, unless there is none any more or it takes too long."""
+        if entry.job.id not in self.host.head.jobs and self.host.head.state != "starting":
+            if not entry.look_for_end(now_s):
+                self._give_up(entry, "stopped", entry.stop_reason)
+        elif now_s > kill_at_s:
+            self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
 
     def _forget(self, entry: Entry) -> None:
         """The job's directory has been deleted: end its processes, there is nothing left to write to."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import os
 import sys
 import time
 import types
@@ -13,19 +14,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import fsspec
 import torch
 
-from ..core.errors import SpecError
+from ..core.errors import LoaderError, SpecError
 from ..loader.model import load_model
+from ..loader.sources import open_source, read_all
 from ..recipes import catalogue
 from ..recipes.config import DecoderConfig, RopeScaling
 from ..recipes.decoder import Decoder
+from ..storage import remote
 from ..storage.store import known_mounts, resolve_url
 from .generate import Sampling, check_prompt, generate
 from .site import Site
 
 CONFIG = "config.json"
+CONFIG_LIMIT_BYTES = 1 << 20
 BYTES = 256  # a decoder with fewer entries in its vocabulary cannot read bytes
 MAX_TOKENS, DEFAULT_TOKENS = 4096, 16
 Report = Callable[[int, int], None]
@@ -71,7 +74,9 @@ def load(site: Site, report: Report) -> Served:
     Raises SpecError for a model that cannot be served, LoaderError for one that cannot be loaded, and whatever a
     handler raises.
     """
-    url = resolve_url(site.serve.model, known_mounts())
+    mounts = known_mounts()
+    url = resolve_url(site.serve.model, mounts)
+    os.environ.update(remote.environment(url, mounts.specs))  # this process reads nothing but this model
     if site.serve.task == "predict":
         return Handler(site.cell, url)
     config = _config(url, site.serve.recipe)
@@ -94,9 +99,12 @@ def _config(url: str, recipe: str) -> DecoderConfig:
     folder = url.rpartition("/")[0] if url.endswith((".safetensors", ".json")) else url.rstrip("/")
     place = f"{folder}/{CONFIG}"
     try:
-        with fsspec.open(place, "rb") as file:
-            return config_from_json(json.loads(file.read()))
-    except (OSError, ValueError, TypeError) as error:
+        source = open_source(place)
+        try:
+            return config_from_json(json.loads(read_all(source, CONFIG_LIMIT_BYTES)))
+        finally:
+            source.close()
+    except (LoaderError, ValueError, TypeError) as error:
         raise SpecError(
             f"the shape of the decoder cannot be read from {place}: {error}; expected the fields of DecoderConfig, "
             "or choose one with --recipe NAME, or serve another model with --handler FILE.py"

@@ -55,6 +55,22 @@ def _s3_options(spec: MountSpec | None) -> dict[str, Any]:
     return found
 
 
+def environment(url: str, specs: Mapping[str, MountSpec]) -> dict[str, str]:
+    """The variables by which AWS clients reach `url` as its mount says; none where it lies in no mount of driver s3.
+
+    Raises SpecError for credentials that cannot be read.
+    """
+    spec = specs_by_prefix(url, specs)
+    if spec is None:
+        return {}
+    found = credentials.of(spec, os.environ)
+    if endpoint := spec.options.get("endpoint"):
+        found["AWS_ENDPOINT_URL_S3"] = endpoint
+    if region := spec.options.get("region"):
+        found |= {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
+    return found
+
+
 @contextmanager
 def errors(action: str, url: str) -> Iterator[None]:
     """Turn whatever a driver of fsspec raises into NotFound or StoreError that name the object."""

@@ -64,7 +64,11 @@ def write_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 @pytest.fixture(scope="session")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with config.json and model.safetensors."""
-    folder = tmp_path_factory.mktemp("decoder")
+    return write_decoder(tmp_path_factory.mktemp("decoder"))
+
+
+def write_decoder(folder: Path) -> Path:
+    """Put the files of a tiny decoder there."""
     torch.manual_seed(0)
     write_safetensors(folder / "model.safetensors", dict(Decoder(CONFIG).state_dict()))
     (folder / "config.json").write_text(json.dumps(config_to_json(CONFIG)))
@@ -119,7 +123,7 @@ class Deployment:
 Serve = Callable[..., Deployment]
 
 
-def start(store: Store, model: Path, **options: Any) -> Deployment:
+def start(store: Store, model: Path | str, **options: Any) -> Deployment:
     """Serve and wait until it answers."""
     job_id = deploy.serve(store, str(model), **options)
     deploy.wait_ready(store, job_id, 60)

@@ -173,7 +173,7 @@ def test_a_request_whose_client_has_gone_is_not_computed_to_its_end(
     eventually(lambda: found.health()["outstanding"] == 1, 10)
     connection.close()
     eventually(lambda: found.health()["left"] == 1, 10)
-    assert found.health()["outstanding"] == 0
+    eventually(lambda: found.health()["outstanding"] == 0, 10)
     assert found.complete().status == 200
 
 
@@ -196,6 +196,17 @@ def test_a_gateway_that_dies_is_back_at_the_same_place_with_the_same_replicas(
     eventually(lambda: ended() == ["repaired", "resumed"], 10)
     stages = [event.data["replica"] for event in found.events("replica.stage") if event.data["stage"] == "ready"]
     assert len(stages) == 2, "replicas that were there are not counted as new ones"
+
+
+def test_a_deployment_whose_gateway_is_dead_is_stopped_at_once(serve: Serve, decoder: Path, eventually: Wait) -> None:
+    found = serve(decoder, replicas="2", name="beheaded")
+    eventually(ready(found, 2), 20)
+    pids = found.pids()
+    os.kill(json.loads((found.store.job(found.job_id).path / "coordinator.json").read_text())["pid"], signal.SIGKILL)
+    jobs.stop(found.store, found.job_id)
+    view = jobs.wait(found.store, found.job_id, timeout_s=10)
+    assert (view["state"], view["reason"]) == ("stopped", "stopped by its owner")
+    eventually(lambda: not any(alive(pid) for pid in pids), 10)
 
 
 def test_a_deployment_outlives_the_supervisor_and_is_stopped_by_the_next(

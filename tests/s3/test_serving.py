@@ -1,0 +1,63 @@
+"""Replicas that load their model from a real object store: by the mount table's keys, which are told to nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.bench.s3servers import S3Server
+from jupyter_hyperpod.control import deploy, jobs
+from jupyter_hyperpod.core.errors import ClusterError
+from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.storage import mounts
+from jupyter_hyperpod.storage.store import Store
+from tests.serving.conftest import end, start, write_decoder
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture
+def bucket(shared_cluster: Store, seaweedfs: S3Server, tmp_path: Path) -> Iterator[Store]:
+    """The cluster with the server's bucket in its mount table as ``weights``."""
+    keys = tmp_path / "keys"
+    keys.touch(0o600)
+    keys.write_text(f"AWS_ACCESS_KEY_ID={seaweedfs.access_key}\nAWS_SECRET_ACCESS_KEY={seaweedfs.secret_key}\n")
+    spec = MountSpec(
+        "weights", "", "", driver="s3", source=seaweedfs.url, credentials=str(keys),
+        options={"endpoint": seaweedfs.endpoint, "region": seaweedfs.region},
+    )  # fmt: skip
+    mounts.add(shared_cluster, spec)
+    try:
+        yield shared_cluster
+    finally:
+        mounts.remove(shared_cluster, spec.name)
+
+
+def test_a_model_in_a_bucket_is_served_as_one_on_disk(bucket: Store, seaweedfs: S3Server, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    folder = write_decoder(tmp_path / "tiny")
+    for path in folder.iterdir():
+        seaweedfs.put(f"tiny/{path.name}", path)
+    begun, said = [], []
+    try:
+        for model in (str(folder), f"{seaweedfs.url}/tiny", "shared://weights/tiny"):
+            found = start(bucket, model, name="from-bucket")
+            begun.append(found.job_id)
+            reply = found.complete("hello", max_tokens=12, seed=5)
+            said.append(reply.json()["choices"])
+            for file in found.store.job(found.job_id).path.rglob("*"):
+                assert not file.is_file() or seaweedfs.secret_key.encode() not in file.read_bytes(), file
+            end(bucket, [found.job_id])
+    finally:
+        end(bucket, begun)
+    assert said[0] == said[1] == said[2]
+
+
+def test_a_bucket_without_the_model_ends_the_deployment_with_the_reason(bucket: Store) -> None:
+    job_id = deploy.serve(bucket, "shared://weights/nothing", recipe="llama-tiny", name="absent")
+    with pytest.raises(ClusterError, match="failed: the model cannot be served: s3://models/nothing"):
+        deploy.wait_ready(bucket, job_id, 60)
+    view = jobs.job_view(bucket, job_id)
+    assert view["error"]["type"] == "LoaderError"
