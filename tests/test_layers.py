@@ -53,7 +53,18 @@ THIRD_PARTY = {
     "bench": {"torch", "numpy", "matplotlib", "nbclient", "nbformat", "botocore"},
 }
 # The systems we are compared with: imported only by their own scripts, in environments that the benchmark makes.
-PEERS = {"torchft", "nvidia_resiliency_ext"}
+PEERS = {
+    "torchft",
+    "nvidia_resiliency_ext",
+    "boto3",
+    "safetensors",
+    "runai_model_streamer",
+    "s3torchconnector",
+    "tensorizer",
+    "fastsafetensors",
+    "obstore",
+    "awscrt",
+}
 # Decisions take time, seeds and readings as arguments.
 EFFECTS = {
     "time",

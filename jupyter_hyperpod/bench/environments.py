@@ -21,6 +21,13 @@ REQUIREMENTS = {
     "torchft": "torchft==0.2.0",
     "torchft-nightly": "torchft-nightly==2026.10.26",
     "nvrx": "nvidia-resiliency-ext==0.4.1",
+    "boto3": "boto3==1.43.117 safetensors==0.8.0",
+    "runai": "runai-model-streamer[s3]==0.17.0",
+    "s3torchconnector": "s3torchconnector==1.5.0 safetensors==0.8.0",
+    "tensorizer": "tensorizer==2.12.1",
+    "fastsafetensors": "fastsafetensors==0.5.0 boto3==1.43.117 safetensors==0.8.0",
+    "obstore": "obstore==0.12.1",
+    "awscrt": "awscrt==0.38.0",
 }
 READY = "ready"
 INSTALL_TIMEOUT_S = 600.0
@@ -51,7 +58,7 @@ def _install(directory: Path, requirement: str) -> None:
     (Path(found) / "shared.pth").write_text("\n".join(_shared()) + "\n")
     pin = directory / "constraints.txt"
     pin.write_text(f"torch=={version('torch').partition('+')[0]}\nnumpy=={version('numpy')}\n")
-    _call([str(python), "-m", "pip", "install", "--quiet", "--constraint", str(pin), requirement], requirement)
+    _call([str(python), "-m", "pip", "install", "--quiet", "--constraint", str(pin), *requirement.split()], requirement)
     (directory / READY).touch()
 
 

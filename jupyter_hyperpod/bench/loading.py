@@ -1,0 +1,175 @@
+"""A model from an object store into memory: ours against other loaders, and against what the machine can do at all.
+
+Every load happens in a process of its own, into memory that was never touched, from servers on this machine: the lean
+one (`bench.lean`), which takes the server out of the comparison, and real ones. Arms take turns, and each round begins
+with another one. What could not be installed or failed is reported with its own words.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import HyperpodError, SpecError
+from .arms import rotation
+from .environments import NotInstalled
+from .laboratory import progress
+from .loading_arms import CASES, CHECKSUMS, CONVENTIONAL, FAULTS, LIBRARIES, LIMIT, LOCAL, OURS, SAFETENSORS, Arm
+from .loading_rig import Facts, Rig, once
+from .report import bar, not_run, report, row
+from .s3servers import ask
+
+Samples = dict[tuple[str, str], list[Facts]]
+Reasons = dict[tuple[str, str], str]
+
+
+def run(
+    runs: int = 5, cases: str = "all", arms: str = "all", gigabytes: float = 1.0, peers: str = "all", keep: str = ""
+) -> dict[str, Any]:
+    """Measure every arm of ``cases`` (names of `loading_arms.CASES`, or all) ``runs`` times, in rounds.
+
+    ``arms`` narrows them to those whose names begin so (ours are always measured). With ``peers`` none, only what needs
+    no other packages takes part. ``keep`` is a file of samples: those in it count too, and the new ones are added, so
+    that rounds can be measured when the machine has time. Raises SpecError for unknown names.
+    """
+    chosen = list(CASES) if cases == "all" else cases.split(",")
+    if unknown := set(chosen) - CASES.keys():
+        raise SpecError(f"no case named {', '.join(sorted(unknown))}; expected some of {', '.join(CASES)}")
+    samples, reasons = _kept(keep, gigabytes), Reasons()
+    with Rig(gigabytes) as rig:
+        for case in chosen:
+            fitting = [arm for arm in CASES[case].arms if _wanted(arm, arms, peers)]
+            _measure(rig, case, fitting, runs, samples, reasons)
+            _keep(keep, gigabytes, samples)
+    rows = _rows(samples, rig.data_bytes)
+    rows += [not_run(arm, CASES[case].label, why) for (case, arm), why in reasons.items()]
+    return report("loading", rows, bars_of(samples, rig.data_bytes))
+
+
+def _kept(path: str, gigabytes: float) -> Samples:
+    if not path or not Path(path).exists():
+        return {}
+    kept = json.loads(Path(path).read_text())
+    if kept["gigabytes"] != gigabytes:
+        raise SpecError(f"{path} has samples of {kept['gigabytes']:g} GB, expected {gigabytes:g} GB")
+    return {(case, arm): found for case, arm, found in kept["samples"]}
+
+
+def _keep(path: str, gigabytes: float, samples: Samples) -> None:
+    if path:
+        found = [[case, arm, facts] for (case, arm), facts in samples.items()]
+        Path(path).write_text(json.dumps({"gigabytes": gigabytes, "samples": found}))
+
+
+def _wanted(arm: Arm, arms: str, peers: str) -> bool:
+    if arm.name.startswith(OURS):
+        return True
+    return (peers != "none" or not arm.system) and (arms == "all" or arm.name.startswith(tuple(arms.split(","))))
+
+
+def _measure(rig: Rig, case: str, arms: Sequence[Arm], runs: int, samples: Samples, reasons: Reasons) -> None:
+    """Rounds of one case; an arm that fails once takes no further part."""
+    ready: dict[str, Arm] = {}
+    for arm in arms:
+        try:
+            rig.prepare(CASES[case], arm)
+            rig.python(arm)
+            ready[arm.name] = arm
+        except (NotInstalled, HyperpodError) as error:
+            reasons[case, arm.name] = str(error)
+    shape = CASES[case]
+    seen, proxy = (rig.server(shape.server) if shape.server else None), None
+    if shape.proxied:
+        seen, proxy = rig.proxied(shape.server)
+    for number, order in enumerate(rotation(list(ready), runs)):
+        for name in order:
+            if (case, name) in reasons:
+                continue
+            try:
+                if proxy:
+                    ask(proxy, json.dumps({**ready[name].faults, "seed": number}))
+                facts = once(rig, ready[name], seen, shape.server == "lean")
+                samples.setdefault((case, name), []).append(facts)
+            except HyperpodError as error:
+                reasons[case, name] = str(error)
+        times = ", ".join(
+            f"{name} {samples[case, name][-1]['seconds']:.2f} s" for name in order if (case, name) in samples
+        )
+        progress(f"{case}, round {number + 1} of {runs}: {times}")
+
+
+def _rows(samples: Samples, data_bytes: int) -> list[dict[str, Any]]:
+    """Lines of the table: what each arm did in each case."""
+    rows = []
+    for (case, arm), found in samples.items():
+        label = CASES[case].label
+
+        def add(metric: str, unit: str, values: list[float], arm: str = arm, label: str = label) -> None:
+            rows.append(row(arm, label, metric, unit, values))
+
+        loaded = [one["held_bytes"] or data_bytes for one in found]
+        add("time", "s", [one["seconds"] for one in found])
+        add("rate", "GB/s", [size / one["seconds"] / 1e9 for one, size in zip(found, loaded, strict=True)])
+        add("CPU", "s/GB", [one["cpu_s"] / size * 1e9 for one, size in zip(found, loaded, strict=True)])
+        if "local" not in case and arm != LIMIT:
+            add("peak memory", "models", [one["peak_bytes"] / data_bytes for one in found])
+        if "first_layer_s" in found[0]:
+            add("first layer", "of the time", [one["first_layer_s"] / one["seconds"] for one in found])
+        if "body_bytes" in found[0]:
+            add(
+                "bytes sent",
+                "of those needed",
+                [one["body_bytes"] / size for one, size in zip(found, _needed(case, found, data_bytes), strict=True)],
+            )
+    return rows
+
+
+def _needed(case: str, found: Sequence[Facts], data_bytes: int) -> list[float]:
+    """What has to be read once: parts of a model add up, ranks that each hold all of it need it once."""
+    return [one["held_bytes"] if CASES[case].parts else data_bytes for one in found]
+
+
+def bars_of(samples: Samples, data_bytes: int) -> list[dict[str, Any]]:
+    """The promises that these samples allow to judge."""
+
+    def median(case: str, arm: str, value: str = "seconds") -> float | None:
+        found = samples.get((case, arm))
+        return statistics.median(one[value] for one in found) if found else None
+
+    bars: list[dict[str, Any]] = []
+
+    def add(name: str, above: float | None, below: float | None, limit: float | None = None, **bounds: float) -> None:
+        if above is not None and below:
+            bars.append(bar(name, above / below, limit, **bounds))
+
+    ours = median("lean", OURS)
+    libraries = [name for name in LIBRARIES if ("lean", name) in samples]
+    fastest = min((median("lean", name) or 0.0 for name in libraries), default=None)
+    leanest = min((median("lean", name, "cpu_s") or 0.0 for name in libraries), default=None)
+    add("times_conventional_lean", median("lean", CONVENTIONAL), ours, at_least=5.0)
+    add("times_conventional_seaweedfs", median("seaweedfs", CONVENTIONAL), median("seaweedfs", OURS), at_least=2.5)
+    add("times_best_library", fastest, ours, at_least=1.5)
+    add("cpu_ratio_best_library", median("lean", OURS, "cpu_s"), leanest, 0.6)
+    add("fraction_of_limit", median("lean", LIMIT), ours, at_least=0.85)
+    add("peak_memory_ratio", median("lean", OURS, "peak_bytes"), data_bytes, 1.05)
+    if "lean" in {case for case, _ in samples}:
+        add("first_layer_fraction", median("lean", OURS, "first_layer_s"), ours, 0.10)
+    add("checksum_slowdown", median("checksum", CHECKSUMS), median("checksum", OURS), 1.15)
+    add("fanout_bytes_ratio", median("ranks", f"{OURS}, 4 ranks", "body_bytes"), data_bytes, 1.05)
+    add("fanout_time_ratio", median("ranks", f"{OURS}, 4 ranks"), median("ranks", OURS), 1.5)
+    shares = [
+        one["body_bytes"] / one["held_bytes"]
+        for (case, _), found in samples.items()
+        if case == "parts"
+        for one in found
+    ]
+    if shares:
+        bars.append(bar("tp_bytes_ratio", max(shares), 1.05))
+    add("faults_slowdown", median("faults", FAULTS), median("faults", OURS), 2.0)
+    local = [value for name in LOCAL if (value := median("local", name))]
+    add("local_fraction", min(local, default=None), median("local", OURS), at_least=0.9)
+    add("local_vs_safetensors", median("local", SAFETENSORS), median("local", OURS), at_least=1.0)
+    return bars

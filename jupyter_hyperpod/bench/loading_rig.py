@@ -1,0 +1,203 @@
+"""Where loads are measured: servers that have the model, memory that is there, processes that begin when told to."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+from ..core.errors import HyperpodError
+from . import s3servers
+from .arms import SOURCE, scratch
+from .environments import python_of
+from .laboratory import progress
+from .loading_arms import KEY, Arm, Case
+from .peers.loading import Task
+from .s3servers import S3Server, ask, talking
+from .weights import write_decoder
+
+RUN_TIMEOUT_S = 120.0
+RESERVED_MODELS, HUGE = 2.5, 2 * 2**20
+STARTERS: dict[str, Callable[[], AbstractContextManager[S3Server]]] = {
+    "lean": s3servers.lean,
+    "seaweedfs": s3servers.seaweedfs,
+    "rclone": s3servers.rclone,
+}
+Facts = dict[str, float]
+
+
+class Reserve:
+    """Memory that is there: touched, and let go for the time of a load.
+
+    Virtual machines give memory that is free back to their host within seconds, and touching it for the first time then
+    costs many times what the kernel itself needs. So it is held while nothing is measured.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._memory = mmap.mmap(-1, size // HUGE * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # a kernel without huge pages
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._hold()
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Free for others in here."""
+        self._memory.madvise(mmap.MADV_DONTNEED)
+        try:
+            yield
+        finally:
+            self._hold()
+
+    def _hold(self) -> None:
+        self._memory[:: mmap.PAGESIZE] = bytes(len(self._memory) // mmap.PAGESIZE)
+
+    def close(self) -> None:
+        """Give it back."""
+        self._memory.close()
+
+
+class Rig:
+    """The model and the servers that have it; servers are started when they are first needed."""
+
+    def __init__(self, gigabytes: float) -> None:
+        self._stack = ExitStack()
+        self._gigabytes = gigabytes
+        self._servers: dict[str, S3Server] = {}
+
+    def __enter__(self) -> Rig:
+        with ExitStack() as stack:
+            self.directory = stack.enter_context(scratch())
+            self.reference = self.directory / KEY
+            self.data_bytes = write_decoder(self.reference, self._gigabytes * 1e9)
+            os.sync()
+            self.reserve = stack.enter_context(closing(Reserve(int(RESERVED_MODELS * self.data_bytes))))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def server(self, name: str) -> S3Server:
+        """The running server, with the model in its bucket."""
+        if name not in self._servers:
+            progress(f"starting {name}")
+            server = self._stack.enter_context(STARTERS[name]())
+            server.put(KEY, self.reference)
+            self._servers[name] = server
+        return self._servers[name]
+
+    def proxied(self, name: str) -> tuple[S3Server, subprocess.Popen[bytes]]:
+        """The server as seen through a proxy of its own process."""
+        server = self.server(name)
+        process, told = self._stack.enter_context(talking(["jupyter_hyperpod.bench.proxy", f"127.0.0.1:{server.port}"]))
+        return replace(server, endpoint=f"http://127.0.0.1:{told['port']}"), process
+
+    def prepare(self, case: Case, arm: Arm) -> None:
+        """What an arm needs beside the model: its own format, or the model's manifest. Raises HyperpodError."""
+        made = self.directory / f"{KEY}{arm.suffix}"
+        if not arm.suffix:
+            return
+        if not made.exists():
+            _call([self.python(arm), *arm.maker, str(self.reference), str(made)], {})
+        if case.server:
+            self.server(case.server).put(KEY + arm.suffix, made)
+
+    def python(self, arm: Arm) -> str:
+        """The interpreter of an arm; raises NotInstalled."""
+        return python_of(arm.system) if arm.system else sys.executable
+
+    def task(self, arm: Arm, server: S3Server | None, settings: Mapping[str, Any]) -> Task:
+        """What an arm is told."""
+        where = {"bucket": server.bucket, "key": KEY, "endpoint": server.endpoint} if server else {}
+        return Task(str(self.reference), **where, connections=arm.connections, settings={**arm.settings, **settings})
+
+
+def once(rig: Rig, arm: Arm, server: S3Server | None, counted: bool) -> Facts:
+    """One load by every rank of an arm at the same time; times are those of the slowest, CPU seconds are added up."""
+    environment = {**(server.environment if server else {}), **arm.environment}
+    before = ask(rig.server("lean").process)["body_bytes"] if counted else 0
+    with scratch() as directory:
+        settings = [{**rank, **({"meeting": str(directory)} if len(arm.ranks) > 1 else {})} for rank in arm.ranks]
+        tasks = [rig.task(arm, server, one) for one in settings]
+        found = _together(rig.python(arm), arm.script, tasks, environment, rig.reserve)
+    facts = {name: max(one[name] for one in found) for name in found[0]}
+    facts["cpu_s"] = sum(one["cpu_s"] for one in found)
+    facts["held_bytes"] = sum(one["held_bytes"] for one in found)
+    if counted:
+        facts["body_bytes"] = ask(rig.server("lean").process)["body_bytes"] - before
+    return facts
+
+
+def _together(
+    python: str, script: str, tasks: Sequence[Task], environment: Mapping[str, str], reserve: Reserve
+) -> list[Facts]:
+    """Run a process for every task; raises HyperpodError with the last words of one that failed."""
+    command = [python, "-m", "jupyter_hyperpod.bench.peers.loading", script]
+    with ExitStack() as stack:
+        processes = []
+        for task in tasks:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(_reap, process)
+            processes.append(process)
+            _say(process, json.dumps(asdict(task)))
+        for process in processes:
+            assert process.stdout
+            if process.stdout.readline() != "ready\n":
+                _result(process)
+        with reserve.released():
+            for process in processes:
+                _say(process, "go")
+            return [_result(process) for process in processes]
+
+
+def _say(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin
+    with suppress(BrokenPipeError):  # its last words say why
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+
+
+def _result(process: subprocess.Popen[str]) -> Facts:
+    try:
+        out, errors = process.communicate(timeout=RUN_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise HyperpodError(f"not done within {RUN_TIMEOUT_S:g} s") from None
+    if process.returncode or not out.strip():
+        words = errors.strip().splitlines()
+        raise HyperpodError(words[-1] if words else f"exit status {process.returncode}")
+    facts: Facts = json.loads(out.strip().splitlines()[-1])
+    return facts
+
+
+def _reap(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe and not pipe.closed:
+            pipe.close()
+
+
+def _call(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        words = done.stderr.strip().splitlines()
+        raise HyperpodError(words[-1] if words else f"exit status {done.returncode}")

@@ -1,0 +1,168 @@
+"""One measured load in a process of its own: ``python -m jupyter_hyperpod.bench.peers.loading ARM``, a task on stdin.
+
+An arm is a module ``loading_ARM`` whose `prepare(task)` does what comes before the clock starts (imports, clients)
+and returns the load itself. A load is over when every tensor can be read: each of its pages is touched once, so that
+nothing is left to be done lazily. What was loaded is then compared with the file, byte by byte, and a line of JSON
+printed.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+CHUNK_BYTES = 8 * 2**20
+PAGE_BYTES = 4096
+TYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to load: object ``key`` of ``bucket`` at ``endpoint``, whose bytes are those of the file ``reference``.
+
+    ``connections`` is how many requests an arm makes at once where that can be set; ``settings`` are its own.
+    """
+
+    reference: str
+    bucket: str = ""
+    key: str = ""
+    endpoint: str = ""
+    connections: int = 8
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+Facts = dict[str, float]
+Load = Callable[[Facts], Mapping[str, torch.Tensor]]
+
+
+def read_header(begin: bytes) -> tuple[int, dict[str, Any]]:
+    """Where the data of a safetensors file begin, and its header."""
+    length = int.from_bytes(begin[:8], "little")
+    header = json.loads(begin[8 : 8 + length])
+    header.pop("__metadata__", None)
+    return 8 + length, header
+
+
+def header_of(task: Task, get: Callable[[int, int], bytes]) -> tuple[int, dict[str, Any], int]:
+    """Fetch the header by ``get(offset, length)``: where the data begin, the entries, and the bytes of data."""
+    length = int.from_bytes(get(0, 8), "little")
+    start, header = read_header(length.to_bytes(8, "little") + get(8, length))
+    return start, header, max(entry["data_offsets"][1] for entry in header.values())
+
+
+def tensors_in(block: torch.Tensor, header: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors of a header as views of one block of bytes."""
+    found = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        found[name] = block[begin:end].view(TYPES[entry["dtype"]]).view(entry["shape"])
+    return found
+
+
+def ranges(start: int, length: int) -> Iterator[tuple[int, int]]:
+    """Offsets in the object and lengths of all chunks."""
+    for place in range(0, length, CHUNK_BYTES):
+        yield start + place, min(CHUNK_BYTES, length - place)
+
+
+def into_place(
+    task: Task, get: Callable[[int, int], bytes], fill: Callable[[int, memoryview], None]
+) -> dict[str, torch.Tensor]:
+    """Load by ``fill(offset, view)``, ``task.connections`` at once, into one block."""
+    start, header, length = header_of(task, get)
+    block = torch.empty(length, dtype=torch.uint8)
+    view = block.numpy().data
+    with ThreadPoolExecutor(task.connections) as pool:
+        parts = [(offset, view[offset - start : offset - start + size]) for offset, size in ranges(start, length)]
+        for _ in pool.map(lambda part: fill(*part), parts):
+            pass
+    return tensors_in(block, header)
+
+
+def huge_block(length: int) -> mmap.mmap:
+    """Anonymous memory that was never touched, in huge pages where the kernel has them."""
+    block = mmap.mmap(-1, -(-length // (2 * 2**20)) * 2 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.madvise(mmap.MADV_HUGEPAGE)
+    return block
+
+
+def touch(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Read a byte of every page."""
+    return sum(int(_bytes(tensor)[::PAGE_BYTES].sum()) for tensor in tensors.values())
+
+
+def verify(tensors: Mapping[str, torch.Tensor], reference: Path) -> None:
+    """Compare every byte with the file; raises ValueError."""
+    content = np.memmap(reference, np.uint8, "r")
+    start, header = read_header(content[: 8 + int(content[:8].view("<u8")[0])].tobytes())
+    if tensors.keys() != header.keys():
+        raise ValueError(f"{len(tensors)} tensors were loaded, the file has {len(header)}, or others")
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        if list(tensors[name].shape) != entry["shape"]:
+            raise ValueError(f"{name} has the shape {list(tensors[name].shape)}, expected {entry['shape']}")
+        if not np.array_equal(_bytes(tensors[name]), content[start + begin : start + end]):
+            raise ValueError(f"{name} is not what the file has")
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    found: np.ndarray[Any, np.dtype[np.uint8]] = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
+    return found
+
+
+def status_bytes(name: str) -> int:
+    """A line of /proc/self/status that counts memory: VmRSS or VmHWM."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"no {name}")
+
+
+def cpu_s() -> float:
+    """CPU time of this process, its threads and the children that have ended, user and system."""
+    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in times)
+
+
+def measure(load: Load, reference: Path, whole: bool) -> Facts:
+    """Run one load by the clock, then compare a ``whole`` model with its file."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
+    before, facts = status_bytes("VmRSS"), Facts()
+    used, began = cpu_s(), time.perf_counter()
+    tensors = load(facts)
+    touch(tensors)
+    facts |= {"seconds": time.perf_counter() - began, "cpu_s": cpu_s() - used}
+    facts["peak_bytes"] = status_bytes("VmHWM") - before
+    facts["held_bytes"] = sum(tensor.nbytes for tensor in tensors.values())
+    if whole:
+        verify(tensors, reference)
+    return facts
+
+
+def main(arm: str) -> None:
+    """Read a task, say when it could begin, begin when told to, print what was found."""
+    task = Task(**json.loads(sys.stdin.readline()))
+    module = import_module(f".loading_{arm}", __package__)
+    load = module.prepare(task)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    whole = "tp" not in task.settings and getattr(module, "KEEPS", True)
+    print(json.dumps(measure(load, Path(task.reference), whole)), flush=True)
+    os._exit(0)  # some libraries take seconds to leave
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
