@@ -7,61 +7,51 @@ with another one. What could not be installed or failed is reported with its own
 
 from __future__ import annotations
 
-import json
+import re
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import HyperpodError, SpecError
 from .arms import rotation
-from .environments import NotInstalled
+from .kept import Kept
 from .laboratory import progress
 from .loading_arms import CASES, CHECKSUMS, CONVENTIONAL, FAULTS, LIBRARIES, LIMIT, LOCAL, OURS, SAFETENSORS, Arm
 from .loading_rig import Facts, Rig, once
 from .report import bar, not_run, report, row
-from .s3servers import ask
 
 Samples = dict[tuple[str, str], list[Facts]]
 Reasons = dict[tuple[str, str], str]
 
 
 def run(
-    runs: int = 5, cases: str = "all", arms: str = "all", gigabytes: float = 1.0, peers: str = "all", keep: str = ""
+    runs: int = 5,
+    cases: str = "all",
+    arms: str = "all",
+    gigabytes: float = 1.0,
+    peers: str = "all",
+    connections: int = 0,
+    keep: str | None = None,
 ) -> dict[str, Any]:
     """Measure every arm of ``cases`` (names of `loading_arms.CASES`, or all) ``runs`` times, in rounds.
 
     ``arms`` narrows them to those whose names begin so (ours are always measured). With ``peers`` none, only what needs
-    no other packages takes part. ``keep`` is a file of samples: those in it count too, and the new ones are added, so
-    that rounds can be measured when the machine has time. Raises SpecError for unknown names.
+    no other packages takes part. ``connections`` replaces the number that each arm was given. Loads found in the
+    directory ``keep`` are not repeated. Raises SpecError for unknown names.
     """
     chosen = list(CASES) if cases == "all" else cases.split(",")
     if unknown := set(chosen) - CASES.keys():
         raise SpecError(f"no case named {', '.join(sorted(unknown))}; expected some of {', '.join(CASES)}")
-    samples, reasons = _kept(keep, gigabytes), Reasons()
-    with Rig(gigabytes) as rig:
+    kept = Kept(keep, megabytes=round(gigabytes * 1000), connections=connections)
+    samples, reasons = Samples(), Reasons()
+    with Rig(gigabytes, connections) as rig:
         for case in chosen:
             fitting = [arm for arm in CASES[case].arms if _wanted(arm, arms, peers)]
-            _measure(rig, case, fitting, runs, samples, reasons)
-            _keep(keep, gigabytes, samples)
-    rows = _rows(samples, rig.data_bytes)
-    rows += [not_run(arm, CASES[case].label, why) for (case, arm), why in reasons.items()]
-    return report("loading", rows, bars_of(samples, rig.data_bytes))
-
-
-def _kept(path: str, gigabytes: float) -> Samples:
-    if not path or not Path(path).exists():
-        return {}
-    kept = json.loads(Path(path).read_text())
-    if kept["gigabytes"] != gigabytes:
-        raise SpecError(f"{path} has samples of {kept['gigabytes']:g} GB, expected {gigabytes:g} GB")
-    return {(case, arm): found for case, arm, found in kept["samples"]}
-
-
-def _keep(path: str, gigabytes: float, samples: Samples) -> None:
-    if path:
-        found = [[case, arm, facts] for (case, arm), facts in samples.items()]
-        Path(path).write_text(json.dumps({"gigabytes": gigabytes, "samples": found}))
+            _Rounds(rig, case, kept, samples, reasons).measure(fitting, runs)
+        rows = _rows(samples, rig.data_bytes)
+        rows += [not_run(arm, CASES[case].label, why) for (case, arm), why in reasons.items()]
+        return report("loading", rows, bars_of(samples, rig.data_bytes))
 
 
 def _wanted(arm: Arm, arms: str, peers: str) -> bool:
@@ -70,35 +60,37 @@ def _wanted(arm: Arm, arms: str, peers: str) -> bool:
     return (peers != "none" or not arm.system) and (arms == "all" or arm.name.startswith(tuple(arms.split(","))))
 
 
-def _measure(rig: Rig, case: str, arms: Sequence[Arm], runs: int, samples: Samples, reasons: Reasons) -> None:
-    """Rounds of one case; an arm that fails once takes no further part."""
-    ready: dict[str, Arm] = {}
-    for arm in arms:
-        try:
-            rig.prepare(CASES[case], arm)
-            rig.python(arm)
-            ready[arm.name] = arm
-        except (NotInstalled, HyperpodError) as error:
-            reasons[case, arm.name] = str(error)
-    shape = CASES[case]
-    seen, proxy = (rig.server(shape.server) if shape.server else None), None
-    if shape.proxied:
-        seen, proxy = rig.proxied(shape.server)
-    for number, order in enumerate(rotation(list(ready), runs)):
-        for name in order:
-            if (case, name) in reasons:
-                continue
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """The rounds of one case; an arm that fails once takes no further part."""
+
+    rig: Rig
+    case: str
+    kept: Kept
+    samples: Samples
+    reasons: Reasons
+
+    def measure(self, arms: Sequence[Arm], runs: int) -> None:
+        """Let the arms take turns, ``runs`` times."""
+        for number, order in enumerate(rotation([arm.name for arm in arms], runs)):
+            times = []
+            for name in order:
+                arm = next(arm for arm in arms if arm.name == name)
+                if (self.case, name) not in self.reasons and (facts := self._load(arm, number)):
+                    self.samples.setdefault((self.case, name), []).append(facts)
+                    times.append(f"{name} {facts['seconds']:.2f} s")
+            progress(f"{self.case}, round {number + 1} of {runs}: {', '.join(times)}")
+
+    def _load(self, arm: Arm, number: int) -> Facts | None:
+        name = f"{self.case}-{number}-{re.sub('[^a-z0-9]+', '-', arm.name.lower())}"
+        if name not in self.kept:
             try:
-                if proxy:
-                    ask(proxy, json.dumps({**ready[name].faults, "seed": number}))
-                facts = once(rig, ready[name], seen, shape.server == "lean")
-                samples.setdefault((case, name), []).append(facts)
+                self.kept.add(name, once(self.rig, CASES[self.case], arm, seed=number))
             except HyperpodError as error:
-                reasons[case, name] = str(error)
-        times = ", ".join(
-            f"{name} {samples[case, name][-1]['seconds']:.2f} s" for name in order if (case, name) in samples
-        )
-        progress(f"{case}, round {number + 1} of {runs}: {times}")
+                self.reasons[self.case, arm.name] = str(error)
+                progress(f"{self.case}, {arm.name}: {error}")
+                return None
+        return self.kept[name]
 
 
 def _rows(samples: Samples, data_bytes: int) -> list[dict[str, Any]]:

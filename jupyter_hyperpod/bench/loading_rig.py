@@ -30,6 +30,7 @@ STARTERS: dict[str, Callable[[], AbstractContextManager[S3Server]]] = {
     "rclone": s3servers.rclone,
 }
 Facts = dict[str, float]
+Process = subprocess.Popen[bytes]
 
 
 class Reserve:
@@ -65,10 +66,13 @@ class Reserve:
 class Rig:
     """The model and the servers that have it; servers are started when they are first needed."""
 
-    def __init__(self, gigabytes: float) -> None:
+    def __init__(self, gigabytes: float, connections: int = 0) -> None:
         self._stack = ExitStack()
         self._gigabytes = gigabytes
+        self._connections = connections
         self._servers: dict[str, S3Server] = {}
+        self._proxies: dict[str, tuple[S3Server, Process]] = {}
+        self._ready: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Rig:
         with ExitStack() as stack:
@@ -92,21 +96,25 @@ class Rig:
             self._servers[name] = server
         return self._servers[name]
 
-    def proxied(self, name: str) -> tuple[S3Server, subprocess.Popen[bytes]]:
+    def proxied(self, name: str) -> tuple[S3Server, Process]:
         """The server as seen through a proxy of its own process."""
-        server = self.server(name)
-        process, told = self._stack.enter_context(talking(["jupyter_hyperpod.bench.proxy", f"127.0.0.1:{server.port}"]))
-        return replace(server, endpoint=f"http://127.0.0.1:{told['port']}"), process
+        if name not in self._proxies:
+            server = self.server(name)
+            command = ["jupyter_hyperpod.bench.proxy", f"127.0.0.1:{server.port}"]
+            process, told = self._stack.enter_context(talking(command))
+            self._proxies[name] = replace(server, endpoint=f"http://127.0.0.1:{told['port']}"), process
+        return self._proxies[name]
 
-    def prepare(self, case: Case, arm: Arm) -> None:
+    def prepare(self, server: str, arm: Arm) -> None:
         """What an arm needs beside the model: its own format, or the model's manifest. Raises HyperpodError."""
-        made = self.directory / f"{KEY}{arm.suffix}"
-        if not arm.suffix:
+        if not arm.suffix or (server, arm.suffix) in self._ready:
             return
+        made = self.directory / f"{KEY}{arm.suffix}"
         if not made.exists():
-            _call([self.python(arm), *arm.maker, str(self.reference), str(made)], {})
-        if case.server:
-            self.server(case.server).put(KEY + arm.suffix, made)
+            _call([self.python(arm), *arm.maker, str(self.reference), str(made)])
+        if server:
+            self.server(server).put(KEY + arm.suffix, made)
+        self._ready.add((server, arm.suffix))
 
     def python(self, arm: Arm) -> str:
         """The interpreter of an arm; raises NotInstalled."""
@@ -115,13 +123,23 @@ class Rig:
     def task(self, arm: Arm, server: S3Server | None, settings: Mapping[str, Any]) -> Task:
         """What an arm is told."""
         where = {"bucket": server.bucket, "key": KEY, "endpoint": server.endpoint} if server else {}
-        return Task(str(self.reference), **where, connections=arm.connections, settings={**arm.settings, **settings})
+        connections = self._connections or arm.connections
+        return Task(str(self.reference), **where, connections=connections, settings={**arm.settings, **settings})
 
 
-def once(rig: Rig, arm: Arm, server: S3Server | None, counted: bool) -> Facts:
-    """One load by every rank of an arm at the same time; times are those of the slowest, CPU seconds are added up."""
+def once(rig: Rig, case: Case, arm: Arm, seed: int) -> Facts:
+    """One load by every rank of an arm at the same time; times are those of the slowest, CPU seconds are added up.
+
+    Raises HyperpodError with the last words of what failed, NotInstalled among them.
+    """
+    rig.prepare(case.server, arm)
+    server = rig.server(case.server) if case.server else None
+    if case.proxied:
+        server, proxy = rig.proxied(case.server)
+        ask(proxy, json.dumps({**arm.faults, "seed": seed}))
     environment = {**(server.environment if server else {}), **arm.environment}
-    before = ask(rig.server("lean").process)["body_bytes"] if counted else 0
+    counter = rig.server("lean").process if case.server == "lean" else None
+    before = ask(counter)["body_bytes"] if counter else 0
     with scratch() as directory:
         settings = [{**rank, **({"meeting": str(directory)} if len(arm.ranks) > 1 else {})} for rank in arm.ranks]
         tasks = [rig.task(arm, server, one) for one in settings]
@@ -129,8 +147,8 @@ def once(rig: Rig, arm: Arm, server: S3Server | None, counted: bool) -> Facts:
     facts = {name: max(one[name] for one in found) for name in found[0]}
     facts["cpu_s"] = sum(one["cpu_s"] for one in found)
     facts["held_bytes"] = sum(one["held_bytes"] for one in found)
-    if counted:
-        facts["body_bytes"] = ask(rig.server("lean").process)["body_bytes"] - before
+    if counter:
+        facts["body_bytes"] = ask(counter)["body_bytes"] - before
     return facts
 
 
@@ -190,14 +208,9 @@ def _reap(process: subprocess.Popen[str]) -> None:
             pipe.close()
 
 
-def _call(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _call(command: Sequence[str]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         words = done.stderr.strip().splitlines()
         raise HyperpodError(words[-1] if words else f"exit status {done.returncode}")
