@@ -82,7 +82,7 @@ VERIFIED = Arm(
     "ours",
     settings={"checksum": True},
     suffix=".manifest.json",
-    maker=("-m", "jupyter_hyperpod", "model", "manifest"),
+    maker=("-m", f"{PEERS}.loading_ours"),
 )
 
 
@@ -108,10 +108,5 @@ CASES = {
     ),
     "checksum": Case("lean server, chunks verified", (MINE, VERIFIED), "lean"),
     "parts": Case("lean server, parts of tensors", (_parts(3), _parts(8)), "lean", parts=True),
-    "ranks": Case(
-        "lean server, every rank the whole model",
-        (MINE, Arm(f"{OURS}, 4 ranks", "ours", ranks=[{"fanout": [rank, 4]} for rank in range(4)])),
-        "lean",
-    ),
     "faults": Case("lean server behind a proxy", (MINE, Arm(FAULTS, "ours", faults=BROKEN)), "lean", proxied=True),
 }

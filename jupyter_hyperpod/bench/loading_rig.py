@@ -140,10 +140,8 @@ def once(rig: Rig, case: Case, arm: Arm, seed: int) -> Facts:
     environment = {**(server.environment if server else {}), **arm.environment}
     counter = rig.server("lean").process if case.server == "lean" else None
     before = ask(counter)["body_bytes"] if counter else 0
-    with scratch() as directory:
-        settings = [{**rank, **({"meeting": str(directory)} if len(arm.ranks) > 1 else {})} for rank in arm.ranks]
-        tasks = [rig.task(arm, server, one) for one in settings]
-        found = _together(rig.python(arm), arm.script, tasks, environment, rig.reserve)
+    tasks = [rig.task(arm, server, one) for one in arm.ranks]
+    found = _together(rig.python(arm), arm.script, tasks, environment, rig.reserve)
     facts = {name: max(one[name] for one in found) for name in found[0]}
     facts["cpu_s"] = sum(one["cpu_s"] for one in found)
     facts["held_bytes"] = sum(one["held_bytes"] for one in found)

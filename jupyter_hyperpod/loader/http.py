@@ -13,6 +13,7 @@ from .sources import PREFIX_BYTES, Door, public_name
 from .wire import Broken, Cancel, Connection, Connections, Head, Malformed, Target, target_of
 
 AGAIN = {408, 425, 429, 500, 502, 503, 504}
+RANGE = {200, 206}  # rclone says 200 to a range; what counts is Content-Range
 MOVED = {301, 302, 303, 307, 308}
 MAX_REDIRECTS = 5
 ERROR_BODY_BYTES = 16_384
@@ -48,6 +49,10 @@ class HttpSource:
     def headers(self) -> dict[str, str]:
         """Return the fields that every request carries."""
         return self._own_headers if urlsplit(self._url).netloc == self._origin else {}
+
+    def trusted(self) -> str | None:
+        """Return the file of certificates to trust, None for the system's."""
+        return self._door.options.ca_file
 
     def refuse(self, head: Head, body: bytes) -> LoaderError | None:
         """Return the error that an answer means, None where asking again may help."""
@@ -142,7 +147,7 @@ class HttpSource:
     def _expect(self, connection: Connection, begin: int, end: int) -> None:
         """Receive a head and insist that it announces just this range of just this object."""
         head = connection.head()
-        if head.status == 206:
+        if head.status in RANGE:
             announced = _CONTENT_RANGE.fullmatch(head.fields.get("content-range", ""))
             found = announced.groups() if announced else None
             if found == (str(begin), str(end - 1), str(self.size)) and head.length == end - begin:
@@ -185,7 +190,7 @@ class HttpSource:
             connection.send(self._request(0, PREFIX_BYTES))
             head = connection.head()
             announced = _CONTENT_RANGE.fullmatch(head.fields.get("content-range", ""))
-            if head.status == 206 and announced and announced[1] == "0" and (announced[3] or "*") != "*":
+            if head.status in RANGE and announced and announced[1] == "0" and (announced[3] or "*") != "*":
                 size, length = int(announced[3]), min(PREFIX_BYTES, int(announced[3]))
             elif head.status == 200 and head.length is not None and head.length <= PREFIX_BYTES:
                 size = length = head.length
@@ -236,7 +241,8 @@ class HttpSource:
 
     def _resolve(self, url: str) -> tuple[Target, str]:
         try:
-            return target_of(url, self._door.options.timeout_s, self._door.options.ca_file)
+            trusted = self.trusted() if urlsplit(url).scheme == "https" else None
+            return target_of(url, self._door.options.timeout_s, trusted)
         except (ValueError, OSError) as error:
             raise SpecError(f"{public_name(url)}: {error}") from None
 

@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import time
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from .wire import Head
 SIGNATURE_S = 240.0  # a signature is accepted for 15 minutes
 EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 DEFAULT_REGION = "us-east-1"
+NO_BOTOCORE = "s3:// needs botocore: pip install 'jupyter_hyperpod[load]'"
 _CODE = re.compile(rb"<Code>([^<]{1,100})</Code>")
 _REGION = re.compile(rb"<Region>([^<]{1,100})</Region>")
 _EXPECTED_REGION = re.compile(rb"expecting '([^']{1,100})'")
@@ -29,29 +31,35 @@ class Account:
     """Credentials, region and endpoint; one serves a load. Thread-safe."""
 
     def __init__(self, options: Options) -> None:
-        try:
-            from botocore.session import Session
-        except ModuleNotFoundError:
-            raise SpecError("s3:// needs botocore: pip install 'jupyter_hyperpod[load]'") from None
-        self._session = Session()
         self._lock = threading.Lock()
-        config = self._session.get_scoped_config() if self._has_profile() else {}
-        named = options.region or os.environ.get("AWS_REGION") or self._session.get_config_variable("region")
-        self.region: str = named or DEFAULT_REGION
-        self.endpoint = (
-            options.endpoint_url
-            or os.environ.get("AWS_ENDPOINT_URL_S3")
-            or os.environ.get("AWS_ENDPOINT_URL")
-            or config.get("endpoint_url")
-        )
-        self.ca_file: str | None = options.ca_file or self._session.get_config_variable("ca_bundle")
+        self._ca_file = options.ca_file
+        self.region: str = options.region or _named("AWS_REGION", "AWS_DEFAULT_REGION") or self._configured_region()
+        named = options.endpoint_url or _named("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        self.endpoint: str | None = named or self._profile().get("endpoint_url")
         self._credentials: Any = None
         if not options.anonymous:
-            self._credentials = self._session.get_credentials()
+            self._credentials = _credentials_at_hand() or self._session.get_credentials()
             if self._credentials is None:
                 raise SpecError(
                     "no AWS credentials were found: set AWS_ACCESS_KEY_ID or a profile, or say anonymous=True"
                 )
+
+    @cached_property
+    def _session(self) -> Any:
+        """Reads the AWS configuration; made only where the environment does not say everything."""
+        try:
+            from botocore.session import Session
+        except ModuleNotFoundError:
+            raise SpecError(NO_BOTOCORE) from None
+        return Session()
+
+    @cached_property
+    def ca_file(self) -> str | None:
+        """The certificates to trust, None for the system's."""
+        found: str | None = (
+            self._ca_file or _named("AWS_CA_BUNDLE") or self._session.get_config_variable("ca_bundle") or None
+        )
+        return found
 
     def locate(self, bucket: str, key: str) -> str:
         """Return the object's URL: path style at an endpoint of one's own, else the bucket's host at AWS."""
@@ -79,8 +87,30 @@ class Account:
         with self._lock:
             self._credentials = self._session.get_credentials()
 
-    def _has_profile(self) -> bool:
-        return (self._session.profile or "default") in self._session.full_config["profiles"]
+    def _configured_region(self) -> str:
+        return self._session.get_config_variable("region") or DEFAULT_REGION
+
+    def _profile(self) -> dict[str, Any]:
+        if (self._session.profile or "default") not in self._session.full_config["profiles"]:
+            return {}
+        found: dict[str, Any] = self._session.get_scoped_config()
+        return found
+
+
+def _named(*variables: str) -> str | None:
+    return next((value for name in variables if (value := os.environ.get(name))), None)
+
+
+def _credentials_at_hand() -> Any:
+    """Return the keys in the environment, which come first for botocore too; None where it has to look further."""
+    try:
+        from botocore.credentials import Credentials
+    except ModuleNotFoundError:
+        raise SpecError(NO_BOTOCORE) from None
+    access, secret = _named("AWS_ACCESS_KEY_ID"), _named("AWS_SECRET_ACCESS_KEY")
+    if not access or not secret or _named("AWS_CREDENTIAL_EXPIRATION"):
+        return None
+    return Credentials(access, secret, _named("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"), method="env")
 
 
 def _Signer(credentials: Any, region: str, payload: str) -> Any:
@@ -131,6 +161,10 @@ class S3Source(HttpSource):
             self._signature = self._account.sign("GET", self._url, {})
             self._signed_s = time.monotonic()
         return self._signature
+
+    def trusted(self) -> str | None:
+        """See HttpSource."""
+        return self._account.ca_file
 
     def refuse(self, head: Head, body: bytes) -> LoaderError | None:
         """See HttpSource; names the region, the code and what to do."""

@@ -1,21 +1,26 @@
-"""`hp.load_model`."""
+"""`hp.load_model`; run as a program, it writes the manifest of a file."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from .loading import Facts, Load, Task
+from .loading import CHUNK_BYTES, Facts, Load, Task, ranges, read_header
 
 
 def prepare(task: Task) -> Load:
     """From an object, or from the file itself where there is no endpoint."""
-    from botocore.session import Session  # noqa: F401  imported before the clock starts, as by every other arm
+    import botocore.auth
+    import botocore.awsrequest
+    import botocore.session  # noqa: F401  all is imported before the clock starts, as by every other arm
 
     import jupyter_hyperpod as hp
+    from jupyter_hyperpod.loader import local, s3, verify  # noqa: F401
 
     url = f"s3://{task.bucket}/{task.key}" if task.endpoint else task.reference
     call = partial(hp.load_model, url, **({"endpoint_url": task.endpoint} if task.endpoint else {}), **task.settings)
@@ -28,3 +33,18 @@ def prepare(task: Task) -> Load:
         return tensors
 
     return load
+
+
+def main(source: str, target: str) -> None:
+    """Write the checksums of a safetensors file."""
+    from jupyter_hyperpod.loader.manifest import FileSums, Manifest, digest
+
+    content = Path(source).read_bytes()
+    start, _ = read_header(content)
+    chunks = tuple(digest(content[begin : begin + size]) for begin, size in ranges(start, len(content) - start))
+    sums = FileSums(len(content), digest(content[:start]), chunks)
+    Path(target).write_bytes(Manifest(CHUNK_BYTES, {Path(source).name: sums}).encode())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])
