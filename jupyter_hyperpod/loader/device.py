@@ -13,6 +13,7 @@ import torch
 from . import tensors as made
 from .files import Files
 from .plan import Chunk, LoadPlan, Placed
+from .stream import Outcome
 from .verify import Verifier
 from .wire import Cancel
 
@@ -30,7 +31,7 @@ class DeviceLanding:
         self._landed = [torch.empty(length, dtype=torch.uint8, device=device) for length in load_plan.landings]
         self._local = threading.local()
 
-    def fetch(self, chunk: Chunk, cancel: Cancel) -> None:
+    def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         """See Landing."""
         staging = self._staging()
         buffer = staging.next()
@@ -44,6 +45,7 @@ class DeviceLanding:
             self._checks.check(chunk, view, lambda: source.read_into(chunk.offset, view, cancel))
         there = self._landed[chunk.file][chunk.place : chunk.place + chunk.bytes]
         staging.copy(there, buffer[: chunk.bytes])
+        return "read"
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """See Landing. Waits for copies that are under way."""
@@ -54,6 +56,9 @@ class DeviceLanding:
         if flat.storage_offset() % dtype.itemsize:
             flat = flat.clone()
         return flat.view(dtype).view(tensor.shape)
+
+    def close(self) -> None:
+        """See Landing."""
 
     def _staging(self) -> _Staging:
         if not hasattr(self._local, "staging"):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
 import torch
 
+from ..core.errors import StoreError
 from . import tensors as made
+from .fanout import FanOut, with_whom
 from .files import Files
 from .local import FileSource, Mapping
 from .memory import HUGE_PAGE_BYTES, POOL
 from .plan import Chunk, LoadPlan, Placed
 from .sources import Door
+from .stream import Outcome
 from .verify import Verifier, verifier
 from .wire import Cancel
 
@@ -20,18 +25,31 @@ from .wire import Cancel
 class Landing(Protocol):
     """Takes chunks, gives tensors."""
 
-    def fetch(self, chunk: Chunk, cancel: Cancel) -> None:
-        """Read a chunk to where it belongs; called by many threads."""
+    def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
+        """Read a chunk to where it belongs; called by many threads. "busy": somebody else reads it, ask again soon."""
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """Return a tensor; all its chunks have landed."""
 
+    def close(self) -> None:
+        """End what only the load needs: nothing is fetched any more."""
+
 
 def land(
-    files: Files, load_plan: LoadPlan, device: torch.device, door: Door, url: str, checksum: bool | str | None
+    files: Files,
+    load_plan: LoadPlan,
+    device: torch.device,
+    door: Door,
+    url: str,
+    checksum: bool | str | None,
+    fanout: str = "off",
 ) -> Landing:
-    """Prepare a landing for the planned chunks. Raises LoaderError and MemoryError."""
+    """Prepare a landing for the planned chunks. Raises LoaderError, MemoryError and SpecError."""
     checks = verifier(files, load_plan, door, url, checksum)
+    job, _ = with_whom(fanout, files, os.environ)
+    if job is not None and load_plan.chunks:
+        with suppress(OSError, StoreError):  # ranks that cannot meet load each for itself
+            return FanOut(job, files, load_plan, checks, device, os.environ)
     if device.type != "cpu":
         from .device import DeviceLanding
 
@@ -60,7 +78,7 @@ class HostLanding:
             self._landed.append(here)
         self._views = [memoryview(landed.data) for landed in self._landed]
 
-    def fetch(self, chunk: Chunk, cancel: Cancel) -> None:
+    def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         """See Landing."""
         mapped = self._mapped[chunk.file]
         source = self._files.sources[chunk.file]
@@ -73,7 +91,11 @@ class HostLanding:
             source.read_into(chunk.offset, view, cancel)
         if self._checks is not None:
             self._checks.check(chunk, view, lambda: source.read_into(chunk.offset, view, cancel))
+        return "read"
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """See Landing."""
         return made.view(self._landed[tensor.file], tensor, self._files.sources[tensor.file].name)
+
+    def close(self) -> None:
+        """See Landing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
@@ -39,6 +40,7 @@ def load_model(
     connections: int | None = None,
     tp_rules: Sequence[Rule] = LLAMA_RULES,
     options: Options | None = None,
+    fanout: str = "auto",
 ) -> dict[str, torch.Tensor] | nn.Module:
     """Load a safetensors model: a file, an index with its shards, or a directory, at ``s3://``, ``https://`` or a path.
 
@@ -49,6 +51,9 @@ def load_model(
     that are wanted first; by default the model's own order, else embeddings and blocks by number. `checksum` is True
     for the manifest beside the model, or a manifest's URL: every chunk is verified as it arrives. `progress` is called
     with `Progress` about ten times a second, in this thread. `connections` fixes how many are used.
+
+    In a job, ranks that load the same tensors read the object store once for all (`loader.fanout`), unless `fanout` is
+    "off": ranks of one host then share the pages of a tensor until one of them writes there.
 
     Raises LoaderError, which names the object, what was found and what was expected; then nothing was changed.
     """
@@ -62,9 +67,10 @@ def load_model(
             load_plan = plan(files.headers, tp, order, rules=tp_rules)
             if model is not None:
                 check_fit(model, load_plan, public_name(url))
-            landing = land(files, load_plan, torch.device(device), door, url, checksum)
+            landing = land(files, load_plan, torch.device(device), door, url, checksum, fanout)
             meter = Meter(load_plan, began_s)
-            Stream(load_plan.chunks, landing.fetch, meter, door.counters, connections, progress).run()
+            with closing(landing):
+                Stream(load_plan.chunks, landing.fetch, meter, door.counters, connections, progress).run()
             found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
     finally:
         door.close()

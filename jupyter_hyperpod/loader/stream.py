@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from . import pace
 from .plan import Chunk
@@ -20,8 +21,10 @@ from .progress import Callback, Meter
 from .sources import Counters
 from .wire import Cancel, Cancelled
 
-Fetch = Callable[[Chunk, Cancel], None]
+Outcome = Literal["read", "found", "busy"]  # found: it was there already; busy: a peer is reading it, ask again
+Fetch = Callable[[Chunk, Cancel], Outcome]
 TICK_S = 0.05
+AGAIN_S = 0.004
 TELL_S = 0.1
 LIMIT = 64
 SAMPLES = 32
@@ -36,6 +39,7 @@ def first_connections() -> int:
 class _Task:
     chunk: Chunk
     began_s: float = 0.0
+    again_s: float = 0.0
     done: bool = False
     readers: list[Cancel] = field(default_factory=list)
 
@@ -53,6 +57,7 @@ class Stream:
         progress: Callback | None = None,
     ) -> None:
         self._waiting = deque(_Task(chunk) for chunk in chunks)
+        self._with_peers: deque[_Task] = deque()
         self._fetch = fetch
         self._meter = meter
         self._counters = counters
@@ -132,7 +137,7 @@ class Stream:
         while (found := self._next(number)) is not None:
             task, cancel = found
             try:
-                self._fetch(task.chunk, cancel)
+                outcome = self._fetch(task.chunk, cancel)
             except Cancelled:
                 self._leave(task, cancel)
             except BaseException as error:
@@ -140,7 +145,10 @@ class Stream:
                 if not task.done:
                     self._stop(error)
             else:
-                self._finish(task, cancel)
+                if outcome == "busy":
+                    self._ask_again(task, cancel)
+                else:
+                    self._finish(task, cancel, outcome)
 
     def _next(self, number: int) -> tuple[_Task, Cancel] | None:
         """Return what to fetch, waiting for it; None when this thread is not needed any more."""
@@ -150,15 +158,28 @@ class Stream:
                     return None
                 now_s = time.monotonic()
                 task = self._late(now_s)
-                if number < self._pace.connections and self._waiting:
-                    task = self._waiting.popleft()
+                if number < self._pace.connections and (queue := self._queue(now_s)):
+                    task = queue.popleft()
                     task.began_s = now_s
                     self._running.append(task)
                 if task is not None:
                     cancel = Cancel()
                     task.readers.append(cancel)
                     return task, cancel
-                self._changed.wait(TICK_S)
+                self._changed.wait(AGAIN_S if self._with_peers else TICK_S)
+
+    def _queue(self, now_s: float) -> deque[_Task]:
+        """Where the next task comes from: what peers were reading goes first, as soon as it may have arrived."""
+        due = self._with_peers and self._with_peers[0].again_s <= now_s
+        return self._with_peers if due else self._waiting
+
+    def _ask_again(self, task: _Task, cancel: Cancel) -> None:
+        with self._changed:
+            task.readers.remove(cancel)
+            if not task.readers and not task.done:
+                self._running.remove(task)
+                task.again_s = time.monotonic() + AGAIN_S
+                self._with_peers.append(task)
 
     def _late(self, now_s: float) -> _Task | None:
         if self._waiting or not self._running or not self._durations:
@@ -171,7 +192,7 @@ class Stream:
         with self._changed:
             task.readers.remove(cancel)
 
-    def _finish(self, task: _Task, cancel: Cancel) -> None:
+    def _finish(self, task: _Task, cancel: Cancel, outcome: Outcome) -> None:
         with self._changed:
             task.readers.remove(cancel)
             first = not task.done
@@ -179,7 +200,8 @@ class Stream:
             if first:
                 task.done = True
                 self._running.remove(task)
-                self._durations.append(time.monotonic() - task.began_s)
+                if outcome == "read":
+                    self._durations.append(time.monotonic() - task.began_s)
         for loser in losers:
             loser.cancel()
         if first:
