@@ -17,7 +17,7 @@ from typing import Literal
 
 MAGIC = b"HPF1"
 NONCE_BYTES, MAC_BYTES = 16, 32
-TIMEOUT_S = 3.0  # without a byte, after which a peer is given up
+TIMEOUT_S = 2.0  # without a byte, after which a peer is given up
 CONNECT_TIMEOUT_S = 1.0
 MOST_CALLERS = 256
 _NUMBER = struct.Struct(">I")

@@ -1,0 +1,149 @@
+"""Ranks of one job share a load: real processes, a real object store, bytes counted at its side."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from jupyter_hyperpod.bench.proxy import Faults
+from jupyter_hyperpod.bench.s3servers import S3Server, ask
+from jupyter_hyperpod.loader.plan import CHUNK_BYTES
+from tests.conftest import SHARED_MARK
+from tests.loader.crew import Crew, Zygote, digests
+from tests.loader.models import encoded
+
+BLOCKS = 8
+APART = {"HYPERPOD_SOCKETS_ONLY": "1"}  # behave like ranks of different hosts
+SLOW = Faults(bytes_per_s=32e6)  # a quarter of a second a chunk and connection
+
+
+@pytest.fixture(scope="module")
+def state() -> dict[str, torch.Tensor]:
+    make = torch.Generator().manual_seed(1)
+    rows, width = 256, CHUNK_BYTES // 1024
+    return {
+        f"layers.{block}.{kind}.weight": torch.randint(-(2**31), 2**31, (rows // 2, width), generator=make).int()
+        for block in range(BLOCKS)
+        for kind in ("up_proj", "o_proj")
+    }
+
+
+@pytest.fixture(scope="module")
+def server(lean_s3: S3Server, state: dict[str, torch.Tensor]) -> S3Server:
+    assert lean_s3.root is not None
+    (lean_s3.root / "fan").mkdir()
+    (lean_s3.root / "fan" / "model.safetensors").write_bytes(encoded(state))
+    return lean_s3
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SHARED_MARK, "crew")  # it outlives the test that asks for it first
+        made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def crew(zygote: Zygote, tmp_path: Path) -> Iterator[Crew]:
+    made = Crew(zygote, tmp_path)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def sent(server: S3Server) -> int:
+    return ask(server.process)["body_bytes"]
+
+
+def size(state: dict[str, torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in state.values())
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one host", "four hosts"])
+def test_the_store_is_read_once_for_all_ranks(
+    apart: bool, crew: Crew, server: S3Server, state: dict[str, torch.Tensor], eventually: Callable[..., Any]
+) -> None:
+    before = sent(server)
+    environment = server.environment | (APART if apart else {})
+    for name in "abcd":
+        crew.start(name, f"{server.url}/fan", environment)
+    records = [eventually(lambda name=name: crew.record(name), 60) for name in "abcd"]
+    assert all(record.get("tensors") == digests(state) for record in records), records
+    assert sent(server) - before <= 1.05 * size(state)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one host", "different hosts"])
+def test_a_late_joiner_loads_from_a_peer_for_as_long_as_one_lives(
+    apart: bool, crew: Crew, server: S3Server, state: dict[str, torch.Tensor], eventually: Callable[..., Any]
+) -> None:
+    environment = server.environment | (APART if apart else {})
+    url = f"{server.url}/fan"
+    first = crew.start("first", url, environment, scribble=True)  # its own copy is not what it gives to others
+    eventually(lambda: crew.record("first"), 60)
+    before = sent(server)
+    late = crew.start("late", url, environment)
+    record = eventually(lambda: crew.record("late"), 60)
+    assert record["tensors"] == digests(state)
+    assert sent(server) - before <= 0.01 * size(state)
+    for pid in (first, late):
+        os.kill(pid, signal.SIGKILL)
+    crew.start("alone", url, environment)
+    record = eventually(lambda: crew.record("alone"), 60)
+    assert record["tensors"] == digests(state)
+    assert sent(server) - before >= size(state)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one host", "four hosts"])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_dies_or_stands_still_is_not_waited_for(
+    blow: signal.Signals, apart: bool, crew: Crew, server: S3Server, state: dict[str, torch.Tensor],
+    eventually: Callable[..., Any], fault_proxy: Callable[..., Any],
+) -> None:  # fmt: skip
+    _, slow = fault_proxy(server, SLOW)
+    environment = slow.environment | (APART if apart else {})
+    pids = {name: crew.start(name, f"{slow.url}/fan", environment, connections=2) for name in "abcd"}
+    eventually(lambda: crew.begun("a"), 30)
+    assert crew.record("a") is None
+    os.kill(pids["a"], blow)
+    for name in "bcd":
+        assert eventually(lambda name=name: crew.record(name), 60)["tensors"] == digests(state)
+    if blow == signal.SIGSTOP:
+        os.kill(pids["a"], signal.SIGCONT)
+        assert eventually(lambda: crew.record("a"), 60)["tensors"] == digests(state)
+
+
+def test_slices_are_shared_by_the_ranks_that_hold_the_same(
+    crew: Crew, server: S3Server, state: dict[str, torch.Tensor], eventually: Callable[..., Any]
+) -> None:
+    before = sent(server)
+    for number, name in enumerate("abcd"):
+        crew.start(name, f"{server.url}/fan", server.environment, tp=(number % 2, 2))
+    records = [eventually(lambda name=name: crew.record(name), 60) for name in "abcd"]
+    for number, record in enumerate(records):
+        dims = {name: 1 if "o_proj" in name else 0 for name in state}
+        expected = {name: tensor.tensor_split(2, dims[name])[number % 2] for name, tensor in state.items()}
+        assert record["tensors"] == digests(expected)
+    assert sent(server) - before <= 1.05 * size(state)
+
+
+def test_off_and_jobs_of_one_rank_read_for_themselves(
+    tmp_path: Path, crew: Crew, server: S3Server, state: dict[str, torch.Tensor], eventually: Callable[..., Any]
+) -> None:
+    before = sent(server)
+    for name in "ab":
+        crew.start(name, f"{server.url}/fan", server.environment, fanout="off")
+    for name in "ab":
+        assert eventually(lambda name=name: crew.record(name), 60)["tensors"] == digests(state)
+    assert sent(server) - before >= 2 * size(state)
+    assert not (crew.job.path / "fanout").exists()
+    crew.start("c", f"{server.url}/fan", server.environment, fanout="sometimes")
+    assert "auto, off" in eventually(lambda: crew.record("c"), 60)["error"]
