@@ -23,6 +23,8 @@ BUFFERS = 2
 class DeviceLanding:
     """One block of device memory a file, and the staging buffers of every thread."""
 
+    sharers = 1
+
     def __init__(self, files: Files, load_plan: LoadPlan, device: torch.device, checks: Verifier | None) -> None:
         self._files = files
         self._device = device

@@ -40,6 +40,8 @@ from .wire import Cancel
 JOB_VARIABLE, BIND_VARIABLE, APART_VARIABLE = "HYPERPOD_JOB_DIR", "HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY"
 SETTINGS = ("auto", "off")
 HERE = "at-"
+TOKEN_DIGITS = 8
+STEM = len(HERE) + TOKEN_DIGITS
 UNITS = 64  # what hosts claim from each other, a model
 UNKNOWN_S = 5.0  # how long a peer may take for a chunk before anybody knows how long chunks take
 INSTANT_S = 1e-6
@@ -113,9 +115,10 @@ class FanOut:
             if apart or environment.get(BIND_VARIABLE):
                 server = self._serve(environment.get(BIND_VARIABLE, "127.0.0.1"), job.secret(), subject)
             notice = Notice(self._commons.place, *(server.address if server else ()))
-            name = f"{HERE}{notice.place.token[:8]}-{notice.place.pid}-{notice.place.descriptor}"
+            name = f"{HERE}{notice.place.token[:TOKEN_DIGITS]}-{notice.place.pid}-{notice.place.descriptor}"
             weakref.finalize(self._commons.private, _leave, os.getpid(), board, name, server)
             board.put(name, notice.encode())
+            self.sharers = sum(other.startswith(name[:STEM]) for other in board.names(HERE))
         self._hosts = _Hosts(board, self._commons.token, job.secret(), subject, len(self._chunks)) if server else None
         self._mapping = Mapping(files.names[0], self._commons.private)
 
@@ -184,7 +187,9 @@ class FanOut:
     def _late(self, number: int, times: float = 1) -> bool:
         """Whether a chunk has been with a peer for too long."""
         waited_s = (time.monotonic() - self._busy_since.get(number, time.monotonic())) / times
-        usual_s = self._commons.usual_s() if waited_s else 0.0
+        if waited_s <= pace.HEDGE_FLOOR_S:
+            return False
+        usual_s = self._commons.usual_s()
         return waited_s > UNKNOWN_S if usual_s is None else pace.should_hedge(waited_s, usual_s)
 
     def _serve(self, host: str, secret: bytes, subject: str) -> Server:

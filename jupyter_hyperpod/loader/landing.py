@@ -23,7 +23,9 @@ from .wire import Cancel
 
 
 class Landing(Protocol):
-    """Takes chunks, gives tensors."""
+    """Takes chunks, gives tensors. `sharers`: processes of this host that land the same chunks, this one included."""
+
+    sharers: int
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         """Read a chunk to where it belongs; called by many threads. "busy": somebody else reads it, ask again soon."""
@@ -59,6 +61,8 @@ def land(
 
 class HostLanding:
     """Tensors in memory: one block for all that is read, and the mapped files."""
+
+    sharers = 1
 
     def __init__(self, files: Files, load_plan: LoadPlan, checks: Verifier | None) -> None:
         self._files = files

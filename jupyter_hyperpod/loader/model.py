@@ -70,7 +70,8 @@ def load_model(
             landing = land(files, load_plan, torch.device(device), door, url, checksum, fanout)
             meter = Meter(load_plan, began_s)
             with closing(landing):
-                Stream(load_plan.chunks, landing.fetch, meter, door.counters, connections, progress).run()
+                counters, sharers = door.counters, landing.sharers
+                Stream(load_plan.chunks, landing.fetch, meter, counters, connections, progress, sharers).run()
             found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
     finally:
         door.close()

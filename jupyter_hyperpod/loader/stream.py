@@ -24,15 +24,18 @@ from .wire import Cancel, Cancelled
 Outcome = Literal["read", "found", "busy"]  # found: it was there already; busy: a peer is reading it, ask again
 Fetch = Callable[[Chunk, Cancel], Outcome]
 TICK_S = 0.05
-AGAIN_S = 0.004
+AGAIN_S = 0.01
 TELL_S = 0.1
 LIMIT = 64
 SAMPLES = 32
 
 
-def first_connections() -> int:
-    """Connections to begin with: two a core saturate a fast link, four hide the time to the first byte."""
-    return max(4, min(16, 2 * (os.cpu_count() or 1)))
+def first_connections(sharers: int = 1) -> int:
+    """Connections to begin with: two a core saturate a fast link, four hide the time to the first byte.
+
+    Processes that share a load share these, too.
+    """
+    return max(1, max(4, min(16, 2 * (os.cpu_count() or 1))) // sharers)
 
 
 @dataclass
@@ -55,6 +58,7 @@ class Stream:
         counters: Counters,
         connections: int | None = None,
         progress: Callback | None = None,
+        sharers: int = 1,
     ) -> None:
         self._waiting = deque(_Task(chunk) for chunk in chunks)
         self._with_peers: deque[_Task] = deque()
@@ -70,7 +74,7 @@ class Stream:
         self._durations: deque[float] = deque(maxlen=SAMPLES)
         self._threads: list[threading.Thread] = []
         self._busy = 0
-        start = first_connections() if connections is None else connections
+        start = first_connections(sharers) if connections is None else connections
         self._pace = pace.Pace(start, LIMIT if connections is None else connections)
 
     def run(self) -> None:
