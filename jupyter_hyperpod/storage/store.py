@@ -7,6 +7,7 @@
 <store>/jobs/<id>/secret         key of the job's control connections
 <store>/jobs/<id>/events/        facts, one file a writer
 <store>/jobs/<id>/commands/      requests, one file a writer
+<store>/jobs/<id>/fanout/        where ranks that load the same model find each other
 <store>/mounts.json              the mount table; mounts/ holds what each attached one needs
 <store>/shared/                  the default `shared://` mount
 """

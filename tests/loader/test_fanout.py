@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import xxhash
 
 from jupyter_hyperpod.bench.proxy import Faults
 from jupyter_hyperpod.bench.s3servers import S3Server, ask
@@ -17,6 +18,9 @@ from jupyter_hyperpod.loader.plan import CHUNK_BYTES
 from tests.conftest import SHARED_MARK
 from tests.loader.crew import Crew, Zygote, digests
 from tests.loader.models import encoded
+from tests.runtime.conftest import Submit, job
+
+__all__ = ["job"]
 
 BLOCKS = 8
 APART = {"HYPERPOD_SOCKETS_ONLY": "1"}  # behave like ranks of different hosts
@@ -147,3 +151,29 @@ def test_off_and_jobs_of_one_rank_read_for_themselves(
     assert not (crew.job.path / "fanout").exists()
     crew.start("c", f"{server.url}/fan", server.environment, fanout="sometimes")
     assert "auto, off" in eventually(lambda: crew.record("c"), 60)["error"]
+
+
+CELL = """
+import os, torch, torch.distributed as dist, xxhash, jupyter_hyperpod as hp
+dist.init_process_group("gloo")
+state = hp.load_model("{url}")
+dist.barrier()
+whole = xxhash.xxh3_128()
+for name in sorted(state):
+    whole.update(state[name].numpy().data)
+    state[name].zero_()
+print("loaded", whole.hexdigest())
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_the_ranks_of_a_job_on_a_cluster(job: Submit, server: S3Server, state: dict[str, torch.Tensor]) -> None:
+    whole = xxhash.xxh3_128()
+    for name in sorted(state):
+        whole.update(state[name].numpy().data)
+    before = sent(server)
+    run = job(CELL.replace("{url}", f"{server.url}/fan"), nodes=4, spares=0, env=server.environment)
+    run.finish()
+    assert run.text() == {rank: f"loaded {whole.hexdigest()}\n" for rank in range(4)}
+    assert sent(server) - before <= 1.05 * size(state)
