@@ -18,6 +18,45 @@ export function progress(job: IJobSummary): number | null {
   return total ? Math.min(1, job.step / total) : null;
 }
 
+/** What members of a job load at present, taken together. */
+export interface ILoading {
+  fraction: number;
+  bytes_per_s: number;
+  /** Until the last of them is done; null before anything has arrived. */
+  remaining_s: number | null;
+}
+
+/** How far a job is with its model; null where no member loads one. */
+export function loading(job: IJobSummary): ILoading | null {
+  const active = job.loads.filter(load => load.state === 'loading');
+  if (!active.length || TERMINAL_STATES.has(job.state)) {
+    return null;
+  }
+  const { url } = active[active.length - 1];
+  let done = 0;
+  let total = 0;
+  for (const load of job.loads) {
+    if (load.url === url && load.state !== 'failed') {
+      done += load.bytes_done;
+      total += load.bytes_total;
+    }
+  }
+  const rates = active.map(load =>
+    load.elapsed_s ? load.bytes_done / load.elapsed_s : 0
+  );
+  return {
+    fraction: done / Math.max(1, total),
+    bytes_per_s: rates.reduce((sum, rate) => sum + rate, 0),
+    remaining_s: rates.every(rate => rate > 0)
+      ? Math.max(
+          ...active.map(
+            (load, at) => (load.bytes_total - load.bytes_done) / rates[at]
+          )
+        )
+      : null
+  };
+}
+
 /** Steps a second: lately for a job that runs, on the whole for one that has ended. */
 export function stepsPerSecond(job: IJobView): number | null {
   const { history } = job;

@@ -40,6 +40,7 @@ EVENT_FIELDS: dict[str, frozenset[str]] = {
         "step.committed": "step generation loss loss_hex step_time_s samples world_size assignment redone",
         "metric.logged": "step values",
         "checkpoint.saved": "step path bytes took_s paused_s",
+        "model.loading": "member node state url bytes_done bytes_total elapsed_s first_layer_s",
         # written by agents
         "output.written": "member node rank stream text",
         "user.error": "member node rank type message traceback",

@@ -22,6 +22,7 @@ INCIDENTS_KEPT = 200
 WARNINGS_KEPT = 20
 FENCED_KEPT = 200
 REPLICAS_KEPT = 50
+LOADS_KEPT = 64
 
 # what a list of jobs goes without
 BULK = frozenset({"output", "history", "history_stride", "decisions", "fenced", "seen"})
@@ -70,6 +71,7 @@ def new_job_view(job_id: str) -> View:
         "error": None,
         "checkpoint": None,
         "deployment": None,
+        "loads": [],
         "digest": None,
         "fenced": {},
         "updated_s": None,
@@ -151,6 +153,8 @@ def _generation_formed(view: View, event: Event) -> None:
     view["members"] = [dict(member) for member in data["members"]]
     view["spares"] = [dict(spare) for spare in data["spares"]]
     view["world_size"] = len(data["members"])
+    present = {member.get("member") for member in (*data["members"], *data["spares"])}
+    view["loads"] = [load for load in view["loads"] if load["state"] != "loading" or load["member"] in present]
     view["generations"].append(
         {
             "generation": data["generation"],
@@ -165,6 +169,7 @@ def _generation_formed(view: View, event: Event) -> None:
 
 def _member_lost(view: View, event: Event) -> None:
     view["fenced"][event.data["member"]] = event.time_s
+    view["loads"] = [load for load in view["loads"] if load["member"] != event.data["member"]]
     for member in list(view["fenced"])[:-FENCED_KEPT]:
         del view["fenced"][member]
 
@@ -205,6 +210,18 @@ def _checkpoint_saved(view: View, event: Event) -> None:
         return
     view["checkpoint"] = {name: event.data[name] for name in ("step", "path", "bytes", "took_s", "paused_s")}
     view["checkpoint"]["time_s"] = event.time_s
+
+
+def _model_loading(view: View, event: Event) -> None:
+    if is_fenced(view["fenced"], event):
+        return
+    load = dict(event.data) | {"time_s": event.time_s}
+    members = [known["member"] for known in view["loads"]]
+    if load["member"] in members:
+        view["loads"][members.index(load["member"])] = load
+    else:
+        view["loads"].append(load)
+        del view["loads"][:-LOADS_KEPT]
 
 
 def _deployment_opened(view: View, event: Event) -> None:
@@ -306,6 +323,7 @@ _HANDLERS: dict[str, Callable[[View, Event], None]] = {
     "session.closed": _session_closed,
     "step.committed": _step_committed,
     "checkpoint.saved": _checkpoint_saved,
+    "model.loading": _model_loading,
     "deployment.opened": _deployment_opened,
     "replica.stage": _replica_stage,
     "metric.logged": _metric_logged,

@@ -18,6 +18,7 @@ from .plan import plan
 from .progress import Callback, Meter
 from .sources import Door, Options, public_name
 from .stream import Stream
+from .telling import telling
 from .tp import LLAMA_RULES, Rule, check
 
 M = TypeVar("M", bound=nn.Module)
@@ -35,7 +36,7 @@ def load_model(
     *,
     order: Sequence[str] | None = None,
     checksum: bool | str | None = None,
-    progress: Callback | None = None,
+    progress: Callback | bool | None = None,
     endpoint_url: str | None = None,
     connections: int | None = None,
     tp_rules: Sequence[Rule] = LLAMA_RULES,
@@ -50,7 +51,8 @@ def load_model(
     `tp` is (rank, size): only this rank's slices are read, by `tp_rules` (see `loader.tp`). `order` names the tensors
     that are wanted first; by default the model's own order, else embeddings and blocks by number. `checksum` is True
     for the manifest beside the model, or a manifest's URL: every chunk is verified as it arrives. `progress` is called
-    with `Progress` about ten times a second, in this thread. `connections` fixes how many are used.
+    with `Progress` about ten times a second, in this thread; where it is None, a job's journal, or the person at the
+    notebook or terminal, hears of the load, and of False nobody. `connections` fixes how many are used.
 
     In a job, ranks that load the same tensors read the object store once for all (`loader.fanout`), unless `fanout` is
     "off": ranks of one host then share the pages of a tensor until one of them writes there.
@@ -61,7 +63,7 @@ def load_model(
     check(tp)
     door = Door(_merged(options, endpoint_url))
     try:
-        with closing_model(open_model(url, door)) as files:
+        with telling(url, progress) as tell, closing_model(open_model(url, door)) as files:
             if order is None and model is not None:
                 order = list(model.state_dict())
             load_plan = plan(files.headers, tp, order, rules=tp_rules)
@@ -71,7 +73,7 @@ def load_model(
             meter = Meter(load_plan, began_s)
             with closing(landing):
                 counters, sharers = door.counters, landing.sharers
-                Stream(load_plan.chunks, landing.fetch, meter, counters, connections, progress, sharers).run()
+                Stream(load_plan.chunks, landing.fetch, meter, counters, connections, tell, sharers).run()
             found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
     finally:
         door.close()

@@ -14,8 +14,9 @@ from ..control import jobs
 from ..control.request import HelpShown, Parser, job_name, spec_fields
 from ..control.source import CellSyntaxError, check_source
 from ..core.errors import HyperpodError
+from ..loader.telling import show_with
 from ..storage.store import Store
-from . import push, stream, verbs
+from . import push, stream, verbs, widgets
 from .arguments import cell_parser, parse, verb_parser
 from .output import JobDisplay
 
@@ -177,6 +178,8 @@ def register(shell: Any) -> None:
         method.__doc__ = parser.format_help()
     shell.register_magics(magics)
     completion.register(shell, magics)
+    if hasattr(shell, "kernel"):  # a terminal shows no widgets
+        show_with(widgets.loading)
     if keep_empty_cell not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(keep_empty_cell)
 

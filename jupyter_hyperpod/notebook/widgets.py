@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from ..control import cluster
 from ..core.views import View
+from ..loader.progress import Callback
+from ..loader.progress import Progress as Load
+from ..loader.telling import SHOW_AFTER_S, sentence
 from ..storage.store import Store
 
 READY_STATES = ("idle", "busy")
 POLL_S = 0.1
+BAR_STEPS = 1000
 
 
 class Progress:
@@ -24,13 +30,14 @@ class Progress:
 
     def update(self, done: int, text: str) -> None:
         """Show how much is done; the bar appears with the first call."""
+        words = f"{self._text}: {text}"
         if self._bar is None:
             from ipywidgets import HBox, IntProgress, Label
 
-            self._bar, self._label = IntProgress(max=self._total), Label()
+            self._bar, self._label = IntProgress(done, max=self._total), Label(words)
             self._box = HBox([self._bar, self._label])
             self._show()
-        self._bar.value, self._label.value = done, f"{self._text}: {text}"
+        self._bar.value, self._label.value = done, words
 
     def _show(self) -> None:
         from IPython.display import display
@@ -48,6 +55,18 @@ class Progress:
         clear_output(wait=True)  # a saved notebook keeps no dead widget
         for widget in (self._box, self._bar, self._label):
             widget.close()
+
+
+@contextmanager
+def loading(name: str) -> Iterator[Callback]:
+    """Show a load that this kernel waits for, unless it is over in no time: how far it is, its rate, what is left."""
+    with Progress(BAR_STEPS, "loading") as progress:
+
+        def tell(now: Load) -> None:
+            if now.elapsed_s >= SHOW_AFTER_S and not now.done:
+                progress.update(BAR_STEPS * now.bytes_done // now.bytes_total, sentence(name, now))
+
+        yield tell
 
 
 def wait_for_nodes(store: Store, timeout_s: float = cluster.READY_TIMEOUT_S) -> View:

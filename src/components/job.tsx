@@ -1,7 +1,13 @@
 import { launchIcon, stopIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { elapsed, progress, remaining, stepsPerSecond } from '../derive';
+import {
+  elapsed,
+  loading,
+  progress,
+  remaining,
+  stepsPerSecond
+} from '../derive';
 import {
   formatBytes,
   formatClockwork,
@@ -75,14 +81,15 @@ export function JobHeader(props: {
   );
 }
 
-/** The progress bar with its words: steps, percentage, time run, time left. */
+/** The progress bar with its words: the model's loading or steps, percentage, time run, time left. */
 export function JobProgress({ job }: { job: IJobView }): JSX.Element {
   const { trans } = useShared();
   const active = !TERMINAL_STATES.has(job.state);
   const now_s = useNow(active && job.started_s !== null);
-  const value = progress(job);
+  const load = loading(job);
+  const value = load ? load.fraction : progress(job);
   const ran = elapsed(job, now_s);
-  const left = remaining(job);
+  const left = load ? load.remaining_s : remaining(job);
   const words = [
     value === null ? null : `${Math.floor(value * 100)} %`,
     ran === null ? null : formatClockwork(ran),
@@ -99,9 +106,14 @@ export function JobProgress({ job }: { job: IJobView }): JSX.Element {
       />
       <div className="jp-Hp-row jp-Hp-small">
         <span>
-          {job.step || job.session
-            ? trans.__('step %1', stepText(job.step, job.session?.total_steps))
-            : job.reason}
+          {load
+            ? trans.__('loading model, %1/s', formatBytes(load.bytes_per_s))
+            : job.step || job.session
+              ? trans.__(
+                  'step %1',
+                  stepText(job.step, job.session?.total_steps)
+                )
+              : job.reason}
         </span>
         <span className="jp-Hp-right">{words.join(' · ')}</span>
       </div>

@@ -46,6 +46,16 @@ export const EVENT_FIELDS = {
   ],
   'metric.logged': ['step', 'values'],
   'checkpoint.saved': ['step', 'path', 'bytes', 'took_s', 'paused_s'],
+  'model.loading': [
+    'member',
+    'node',
+    'state',
+    'url',
+    'bytes_done',
+    'bytes_total',
+    'elapsed_s',
+    'first_layer_s'
+  ],
   'output.written': ['member', 'node', 'rank', 'stream', 'text'],
   'user.error': ['member', 'node', 'rank', 'type', 'message', 'traceback'],
   'deployment.opened': ['url', 'model', 'task'],

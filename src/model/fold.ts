@@ -10,6 +10,8 @@ import type {
   IClusterView,
   IIncident,
   IJobView,
+  ILoad,
+  IMember,
   INodeView,
   IUserError
 } from './views';
@@ -22,6 +24,7 @@ export const INCIDENTS_KEPT = 200;
 export const WARNINGS_KEPT = 20;
 export const FENCED_KEPT = 200;
 export const REPLICAS_KEPT = 50;
+export const LOADS_KEPT = 64;
 
 type Handler<V> = (view: V, event: IEvent) => void;
 
@@ -118,6 +121,12 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
     view.members = data.members.map((member: object) => ({ ...member }));
     view.spares = data.spares.map((spare: object) => ({ ...spare }));
     view.world_size = data.members.length;
+    const present = new Set(
+      [...view.members, ...view.spares].map((one: IMember) => one.member)
+    );
+    view.loads = view.loads.filter(
+      load => load.state !== 'loading' || present.has(load.member)
+    );
     view.generations.push({
       generation: data.generation,
       time_s: event.time_s,
@@ -130,6 +139,7 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
 
   'member.lost': (view, event) => {
     view.fenced[event.data.member] = event.time_s;
+    view.loads = view.loads.filter(load => load.member !== event.data.member);
     for (const member of Object.keys(view.fenced).slice(0, -FENCED_KEPT)) {
       delete view.fenced[member];
     }
@@ -177,6 +187,20 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
       paused_s,
       time_s: event.time_s
     };
+  },
+
+  'model.loading': (view, event) => {
+    if (isFenced(view, event)) {
+      return;
+    }
+    const load = { ...event.data, time_s: event.time_s } as ILoad;
+    const at = view.loads.findIndex(known => known.member === load.member);
+    if (at >= 0) {
+      view.loads[at] = load;
+      return;
+    }
+    view.loads.push(load);
+    keepLast(view.loads, LOADS_KEPT);
   },
 
   'deployment.opened': (view, event) => {

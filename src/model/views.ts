@@ -102,6 +102,19 @@ export interface IDeployment {
   replicas: IReplica[];
 }
 
+/** How far a member is with the model that it loads, or loaded last. */
+export interface ILoad {
+  member: string;
+  node: string;
+  state: 'loading' | 'loaded' | 'failed';
+  url: string;
+  bytes_done: number;
+  bytes_total: number;
+  elapsed_s: number;
+  first_layer_s: number | null;
+  time_s: number;
+}
+
 export interface IJobView {
   id: string;
   name: string;
@@ -139,6 +152,7 @@ export interface IJobView {
   error: IUserError | null;
   checkpoint: ICheckpoint | null;
   deployment: IDeployment | null;
+  loads: ILoad[];
   digest: string | null;
   /** When each lost member was lost: what it commits later does not count. */
   fenced: Record<string, number>;
@@ -213,6 +227,7 @@ export function newJobView(id: string): IJobView {
     error: null,
     checkpoint: null,
     deployment: null,
+    loads: [],
     digest: null,
     fenced: {},
     updated_s: null,

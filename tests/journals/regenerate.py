@@ -298,6 +298,31 @@ def deployment() -> Script:
     return s
 
 
+def loading() -> Script:
+    """Two members load a model; one is killed meanwhile, another fails, the last one is through and loads a second."""
+    s = Script("load-hijklmno")
+
+    def told(node: int, state: str, done: int, elapsed_s: float, first_layer_s: float | None = 0.25) -> None:
+        s.say(f"worker-node-{node}.a.1", "model.loading", 0.125, member=f"node-{node}.a", node=f"node-{node}",
+              state=state, url="s3://models/llama", bytes_done=done, bytes_total=1000_000_000, elapsed_s=elapsed_s,
+              first_layer_s=first_layer_s)  # fmt: skip
+
+    s.submit(3, (1, 3))
+    s.form(1, (1, 2, 3), 3, "3 members asked for, 3 are ready")
+    s.state("running", "3 of 3 nodes are there")
+    told(1, "loading", 100_000_000, 1.0, None)
+    told(2, "loading", 300_000_000, 1.0)
+    told(3, "loading", 400_000_000, 1.0)
+    told(1, "loading", 500_000_000, 2.0)
+    s.say("coordinator.1", "member.lost", member="node-2.a", node="node-2", rank=1, cause="killed", detail="SIGKILL")
+    told(2, "loading", 900_000_000, 2.5)
+    s.form(2, (1,), 3, "1 of 3 members is left")
+    told(1, "failed", 600_000_000, 3.0)
+    told(1, "loaded", 1000_000_000, 2.25)
+    told(4, "loading", 250_000_000, 1.5)
+    return s
+
+
 def user_error() -> Script:
     s = Script("broken-cdefghij")
     s.submit(2)
@@ -440,6 +465,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "durable": durable,
     "elastic": elastic,
     "deployment": deployment,
+    "loading": loading,
     "user-error": user_error,
     "disorder": disorder,
     "cluster": cluster,

@@ -176,4 +176,5 @@ def test_the_ranks_of_a_job_on_a_cluster(job: Submit, server: S3Server, state: d
     run = job(CELL.replace("{url}", f"{server.url}/fan"), nodes=4, spares=0, env=server.environment)
     run.finish()
     assert run.text() == {rank: f"loaded {whole.hexdigest()}\n" for rank in range(4)}
+    assert [load["state"] for load in run.view["loads"]] == ["loaded"] * 4
     assert sent(server) - before <= 1.05 * size(state)

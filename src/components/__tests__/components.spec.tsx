@@ -249,6 +249,29 @@ describe('job', () => {
     expect(host.textContent).toContain('320/s');
   });
 
+  it('shows how far the model is while members load it', () => {
+    const load = {
+      member: 'node-1.a',
+      node: 'node-1',
+      state: 'loading' as const,
+      url: 's3://models/llama',
+      bytes_done: 3e8,
+      bytes_total: 1e9,
+      elapsed_s: 1,
+      first_layer_s: null,
+      time_s: 100
+    };
+    const other = { ...load, member: 'node-2.a', bytes_done: 5e8 };
+    draw(<JobHeader job={{ ...JOB, loads: [load, other] }} />);
+    expect(find('[role=progressbar]').getAttribute('aria-valuenow')).toBe('40');
+    expect(host.textContent).toContain('loading model, 800 MB/s');
+    expect(host.textContent).toContain('40 %');
+    expect(host.textContent).toContain('2 s left');
+    const loaded = { ...load, state: 'loaded' as const };
+    draw(<JobHeader job={{ ...JOB, loads: [loaded] }} />);
+    expect(host.textContent).toContain('step 250');
+  });
+
   it('offers to stop only what runs', () => {
     const buttons = () =>
       [...host.querySelectorAll('button')].map(button => button.title);
