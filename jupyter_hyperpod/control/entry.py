@@ -51,6 +51,11 @@ class Entry:
         self._recall()
 
     @property
+    def elsewhere(self) -> bool:
+        """Its nodes are not the local cluster's."""
+        return self.spec.backend != "local"
+
+    @property
     def ended(self) -> bool:
         """True once the job is in a terminal state."""
         return self.state in TERMINAL_STATES

@@ -21,7 +21,7 @@ from ..storage.store import JobStore, Store
 from . import cluster
 from .source import check_source
 
-AVAILABLE_BACKENDS = ("local",)
+AVAILABLE_BACKENDS = ("local", "slurm")
 PROBLEMS_SHOWN = 100
 DEFAULT_NAME = "job"
 THROTTLE_LIMIT, THROTTLE_LIMIT_S = 100.0, 86_400.0
@@ -41,7 +41,7 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
     make_spec(fields, "")
     store.prepare()
     job = _create(store, make_spec(fields, store.put_cell(source)))
-    _wake(store, job.id)
+    _wake(store, job)
     return job.id
 
 
@@ -92,12 +92,13 @@ def _create(store: Store, spec: JobSpec) -> JobStore:
     return job
 
 
-def _wake(store: Store, job_id: str) -> None:
+def _wake(store: Store, job: JobStore) -> None:
     try:
-        cluster.poke(store, job_id)
+        cluster.poke(store, job.id)
     except ClusterError:
-        cluster.ensure_started(store)
-        cluster.poke(store, job_id)
+        watch_only = job.spec().backend != "local" and not (store.cluster / cluster.SHAPE).exists()
+        cluster.ensure_started(store, nodes=0 if watch_only else None, spares=0 if watch_only else None)
+        cluster.poke(store, job.id)
 
 
 def job_view(store: Store, job_id: str) -> View:

@@ -75,6 +75,14 @@ SUBMIT_OPTIONS = (
     Option("--env", "env", "environment variable of every rank; may be repeated", "NAME=VALUE", _env_pair, repeat=True),
     Option("--backend", "backend", "where it runs (default: local)", choices=BACKENDS),
     Option(
+        "--slurm",
+        "slurm",
+        "with --backend slurm: partition, elastic-partition, account, qos, time, gres, …; may be repeated",
+        "OPTION=VALUE",
+        _env_pair,
+        repeat=True,
+    ),
+    Option(
         "--priority",
         "priority",
         "-1000 (lowest) to 1000 (highest); a higher job shrinks lower ones (default: 0)",

@@ -35,6 +35,7 @@ from ..policy.scaling import Machine
 from ..storage.journal import command_writer, forget_oldest
 from ..storage.pen import Pen
 from ..storage.store import JobStore, Store, write_private
+from .allocation import Allocations, for_head
 from .cluster import EXIT_LOCKED, SHAPE, SOCKET
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
 from .faults import break_node, break_target, heal
@@ -71,6 +72,7 @@ class Supervisor:
         self.entries: dict[str, Entry] = {}
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
         self.host = LocalHost(store.cluster, self.selector, PRELOAD, self._on_report, os.environ, isolated, heir())
+        self.allocations = Allocations()
         self.leaving = self.stopping = False
         self.stop_reason = ""
         self._written: dict[str, Message] = {}
@@ -207,6 +209,8 @@ class Supervisor:
             del self.entries[entry.job.id]
 
     def _clear_away(self, entry: Entry, now_s: float) -> None:
+        if entry.elsewhere:
+            self._guard(partial(self.allocations.release, entry))
         places = self._places(entry.job.id)
         if not places and entry.pen.flush():
             entry.pen.close()
@@ -246,11 +250,27 @@ class Supervisor:
         machines = [self._machine(node, now_s) for node in nodes]
         facts = []
         for entry in self.entries.values():
-            if not entry.ended:
+            if not entry.ended and entry.elsewhere:
+                self._guard(partial(self._allocate, entry, now_s))
+            elif not entry.ended:
                 held = tuple(n.name for n in nodes if entry.job.id in n.jobs and not self._out_of_reach(n, now_s))
                 facts.append(entry.facts(entry.job.id in self.host.head.jobs, held, now_s))
         for action in reconcile(facts, machines, self.queues) if facts else ():
             self._guard(partial(self._act, action, now_s))
+
+    def _allocate(self, entry: Entry, now_s: float) -> None:
+        """The coordinator runs here; its nodes are the scheduler's business."""
+        if now_s < entry.rest_until_s or entry.kill_at_s is not None:
+            return
+        if entry.job.id not in self.host.head.jobs:
+            if self.host.head.state == "starting" or (not entry.started and self._renews(entry)):
+                return
+            plan = entry.plan(self.host.warm_key if entry.started else source_digest())
+            entry.started = self.host.start(for_head(plan, entry.spec), HEAD) or entry.started
+        elif entry.target != entry.commanded:
+            self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for {entry.target} nodes"))
+        else:
+            self.allocations.step(entry, entry.plan(self.host.warm_key), now_s)
 
     def _out_of_reach(self, node: LocalNode, now_s: float) -> bool:
         """Cut off for so long that its member was fenced: what runs there is no longer of use to its job."""

@@ -20,6 +20,11 @@ COMPONENTS = ("init", "data", "inprocess", "peers")
 MAX_CELL_BYTES = 16 * 2**20
 TASKS = ("completions", "predict")
 BACKENDS = ("local", "slurm", "kubernetes")
+# what is passed on to sbatch as it is, and what is ours: where elastic nodes come from, where the coordinator listens
+SLURM_OPTIONS = (
+    "account", "constraint", "cpus-per-task", "exclude", "gres", "mem", "nodelist", "partition", "qos", "reservation",
+    "time", "elastic-partition", "bind",
+)  # fmt: skip
 DRIVERS = ("directory", "nfs", "lustre", "juicefs", "seaweedfs", "rclone", "s3")
 ACCESS = ("private", "group", "everyone")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
@@ -214,7 +219,7 @@ class JobSpec:
     preempted member may take to leave. ``script_restarts``: how often all ranks are started again after a loss outside
     hp.Session; three, as torch.distributed's own launcher has it. ``queue``: whose guaranteed nodes the job may use.
     ``replica``: ranks on every node, which hold one replica of the model together. ``serve``: the job is a deployment,
-    with a gateway as its head and a replica on every node.
+    with a gateway as its head and a replica on every node. ``slurm``: some of `SLURM_OPTIONS`.
     """
 
     name: str
@@ -241,9 +246,17 @@ class JobSpec:
     mounts: tuple[MountSpec, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
     serve: ServeSpec | None = None
+    slurm: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         validate_name(self.name, "job name")
+        for option, value in self.slurm.items():
+            if option not in SLURM_OPTIONS:
+                raise SpecError(f"SLURM option {option!r} is unknown; expected one of {', '.join(SLURM_OPTIONS)}")
+            if not value or set("\0\n") & set(value):
+                raise SpecError(f"SLURM option {option} is {value[:80]!r}; expected a value on one line")
+        if self.slurm and self.backend != "slurm":
+            raise SpecError(f"SLURM options belong to --backend slurm; the backend is {self.backend}")
         if not 1 <= self.nodes <= MAX_NODES:
             raise SpecError(f"nodes is {self.nodes}; expected a whole number from 1 to {MAX_NODES}")
         if self.elastic and not self.elastic.allows(self.nodes):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import ClusterError
 from ..core.spec import JobSpec
 from ..storage.store import JobStore
+
+BIND_VARIABLE, AUTOMATIC, LOOPBACK = "HYPERPOD_BIND", "auto", "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +42,19 @@ class Context:
     def endpoint_file(self) -> Path:
         """Where the coordinator says how it is reached."""
         return self.job.path / "coordinator.json"
+
+    def bind_address(self) -> str:
+        """Where this process may be reached by others: $HYPERPOD_BIND, or else only from this machine.
+
+        "auto" means the address from which this node reaches the coordinator.
+        """
+        asked = os.environ.get(BIND_VARIABLE, LOOPBACK)
+        if asked != AUTOMATIC:
+            return asked
+        try:
+            coordinator = json.loads(self.endpoint_file.read_text())
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting it sends nothing
+                probe.connect((coordinator["host"], coordinator["port"]))
+                return str(probe.getsockname()[0])
+        except (OSError, ValueError, LookupError) as error:
+            raise ClusterError(f"{self.node} does not find the way to its coordinator: {error!r}") from error

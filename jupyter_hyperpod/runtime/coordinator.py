@@ -83,7 +83,7 @@ class Coordinator:
             self.context.endpoint_file.unlink(missing_ok=True)
 
     def _listen(self) -> socket.socket:
-        listener = socket.create_server((os.environ.get("HYPERPOD_BIND", "127.0.0.1"), 0), backlog=1024)
+        listener = socket.create_server((self.context.bind_address(), 0), backlog=1024)
         listener.setblocking(False)
         host, port = listener.getsockname()[:2]
         write_private(self.context.endpoint_file, json.dumps({"host": host, "port": port, "pid": os.getpid()}).encode())

@@ -25,7 +25,6 @@ from .report import Reporter
 from .wire import Channel, Message
 
 TRACEBACK_FRAMES = 50
-BIND_VARIABLE = "HYPERPOD_BIND"
 
 
 @dataclass
@@ -86,7 +85,7 @@ def main(context: Context, channel: Channel, progress: Progress, *links: Channel
     ``links`` lead to the other ranks of its replica: from its leader (``shard`` 0) to each, from each to the leader.
     """
     global _current
-    listener = socket.create_server((os.environ.get(BIND_VARIABLE, "127.0.0.1"), 0), backlog=256)
+    listener = socket.create_server((context.bind_address(), 0), backlog=256)
     host, port = listener.getsockname()[:2]
     place = Place(shard, links, context.spec.replica)
     orders = channel if shard == 0 else links[0]
