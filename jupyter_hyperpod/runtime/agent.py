@@ -100,7 +100,7 @@ class Agent:
         main = partial(worker.main, context)
         process: WorkerProcess | Unit
         if size > 1:
-            import_ahead()
+            import_ahead("torch.distributed.fsdp")
             process = Unit(size, lambda shard: partial(main, shard=shard))
         else:
             process = WorkerProcess(main)
@@ -394,6 +394,7 @@ class Agent:
 
 def main() -> int:
     """Entry point of ``python -m jupyter_hyperpod.runtime.agent``; everything is in the environment."""
+    import_ahead("numpy", "torch")
     return Agent(Context.from_environment()).run()
 
 

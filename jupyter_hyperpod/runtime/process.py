@@ -173,6 +173,12 @@ class WorkerProcess:
             self.pidfd = -1
 
 
+def _end_by(number: int) -> None:
+    """What would have happened without a handler: processes that the cell forks have inherited it."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
 def _worker_life(
     main: WorkerMain, agent: int, sock: int, out: int, err: int, progress: Progress, links: Sequence[int]
 ) -> None:
@@ -183,11 +189,12 @@ def _worker_life(
         if os.getppid() != agent:
             os._exit(1)  # it was gone before it could be watched
         os.setpgid(0, 0)
-        for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
+        for number in (signal.SIGCHLD, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # a scheduler's warning may reach every process of a node: its agent is the one that acts
         signal.signal(signal.SIGUSR1, lambda *_: os.kill(os.getppid(), signal.SIGUSR1) if os.getpid() == me else None)
+        signal.signal(signal.SIGTERM, lambda *_: None if os.getpid() == me else _end_by(signal.SIGTERM))
         null = os.open(os.devnull, os.O_RDONLY)
         lowest = WORKER_FD + 1 + len(links)
         sock, out, err, null, *links = (_above(descriptor, lowest) for descriptor in (sock, out, err, null, *links))

@@ -18,10 +18,14 @@ from .wire import Channel, Message
 ERROR_HELD_S = 1.0
 
 
-def import_ahead() -> None:
-    """Import what the cell of a sharded model imports, once for all ranks and for those that replace them."""
-    with suppress(ImportError):
-        importlib.import_module("torch.distributed.fsdp")
+def import_ahead(*names: str) -> None:
+    """Import what a cell imports, once for all ranks and for those that replace them; what is missing is left out.
+
+    Generators can be seeded before the cell begins only where their library has been imported by then.
+    """
+    for name in names:
+        with suppress(ImportError):
+            importlib.import_module(name)
 
 
 class Unit:

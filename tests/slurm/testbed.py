@@ -20,10 +20,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .init import REBOOT
-from .settings import address, gres_conf, hosts, scripts, slurm_conf
+from tests.slurm.init import REBOOT
+from tests.slurm.settings import address, gres_conf, hosts, scripts, slurm_conf
 
 CONTROLLER = "ctl"
+SHARED_MARK, MARK = "TEST_SHARED_CLUSTER_MARK", "slurm"
 TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "bridge", "unshare", "nsenter", "runuser")
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 UP_S = 60.0
@@ -108,8 +109,8 @@ class Testbed:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What SLURM's commands need."""
-        return {"SLURM_CONF": str(self.directory / "slurm.conf")}
+        """What SLURM's commands need, and the mark of processes that several tests share."""
+        return {"SLURM_CONF": str(self.directory / "slurm.conf"), SHARED_MARK: MARK}
 
     def states(self) -> dict[str, str]:
         """Node -> state, as `sinfo` says it ("idle", "alloc", "down*", "drain", …)."""
@@ -176,6 +177,21 @@ class Testbed:
         """Undo `slow_down`."""
         self._slow.pop(node).set()
 
+    def restore(self) -> None:
+        """Every node is switched on, joined, awake and idle again."""
+        for node in self.nodes:
+            if self._up[node].poll() is not None:
+                self.power_on(node)
+            if node in self._slow:
+                self.full_speed(node)
+            self.heal(node)
+            self.thaw(node)
+            self.run(node, "rm", "-f", "/run/fault")
+        wrong = [node for node, state in self.states().items() if state.rstrip("*") not in ("idle", "comp")]
+        for node in wrong:
+            self.run(CONTROLLER, "scontrol", "update", f"nodename={node}", "state=resume", check=False)
+        self.until(lambda: self.states() == dict.fromkeys(self.nodes, "idle"), "all nodes are idle again")
+
     # -- how ---------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
@@ -223,7 +239,7 @@ class Testbed:
             stdin=subprocess.PIPE,
             stdout=console,
             stderr=console,
-            env={"PATH": PATH, "LC_ALL": "C"},
+            env={"PATH": PATH, "LC_ALL": "C", SHARED_MARK: MARK},
             preexec_fn=lambda: _die_with(me),
         )
         os.close(console)

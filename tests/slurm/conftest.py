@@ -1,0 +1,69 @@
+"""A real SLURM for all tests of this directory, and jobs that are submitted on its controller.
+
+bed         four nodes, all idle when a test begins
+job         job("--nodes", "3", …) submits the training of tests/runtime and returns what follows and disturbs it
+reference   the same training, undisturbed on one node of a local cluster
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.core.events import TERMINAL_STATES
+from jupyter_hyperpod.storage.store import Store
+from tests.runtime.conftest import TRAIN, Run, reference
+from tests.slurm.testbed import CONTROLLER, Testbed, missing
+
+__all__ = ["reference"]
+
+Submit = Callable[..., Run]
+COMMAND = (sys.executable, "-m", "jupyter_hyperpod")
+
+
+@pytest.fixture(scope="session")
+def switched_on() -> Iterator[Testbed]:
+    if reason := missing():
+        pytest.skip(f"NO TEST AGAINST SLURM RUNS HERE: {reason}")
+    with Testbed(4) as bed:
+        yield bed
+
+
+@pytest.fixture
+def bed(switched_on: Testbed) -> Iterator[Testbed]:
+    yield switched_on
+    switched_on.run(CONTROLLER, "scancel", "--state=PENDING")
+    switched_on.run(CONTROLLER, "scancel", "--state=RUNNING")
+    switched_on.restore()
+
+
+@pytest.fixture(scope="module")
+def slurm_store(switched_on: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store whose supervisor runs on the controller."""
+    store = Store(tmp_path_factory.mktemp("slurm") / "store").prepare()
+    yield store
+    switched_on.run(CONTROLLER, *COMMAND, "--store", str(store.root), "cluster", "stop", check=False)
+
+
+@pytest.fixture
+def job(bed: Testbed, slurm_store: Store, tmp_path: Path) -> Iterator[Submit]:
+    submitted: list[str] = []
+
+    def submit(*arguments: str, source: str = TRAIN, pause_s: float = 0.02) -> Run:
+        cell = tmp_path / f"cell-{len(submitted)}.py"
+        cell.write_text(source)
+        fixed = ["--backend", "slurm", "--slurm", "partition=train", "--env", f"PAUSE_S={pause_s}", "--json"]
+        command = [*COMMAND, "--store", str(slurm_store.root), "submit", str(cell), *fixed, *arguments]
+        submitted.append(json.loads(bed.run(CONTROLLER, *command).stdout)["id"])
+        return Run(slurm_store, submitted[-1])
+
+    yield submit
+    for job_id in submitted:
+        if jobs.job_view(slurm_store, job_id)["state"] not in TERMINAL_STATES:
+            jobs.stop(slurm_store, job_id)
+            jobs.wait(slurm_store, job_id)
