@@ -203,7 +203,7 @@ def mounted(
     environment_of(seaweedfs)
     path = str(tmp_path / "mnt")
     if request.param == "rclone":
-        options = {"provider": "Other", "endpoint": seaweedfs.endpoint, "vfs-write-back": "1ms", "region": "us-east-1"}
+        options = {"provider": "Other", "endpoint": seaweedfs.endpoint, "vfs-write-back": "1s", "region": "us-east-1"}
         source = f":s3:{seaweedfs.bucket}/{tmp_path.name}"
     else:
         options, source = {"dlm": ""}, f"{filer_of(seaweedfs)}/buckets/{seaweedfs.bucket}"
