@@ -241,7 +241,7 @@ def test_a_cluster_of_another_size_is_a_conflict(shared_cluster: Store) -> None:
     with pytest.raises(Conflict, match="a cluster with 4 nodes runs already, 8 were asked for"):
         control.ensure_started(shared_cluster, nodes=8)
     with pytest.raises(SpecError, match="a local cluster of 0 nodes is impossible"):
-        control.ensure_started(shared_cluster, nodes=0)
+        control.ensure_started(shared_cluster, nodes=-1)
 
 
 def test_a_stale_socket_is_recognised_and_replaced(store: Store) -> None:

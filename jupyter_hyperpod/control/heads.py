@@ -13,6 +13,7 @@ from ..storage.pen import Pen
 
 SILENT_S = 3.0
 STOPPED_S = 1.0
+AWAY_S = 1.0
 SUPERVISOR = "supervisor"
 
 
@@ -23,9 +24,13 @@ class Pulse:
         self._endpoint = endpoint
         self._seen = (0, 0)
         self._since_s = 0.0
+        self._asked_s = 0.0
 
     def standstill(self, pid: int, now_s: float) -> str:
-        """Why the coordinator with this process id has to be ended, or nothing."""
+        """Why the coordinator with this process id has to be ended, or nothing; to be asked every second or oftener."""
+        if (away_s := now_s - self._asked_s) > AWAY_S:  # the whole machine may have stood still
+            self._since_s += away_s
+        self._asked_s = now_s
         try:
             seen = (os.stat(self._endpoint).st_mtime_ns, pid)
         except OSError:

@@ -56,14 +56,16 @@ class Conductor(Durability):
 
     def tick(self, now: float) -> None:
         """Look at the clock: who has been silent for too long?"""
-        was_away, self.ticked_s = now - self.ticked_s > AWAY_S, now
+        away_s, self.ticked_s = now - self.ticked_s, now
         if self.ended:
             return
         if self.gathering_since_s is not None:
             self._start_if_ready()
         elif self.adopting and now - self.born_s > ADOPTION_S:
             self._adopt_those_who_came()
-        if not was_away:  # else what they said meanwhile has to be heard first
+        if away_s > AWAY_S:
+            self.losses.excuse(away_s, now)
+        else:
             self.losses.tick(now)
         if self.coming and self.waiting:
             self._admit()

@@ -44,6 +44,13 @@ class Losses:
         elif ensemble.closing or any(member.back for member in members):
             self._look_for_the_left_behind(now - timeout_s)
 
+    def excuse(self, away_s: float, now: float) -> None:
+        """This process stood still for so long, maybe with the whole machine: nobody is to blame for that time."""
+        for member in self._ensemble.roster.members.values():
+            member.excuse(away_s, now)
+        suspects = self._ensemble.suspects
+        suspects.update({rank: min(now, since + away_s) for rank, since in suspects.items()})
+
     def suspect(self, rank: int) -> None:
         """A member cannot reach this one."""
         self._ensemble.suspects.setdefault(rank, time.monotonic())

@@ -80,6 +80,12 @@ class Member:
         elif self.stopped_since_s is None:
             self.stopped_since_s = now
 
+    def excuse(self, away_s: float, now: float) -> None:
+        """Do not count a time in which it could not be heard."""
+        self.beat_s, self.progress_s = min(now, self.beat_s + away_s), min(now, self.progress_s + away_s)
+        if self.stopped_since_s is not None:
+            self.stopped_since_s = min(now, self.stopped_since_s + away_s)
+
     def pulse(self, now: float) -> Pulse:
         """What `policy.membership.lost` needs to know. Who is silent is sent something, to see if its host answers."""
         stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0

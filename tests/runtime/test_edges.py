@@ -1,10 +1,14 @@
-"""What happens at the very end of a job, when some members are done and others are not."""
+"""What happens at the very end of a job, when some members are done and others are not; and to all at once."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
+
+from tests.conftest import SHARED_MARK
+from tests.leaks import marked_processes
 
 from .conftest import TRAIN, Run, Submit, alive
 from .test_leaving import agent_of
@@ -37,3 +41,19 @@ if os.environ["RANK"] == "0":
     assert run.finish()["reason"] == "all 3 members finished", run.story()
     run.same_as(reference)
     assert "saved" in run.text()[0], run.story()
+
+
+def test_a_machine_that_stands_still_loses_nobody(job: Submit, reference: Run) -> None:
+    run = job(env={"PAUSE_S": "0.05"})
+    run.until_step(3)
+    everybody = list(marked_processes("", SHARED_MARK))
+    for pid in everybody:
+        os.kill(pid, signal.SIGSTOP)
+    stopped_s = time.monotonic()
+    while time.monotonic() - stopped_s < 4.0:  # longer than any limit of silence
+        time.sleep(0.05)
+    for pid in everybody:
+        os.kill(pid, signal.SIGCONT)
+    view = run.finish()
+    assert view["incidents"] == [], run.story()
+    run.same_as(reference)
