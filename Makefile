@@ -111,6 +111,17 @@ fuse3:
 			>$(STAMPS)/fuse3.log 2>&1 || { tail -n 20 $(STAMPS)/fuse3.log >&2; exit 1; }; \
 	fi
 
+.PHONY: slurm
+slurm:
+	@export PATH=$$PATH:/usr/sbin:/sbin; if [ "$$(id -u)" != 0 ]; then \
+		echo "   not root: the tests against SLURM will be skipped"; \
+	elif ! command -v slurmctld >/dev/null || ! command -v munged >/dev/null; then \
+		printf '\n== SLURM (Debian)\n'; mkdir -p $(STAMPS); command -v apt-get >/dev/null || { \
+			echo "The tests against SLURM need slurm-wlm and munge and none was found: install them" >&2; exit 1; }; \
+		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurm-wlm munge; } \
+			>$(STAMPS)/slurm.log 2>&1 || { tail -n 20 $(STAMPS)/slurm.log >&2; exit 1; }; \
+	fi
+
 # ---- using it ------------------------------------------------------------------------------------------------------
 
 .PHONY: demo
@@ -135,7 +146,7 @@ bench: install  ## measure recovery and latency on this machine; JSON in test-ou
 PIECES := lint test-python test-js test-wheel test-browser
 
 .PHONY: test
-test: install chromium iproute2 fuse3  ## run every check; nothing is skipped silently
+test: install chromium iproute2 fuse3 slurm  ## run every check; nothing is skipped silently
 	@started=$$SECONDS; python tests/leaks.py $(MAKE) --keep-going $(PIECES); \
 	printf '\nmake test: everything passed in %s s\n' "$$((SECONDS - started))"
 
@@ -146,7 +157,7 @@ lint: install  ## ruff, mypy, tsc, eslint, prettier
 	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
 
 .PHONY: test-python
-test-python: install iproute2 fuse3  ## Python tests; PYTEST="-k name -x" narrows them
+test-python: install iproute2 fuse3 slurm  ## Python tests; PYTEST="-k name -x" narrows them
 	$(call step,Python tests,python -m pytest -m "not wheel" $(PYTEST))
 
 .PHONY: test-js
