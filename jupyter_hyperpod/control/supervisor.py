@@ -42,6 +42,7 @@ from .faults import break_node, break_target, heal
 from .heads import tell_loss, tell_succession
 from .launch import PRELOAD, heir
 from .lock import take_lock
+from .machines import node_record
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 
 TICK_S = 0.25
@@ -418,18 +419,7 @@ class Supervisor:
 
     def _write_nodes(self) -> None:
         for node in self.host.nodes.values():
-            jobs = sorted(node.jobs)
-            record: dict[str, Any] = {
-                "node": node.name,
-                "state": "busy" if node.state == "idle" and jobs else node.state,
-                "reason": node.reason,
-                "spare": node.spare,
-                "slots": 1,
-                "used": len(jobs),
-                "jobs": jobs,
-                "pid": node.pid,
-                "incarnation": node.incarnation,
-            }
+            record = node_record(node)
             if self._written.get(node.name) != record:
                 self._written[node.name] = record
                 self.pen.write("node.state", record)
