@@ -89,11 +89,6 @@ class Commons:
         """Where other processes find it."""
         return Place(os.getpid(), self.descriptor, os.fstat(self.descriptor).st_ino, self.token)
 
-    @property
-    def complete(self) -> bool:
-        """True when every chunk is there."""
-        return bool(self.seconds.all())
-
     def view(self, file: int, place: int, length: int) -> memoryview:
         """Return the bytes at `place` of a landing, to be written to by who has claimed them."""
         begin = self.starts[file] + place

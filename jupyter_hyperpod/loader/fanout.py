@@ -64,7 +64,9 @@ class Notice:
         """Inverse of `encode`, None for what is none."""
         try:
             record = json.loads(text)
-            return cls(Place(**record["place"]), str(record["host"]), int(record["port"]))
+            at = record["place"]
+            place = Place(int(at["pid"]), int(at["descriptor"]), int(at["inode"]), str(at["token"]))
+            return cls(place, str(record["host"]), int(record["port"]))
         except (ValueError, KeyError, TypeError):
             return None
 
