@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..backends.base import ExitReport, NodeReport, Report
 from ..backends.local.host import LocalHost, LocalNode
