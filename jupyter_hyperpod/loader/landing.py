@@ -23,7 +23,13 @@ from .wire import Cancel
 
 
 class Landing(Protocol):
-    """Takes chunks, gives tensors. `sharers`: processes of this host that land the same chunks, this one included."""
+    """Takes chunks, gives tensors.
+
+    `sharers`: processes of this host that land the same chunks, this one included. `at_hand`: files (indices) of which
+    nothing has to be fetched.
+    """
+
+    at_hand: frozenset[int]
 
     sharers: int
 
@@ -68,11 +74,15 @@ class HostLanding:
         self._files = files
         self._checks = checks
         self._mapped: list[Mapping | None] = []
+        at_hand = set()
         sizes = []
-        for source, length in zip(files.sources, load_plan.landings, strict=True):
+        for index, (source, length) in enumerate(zip(files.sources, load_plan.landings, strict=True)):
             mapped = source.map() if load_plan.whole and isinstance(source, FileSource) else None
             self._mapped.append(mapped)
+            if mapped and checks is None and isinstance(source, FileSource) and source.resident():
+                at_hand.add(index)
             sizes.append(0 if mapped else -(-length // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
+        self.at_hand = frozenset(at_hand)
         block = POOL.lease(sum(sizes)) if any(sizes) else np.empty(0, np.uint8)
         ends = np.cumsum(sizes)
         self._landed: list[made.Bytes] = []

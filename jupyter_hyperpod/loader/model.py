@@ -71,9 +71,13 @@ def load_model(
                 check_fit(model, load_plan, public_name(url))
             landing = land(files, load_plan, torch.device(device), door, url, checksum, fanout)
             meter = Meter(load_plan, began_s)
+            for chunk in load_plan.chunks:
+                if chunk.file in landing.at_hand:
+                    meter.add(chunk)
+            waiting = [chunk for chunk in load_plan.chunks if chunk.file not in landing.at_hand]
             with closing(landing):
                 counters, sharers = door.counters, landing.sharers
-                Stream(load_plan.chunks, landing.fetch, meter, counters, connections, tell, sharers).run()
+                Stream(waiting, landing.fetch, meter, counters, connections, tell, sharers).run()
             found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
     finally:
         door.close()

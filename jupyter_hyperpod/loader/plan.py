@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ..core.errors import LoaderError
 from .header import Header
@@ -107,6 +108,7 @@ def load_order(files: Sequence[Header], order: Sequence[str] | None = None) -> l
     return sorted(names, key=lambda name: (wanted.get(name, len(wanted)), group(name)))
 
 
+@lru_cache(maxsize=65_536)
 def group(name: str) -> int:
     """Return the number of the block that a tensor belongs to; embeddings come before all blocks, others after them."""
     if match := _BLOCK.search(name):
@@ -119,9 +121,9 @@ def first_layer(names: Sequence[str], positions: Mapping[str, int]) -> frozenset
     if not names:
         return frozenset()
     groups = [group(name) for name in names]
-    blocks = [number for number in groups if 0 <= number < _LAST_GROUP]
-    if blocks:
-        last = max(positions[name] for name, number in zip(names, groups, strict=True) if number == min(blocks))
+    block = min((number for number in groups if 0 <= number < _LAST_GROUP), default=None)
+    if block is not None:
+        last = max(positions[name] for name, number in zip(names, groups, strict=True) if number == block)
     else:
         last = min(positions[name] for name in names)
     return frozenset(index for index, name in enumerate(names) if positions[name] <= last)

@@ -33,11 +33,15 @@ _NAMES = {
     "F8_E8M0": "float8_e8m0fnu",
 }
 
+_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, known) for name, known in _NAMES.items() if hasattr(torch, known)
+}
+
 
 def torch_dtype(name: str, source: str) -> torch.dtype:
     """Return the dtype that the format calls `name`. Raises LoaderError for one that this torch has not."""
-    dtype = getattr(torch, _NAMES.get(name, ""), None)
-    if not isinstance(dtype, torch.dtype):
+    dtype = _DTYPES.get(name)
+    if dtype is None:
         raise LoaderError(source, f"a tensor of dtype {name}", f"a dtype that torch {torch.__version__} knows")
     return dtype
 
@@ -55,9 +59,7 @@ def view(landed: Bytes, tensor: Placed, source: str) -> torch.Tensor:
     dtype = torch_dtype(tensor.dtype, source)
     if not tensor.bytes:
         return torch.empty(tensor.shape, dtype=dtype)
-    count = tensor.bytes // dtype.itemsize
-    if (landed.ctypes.data + tensor.place) % dtype.itemsize:
+    flat = torch.frombuffer(landed, dtype=dtype, count=tensor.bytes // dtype.itemsize, offset=tensor.place)
+    if flat.data_ptr() % dtype.itemsize:
         flat = torch.frombuffer(bytearray(landed[tensor.place : tensor.place + tensor.bytes]), dtype=dtype)
-    else:
-        flat = torch.frombuffer(landed, dtype=dtype, count=count, offset=tensor.place)
-    return flat.view(tensor.shape)
+    return flat if len(tensor.shape) == 1 else flat.view(tensor.shape)
