@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .components import SAVED
+from .loading_arms import IN_PICTURE
 
 INK, OURS_COLOUR, OTHERS_COLOUR = "#767676", "#1f9e89", "#d1603d"
 OURS = "jupyter_hyperpod"
@@ -32,19 +33,26 @@ HEADS = {
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is drawn: one panel a case, one line an arm; ``logarithmic`` where arms differ by orders of magnitude."""
+    """What is drawn: one panel a case (of ``cases``, or all), one line an arm.
+
+    ``logarithmic`` where arms differ by orders of magnitude.
+    """
 
     title: str
     metric: str
     label: str
     logarithmic: bool
     reference: float | None
-    bars: bool = False  # from zero, where what is shown is a difference
+    bars: bool = False  # from zero, where what is shown is a difference or a rate
+    cases: Sequence[str] = ()
 
 
 PICTURES = {
     "recovery": Picture("Time without progress after a fault", REGAINED, "seconds, one step subtracted", True, None),
     "overhead": Picture("An undisturbed step, relative to plain DDP", RATIO, "ratio of step times", False, 1.0),
+    "loading": Picture(
+        "A model of 1 GB into cold memory", "rate", "GB/s, more is better", False, None, bars=True, cases=IN_PICTURE
+    ),
     "components": Picture("What a component saves when a rank is killed", SAVED, "seconds", False, 0.0, bars=True),
 }
 
@@ -102,7 +110,8 @@ def draw(report: dict[str, Any], prefix: Path) -> None:
 
     picture = PICTURES[report["bench"]]
     rows = [row for row in report["rows"] if row["metric"] == picture.metric and row["n"]]
-    cases = list(dict.fromkeys(row["case"] for row in rows))
+    cases = [case for case in dict.fromkeys(row["case"] for row in rows) if case in picture.cases or not picture.cases]
+    rows = [row for row in rows if row["case"] in cases]
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     with pyplot.rc_context({"svg.fonttype": "none", "font.size": 9, "svg.hashsalt": "hyperpod"}):
         size = (4.2 + 2.9 * len(cases), 1.3 + 0.34 * len(arms))

@@ -8,6 +8,7 @@ from typing import Any
 
 KEY = "model.safetensors"
 SHARED_MEMORY = "/dev/shm"
+IN_PICTURE = ("lean server", "SeaweedFS", "rclone")
 OURS, LIMIT, CONVENTIONAL = "jupyter_hyperpod", "received and thrown away", "boto3 download, load_file"
 CHECKSUMS, FAULTS, SAFETENSORS = "jupyter_hyperpod, checksums", "jupyter_hyperpod, 5 % faults", "safetensors load_file"
 PREAD, MAPPED = "parallel pread", "mmap, touched"
@@ -20,9 +21,9 @@ PEERS = "jupyter_hyperpod.bench.peers"
 class Arm:
     """One way to load: ``script`` of `bench.peers`, run by the interpreter of ``system`` (ours where it is empty).
 
-    ``ranks`` are the settings of processes that load together. ``suffix`` is that of an object which it needs beside
-    the model and which ``maker`` (arguments of its interpreter, then source and target) writes. ``faults`` are those of
-    the proxy between it and the server.
+    ``ranks`` are the settings of processes that load at the same time, as ranks of one ``job`` or not. ``suffix`` is
+    that of an object which it needs beside the model and which ``maker`` (arguments of its interpreter, then source and
+    target) writes. ``faults`` are those of the proxy between it and the server.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Arm:
     settings: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     ranks: Sequence[Mapping[str, Any]] = ({},)
+    job: bool = False
     suffix: str = ""
     maker: Sequence[str] = ()
     faults: Mapping[str, Any] = field(default_factory=dict)
@@ -108,5 +110,10 @@ CASES = {
     ),
     "checksum": Case("lean server, chunks verified", (MINE, VERIFIED), "lean"),
     "parts": Case("lean server, parts of tensors", (_parts(3), _parts(8)), "lean", parts=True),
+    "ranks": Case(
+        "lean server, every rank the whole model",
+        (MINE, Arm(f"{OURS}, 4 ranks", "ours", ranks=({}, {}, {}, {}), job=True)),
+        "lean",
+    ),
     "faults": Case("lean server behind a proxy", (MINE, Arm(FAULTS, "ours", faults=BROKEN)), "lean", proxied=True),
 }

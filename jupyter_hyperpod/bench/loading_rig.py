@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 from ..core.errors import HyperpodError
+from ..core.spec import JobSpec
+from ..storage.store import Store
 from . import s3servers
 from .arms import SOURCE, scratch
 from .environments import python_of
@@ -141,7 +145,12 @@ def once(rig: Rig, case: Case, arm: Arm, seed: int) -> Facts:
     counter = rig.server("lean").process if case.server == "lean" else None
     before = ask(counter)["body_bytes"] if counter else 0
     tasks = [rig.task(arm, server, one) for one in arm.ranks]
-    found = _together(rig.python(arm), arm.script, tasks, environment, rig.reserve)
+    with scratch() as directory:
+        if arm.job:
+            store = Store(directory / "store").prepare()
+            job = store.create_job(JobSpec("load", store.put_cell("pass"), nodes=len(tasks)))
+            environment["HYPERPOD_JOB_DIR"] = str(job.path)
+        found = _together(rig.python(arm), arm.script, tasks, environment, rig.reserve)
     facts = {name: max(one[name] for one in found) for name in found[0]}
     facts["cpu_s"] = sum(one["cpu_s"] for one in found)
     facts["held_bytes"] = sum(one["held_bytes"] for one in found)
@@ -169,14 +178,30 @@ def _together(
             stack.callback(_reap, process)
             processes.append(process)
             _say(process, json.dumps(asdict(task)))
-        for process in processes:
-            assert process.stdout
-            if process.stdout.readline() != "ready\n":
-                _result(process)
+        timer = threading.Timer(RUN_TIMEOUT_S, _kill, [processes])
+        stack.callback(timer.cancel)
+        timer.start()
+        _expect(processes, "ready")
         with reserve.released():
             for process in processes:
                 _say(process, "go")
-            return [_result(process) for process in processes]
+            _expect(processes, "loaded")
+        for process in processes:
+            _say(process, "verify")
+        return [_result(process) for process in processes]
+
+
+def _kill(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        process.kill()
+
+
+def _expect(processes: Sequence[subprocess.Popen[str]], line: str) -> None:
+    """Wait until each has said it; raises HyperpodError with the last words of one that failed."""
+    for process in processes:
+        assert process.stdout
+        if process.stdout.readline() != f"{line}\n":
+            _result(process)
 
 
 def _say(process: subprocess.Popen[str], line: str) -> None:
@@ -187,10 +212,9 @@ def _say(process: subprocess.Popen[str], line: str) -> None:
 
 
 def _result(process: subprocess.Popen[str]) -> Facts:
-    try:
-        out, errors = process.communicate(timeout=RUN_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise HyperpodError(f"not done within {RUN_TIMEOUT_S:g} s") from None
+    out, errors = process.communicate()
+    if process.returncode == -signal.SIGKILL:
+        raise HyperpodError(f"killed, or not done within {RUN_TIMEOUT_S:g} s")
     if process.returncode or not out.strip():
         words = errors.strip().splitlines()
         raise HyperpodError(words[-1] if words else f"exit status {process.returncode}")

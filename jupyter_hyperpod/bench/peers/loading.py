@@ -137,8 +137,8 @@ def cpu_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in times)
 
 
-def measure(load: Load, reference: Path, whole: bool) -> Facts:
-    """Run one load by the clock, then compare a ``whole`` model with its file."""
+def measure(load: Load) -> tuple[Facts, Mapping[str, torch.Tensor]]:
+    """Run one load by the clock."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
     before, facts = status_bytes("VmRSS"), Facts()
     used, began = cpu_s(), time.perf_counter()
@@ -147,20 +147,22 @@ def measure(load: Load, reference: Path, whole: bool) -> Facts:
     facts |= {"seconds": time.perf_counter() - began, "cpu_s": cpu_s() - used}
     facts["peak_bytes"] = status_bytes("VmHWM") - before
     facts["held_bytes"] = sum(tensor.nbytes for tensor in tensors.values())
-    if whole:
-        verify(tensors, reference)
-    return facts
+    return facts, tensors
 
 
 def main(arm: str) -> None:
-    """Read a task, say when it could begin, begin when told to, print what was found."""
+    """Read a task, say when it could begin and when it is done, each time wait for a line; print what was found."""
     task = Task(**json.loads(sys.stdin.readline()))
     module = import_module(f".loading_{arm}", __package__)
     load = module.prepare(task)
     print("ready", flush=True)
     sys.stdin.readline()
-    whole = "tp" not in task.settings and getattr(module, "KEEPS", True)
-    print(json.dumps(measure(load, Path(task.reference), whole)), flush=True)
+    facts, tensors = measure(load)
+    print("loaded", flush=True)
+    sys.stdin.readline()  # others may still be loading
+    if "tp" not in task.settings and getattr(module, "KEEPS", True):
+        verify(tensors, Path(task.reference))
+    print(json.dumps(facts), flush=True)
     os._exit(0)  # some libraries take seconds to leave
 
 
