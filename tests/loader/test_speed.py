@@ -1,0 +1,43 @@
+"""What makes loads fast must not make them wrong: batches, the page cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+import jupyter_hyperpod as hp
+from jupyter_hyperpod.bench.proxy import FaultProxy, Faults
+from jupyter_hyperpod.loader.progress import Progress
+from jupyter_hyperpod.loader.sources import Options
+from jupyter_hyperpod.loader.wire import BATCH_BYTES
+from tests.loader.models import assert_same, encoded
+from tests.loader.ranges import serving
+
+STATE = {"layers.0.weight": torch.arange(BATCH_BYTES, dtype=torch.int32), "norm": torch.ones(8)}
+
+
+def test_bytes_that_come_slower_than_a_batch_a_timeout_are_no_failure() -> None:
+    told: list[Progress] = []
+    with serving({"/model.safetensors": encoded(STATE)}) as server:
+        _, _, port = server.url.rpartition(":")
+        with FaultProxy(("127.0.0.1", int(port)), Faults(bytes_per_s=2 * BATCH_BYTES)) as proxy:
+            url = f"http://127.0.0.1:{proxy.port}/model.safetensors"
+            found = hp.load_model(url, options=Options(timeout_s=0.25), connections=1, progress=told.append)
+    assert_same(found, STATE)
+    assert told[-1].done and told[-1].retries == 0
+
+
+def test_a_file_is_read_only_where_it_is_not_in_the_page_cache(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(encoded(STATE))
+    told: list[Progress] = []
+    assert_same(hp.load_model(str(file), progress=told.append), STATE)
+    assert told[-1].done
+    descriptor = os.open(file, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    assert_same(hp.load_model(str(file), progress=told.append), STATE)
+    assert told[-1].done and told[-1].first_layer_s is not None
