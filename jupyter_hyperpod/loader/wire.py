@@ -160,34 +160,24 @@ class Connection:
         if got:
             view[:got] = self._buffer[:got]
             del self._buffer[:got]
-        try:
-            if self._plain and len(view) - got > 2 * BATCH_BYTES:
-                got = self._fill_in_batches(view, got)
-            while got < len(view):
-                got = self._fill_some(view, got, len(view))
-        except BlockingIOError as error:
-            raise self._broken(error, got) from None
+        if self._plain and len(view) - got > 2 * BATCH_BYTES:
+            self._wake_at(BATCH_BYTES)
+            got = self._fill_until(view, got, len(view) - BATCH_BYTES)
+            self._wake_at(1)
+        self._fill_until(view, got, len(view))
         self.served += 1
 
-    def _fill_in_batches(self, view: memoryview, got: int) -> int:
-        """Receive all but the last batch, woken only when a whole one is there; returns how much is there."""
-        self._wake_at(BATCH_BYTES)
-        with suppress(BlockingIOError):  # less than a batch came for long
-            while got < len(view) - BATCH_BYTES:
-                got = self._fill_some(view, got, len(view) - BATCH_BYTES)
-        self._wake_at(1)
-        return got
-
-    def _fill_some(self, view: memoryview, got: int, until: int) -> int:
-        try:
-            count = self._socket.recv_into(view[got:until], 0, socket.MSG_WAITALL if self._plain else 0)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise self._broken(error, got) from None
-        if not count:
-            raise Broken(f"the connection was closed after {got} of {len(view)} bytes", got)
-        return got + count
+    def _fill_until(self, view: memoryview, got: int, end: int) -> int:
+        """Receive `view[got:end]`; returns `end`. What is less than a batch is taken when the timeout is over."""
+        while got < end:
+            try:
+                count = self._socket.recv_into(view[got:end], 0, socket.MSG_WAITALL if self._plain else 0)
+            except OSError as error:
+                raise self._broken(error, got) from None
+            if not count:
+                raise Broken(f"the connection was closed after {got} of {len(view)} bytes", got)
+            got += count
+        return end
 
     def _wake_at(self, count: int) -> None:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
