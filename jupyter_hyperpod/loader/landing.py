@@ -30,7 +30,6 @@ class Landing(Protocol):
     """
 
     at_hand: frozenset[int]
-
     sharers: int
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
