@@ -27,7 +27,7 @@ from .peers.loading import Task
 from .s3servers import S3Server, ask, talking
 from .weights import write_decoder
 
-RUN_TIMEOUT_S = 120.0
+RUN_TIMEOUT_S = 240.0
 RESERVED_MODELS, HUGE, BLOCK = 2.5, 2 * 2**20, 2**20
 STARTERS: dict[str, Callable[[], AbstractContextManager[S3Server]]] = {
     "lean": s3servers.lean,

@@ -18,6 +18,7 @@ def prepare(task: Task) -> Load:
     import botocore.auth
     import botocore.awsrequest
     import botocore.session  # noqa: F401  all is imported before the clock starts, as by every other arm
+    import xxhash  # noqa: F401
 
     import jupyter_hyperpod as hp
     from jupyter_hyperpod.loader import local, s3, verify  # noqa: F401
