@@ -18,7 +18,8 @@ from .arms import rotation
 from .kept import Kept
 from .laboratory import progress
 from .loading_arms import CASES, CHECKSUMS, CONVENTIONAL, FAULTS, LIBRARIES, LIMIT, LOCAL, OURS, SAFETENSORS, Arm
-from .loading_rig import Facts, Rig, once
+from .loading_hosts import Facts
+from .loading_rig import Rig, once
 from .report import bar, not_run, report, row
 
 Samples = dict[tuple[str, str], list[Facts]]

@@ -107,7 +107,7 @@ CASES = {
             MINE,
             Arm(PREAD, "file", settings={"way": "pread"}, connections=2),
             Arm(MAPPED, "file", settings={"way": "mmap"}),
-            Arm(SAFETENSORS, "file", "boto3", settings={"way": "safetensors"}),
+            Arm(SAFETENSORS, "safetensors", "boto3"),
             FAST,
             RUNAI,
         ),

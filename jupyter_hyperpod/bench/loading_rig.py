@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
@@ -23,18 +21,17 @@ from .arms import SOURCE, scratch
 from .environments import python_of
 from .laboratory import progress
 from .loading_arms import KEY, Arm, Case
+from .loading_hosts import Facts, Host
 from .peers.loading import Task
 from .s3servers import S3Server, ask, talking
 from .weights import write_decoder
 
-RUN_TIMEOUT_S = 240.0
 RESERVED_MODELS, HUGE, BLOCK = 2.5, 2 * 2**20, 2**20
 STARTERS: dict[str, Callable[[], AbstractContextManager[S3Server]]] = {
     "lean": s3servers.lean,
     "seaweedfs": s3servers.seaweedfs,
     "rclone": s3servers.rclone,
 }
-Facts = dict[str, float]
 Process = subprocess.Popen[bytes]
 
 
@@ -78,6 +75,7 @@ class Rig:
         self._servers: dict[str, S3Server] = {}
         self._proxies: dict[str, tuple[S3Server, Process]] = {}
         self._ready: set[tuple[str, str]] = set()
+        self._hosts: dict[tuple[str, str, int], Host] = {}
 
     def __enter__(self) -> Rig:
         with ExitStack() as stack:
@@ -125,11 +123,33 @@ class Rig:
         """The interpreter of an arm; raises NotInstalled."""
         return python_of(arm.system) if arm.system else sys.executable
 
+    def together(self, arm: Arm, tasks: Sequence[Task]) -> list[Facts]:
+        """Run tasks at the same time, memory being there; raises HyperpodError with the words of one that failed."""
+        python = self.python(arm)
+        hosts = []
+        for number, task in enumerate(tasks):
+            key = (python, arm.script, number)
+            if key not in self._hosts or not self._hosts[key].alive:
+                self._hosts[key] = self._stack.enter_context(Host(python, arm.script))
+            hosts.append(self._hosts[key])
+            hosts[-1].say(json.dumps(asdict(task)))
+        for host in hosts:
+            host.expect("ready")
+        with self.reserve.released():
+            for host in hosts:
+                host.say("go")
+            for host in hosts:
+                host.expect("loaded")
+        for host in hosts:
+            host.say("verify")
+        return [host.facts() for host in hosts]
+
     def task(self, arm: Arm, server: S3Server | None, settings: Mapping[str, Any]) -> Task:
         """What an arm is told."""
-        where = {"bucket": server.bucket, "key": KEY, "endpoint": server.endpoint} if server else {}
-        connections = self._connections or arm.connections
-        return Task(str(self.reference), **where, connections=connections, settings={**arm.settings, **settings})
+        task = Task(str(self.reference), settings={**arm.settings, **settings})
+        if server:
+            task = replace(task, bucket=server.bucket, key=KEY, endpoint=server.endpoint)
+        return replace(task, connections=self._connections or arm.connections)
 
 
 def once(rig: Rig, case: Case, arm: Arm, seed: int) -> Facts:
@@ -153,7 +173,7 @@ def once(rig: Rig, case: Case, arm: Arm, seed: int) -> Facts:
             store = Store(directory / "store").prepare()
             job = store.create_job(JobSpec("load", store.put_cell("pass"), nodes=len(tasks)))
             environment["HYPERPOD_JOB_DIR"] = str(job.path)
-        found = _together(rig.python(arm), arm.script, tasks, environment, rig.reserve)
+        found = rig.together(arm, [replace(task, environment=environment) for task in tasks])
     facts = {name: max(one[name] for one in found) for name in found[0]}
     facts["cpu_s"] = sum(one["cpu_s"] for one in found)
     facts["held_bytes"] = sum(one["held_bytes"] for one in found)
@@ -168,77 +188,6 @@ def _read_through(path: Path) -> None:
     with open(path, "rb", buffering=0) as file:
         while file.readinto(block):
             pass
-
-
-def _together(
-    python: str, script: str, tasks: Sequence[Task], environment: Mapping[str, str], reserve: Reserve
-) -> list[Facts]:
-    """Run a process for every task; raises HyperpodError with the last words of one that failed."""
-    command = [python, "-m", "jupyter_hyperpod.bench.peers.loading", script]
-    with ExitStack() as stack:
-        processes = []
-        for task in tasks:
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            stack.callback(_reap, process)
-            processes.append(process)
-            _say(process, json.dumps(asdict(task)))
-        timer = threading.Timer(RUN_TIMEOUT_S, _kill, [processes])
-        stack.callback(timer.cancel)
-        timer.start()
-        _expect(processes, "ready")
-        with reserve.released():
-            for process in processes:
-                _say(process, "go")
-            _expect(processes, "loaded")
-        for process in processes:
-            _say(process, "verify")
-        return [_result(process) for process in processes]
-
-
-def _kill(processes: Sequence[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        process.kill()
-
-
-def _expect(processes: Sequence[subprocess.Popen[str]], line: str) -> None:
-    """Wait until each has said it; raises HyperpodError with the last words of one that failed."""
-    for process in processes:
-        assert process.stdout
-        if process.stdout.readline() != f"{line}\n":
-            _result(process)
-
-
-def _say(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdin
-    with suppress(BrokenPipeError):  # its last words say why
-        process.stdin.write(f"{line}\n")
-        process.stdin.flush()
-
-
-def _result(process: subprocess.Popen[str]) -> Facts:
-    out, errors = process.communicate()
-    if process.returncode == -signal.SIGKILL:
-        raise HyperpodError(f"killed, or not done within {RUN_TIMEOUT_S:g} s")
-    if process.returncode or not out.strip():
-        words = errors.strip().splitlines()
-        raise HyperpodError(words[-1] if words else f"exit status {process.returncode}")
-    facts: Facts = json.loads(out.strip().splitlines()[-1])
-    return facts
-
-
-def _reap(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe and not pipe.closed:
-            pipe.close()
 
 
 def _call(command: Sequence[str]) -> None:

@@ -1,9 +1,9 @@
-"""One measured load in a process of its own: ``python -m jupyter_hyperpod.bench.peers.loading ARM``, a task on stdin.
+"""Measured loads, each in a process of its own: ``python -m jupyter_hyperpod.bench.peers.loading ARM``, tasks on stdin.
 
-An arm is a module ``loading_ARM`` whose `prepare(task)` does what comes before the clock starts (imports, clients)
-and returns the load itself. A load is over when every tensor can be read: each of its pages is touched once, so that
-nothing is left to be done lazily. What was loaded is then compared with the file, byte by byte, and a line of JSON
-printed.
+An arm is a module ``loading_ARM`` that imports all it needs, whose `prepare(task)` does what comes before the clock
+starts (clients) and returns the load itself. A load is over when every tensor can be read: each of its pages is
+touched once, so that nothing is left to be done lazily. What was loaded is then compared with the file, byte by byte,
+and a line of JSON printed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ TYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
 class Task:
     """What to load: object ``key`` of ``bucket`` at ``endpoint``, whose bytes are those of the file ``reference``.
 
-    ``connections`` is how many requests an arm makes at once where that can be set; ``settings`` are its own.
+    ``connections`` is how many requests an arm makes at once where that can be set; ``settings`` are its own, and so is
+    the ``environment``.
     """
 
     reference: str
@@ -42,6 +43,7 @@ class Task:
     endpoint: str = ""
     connections: int = 8
     settings: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 Facts = dict[str, float]
@@ -150,20 +152,51 @@ def measure(load: Load) -> tuple[Facts, Mapping[str, torch.Tensor]]:
     return facts, tensors
 
 
-def main(arm: str) -> None:
-    """Read a task, say when it could begin and when it is done, each time wait for a line; print what was found."""
-    task = Task(**json.loads(sys.stdin.readline()))
-    module = import_module(f".loading_{arm}", __package__)
+def one(module: Any, task: Task, say: Callable[[str], object]) -> None:
+    """Carry out a task: say when it could begin and when it is done, each time wait for a line; say what was found."""
+    os.environ.update(task.environment)
     load = module.prepare(task)
-    print("ready", flush=True)
+    say("ready")
     sys.stdin.readline()
     facts, tensors = measure(load)
-    print("loaded", flush=True)
+    say("loaded")
     sys.stdin.readline()  # others may still be loading
     if "tp" not in task.settings and getattr(module, "KEEPS", True):
         verify(tensors, Path(task.reference))
-    print(json.dumps(facts), flush=True)
-    os._exit(0)  # some libraries take seconds to leave
+    say(json.dumps(facts))
+
+
+def main(arm: str) -> None:
+    """Import what an arm needs, then carry out every task that comes, each in a process forked from this one."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # some libraries print
+
+    def say(line: str) -> None:
+        print(line, file=answers, flush=True)
+
+    try:
+        module = import_module(f".loading_{arm}", __package__)
+    except Exception as error:
+        say(failure(error))
+        return
+    for line in iter(sys.stdin.readline, ""):
+        child = os.fork()
+        if not child:
+            try:
+                one(module, Task(**json.loads(line)), say)
+            except BaseException as error:
+                say(failure(error))
+            finally:
+                os._exit(0)  # some libraries take seconds to leave
+        _, status = os.waitpid(child, 0)
+        if status:
+            say(json.dumps({"error": f"the process ended with status {status}"}))
+
+
+def failure(error: BaseException) -> str:
+    """A line that says what went wrong."""
+    words = f"{type(error).__name__}: {error}".splitlines()
+    return json.dumps({"error": words[-1]})
 
 
 if __name__ == "__main__":

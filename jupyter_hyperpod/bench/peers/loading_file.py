@@ -1,4 +1,4 @@
-"""The file on a local disk, by the ways there are: parallel pread, mmap, safetensors."""
+"""The file on a local disk, by the ways there are: parallel pread, mmap."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ from .loading import Facts, Load, Task, into_place, read_header, tensors_in
 
 
 def prepare(task: Task) -> Load:
-    """``settings["way"]`` is pread, mmap or safetensors."""
+    """``settings["way"]`` is pread or mmap."""
     way = task.settings["way"]
-    if way == "safetensors":
-        from safetensors.torch import load_file
-
-        return lambda facts: load_file(task.reference)
     return {"pread": _pread, "mmap": _mapped}[way](task)
 
 

@@ -8,21 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import botocore.auth
+import botocore.awsrequest
+import botocore.credentials  # noqa: F401
 import torch
+import xxhash  # noqa: F401
+
+import jupyter_hyperpod as hp
+from jupyter_hyperpod.loader import local, model, s3, verify  # noqa: F401
+from jupyter_hyperpod.loader.manifest import FileSums, Manifest, digest
 
 from .loading import CHUNK_BYTES, Facts, Load, Task, ranges, read_header
 
 
 def prepare(task: Task) -> Load:
     """From an object, or from the file itself where there is no endpoint."""
-    import botocore.auth
-    import botocore.awsrequest
-    import botocore.session  # noqa: F401  all is imported before the clock starts, as by every other arm
-    import xxhash  # noqa: F401
-
-    import jupyter_hyperpod as hp
-    from jupyter_hyperpod.loader import local, s3, verify  # noqa: F401
-
     url = f"s3://{task.bucket}/{task.key}" if task.endpoint else task.reference
     call = partial(hp.load_model, url, **({"endpoint_url": task.endpoint} if task.endpoint else {}), **task.settings)
 
@@ -38,8 +38,6 @@ def prepare(task: Task) -> Load:
 
 def main(source: str, target: str) -> None:
     """Write the checksums of a safetensors file."""
-    from jupyter_hyperpod.loader.manifest import FileSums, Manifest, digest
-
     content = Path(source).read_bytes()
     start, _ = read_header(content)
     chunks = tuple(digest(content[begin : begin + size]) for begin, size in ranges(start, len(content) - start))
