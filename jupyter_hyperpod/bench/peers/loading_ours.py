@@ -12,7 +12,6 @@ import botocore.auth
 import botocore.awsrequest
 import botocore.credentials  # noqa: F401
 import torch
-import xxhash  # noqa: F401
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.loader import local, model, s3, verify  # noqa: F401
@@ -23,6 +22,7 @@ from .loading import CHUNK_BYTES, Facts, Load, Task, ranges, read_header
 
 def prepare(task: Task) -> Load:
     """From an object, or from the file itself where there is no endpoint."""
+    digest(b"")  # imports xxhash
     url = f"s3://{task.bucket}/{task.key}" if task.endpoint else task.reference
     call = partial(hp.load_model, url, **({"endpoint_url": task.endpoint} if task.endpoint else {}), **task.settings)
 
