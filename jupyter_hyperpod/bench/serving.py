@@ -11,22 +11,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from ..control import cluster, deploy, jobs
+from ..control import deploy, jobs
 from ..core.errors import ClusterError
 from ..core.events import REPLICA_STAGES
 from ..recipes import catalogue
 from ..recipes.config import DecoderConfig
 from ..recipes.decoder import Decoder
 from ..storage.store import Store
-from .clients import Client, Drive
-from .laboratory import laboratory, progress
+from .clients import Client, Drive, Reply
+from .kept import Kept, Result
+from .laboratory import laboratory, progress, wait_for_idle
 from .report import bar, report, row
 
 T = TypeVar("T")
@@ -36,24 +38,57 @@ WAIT_S = 120.0
 _ALONE = """
 import sys, time
 import torch
-from jupyter_hyperpod.serving.models import weights
+from jupyter_hyperpod.loader.model import load_model
 began_s = time.monotonic()
-found = weights(sys.argv[1], lambda done, total: None)
+found = load_model(sys.argv[1])
 print(time.monotonic() - began_s)
 """
 
 
 def run(
-    runs: int = 5, layers: int = 16, width: int = 1024, rate: float = 50.0, seconds: float = 20.0
+    runs: int = 5,
+    layers: int = 16,
+    width: int = 1024,
+    rate: int = 50,
+    seconds: int = 20,
+    keep: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Scale a decoder of ``layers`` and ``width`` (by default 1 GB) out ``runs`` times, each time beside loading it in
-    a process of its own; then kill a replica of a small one every two seconds under ``rate`` requests a second."""
-    with laboratory(nodes=3, spares=0) as store:
-        large, small = write_decoder(store, "large", layers, width), write_decoder(store, "small", 2, 64)
-        rows, ratio = _scale_out(store, large, runs)
-        more, lost = _killed(store, small, rate, seconds)
+    """``runs`` times, scale a decoder of ``layers`` and ``width`` (by default 1 GB) out, beside loading it in a process
+    of its own; and as often, kill a replica of a small one every two seconds under ``rate`` requests a second for
+    ``seconds``. Rounds found in the directory ``keep`` are not repeated."""
+    kept = Kept(keep, layers=layers, width=width, rate=rate, seconds=seconds)
+    growing, dying = ([f"{kind}-{number}" for number in range(runs)] for kind in ("grow", "kill"))
+    if any(name not in kept for name in growing + dying):
+        with laboratory(nodes=3, spares=0) as store:
+            _scale_out(store, [name for name in growing if name not in kept], kept, layers, width)
+            for name in dying:
+                if name not in kept:
+                    kept.add(name, _killed(store, rate, seconds, random.Random(name)))
+                    progress(f"{name}: {kept[name]}")
+    return _report([kept[name] for name in growing], [kept[name] for name in dying], rate)
+
+
+def _report(growing: Sequence[Result], dying: Sequence[Result], rate: int) -> dict[str, Any]:
+    size = f"{growing[0]['bytes'] / 1e9:.2f} GB"
+    loads = [found["loaded"] - found["loading"] for found in growing]
+    alone = [found["alone"] for found in growing]
+    rows = [
+        row("jupyter_hyperpod", size, f"decision to {stage}", "s", [found[stage] for found in growing])
+        for stage in REPLICA_STAGES
+    ]
+    rows += [row("jupyter_hyperpod", size, "load stage", "s", loads), row("loader", size, "loading alone", "s", alone)]
+    kills, lost = (sum(found[name] for found in dying) for name in ("kills", "lost"))
+    case = f"{rate} requests/s, {kills} kills"
+    units = {"accepted": "requests", "lost": "requests", "sent_again": "requests"}
+    units |= {"median_s": "s", "p99_s": "s", "longest_s": "s", "undisturbed_median_s": "s"}
+    names = {name: name.removesuffix("_s").replace("_", " ") for name in units}
+    rows += [
+        row("jupyter_hyperpod", case, names[name], unit, [found[name] for found in dying])
+        for name, unit in units.items()
+    ]
+    ratio = statistics.median(loads) / statistics.median(alone)
     bars = [bar("load_stage_over_loading_alone", ratio, LOAD_LIMIT), bar("accepted_requests_lost", lost, 0)]
-    return report("serving", [*rows, *more], bars)
+    return report("serving", rows, bars)
 
 
 def write_decoder(store: Store, name: str, layers: int, width: int) -> Path:
@@ -91,29 +126,29 @@ def _write_weights(path: Path, config: DecoderConfig) -> None:
             file.write((torch.rand(shape) * 0.04 - 0.02).numpy().tobytes())
 
 
-def _scale_out(store: Store, model: Path, runs: int) -> tuple[list[dict[str, Any]], float]:
+def _scale_out(store: Store, names: Sequence[str], kept: Kept, layers: int, width: int) -> None:
+    if not names:
+        return
+    model = write_decoder(store, "large", layers, width)
     job_id = deploy.serve(store, str(model), name="large", replicas="1:2", scale_down_delay_s=3600.0)
     deploy.wait_ready(store, job_id)
     client = Client.of(store, job_id)
     _until(lambda: _replicas(client) == 1)
-    took: dict[str, list[float]] = {stage: [] for stage in REPLICA_STAGES}
-    alone = []
-    for number in range(runs):
+    for number, name in enumerate(names):
         jobs.scale(store, job_id, 2)
-        stages = _newest(store, job_id, number + 2)
-        for stage in REPLICA_STAGES:
-            took[stage].append(stages[stage])
+        found = _newest(store, job_id, number + 2)
         jobs.scale(store, job_id, 1)
         _until(lambda: _replicas(client) == 1)
-        alone.append(_loaded_alone_s(model))
-        progress(f"scale-out {number}: first answer after {stages['answered']:.2f} s; loading alone {alone[-1]:.2f} s")
+        size = (model / "model.safetensors").stat().st_size
+        kept.add(name, found | {"alone": _loaded_alone_s(model), "bytes": size})
+        progress(f"{name}: {kept[name]}")
+    _end(store, job_id)
+
+
+def _end(store: Store, job_id: str) -> None:
     jobs.stop(store, job_id)
     jobs.wait(store, job_id)
-    loads = [loaded - loading for loading, loaded in zip(took["loading"], took["loaded"], strict=True)]
-    size = f"{(model / 'model.safetensors').stat().st_size / 1e9:.2f} GB"
-    rows = [row("jupyter_hyperpod", size, f"decision to {stage}", "s", samples) for stage, samples in took.items()]
-    rows += [row("jupyter_hyperpod", size, "load stage", "s", loads), row("loader", size, "loading alone", "s", alone)]
-    return rows, statistics.median(loads) / statistics.median(alone)
+    wait_for_idle(store)
 
 
 def _newest(store: Store, job_id: str, number: int) -> dict[str, float]:
@@ -138,33 +173,39 @@ def _replicas(client: Client) -> int:
     return len(client.ask("/healthz").json()["replicas"])
 
 
-def _killed(store: Store, model: Path, rate: float, seconds: float) -> tuple[list[dict[str, Any]], int]:
-    _until(lambda: all(node["state"] == "idle" for node in cluster.status(store)["nodes"]))
+def _killed(store: Store, rate: int, seconds: int, chance: random.Random) -> Result:
+    model = store.shared / "small"
+    if not model.exists():
+        write_decoder(store, "small", 2, 64)
     job_id = deploy.serve(store, str(model), name="killed", replicas="2")
     deploy.wait_ready(store, job_id)
     client, over, kills = Client.of(store, job_id), threading.Event(), [0]
+    _until(lambda: client.ask("/healthz").json()["ready"] == 2)
+
+    def ask(drive_s: float) -> list[Reply]:
+        body = {"max_tokens": 4}
+        return Drive(client, "/v1/completions", lambda at: body | {"prompt": f"request {at}"}, rate).run(drive_s)
 
     def kill() -> None:
         while not over.wait(KILL_EVERY_S):
             if members := jobs.job_view(store, job_id)["members"]:
-                os.kill(random.choice(members)["pid"], signal.SIGKILL)
-                kills[0] += 1
+                with suppress(ProcessLookupError):  # it has just died of the kill before
+                    os.kill(chance.choice(members)["pid"], signal.SIGKILL)
+                    kills[0] += 1
 
+    calm = ask(min(5.0, seconds))
     killer = threading.Thread(target=kill)
     killer.start()
-    body = {"max_tokens": 4}
-    replies = Drive(client, "/v1/completions", lambda at: body | {"prompt": f"request {at}"}, rate).run(seconds)
+    replies = ask(seconds)
     over.set()
     killer.join()
     health = client.ask("/healthz").json()
-    jobs.stop(store, job_id)
-    jobs.wait(store, job_id)
+    _end(store, job_id)
+    took = sorted(reply.took_s for reply in replies)
     lost = sum(reply.status != 200 for reply in replies)
-    progress(f"{kills[0]} replicas killed: {len(replies)} requests, {lost} lost, {health['retried']} sent again")
-    case = f"{rate:g} requests/s, {kills[0]} replicas killed"
-    counts = {"accepted": len(replies), "answered": len(replies) - lost, "lost": lost, "sent again": health["retried"]}
-    rows = [row("jupyter_hyperpod", case, name, "requests", [count]) for name, count in counts.items()]
-    return [*rows, row("jupyter_hyperpod", case, "latency", "s", [reply.took_s for reply in replies])], lost
+    counts = {"kills": kills[0], "accepted": len(replies), "lost": lost, "sent_again": health["retried"]}
+    times = {"median_s": statistics.median(took), "p99_s": took[len(took) * 99 // 100], "longest_s": took[-1]}
+    return counts | times | {"undisturbed_median_s": statistics.median(reply.took_s for reply in calm)}
 
 
 def _until(condition: Callable[[], T]) -> T:

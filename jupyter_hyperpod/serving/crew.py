@@ -70,28 +70,28 @@ class Crew:
             with command_writer(self._site.job.commands, WRITER) as commands:
                 commands.append("scale", {"target": decision.value})
             self.cap = None
-            self._want(decision.value)
+            self._want(decision.value, time.time())
         self._fence_the_silent(now_s)
         self.adjust()
 
-    def told_to_scale(self, target: int, by_supervisor: bool) -> None:
-        """Somebody else says how many: the supervisor lends or gives back nodes, a person wants so many for now."""
+    def told_to_scale(self, target: int, by_supervisor: bool, decided_s: float) -> None:
+        """Somebody else said how many: the supervisor lends or gives back nodes, a person wants so many for now."""
         if by_supervisor:
             self.cap = target if target < self.wanted else None
         else:
             self._readings.clear()
             self.cap = None
-            self._want(target)
+            self._want(target, decided_s)
         self.adjust()
 
     def recall(self, target: int) -> None:
         """What a gateway before this one had decided."""
         self.wanted, self.cap = target, None
 
-    def _want(self, target: int) -> None:
+    def _want(self, target: int, decided_s: float) -> None:
         more = target - self.wanted
         self.wanted = target
-        self._decided_s.extend([time.time()] * more)
+        self._decided_s.extend([decided_s] * more)
         for _ in range(min(-more, len(self._decided_s))):
             self._decided_s.pop()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ..core.errors import LoaderError, SpecError
 from ..loader.model import load_model
@@ -80,12 +81,22 @@ def load(site: Site, report: Report) -> Served:
     if site.serve.task == "predict":
         return Handler(site.cell, url)
     config = _config(url, site.serve.recipe)
-    with torch.device("meta"):
+    with torch.device("meta"), _Unfilled():
         model = Decoder(config)
     tensors = weights(url, report)
     _check(tensors, model)
     model.load_state_dict(tensors, assign=True)
     return Completions(model.requires_grad_(False).eval(), site.spec.name)
+
+
+class _Unfilled(TorchFunctionMode):
+    """Initializes nothing: on the meta device that would take longer than loading a gigabyte."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def weights(url: str, report: Report) -> dict[str, torch.Tensor]:

@@ -40,7 +40,7 @@ def _obey(gateway: Gateway, command: Command) -> None:
         ok, reason = True, str(data["reason"])
     elif command.kind == "scale":
         target = gateway.site.spec.clamp(data["target"])
-        gateway.crew.told_to_scale(target, command.writer.startswith(f"{SUPERVISOR}."))
+        gateway.crew.told_to_scale(target, command.writer.startswith(f"{SUPERVISOR}."), command.time_s)
         ok, reason = True, f"{target} replicas, until the load asks for another number"
     else:
         ok, reason = _break(gateway, data["fault"], data["rank"])

@@ -17,6 +17,7 @@ from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketHandler
 
 from ..policy.serving import retry_after_s
+from . import orders
 from .pool import QueueFull, Replica
 from .relay import STREAM, Answer, Request, Unanswered
 from .site import AUTHORIZATION, REPLICA_PATH, REQUEST_ID, error_body, shows
@@ -143,6 +144,8 @@ class _Link(WebSocketHandler):
             self.finish()
 
     def on_message(self, message: str | bytes) -> None:
+        if self.replica is None:
+            orders.obey_all(self.gateway)  # it may come of a command that has not been read yet
         before = self.replica.state if self.replica else ""
         self.replica = self.gateway.crew.heard(json.loads(message), self)
         if self.replica.state == "ready" != before:

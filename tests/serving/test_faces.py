@@ -75,7 +75,7 @@ def test_the_benchmark_reports_both_sides(tmp_path: Path, monkeypatch: pytest.Mo
     from jupyter_hyperpod import bench
 
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(tmp_path))
-    found = bench.run("serving", runs=1, layers=2, width=64, rate=20.0, seconds=3.0)
+    found = bench.run("serving", runs=1, layers=2, width=64, rate=20, seconds=3)
     metrics = {row["metric"]: row["median"] for row in found["rows"]}
     assert metrics["decision to answered"] >= metrics["decision to loaded"] > 0
     assert metrics["lost"] == 0 and metrics["accepted"] == 60
