@@ -219,8 +219,8 @@ class Crew:
 
 _STAGES = {
     "started": "was started",
-    "loading": "began to load",
-    "loaded": "had loaded its model",
+    "loading": "began to load its weights",
+    "loaded": "had its weights",
     "ready": "was ready",
     "answered": "gave its first answer",
 }

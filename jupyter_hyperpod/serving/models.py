@@ -33,6 +33,7 @@ CONFIG_LIMIT_BYTES = 1 << 20
 BYTES = 256  # a decoder with fewer entries in its vocabulary cannot read bytes
 MAX_TOKENS, DEFAULT_TOKENS = 4096, 16
 Report = Callable[[int, int], None]
+Enter = Callable[[str], None]
 
 
 class Refused(SpecError):
@@ -69,8 +70,10 @@ class Served(Protocol):
     def whole(self, pieces: list[dict[str, Any]]) -> dict[str, Any]: ...
 
 
-def load(site: Site, report: Report) -> Served:
+def load(site: Site, report: Report, enter: Enter) -> Served:
     """Load what the deployment serves; ``report(bytes_done, bytes_total)`` is called meanwhile.
+
+    ``enter("loading")`` and ``enter("loaded")`` are called when the weights begin to come, and when all are there.
 
     Raises SpecError for a model that cannot be served, LoaderError for one that cannot be loaded, and whatever a
     handler raises.
@@ -79,11 +82,16 @@ def load(site: Site, report: Report) -> Served:
     url = resolve_url(site.serve.model, mounts)
     os.environ.update(remote.environment(url, mounts.specs))  # this process reads nothing but this model
     if site.serve.task == "predict":
-        return Handler(site.cell, url)
+        enter("loading")
+        handler = Handler(site.cell, url)
+        enter("loaded")
+        return handler
     config = _config(url, site.serve.recipe)
     with torch.device("meta"), _Unfilled():
         model = Decoder(config)
-    tensors = weights(url, report)
+    enter("loading")
+    tensors = load_model(url, progress=lambda done: report(done.bytes_done, done.bytes_total))
+    enter("loaded")
     _check(tensors, model)
     model.load_state_dict(tensors, assign=True)
     return Completions(model.requires_grad_(False).eval(), site.spec.name)
@@ -97,11 +105,6 @@ class _Unfilled(TorchFunctionMode):
         if getattr(func, "__module__", "") == "torch.nn.init":
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
-
-
-def weights(url: str, report: Report) -> dict[str, torch.Tensor]:
-    """Name -> tensor of a safetensors model; ``report(bytes_done, bytes_total)`` is called meanwhile."""
-    return load_model(url, progress=lambda done: report(done.bytes_done, done.bytes_total))
 
 
 def _config(url: str, recipe: str) -> DecoderConfig:

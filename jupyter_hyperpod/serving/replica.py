@@ -81,11 +81,13 @@ class Replica:
         self._leave.set()
 
     async def _load(self) -> None:
-        self._enter("loading")
+        loop = asyncio.get_running_loop()
+
+        def enter(stage: str) -> None:
+            loop.call_soon_threadsafe(self._enter, stage, time.time())
+
         try:
-            self.served = await asyncio.get_running_loop().run_in_executor(
-                None, models.load, self.site, lambda done, total: self._progressed(done, total)
-            )
+            self.served = await loop.run_in_executor(None, models.load, self.site, self._progressed, enter)
         except Exception as error:
             lines = traceback.format_exc().splitlines()
             print("\n".join(lines), file=sys.stderr, flush=True)
@@ -93,16 +95,15 @@ class Replica:
             self.state = "failed"
             self._changed.set()
             return
-        self._enter("loaded")
         if self.state == "loading":
             self.state = "ready"
-        self._enter("ready")
+        self._enter("ready", time.time())
 
     def _progressed(self, done: int, total: int) -> None:
         self.progress = (done, total)
 
-    def _enter(self, stage: str) -> None:
-        self.stages[stage] = time.time()
+    def _enter(self, stage: str, time_s: float) -> None:
+        self.stages[stage] = time_s
         self._changed.set()
 
     def facts(self) -> dict[str, Any]:
