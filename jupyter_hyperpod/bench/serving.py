@@ -53,9 +53,9 @@ def run(
     seconds: int = 20,
     keep: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """``runs`` times, scale a decoder of ``layers`` and ``width`` (by default 1 GB) out, beside loading it in a process
-    of its own; and as often, kill a replica of a small one every two seconds under ``rate`` requests a second for
-    ``seconds``. Rounds found in the directory ``keep`` are not repeated."""
+    """``runs`` times, scale a decoder of ``layers`` and ``width`` (by default 1 GB) out, and before and after that load
+    it in a process of its own; and as often, kill a replica of a small one every two seconds under ``rate`` requests a
+    second for ``seconds``. Rounds found in the directory ``keep`` are not repeated."""
     kept = Kept(keep, layers=layers, width=width, rate=rate, seconds=seconds)
     growing, dying = ([f"{kind}-{number}" for number in range(runs)] for kind in ("grow", "kill"))
     if any(name not in kept for name in growing + dying):
@@ -71,7 +71,7 @@ def run(
 def _report(growing: Sequence[Result], dying: Sequence[Result], rate: int) -> dict[str, Any]:
     size = f"{growing[0]['bytes'] / 1e9:.2f} GB"
     loads = [found["loaded"] - found["loading"] for found in growing]
-    alone = [found["alone"] for found in growing]
+    alone = [took_s for found in growing for took_s in found["alone"]]
     rows = [
         row("jupyter_hyperpod", size, f"decision to {stage}", "s", [found[stage] for found in growing])
         for stage in REPLICA_STAGES
@@ -135,12 +135,13 @@ def _scale_out(store: Store, names: Sequence[str], kept: Kept, layers: int, widt
     client = Client.of(store, job_id)
     _until(lambda: _replicas(client) == 1)
     for number, name in enumerate(names):
+        before_s = _loaded_alone_s(model)
         jobs.scale(store, job_id, 2)
         found = _newest(store, job_id, number + 2)
         jobs.scale(store, job_id, 1)
         _until(lambda: _replicas(client) == 1)
         size = (model / "model.safetensors").stat().st_size
-        kept.add(name, found | {"alone": _loaded_alone_s(model), "bytes": size})
+        kept.add(name, found | {"alone": [before_s, _loaded_alone_s(model)], "bytes": size})
         progress(f"{name}: {kept[name]}")
     _end(store, job_id)
 

@@ -82,12 +82,8 @@ class Replica:
 
     async def _load(self) -> None:
         loop = asyncio.get_running_loop()
-
-        def enter(stage: str) -> None:
-            loop.call_soon_threadsafe(self._enter, stage, time.time())
-
         try:
-            self.served = await loop.run_in_executor(None, models.load, self.site, self._progressed, enter)
+            self.served = await loop.run_in_executor(None, models.load, self.site, self._progressed, self._enter)
         except Exception as error:
             lines = traceback.format_exc().splitlines()
             print("\n".join(lines), file=sys.stderr, flush=True)
@@ -97,20 +93,23 @@ class Replica:
             return
         if self.state == "loading":
             self.state = "ready"
-        self._enter("ready", time.time())
+        self._enter("ready")
+        self._changed.set()
 
     def _progressed(self, done: int, total: int) -> None:
         self.progress = (done, total)
 
-    def _enter(self, stage: str, time_s: float) -> None:
-        self.stages[stage] = time_s
-        self._changed.set()
+    def _enter(self, stage: str) -> None:
+        """Called by the thread that loads, too; it is not held up by telling the gateway at once."""
+        self.stages[stage] = time.time()
 
     def facts(self) -> dict[str, Any]:
         """Everything the gateway has to know."""
         me = {"replica": self.name, "node": self.site.node, "pid": os.getpid(), "host": self.site.host}
         now = {"state": self.state, "tasks": self.tasks, "error": self.error, "progress": self.progress}
-        return me | now | {"port": self.port, "path": self.served.path if self.served else "", "stages": self.stages}
+        return (
+            me | now | {"port": self.port, "path": self.served.path if self.served else "", "stages": dict(self.stages)}
+        )
 
     # -- the gateway -------------------------------------------------------------------------------------------
 
