@@ -28,7 +28,7 @@ from ..recipes.decoder import Decoder
 from ..storage.store import Store
 from .clients import Client, Drive, Reply
 from .kept import Kept, Result
-from .laboratory import laboratory, progress, wait_for_idle
+from .laboratory import Observer, laboratory, progress, wait_for_idle
 from .report import bar, report, row
 
 T = TypeVar("T")
@@ -132,12 +132,12 @@ def _scale_out(store: Store, names: Sequence[str], kept: Kept, layers: int, widt
     model = write_decoder(store, "large", layers, width)
     job_id = deploy.serve(store, str(model), name="large", replicas="1:2", scale_down_delay_s=3600.0)
     deploy.wait_ready(store, job_id)
-    client = Client.of(store, job_id)
+    client, watch = Client.of(store, job_id), Observer(store, job_id)
     _until(lambda: _replicas(client) == 1)
     for number, name in enumerate(names):
         before_s = _loaded_alone_s(model)
         jobs.scale(store, job_id, 2)
-        found = _newest(store, job_id, number + 2)
+        found = _newest(watch, number + 2)
         jobs.scale(store, job_id, 1)
         _until(lambda: _replicas(client) == 1)
         size = (model / "model.safetensors").stat().st_size
@@ -152,15 +152,15 @@ def _end(store: Store, job_id: str) -> None:
     wait_for_idle(store)
 
 
-def _newest(store: Store, job_id: str, number: int) -> dict[str, float]:
+def _newest(watch: Observer, number: int) -> dict[str, float]:
     """The stages of the replica with this number, once it has answered: stage -> seconds since the decision."""
 
-    def found() -> dict[str, float]:
-        replicas = jobs.job_view(store, job_id)["deployment"]["replicas"]
-        stages = {s["stage"]: s["took_s"] for s in replicas[number - 1]["stages"]} if len(replicas) >= number else {}
-        return stages if "answered" in stages else {}
+    def stages() -> dict[str, float]:
+        replicas = watch.view["deployment"]["replicas"][number - 1 : number]
+        return {stage["stage"]: stage["took_s"] for replica in replicas for stage in replica["stages"]}
 
-    return _until(found)
+    watch.until(lambda: "answered" in stages(), WAIT_S)
+    return stages()
 
 
 def _loaded_alone_s(model: Path) -> float:
