@@ -68,12 +68,19 @@ export class Actions {
   }
 
   async stopJob(id: string): Promise<void> {
+    const serves = (this._model.summary(id)?.deployment ?? null) !== null;
     const sure = await this._confirm(
       this._trans.__('Stop %1?', this._name(id)),
-      this._trans.__(
-        'It ends at the next step. A stopped job cannot be continued.'
-      ),
-      this._trans.__('Stop the job')
+      serves
+        ? this._trans.__(
+            'Requests under way are answered; after that nobody answers at its address.'
+          )
+        : this._trans.__(
+            'It ends at the next step. A stopped job cannot be continued.'
+          ),
+      serves
+        ? this._trans.__('Stop the deployment')
+        : this._trans.__('Stop the job')
     );
     if (sure) {
       await this.stopJobNow(id);

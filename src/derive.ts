@@ -57,6 +57,47 @@ export function loading(job: IJobSummary): ILoading | null {
   };
 }
 
+/** How a deployment stands: what its gateway last said. */
+export interface ITraffic {
+  ready: number;
+  target: number;
+  queued: number;
+  requestsPerS: number;
+  /** Latency over the last seconds; null while nobody asks. */
+  medianS: number | null;
+  p99S: number | null;
+  answered: number;
+  failed: number;
+  /** Fraction of the weights that are there, of those that are being loaded; null where none are. */
+  loaded: number | null;
+}
+
+/** What a deployment answers; null for a job that trains. */
+export function traffic(job: IJobSummary): ITraffic | null {
+  if (job.deployment === null) {
+    return null;
+  }
+  const number = (name: string): number => {
+    const value = job.metrics[name];
+    return typeof value === 'number' ? value : 0;
+  };
+  const ended = TERMINAL_STATES.has(job.state);
+  const requestsPerS = ended ? 0 : number('requests_per_s');
+  const asked = requestsPerS > 0;
+  const bytes = number('loading_bytes');
+  return {
+    ready: ended ? 0 : job.world_size,
+    target: number('target') || job.target,
+    queued: ended ? 0 : number('queued'),
+    requestsPerS,
+    medianS: asked ? number('p50_s') : null,
+    p99S: asked ? number('p99_s') : null,
+    answered: number('answered'),
+    failed: number('failed'),
+    loaded: bytes && !ended ? number('loaded_bytes') / bytes : null
+  };
+}
+
 /** Steps a second: lately for a job that runs, on the whole for one that has ended. */
 export function stepsPerSecond(job: IJobView): number | null {
   const { history } = job;

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,8 @@ def health(store: Store, spec: MountSpec, timeout_s: float = TIMEOUT_S) -> Healt
 
 def survey(store: Store, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
     """Every mount of the table with its health, JSON-ready; all are asked at once: one that hangs delays no other."""
+    with suppress(StoreError):  # what is wrong with the store's own area is told as that of a mount
+        store.prepare()
     specs = list(mounts.table(store).values())
     with ThreadPoolExecutor(min(_AT_ONCE, len(specs))) as pool:
         found = list(pool.map(lambda spec: health(store, spec, timeout_s), specs))

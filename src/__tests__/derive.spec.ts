@@ -6,7 +6,8 @@ import {
   ranksOf,
   remaining,
   stepAt,
-  stepsPerSecond
+  stepsPerSecond,
+  traffic
 } from '../derive';
 import { IJobView, IOutput, newJobView } from '../model/views';
 
@@ -184,4 +185,48 @@ it('sorts names with numbers as people count', () => {
     'node-2',
     'node-10'
   ]);
+});
+
+describe('a deployment', () => {
+  const deployment = { url: 'http://x', model: 'm', task: 't', replicas: [] };
+  const metrics = {
+    target: 3,
+    requests_per_s: 12.5,
+    p50_s: 0.01,
+    p99_s: 0.2,
+    loading_bytes: 400,
+    loaded_bytes: 100
+  };
+  const running = job({
+    state: 'running',
+    world_size: 2,
+    deployment,
+    metrics
+  });
+
+  it('is told by what its gateway said last', () => {
+    expect(traffic(running)).toMatchObject({
+      ready: 2,
+      target: 3,
+      requestsPerS: 12.5,
+      medianS: 0.01,
+      p99S: 0.2,
+      failed: 0,
+      loaded: 0.25
+    });
+  });
+
+  it('has no latency while nobody asks, and no replicas after its end', () => {
+    const calm = job({
+      ...running,
+      metrics: { ...metrics, requests_per_s: 0 }
+    });
+    expect(traffic(calm)).toMatchObject({ medianS: null, p99S: null });
+    const ended = traffic(job({ ...running, state: 'stopped' }));
+    expect(ended).toMatchObject({ ready: 0, requestsPerS: 0, loaded: null });
+  });
+
+  it('is none where a job trains', () => {
+    expect(traffic(job({ state: 'running' }))).toBeNull();
+  });
 });

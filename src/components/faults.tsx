@@ -15,17 +15,21 @@ export function FaultButtons(props: {
   /** How a person calls the target. */
   name: string;
   words: Record<'kill' | 'hang' | 'other', string>;
+  /** The faults that make sense here, where not all of the target's do. */
+  only?: readonly Fault[];
 }): JSX.Element | null {
   const { actions, trans } = useShared();
   if (!actions.faultsAllowed) {
     return null;
   }
-  const faults = faultsOf(aimOf(props.target));
+  const faults = faultsOf(aimOf(props.target)).filter(
+    fault => props.only?.includes(fault) ?? true
+  );
   const others = faults.filter(fault => !AT_HAND.includes(fault));
   const inject = (fault: Fault) =>
     actions.injectFault(props.job, fault, props.target);
   return (
-    <span className="jp-Hp-right">
+    <span className="jp-Hp-right jp-Hp-faults">
       {others.length > 0 && (
         <select
           className="jp-Hp-select"

@@ -6,7 +6,8 @@ import {
   loading,
   progress,
   remaining,
-  stepsPerSecond
+  stepsPerSecond,
+  traffic
 } from '../derive';
 import {
   formatBytes,
@@ -20,6 +21,7 @@ import { scaleIcon } from '../icons';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary, IJobView } from '../model/views';
 import { useNow, useShared } from './context';
+import { loadText } from './deployment';
 import { Button, ProgressBar, Stat, StateChip, stepText } from './parts';
 
 /** What can be asked of a job in its present state. */
@@ -76,7 +78,38 @@ export function JobHeader(props: {
           <JobActions job={job} open={props.open} />
         </span>
       </div>
-      <JobProgress job={job} />
+      {job.deployment ? (
+        <DeploymentProgress job={job} />
+      ) : (
+        <JobProgress job={job} />
+      )}
+    </div>
+  );
+}
+
+/** What a deployment does: its load, where it answers, and how far it is while it loads. */
+function DeploymentProgress({ job }: { job: IJobView }): JSX.Element {
+  const { trans } = useShared();
+  const active = !TERMINAL_STATES.has(job.state);
+  const now_s = useNow(active && job.started_s !== null);
+  const ran = elapsed(job, now_s);
+  const loaded = traffic(job)?.loaded ?? null;
+  const words = [job.deployment!.url, ran === null ? '' : formatClockwork(ran)];
+  return (
+    <div className="jp-Hp-jobprogress">
+      {loaded !== null && (
+        <ProgressBar
+          value={loaded}
+          state={job.state}
+          label={trans.__('Weights loaded by %1', job.name)}
+        />
+      )}
+      <div className="jp-Hp-row jp-Hp-small">
+        <span className="jp-Hp-clip">
+          {active ? loadText(job, trans) : job.reason}
+        </span>
+        <span className="jp-Hp-right">{words.filter(Boolean).join(' · ')}</span>
+      </div>
     </div>
   );
 }

@@ -8,7 +8,7 @@ import { useNow, useShared } from './context';
 
 const TICKS = 5;
 
-/** Node by time: who trained, who stood by, who was lost. */
+/** Node by time: who trained or answered, who stood by, who was lost. */
 export function Lanes({ job }: { job: IJobSummary }): JSX.Element | null {
   const { trans } = useShared();
   const active = !TERMINAL_STATES.has(job.state);
@@ -24,7 +24,7 @@ export function Lanes({ job }: { job: IJobSummary }): JSX.Element | null {
   );
   const place = (time_s: number) => ((time_s - from_s) / (to_s - from_s)) * 100;
   const roles: Record<ISpan['role'], string> = {
-    member: trans.__('trains'),
+    member: job.deployment ? trans.__('answers') : trans.__('trains'),
     spare: trans.__('spare'),
     lost: trans.__('lost')
   };

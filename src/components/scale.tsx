@@ -63,19 +63,26 @@ function ScaleForm(props: {
   return (
     <>
       <label htmlFor={id}>
-        {trans.__(
-          'Nodes to run on, from %1 to %2. At present: %3.',
-          job.minimum,
-          job.maximum,
-          job.world_size
-        )}
+        {job.deployment
+          ? trans.__(
+              'Replicas, from %1 to %2, until the load asks for another number. At present: %3.',
+              job.minimum,
+              job.maximum,
+              job.world_size
+            )
+          : trans.__(
+              'Nodes to run on, from %1 to %2. At present: %3.',
+              job.minimum,
+              job.maximum,
+              job.world_size
+            )}
       </label>
       <div className="jp-Hp-row">
         <input id={id} type="range" {...field} />
         <input
           type="number"
           className="jp-mod-styled"
-          aria-label={trans.__('Nodes')}
+          aria-label={job.deployment ? trans.__('Replicas') : trans.__('Nodes')}
           {...field}
         />
       </div>

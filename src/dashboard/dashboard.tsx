@@ -1,6 +1,7 @@
 import * as React from 'react';
 
 import { useJob, useShared, useTopics } from '../components/context';
+import { DeploymentStats, Replicas } from '../components/deployment';
 import { FaultButtons } from '../components/faults';
 import { Incident } from '../components/incidents';
 import { JobHeader, JobStats } from '../components/job';
@@ -33,16 +34,21 @@ export function Dashboard({ id }: { id: string }): JSX.Element {
     <>
       <Connection />
       <JobHeader job={job} />
-      <JobStats job={job} full />
+      {job.deployment ? (
+        <DeploymentStats job={job} />
+      ) : (
+        <JobStats job={job} full />
+      )}
       {job.error && <UserError error={job.error} />}
       <LossPlot job={job} height={PLOT_HEIGHT} />
       <Lanes job={job} />
       <div className="jp-Hp-columns">
         <Incidents job={job} />
         <Members job={job} />
+        {job.deployment && <Replicas job={job} />}
         <Decisions job={job} />
       </div>
-      <Output job={job} tall />
+      {(job.output.length > 0 || !job.deployment) && <Output job={job} tall />}
     </>
   );
 }
@@ -79,9 +85,15 @@ function Members({ job }: { job: IJobView }): JSX.Element {
   };
   return (
     <section>
-      <h3 className="jp-Hp-label">{trans.__('Members')}</h3>
+      <h3 className="jp-Hp-label">
+        {job.deployment ? trans.__('Replicas') : trans.__('Members')}
+      </h3>
       {job.members.length === 0 && (
-        <p className="jp-Hp-quiet">{trans.__('Nobody has joined yet.')}</p>
+        <p className="jp-Hp-quiet">
+          {job.deployment
+            ? trans.__('None answers.')
+            : trans.__('Nobody has joined yet.')}
+        </p>
       )}
       <ul className="jp-Hp-members">
         {job.members.map((member, index) => {
@@ -101,6 +113,7 @@ function Members({ job }: { job: IJobView }): JSX.Element {
                   target={{ rank }}
                   name={trans.__('rank %1', rank)}
                   words={words}
+                  only={job.deployment ? ['kill', 'hang'] : undefined}
                 />
               )}
             </li>
@@ -116,11 +129,17 @@ function Members({ job }: { job: IJobView }): JSX.Element {
         {active && actions.faultsAllowed && (
           <li className="jp-Hp-row">
             <span className="jp-Hp-rank">·</span>
-            <span>{trans.__('coordinator')}</span>
+            <span>
+              {job.deployment ? trans.__('gateway') : trans.__('coordinator')}
+            </span>
             <FaultButtons
               job={job.id}
               target={{ target: 'coordinator' }}
-              name={trans.__('the coordinator')}
+              name={
+                job.deployment
+                  ? trans.__('the gateway')
+                  : trans.__('the coordinator')
+              }
               words={words}
             />
           </li>

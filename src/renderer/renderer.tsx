@@ -2,6 +2,7 @@ import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import * as React from 'react';
 
 import { IShared, useJob, useShared, useTopics } from '../components/context';
+import { DeploymentStats } from '../components/deployment';
 import { Incident } from '../components/incidents';
 import { JobHeader, JobStats } from '../components/job';
 import { Output, UserError } from '../components/output';
@@ -89,7 +90,11 @@ function Job(props: {
     <section
       className="jp-Hp-card"
       data-state={job.state}
-      aria-label={trans.__('Training job %1', job.name)}
+      aria-label={
+        job.deployment
+          ? trans.__('Deployment %1', job.name)
+          : trans.__('Training job %1', job.name)
+      }
     >
       <JobHeader job={job} open />
       {model.connection === 'offline' && (
@@ -103,6 +108,7 @@ function Job(props: {
           {job.reason}
         </div>
       )}
+      {job.deployment && <DeploymentStats job={job} />}
       {job.step > 0 && <JobStats job={job} />}
       <LossPlot job={job} height={PLOT_HEIGHT} />
       {job.incidents.length > 0 && (

@@ -1,6 +1,7 @@
 import * as React from 'react';
 
 import { useJob, useShared, useTopics } from '../components/context';
+import { loadText } from '../components/deployment';
 import { JobActions } from '../components/job';
 import {
   ProgressBar,
@@ -9,7 +10,7 @@ import {
   StateChip,
   stepText
 } from '../components/parts';
-import { progress } from '../derive';
+import { progress, traffic } from '../derive';
 import { formatDuration, formatLoss } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary } from '../model/views';
@@ -64,7 +65,8 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
   const view = useJob(props.summary.id, props.follow);
   const job = view ?? props.summary;
   const active = !TERMINAL_STATES.has(job.state);
-  const value = progress(job);
+  const served = traffic(job);
+  const value = served ? served.loaded : progress(job);
   return (
     <li className="jp-Hp-job" data-state={job.state}>
       <div className="jp-Hp-row">
@@ -85,7 +87,7 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
           <Ended job={job} />
         )}
       </div>
-      {active && (
+      {active && (served === null || value !== null) && (
         <ProgressBar
           value={value}
           state={job.state}
@@ -93,24 +95,29 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
         />
       )}
       <div className="jp-Hp-row jp-Hp-small">
-        <span>
-          {job.step > 0 || job.session
-            ? stepText(job.step, job.session?.total_steps)
-            : job.reason}
+        <span
+          className="jp-Hp-clip"
+          title={served && active ? loadText(job, trans) : undefined}
+        >
+          {served && active
+            ? loadText(job, trans, true)
+            : job.step > 0 || job.session
+              ? stepText(job.step, job.session?.total_steps)
+              : job.reason}
         </span>
         {job.loss !== null && (
           <span title={trans.__('Loss')}>{formatLoss(job.loss)}</span>
         )}
-        {active && job.world_size > 0 && (
+        {active && !served && job.world_size > 0 && (
           <span title={trans.__('Members that train, of those wanted')}>
             {`${job.world_size}/${job.target || job.nodes_wanted}`}
           </span>
         )}
-        <span className="jp-Hp-right">
-          {view && view.history.length > 1 && (
+        {view && view.history.length > 1 && (
+          <span className="jp-Hp-right">
             <Sparkline history={view.history} step={view.step} />
-          )}
-        </span>
+          </span>
+        )}
       </div>
       {job.error && (
         <div className="jp-Hp-joberror">

@@ -12,6 +12,7 @@ import { ClusterSection } from '../../sidebar/cluster';
 import { NodeGrid } from '../../sidebar/nodes';
 import { StorageSection } from '../../sidebar/storage';
 import { IShared, Shared } from '../context';
+import { DeploymentStats, loadText, Replicas } from '../deployment';
 import { Incident } from '../incidents';
 import { JobHeader, JobStats } from '../job';
 import { Output, UserError } from '../output';
@@ -449,4 +450,45 @@ it('draws a sparkline only of what there is', () => {
     [3, 1, 2, 4]
   ]);
   expect(path).toBe('M0.0 1.5L96.0 18.5');
+});
+
+describe('a deployment', () => {
+  const stages = ['started', 'loading', 'loaded', 'ready', 'answered'].map(
+    (stage, index) => ({ stage, took_s: index / 10, time_s: 100 + index / 10 })
+  );
+  const job: IJobView = {
+    ...newJobView('chat-abcdefgh'),
+    state: 'running',
+    world_size: 2,
+    target: 2,
+    metrics: { requests_per_s: 50.3, p50_s: 0.012, p99_s: 0.19, answered: 7 },
+    deployment: {
+      url: 'http://127.0.0.1:1',
+      model: 'm',
+      task: 'completions',
+      replicas: [{ replica: 'node-1.1', node: 'node-1', stages }]
+    }
+  };
+
+  it('says its load in a line', () => {
+    const { trans } = shared();
+    expect(loadText(job, trans, true)).toBe(
+      '2/2 · 50.3 requests/s · p99 190 ms'
+    );
+    expect(loadText(job, trans)).toContain('2 of 2 replicas');
+    const waiting = { ...job, world_size: 0, reason: 'requests wait' };
+    expect(loadText(waiting, trans)).toBe('requests wait');
+  });
+
+  it('shows its figures, and how fast replicas came', () => {
+    draw(
+      <>
+        <DeploymentStats job={job} />
+        <Replicas job={job} />
+      </>
+    );
+    expect(host.textContent).toContain('50.3/s');
+    expect(host.textContent).toContain('first answer after 400 ms');
+    expect(host.querySelectorAll('.jp-Hp-stagebar > span')).toHaveLength(5);
+  });
 });
