@@ -31,13 +31,15 @@ from .commons import Commons, Place
 from .files import Files
 from .http import HttpSource
 from .local import Mapping
-from .peers import Answer, Client, Server
+from .peers import LOOPBACK, Answer, Client, Server, own_address
 from .plan import Chunk, LoadPlan, Placed
 from .stream import Outcome
 from .verify import Verifier
 from .wire import Cancel
 
-JOB_VARIABLE, BIND_VARIABLE, APART_VARIABLE = "HYPERPOD_JOB_DIR", "HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY"
+JOB_VARIABLE, NODE_VARIABLE = "HYPERPOD_JOB_DIR", "HYPERPOD_NODE"
+BIND_VARIABLE, APART_VARIABLE = "HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY"
+ENDPOINT = "coordinator.json"  # of a job: where its coordinator is reached
 SETTINGS = ("auto", "off")
 HERE = "at-"
 TOKEN_DIGITS = 8
@@ -52,6 +54,7 @@ class Notice:
     """Where a rank that holds a model can be found. Without a port, only by processes of its host."""
 
     place: Place
+    node: str = ""
     host: str = ""
     port: int = 0
 
@@ -66,7 +69,7 @@ class Notice:
             record = json.loads(text)
             at = record["place"]
             place = Place(int(at["pid"]), int(at["descriptor"]), int(at["inode"]), str(at["token"]))
-            return cls(place, str(record["host"]), int(record["port"]))
+            return cls(place, str(record["node"]), str(record["host"]), int(record["port"]))
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -112,13 +115,14 @@ class FanOut:
         self._busy_since: dict[int, float] = {}
         subject = _subject(files, self._chunks, checks is not None)
         board = Board(job.path / "fanout" / subject)
-        apart = bool(environment.get(APART_VARIABLE))
+        node, apart = environment.get(NODE_VARIABLE, ""), bool(environment.get(APART_VARIABLE))
         with board.locked():
-            self._commons = _meet(board, len(self._chunks), load_plan.landings, apart)
+            self._commons = _meet(board, len(self._chunks), load_plan.landings, node if apart else None)
             server = None
             if apart or environment.get(BIND_VARIABLE):
-                server = self._serve(environment.get(BIND_VARIABLE, "127.0.0.1"), job.secret(), subject)
-            notice = Notice(self._commons.place, *(server.address if server else ()))
+                host = own_address(environment.get(BIND_VARIABLE, LOOPBACK), job.path / ENDPOINT)
+                server = self._serve(host, job.secret(), subject)
+            notice = Notice(self._commons.place, node, *(server.address if server else ()))
             name = f"{HERE}{notice.place.token[:TOKEN_DIGITS]}-{notice.place.pid}-{notice.place.descriptor}"
             weakref.finalize(self._commons.private, _leave, os.getpid(), board, name, server)
             board.put(name, notice.encode())
@@ -264,10 +268,11 @@ class _Hosts:
         return clients
 
 
-def _meet(board: Board, count: int, sizes: tuple[int, ...], apart: bool) -> Commons:
-    """Return the memory of a rank on this host that is there already, else a new one."""
-    for name in board.names(HERE) if not apart else ():
-        if (notice := Notice.decode(board.get(name) or "")) is not None:
+def _meet(board: Board, count: int, sizes: tuple[int, ...], node: str | None) -> Commons:
+    """Return the memory of a rank on this host (where `node` is given: on this node) that is there, else a new one."""
+    for name in board.names(HERE):
+        notice = Notice.decode(board.get(name) or "")
+        if notice is not None and node in (None, notice.node):
             with suppress(OSError):
                 return Commons.attach(notice.place, count, sizes)
     return Commons.create(count, sizes)

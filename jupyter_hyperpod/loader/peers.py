@@ -7,12 +7,14 @@ the kernel out of the memory file and received into that of the other host.
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 MAGIC = b"HPF1"
@@ -20,6 +22,7 @@ NONCE_BYTES, MAC_BYTES = 16, 32
 TIMEOUT_S = 2.0  # without a byte, after which a peer is given up
 CONNECT_TIMEOUT_S = 1.0
 MOST_CALLERS = 256
+LOOPBACK, AUTOMATIC = "127.0.0.1", "auto"
 _NUMBER = struct.Struct(">I")
 _TIMEVAL = struct.Struct("ll")
 _LATER, _HERE = b"\0", b"\1"
@@ -124,6 +127,22 @@ class Client:
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
+
+
+def own_address(asked: str, endpoint: Path) -> str:
+    """Return where to listen: `asked`, or for "auto" the address from which this node reaches who is in `endpoint`.
+
+    Raises OSError where that is not known.
+    """
+    if asked != AUTOMATIC:
+        return asked
+    try:
+        found = json.loads(endpoint.read_text())
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting it sends nothing
+            probe.connect((found["host"], found["port"]))
+            return str(probe.getsockname()[0])
+    except (ValueError, LookupError, TypeError) as error:
+        raise OSError(f"{endpoint} names no coordinator: {error}") from None
 
 
 def prove(sock: socket.socket, secret: bytes, subject: bytes, *, calls: bool) -> bool:

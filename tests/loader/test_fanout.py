@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -23,7 +24,6 @@ from tests.runtime.conftest import Submit, job
 __all__ = ["job"]
 
 BLOCKS = 8
-APART = {"HYPERPOD_SOCKETS_ONLY": "1"}  # behave like ranks of different hosts
 SLOW = Faults(bytes_per_s=32e6)  # a quarter of a second a chunk and connection
 
 
@@ -64,6 +64,11 @@ def crew(zygote: Zygote, tmp_path: Path) -> Iterator[Crew]:
         made.end()
 
 
+def place(server: S3Server, apart: bool, node: str) -> dict[str, str]:
+    """The environment of a rank; those `apart` behave like ranks of different hosts, unless they are of one node."""
+    return server.environment | ({"HYPERPOD_SOCKETS_ONLY": "1", "HYPERPOD_NODE": node} if apart else {})
+
+
 def sent(server: S3Server) -> int:
     return ask(server.process)["body_bytes"]
 
@@ -72,14 +77,15 @@ def size(state: dict[str, torch.Tensor]) -> int:
     return sum(tensor.nbytes for tensor in state.values())
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["one host", "four hosts"])
+@pytest.mark.parametrize("nodes", ["", "aabb", "abcd"], ids=["one host", "two hosts", "four hosts"])
 def test_the_store_is_read_once_for_all_ranks(
-    apart: bool, crew: Crew, server: S3Server, state: dict[str, torch.Tensor], eventually: Callable[..., Any]
+    nodes: str, crew: Crew, server: S3Server, state: dict[str, torch.Tensor], eventually: Callable[..., Any]
 ) -> None:
     before = sent(server)
-    environment = server.environment | (APART if apart else {})
-    for name in "abcd":
-        crew.start(name, f"{server.url}/fan", environment)
+    (crew.job.path / "coordinator.json").write_text(json.dumps({"host": "127.0.0.1", "port": 9}))
+    for at, name in enumerate("abcd"):
+        bind = {"HYPERPOD_BIND": "auto"} if nodes else {}
+        crew.start(name, f"{server.url}/fan", place(server, bool(nodes), nodes[at:][:1]) | bind)
     records = [eventually(lambda name=name: crew.record(name), 60) for name in "abcd"]
     assert all(record.get("tensors") == digests(state) for record in records), records
     assert sent(server) - before <= 1.05 * size(state)
@@ -89,18 +95,19 @@ def test_the_store_is_read_once_for_all_ranks(
 def test_a_late_joiner_loads_from_a_peer_for_as_long_as_one_lives(
     apart: bool, crew: Crew, server: S3Server, state: dict[str, torch.Tensor], eventually: Callable[..., Any]
 ) -> None:
-    environment = server.environment | (APART if apart else {})
     url = f"{server.url}/fan"
-    first = crew.start("first", url, environment, scribble=True)  # its own copy is not what it gives to others
+    first = crew.start(
+        "first", url, place(server, apart, "a"), scribble=True
+    )  # its own copy is not what it gives to others
     eventually(lambda: crew.record("first"), 60)
     before = sent(server)
-    late = crew.start("late", url, environment)
+    late = crew.start("late", url, place(server, apart, "b"))
     record = eventually(lambda: crew.record("late"), 60)
     assert record["tensors"] == digests(state)
     assert sent(server) - before <= 0.01 * size(state)
     for pid in (first, late):
         os.kill(pid, signal.SIGKILL)
-    crew.start("alone", url, environment)
+    crew.start("alone", url, place(server, apart, "c"))
     record = eventually(lambda: crew.record("alone"), 60)
     assert record["tensors"] == digests(state)
     assert sent(server) - before >= size(state)
@@ -113,8 +120,7 @@ def test_a_rank_that_dies_or_stands_still_is_not_waited_for(
     eventually: Callable[..., Any], fault_proxy: Callable[..., Any],
 ) -> None:  # fmt: skip
     _, slow = fault_proxy(server, SLOW)
-    environment = slow.environment | (APART if apart else {})
-    pids = {name: crew.start(name, f"{slow.url}/fan", environment, connections=2) for name in "abcd"}
+    pids = {name: crew.start(name, f"{slow.url}/fan", place(slow, apart, name), connections=2) for name in "abcd"}
     eventually(lambda: crew.begun("a"), 30)
     assert crew.record("a") is None
     os.kill(pids["a"], blow)

@@ -14,7 +14,7 @@ import pytest
 from jupyter_hyperpod.loader.board import Board
 from jupyter_hyperpod.loader.commons import Commons
 from jupyter_hyperpod.loader.fanout import Notice
-from jupyter_hyperpod.loader.peers import MAGIC, NONCE_BYTES, Client, Server
+from jupyter_hyperpod.loader.peers import MAGIC, NONCE_BYTES, Client, Server, own_address
 
 SECRET, SUBJECT = os.urandom(32), b"a model"
 CONTENT = os.urandom(3 << 20)
@@ -105,11 +105,23 @@ def test_the_first_text_under_a_name_stands_and_the_last_who_leaves_clears_up(tm
     assert board.put("at-c", "here") == "here", "who comes later begins anew"
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"place": {"pid": "x"}, "host": "", "port": 0}'])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"place": {"pid": "x"}, "node": "", "host": "", "port": 0}'])
 def test_what_is_no_notice_is_none(text: str) -> None:
     assert Notice.decode(text) is None
 
 
 def test_a_notice_comes_back_as_it_was() -> None:
-    notice = Notice(Commons.create(1, [1]).place, "10.0.0.1", 4000)
+    notice = Notice(Commons.create(1, [1]).place, "node-1", "10.0.0.1", 4000)
     assert Notice.decode(notice.encode()) == notice
+
+
+def test_auto_is_the_address_from_which_the_coordinator_is_reached(tmp_path: Path) -> None:
+    endpoint = tmp_path / "coordinator.json"
+    assert own_address("10.0.0.1", endpoint) == "10.0.0.1"
+    for text in (None, "{}", "[]", "x"):
+        if text is not None:
+            endpoint.write_text(text)
+        with pytest.raises(OSError, match=r"coordinator"):
+            own_address("auto", endpoint)
+    endpoint.write_text('{"host": "127.0.0.1", "port": 9}')
+    assert own_address("auto", endpoint) == "127.0.0.1"
