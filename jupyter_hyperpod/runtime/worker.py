@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import Fenced, Stopped
-from .context import Context
+from .context import BIND_VARIABLE, Context
 from .progress import Progress
 from .replica import Place
 from .report import Reporter
@@ -85,7 +85,10 @@ def main(context: Context, channel: Channel, progress: Progress, *links: Channel
     ``links`` lead to the other ranks of its replica: from its leader (``shard`` 0) to each, from each to the leader.
     """
     global _current
-    listener = socket.create_server((context.bind_address(), 0), backlog=256)
+    address = context.bind_address()
+    if BIND_VARIABLE in os.environ:
+        os.environ[BIND_VARIABLE] = address  # for what listens on behalf of the cell
+    listener = socket.create_server((address, 0), backlog=256)
     host, port = listener.getsockname()[:2]
     place = Place(shard, links, context.spec.replica)
     orders = channel if shard == 0 else links[0]
