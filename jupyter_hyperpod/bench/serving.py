@@ -91,8 +91,8 @@ def _report(growing: Sequence[Result], dying: Sequence[Result], rate: int) -> di
     return report("serving", rows, bars)
 
 
-def write_decoder(store: Store, name: str, layers: int, width: int) -> Path:
-    """Write a decoder with random weights, one safetensors file and its ``config.json``, to the store's shared area."""
+def write_decoder(folder: Path, layers: int, width: int) -> Path:
+    """Make ``folder`` and write a decoder with random weights to it: one safetensors file and its ``config.json``."""
     config = replace(
         catalogue.load("llama-tiny").config,
         vocab_size=256,
@@ -103,7 +103,6 @@ def write_decoder(store: Store, name: str, layers: int, width: int) -> Path:
         num_key_value_heads=width // 32,
         head_dim=16,
     )
-    folder = store.shared / name
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(asdict(config)))
     _write_weights(folder / "model.safetensors", config)
@@ -129,7 +128,7 @@ def _write_weights(path: Path, config: DecoderConfig) -> None:
 def _scale_out(store: Store, names: Sequence[str], kept: Kept, layers: int, width: int) -> None:
     if not names:
         return
-    model = write_decoder(store, "large", layers, width)
+    model = write_decoder(store.shared / "large", layers, width)
     job_id = deploy.serve(store, str(model), name="large", replicas="1:2", scale_down_delay_s=3600.0)
     deploy.wait_ready(store, job_id)
     client, watch = Client.of(store, job_id), Observer(store, job_id)
@@ -177,7 +176,7 @@ def _replicas(client: Client) -> int:
 def _killed(store: Store, rate: int, seconds: int, chance: random.Random) -> Result:
     model = store.shared / "small"
     if not model.exists():
-        write_decoder(store, "small", 2, 64)
+        write_decoder(model, 2, 64)
     job_id = deploy.serve(store, str(model), name="killed", replicas="2")
     deploy.wait_ready(store, job_id)
     client, over, kills = Client.of(store, job_id), threading.Event(), [0]

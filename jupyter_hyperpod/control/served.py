@@ -38,13 +38,13 @@ def deployments_table(views: Sequence[View], now_s: float | None = None) -> Tabl
     return Table(headers, rows, "no deployments yet; `jupyter hyperpod serve MODEL` starts one")
 
 
-def how_to_ask(view: View, token_file: str) -> list[str]:
-    """Return lines that tell where a deployment answers, and a command that asks it."""
+def how_to_ask(view: View, token_file: str, command: str = "jupyter hyperpod") -> list[str]:
+    """Return lines that tell where a deployment answers, and commands that ask and stop it."""
     deployment = view["deployment"]
     url = deployment["url"] + PATHS[deployment["task"]]
     header = f'-H "Authorization: Bearer $(cat {shlex.quote(token_file)})"'
     return [
         clean(f"{view['id']} answers at {url}"),
         clean(f"ask it:   curl {header} {url} -d '{EXAMPLES[deployment['task']]}'"),
-        clean(f"stop it:  jupyter hyperpod stop {view['id']}"),
+        clean(f"stop it:  {command} stop {view['id']}"),
     ]

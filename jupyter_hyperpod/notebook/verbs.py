@@ -176,8 +176,9 @@ def _serve(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
         return Rows(views, served.deployments_table(views))
     magics.last_job = deploy.serve(store, options.model, **fields)
     view = deploy.wait_ready(store, magics.last_job)
-    for line in served.how_to_ask(view, str(deploy.token_file(store, magics.last_job))):
+    for line in served.how_to_ask(view, str(deploy.token_file(store, magics.last_job)), "%hyperpod"):
         print(line)
+    magics.show_once(store, magics.last_job)
     return None
 
 

@@ -175,7 +175,8 @@ class Crew:
         incident = f"r{replica.pid}"
         others = len(self._pool.ready())
         self._missed[incident] = replica.node, bool(others)
-        goes_on = f"{others} {'answers' if others == 1 else 'answer'}" if others else "requests wait for the next one"
+        answers = "another one answers" if others == 1 else f"{others} others answer"
+        goes_on = answers if others else "requests wait for the next one"
         self._say(incident, "detected", replica.node, f"the replica on {replica.node} was lost; {goes_on}")
         if others:
             self._say(incident, "resumed", replica.node, "what it was asked is asked again of the others")

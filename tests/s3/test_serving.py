@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.bench.s3servers import S3Server
+from jupyter_hyperpod.bench.s3servers import S3Server, ask
+from jupyter_hyperpod.bench.serving import write_decoder as write_random_decoder
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.spec import MountSpec
@@ -61,3 +64,24 @@ def test_a_bucket_without_the_model_ends_the_deployment_with_the_reason(bucket: 
         deploy.wait_ready(bucket, job_id, 60)
     view = jobs.job_view(bucket, job_id)
     assert view["error"]["type"] == "LoaderError"
+
+
+def test_a_new_replica_has_its_weights_from_the_one_beside_it(
+    shared_cluster: Store, lean_s3: S3Server, tmp_path: Path, eventually: Callable[..., object]
+) -> None:
+    assert lean_s3.root is not None
+    size = (write_random_decoder(lean_s3.root / "wide", 4, 256) / "model.safetensors").stat().st_size
+    found = start(shared_cluster, f"{lean_s3.url}/wide", name="beside", replicas="1:2", env=lean_s3.environment)
+    try:
+        before = ask(lean_s3.process)["body_bytes"]
+        assert before >= size
+        jobs.scale(found.store, found.job_id, 2)
+        eventually(lambda: found.health().get("ready") == 2, 20)
+        assert ask(lean_s3.process)["body_bytes"] - before < size / 10
+        pids = found.pids()
+        os.kill(pids[0], signal.SIGKILL)
+        eventually(lambda: pids[0] not in found.pids() and len(found.pids()) == 2, 20)
+        assert ask(lean_s3.process)["body_bytes"] - before < size / 5
+        assert found.complete().status == 200
+    finally:
+        end(found.store, [found.job_id])

@@ -1,5 +1,5 @@
-"""Serve a tiny decoder and ask it at a steady rate: ``python served.py`` prints the deployment's id, and goes on asking
-until its standard input ends."""
+"""Ask a deployment at a steady rate: ``python served.py`` starts a cluster, puts a tiny decoder at ``shared://tiny``
+and says so; it asks the first deployment that answers, until its standard input ends."""
 
 from __future__ import annotations
 
@@ -11,24 +11,32 @@ from jupyter_hyperpod.bench.serving import write_decoder
 from jupyter_hyperpod.control import cluster, deploy
 from jupyter_hyperpod.storage.store import Store
 
-RATE, MOST_S = 20.0, 600.0
+RATE, MOST_S, POLL_S = 20.0, 600.0, 0.2
+
+
+def ask(store: Store, over: threading.Event) -> None:
+    """Ask until `over`."""
+    while not over.wait(POLL_S):
+        if views := [view for view in deploy.deployments(store) if view["state"] == "running"]:
+            client, body = Client.of(store, views[0]["id"]), {"max_tokens": 4}
+            drive = Drive(client, "/v1/completions", lambda at: body | {"prompt": f"request {at}"}, RATE)
+            threading.Thread(target=lambda: (over.wait(), drive.stop()), daemon=True).start()
+            drive.run(MOST_S)
+            return
 
 
 def main() -> None:
-    """Serve, ask, leave."""
+    """Start, ask, leave."""
     store = Store().prepare()
     cluster.ensure_started(store, nodes=4, spares=0)
     cluster.wait_ready(store)
-    model = write_decoder(store, "tiny", 2, 64)
-    job_id = deploy.serve(store, str(model), name="chat", replicas="2:4")
-    deploy.wait_ready(store, job_id)
-    print(job_id, flush=True)
-    body = {"max_tokens": 4}
-    drive = Drive(Client.of(store, job_id), "/v1/completions", lambda at: body | {"prompt": f"request {at}"}, RATE)
-    asking = threading.Thread(target=drive.run, args=(MOST_S,))
+    write_decoder(store.shared / "tiny", 2, 64)
+    print("ready", flush=True)
+    over = threading.Event()
+    asking = threading.Thread(target=ask, args=(store, over))
     asking.start()
     sys.stdin.read()
-    drive.stop()
+    over.set()
     asking.join()
 
 
