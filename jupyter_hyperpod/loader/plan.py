@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from ..core.errors import LoaderError
 from .header import Header
@@ -44,8 +45,7 @@ class Chunk:
         return self.length * self.rows
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A tensor, or this rank's part of it, at `place` of what lands from file `file`."""
 
     name: str
