@@ -19,7 +19,7 @@ import torch
 from .loading import PAGE_BYTES, Facts, Load, Task, header_of, huge_block, ranges
 from .signed import headers_for
 
-BLOCK = 256 * 1024
+BLOCK = 512 * 1024
 KEEPS = False
 POPULATE_WRITE = 23
 LIBC = ctypes.CDLL(None)
