@@ -14,7 +14,7 @@ from torch import nn
 from .assign import assign, check_fit
 from .files import closing_model, open_model
 from .landing import land
-from .plan import plan
+from .plan import EARLY_BYTES, plan
 from .progress import Callback, Meter
 from .sources import Door, Options, public_name
 from .stream import Stream
@@ -66,7 +66,8 @@ def load_model(
         with telling(url, progress) as tell, closing_model(open_model(url, door)) as files:
             if order is None and model is not None:
                 order = list(model.state_dict())
-            load_plan = plan(files.headers, tp, order, rules=tp_rules)
+            early_bytes = None if checksum else EARLY_BYTES  # checksums are of whole chunks
+            load_plan = plan(files.headers, tp, order, rules=tp_rules, early_bytes=early_bytes)
             if model is not None:
                 check_fit(model, load_plan, public_name(url))
             landing = land(files, load_plan, torch.device(device), door, url, checksum, fanout)

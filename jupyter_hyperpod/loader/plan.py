@@ -19,6 +19,7 @@ from .header import Header
 from .tp import LLAMA_RULES, Rule, part
 
 CHUNK_BYTES = 8 * 2**20
+EARLY_BYTES = 4 * 2**20  # up to the first block: it is there earlier when more connections share it
 ALIGN_BYTES = 64
 MAX_ROWS = 512  # pieces in one chunk: what one connection is busy with before others may take over
 _BLOCK = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
@@ -82,9 +83,11 @@ def plan(
     order: Sequence[str] | None = None,
     chunk_bytes: int = CHUNK_BYTES,
     rules: Sequence[Rule] = LLAMA_RULES,
+    early_bytes: int | None = None,
 ) -> LoadPlan:
     """Plan the load of rank `tp[0]` of `tp[1]` in ranges of at most `chunk_bytes`, tensors of `order` first.
 
+    Whole files are read in ranges of `early_bytes` up to the end of the first block, if it is given.
     Raises LoaderError where two files hold the same tensor and SpecError for rules that do not fit.
     """
     _check_names(files)
@@ -96,6 +99,8 @@ def plan(
         add = _whole_file if tp[1] == 1 else _parts
         landings.append(add(index, header, tp, rules, chunk_bytes, tensors, chunks))
     first = first_layer([tensor.name for tensor in tensors], positions)
+    if early_bytes is not None and tp[1] == 1:
+        chunks = [piece for chunk in chunks for piece in _early(chunk, first, tensors, early_bytes)]
     urgency = [positions[tensor.name] for tensor in tensors]
     ordered = sorted(chunks, key=lambda chunk: (min(urgency[i] for i in chunk.tensors), chunk.file, chunk.offset))
     return LoadPlan(tuple(tensors), tuple(landings), tuple(ordered), first, tp[1] == 1)
@@ -157,6 +162,23 @@ def _whole_file(
         inside = range(base + bisect_right(ends, begin), base + bisect_right(begins, end - 1))
         chunks.append(Chunk(file, header.data_offset + begin, end - begin, begin, inside))
     return header.data_bytes
+
+
+def _early(chunk: Chunk, first: frozenset[int], tensors: Sequence[Placed], early_bytes: int) -> Iterator[Chunk]:
+    """Cut a chunk that the first block needs."""
+    if first.isdisjoint(chunk.tensors):
+        yield chunk
+        return
+    for begin in range(0, chunk.length, early_bytes):
+        length = min(early_bytes, chunk.length - begin)
+        place = chunk.place + begin
+        inside = [
+            i
+            for i in chunk.tensors
+            if tensors[i].place < place + length and tensors[i].place + tensors[i].bytes > place
+        ]
+        found = range(inside[0], inside[-1] + 1)
+        yield replace(chunk, offset=chunk.offset + begin, length=length, place=place, tensors=found)
 
 
 def _parts(

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -256,8 +257,9 @@ def _parse_head(content: bytes) -> Head:
 def _connect(target: Target) -> socket.socket:
     proxy = urlsplit(target.proxy) if target.proxy else None
     address = (proxy.hostname or "", proxy.port or 80) if proxy else (target.host, target.port)
+    host = address[0].encode() if address[0].isascii() else address[0]  # text would load tables for other alphabets
     try:
-        raw = socket.create_connection(address, target.timeout_s)
+        raw = socket.create_connection((cast(str, host), address[1]), target.timeout_s)
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if proxy and target.tls:
