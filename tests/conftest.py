@@ -24,7 +24,7 @@ from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from tests.leaks import MARK, marked_processes, wait_until_gone
 
-pytest_plugins = ["pytest_jupyter.jupyter_server"]
+pytest_plugins = ["pytest_jupyter.jupyter_server", "tests.s3.fixtures"]
 
 T = TypeVar("T")
 SHARED_MARK = "TEST_SHARED_CLUSTER_MARK"

@@ -194,11 +194,13 @@ class HttpSource:
                 size, length = int(announced[3]), min(PREFIX_BYTES, int(announced[3]))
             elif head.status == 200 and head.length is not None and head.length <= PREFIX_BYTES:
                 size = length = head.length
-            elif head.status == 416 and announced and announced[3] == "0":
+            elif head.status == 416:  # no range from the first byte on: there is none
                 size = length = 0
             else:
                 self._open_failed(connection, head)
                 return
+            if head.status == 206 and head.length not in (None, length):
+                self._fail(connection, head, 0, length)
             self.size = size
             etag = head.fields.get("etag", "")
             self.etag = etag

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from jupyter_hyperpod.bench import s3servers
 from jupyter_hyperpod.bench.proxy import NONE, FaultProxy, Faults
 from jupyter_hyperpod.bench.s3servers import S3Server
-from tests.conftest import SHARED_MARK
 
 AWS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE", "AWS_ENDPOINT_URL_S3")
 
@@ -29,6 +27,8 @@ AWS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE", "AWS_ENDPOINT_URL_S3
 @contextmanager
 def shared(start: Callable[..., AbstractContextManager[S3Server]], *arguments: Any) -> Iterator[S3Server]:
     """Start a server for the whole session."""
+    from tests.conftest import SHARED_MARK  # which loads this module as a plugin
+
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(SHARED_MARK, "s3")  # it outlives the test that asks for it first
@@ -60,6 +60,8 @@ def lean_s3() -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """A certificate of 127.0.0.1, its key, and the authority that clients have to trust."""
+    import trustme
+
     directory = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
