@@ -43,6 +43,7 @@ DTYPE_BITS = {
     "I64": 64,
     "U64": 64,
 }
+_MOST_BITS = 2**63  # strides are counted in 64 bits, also where a tensor is empty
 _FIELDS = {"dtype", "shape", "data_offsets"}
 
 
@@ -99,7 +100,8 @@ def parse_header(content: bytes, size: int, source: str) -> Header:
     """Return the header of a file of `size` bytes that begins with `content` (the header's bytes at least).
 
     Raises LoaderError for whatever is not exactly the format: unknown dtypes, shapes that do not fit their bytes,
-    gaps, overlaps, names given twice, a file shorter or longer than its tensors.
+    gaps, overlaps, names given twice, a file shorter or longer than its tensors. What it accepts, the format's own
+    library accepts too; that one takes the last of two tensors of one name, and shapes that no tensor can have.
     """
     end = header_end(content[:PREFIX_BYTES], size, source)
     record = _decode(content[PREFIX_BYTES:end], source)
@@ -109,7 +111,7 @@ def parse_header(content: bytes, size: int, source: str) -> Header:
     for entry in entries:
         if entry.begin != position:
             raise LoaderError(
-                source, f"tensor {entry.name!r} at {entry.begin}", f"it at {position}, where the last ended"
+                source, f"tensor {_short(entry.name)} at {entry.begin}", f"it at {position}, where the last ended"
             )
         position = entry.end
     if end + position != size:
@@ -143,14 +145,16 @@ def parse_index(content: bytes, source: str) -> dict[str, str]:
     if not isinstance(weights, dict) or not weights:
         raise LoaderError(source, "no weight_map" if not weights else "a weight_map that is no object", "a weight_map")
     for name, file in weights.items():
-        if not isinstance(file, str) or not file or file in (".", "..") or "/" in file or "\\" in file:
-            raise LoaderError(source, f"{name!r} in {file!r}", "the name of a file beside the index")
+        if not isinstance(file, str) or file in ("", ".", "..") or not file.isprintable() or {"/", "\\"} & set(file):
+            raise LoaderError(source, f"{_short(name)} in {_short(file)}", "the name of a file beside the index")
     return weights
 
 
 def _decode(content: bytes, source: str) -> dict[str, Any]:
     try:
-        record = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+        record = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant, parse_int=_integer)
+        if b"\\ud" in content.lower():
+            json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise LoaderError(source, f"a header that is not JSON ({error})", "a JSON object") from None
     if not isinstance(record, dict):
@@ -162,7 +166,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"{name!r} is given twice")
+            raise ValueError(f"{_short(name)} is given twice")
         found[name] = value
     return found
 
@@ -171,26 +175,35 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+def _integer(text: str) -> int | float:
+    return -0.0 if text == "-0" else int(text)
+
+
 def _metadata(value: Any, source: str) -> dict[str, str]:
+    if value is None:
+        return {}
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise LoaderError(source, f"__metadata__ {_short(value)}", "an object of texts")
     return value
 
 
 def _entry(name: str, value: Any, source: str) -> Entry:
-    if not isinstance(value, dict) or set(value) != _FIELDS:
-        raise LoaderError(source, f"tensor {name!r} as {_short(value)}", f"an object with {', '.join(sorted(_FIELDS))}")
+    tensor = f"tensor {_short(name)}"
+    if not isinstance(value, dict) or not set(value) >= _FIELDS:
+        raise LoaderError(source, f"{tensor} as {_short(value)}", f"an object with {', '.join(sorted(_FIELDS))}")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise LoaderError(source, f"tensor {name!r} of dtype {_short(dtype)}", f"one of {', '.join(DTYPE_BITS)}")
+        raise LoaderError(source, f"{tensor} of dtype {_short(dtype)}", f"one of {', '.join(DTYPE_BITS)}")
     if not _is_counts(shape):
-        raise LoaderError(source, f"tensor {name!r} of shape {_short(shape)}", "a list of numbers of at least 0")
+        raise LoaderError(source, f"{tensor} of shape {_short(shape)}", "a list of numbers of at least 0")
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise LoaderError(source, f"tensor {name!r} at {_short(offsets)}", "where it begins and ends")
+        raise LoaderError(source, f"{tensor} at {_short(offsets)}", "where it begins and ends")
+    if math.prod(max(1, number) for number in shape) * DTYPE_BITS[dtype] >= _MOST_BITS:
+        raise LoaderError(source, f"{tensor} of shape {_short(shape)}", "one that memory can hold")
     begin, end = offsets
     bits = math.prod(shape) * DTYPE_BITS[dtype]
     if bits != 8 * (end - begin):
-        found = f"tensor {name!r} of {end - begin} bytes"
+        found = f"{tensor} of {end - begin} bytes"
         raise LoaderError(source, found, f"{bits / 8:g}, as dtype {dtype} and shape {_short(shape)} say")
     return Entry(name, dtype, tuple(shape), begin, end)
 

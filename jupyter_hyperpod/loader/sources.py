@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..core.errors import LoaderError, SpecError
 from .wire import Cancel
@@ -128,11 +128,11 @@ def scheme_of(url: str) -> str:
 
 def beside(url: str, name: str) -> str:
     """Return the URL of `name` in the directory of the object `url`."""
-    if scheme_of(url) == "file" and "://" not in url:
+    if scheme_of(url) not in ("file", "http", "https") or "://" not in url:
         head, slash, _ = url.rpartition("/")
         return f"{head}{slash}{name}"
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + name))
+    return urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + quote(name)))
 
 
 def public_name(url: str) -> str:

@@ -9,7 +9,9 @@ from torch import nn
 BLOCKS = 12
 
 
-def decoder(seed: int = 0, width: int = 64, inner: int = 96, words: int = 101) -> dict[str, torch.Tensor]:
+def decoder(
+    seed: int = 0, width: int = 64, inner: int = 96, words: int = 101, blocks: int = BLOCKS
+) -> dict[str, torch.Tensor]:
     """Tensors under the names of a Llama-style decoder; sizes that neither 3 nor 8 divides."""
     make = torch.Generator().manual_seed(seed)
 
@@ -17,7 +19,7 @@ def decoder(seed: int = 0, width: int = 64, inner: int = 96, words: int = 101) -
         return torch.randn(shape, generator=make).bfloat16()
 
     state = {"lm_head.weight": some(words, width), "model.embed_tokens.weight": some(words, width)}
-    for block in range(BLOCKS):
+    for block in range(blocks):
         name = f"model.layers.{block}"
         state |= {f"{name}.self_attn.{kind}_proj.weight": some(width, width) for kind in "qkvo"}
         state |= {f"{name}.mlp.{kind}_proj.weight": some(inner, width) for kind in ("gate", "up")}

@@ -84,7 +84,7 @@ def test_shards_with_an_index() -> None:
 @pytest.mark.parametrize("size", [1, 3, 8])
 @pytest.mark.parametrize("scheme", ["http", "file"])
 def test_each_tensor_parallel_rank_reads_its_slices_and_little_else(size: int, scheme: str, tmp_path: Path) -> None:
-    state = decoder(width=256, inner=320, words=1001)
+    state = decoder(width=128, inner=200, words=2001, blocks=3)
     content = encoded(state)
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
