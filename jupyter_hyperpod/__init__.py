@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .loader.model import load_model as load_model
+    from .loader.save import save_model as save_model
     from .policy.guard import Guard as Guard
     from .runtime import faults as faults
     from .runtime.checkpoint import Checkpoint as Checkpoint
@@ -25,6 +26,7 @@ _PUBLIC = {
     "Session": ".runtime.session",
     "TokenDataset": ".runtime.datacache",
     "load_model": ".loader.model",
+    "save_model": ".loader.save",
     "elastic_event_detected": ".runtime.elastic",
     "submit": ".control.jobs",
 }

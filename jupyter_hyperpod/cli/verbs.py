@@ -316,6 +316,12 @@ def _serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> int
     return run_serve(options, store, terminal)
 
 
+def _model(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from .model import run_model
+
+    return run_model(options, terminal)
+
+
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
@@ -337,4 +343,5 @@ VERBS: dict[str, Verb] = {
     "bench": _bench,
     "recipe": _recipe,
     "serve": _serve,
+    "model": _model,
 }

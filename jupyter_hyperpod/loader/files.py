@@ -47,12 +47,12 @@ def open_model(url: str, door: Door) -> Files:
     try:
         return _open_index(directory + SINGLE + INDEX_SUFFIX, door)
     except LoaderError as no_index:
-        if not _is_absent(no_index):
+        if not is_absent(no_index):
             raise
     try:
         return _open_files([directory + SINGLE], door)
     except LoaderError as error:
-        if not _is_absent(error):
+        if not is_absent(error):
             raise
         expected = f"{SINGLE} or {SINGLE}{INDEX_SUFFIX} in it"
         raise LoaderError(url, f"neither ({error.found})", expected, "or name the file itself") from None
@@ -76,8 +76,11 @@ def read_header(source: Source) -> Header:
     return parse_header(read_range(source, 0, end), source.size, source.name)
 
 
-def _is_absent(error: LoaderError) -> bool:
-    """Without permission to list a bucket, S3 refuses what is not there instead of saying so."""
+def is_absent(error: LoaderError) -> bool:
+    """True if there is no such object.
+
+    Without permission to list a bucket, S3 refuses what is not there instead of saying so.
+    """
     return error.found.startswith(("nothing", "no permission", "No such file"))
 
 

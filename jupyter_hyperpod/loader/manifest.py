@@ -66,13 +66,21 @@ def manifest_url(url: str) -> str:
     return url.rstrip("/") + "/model.safetensors" + SUFFIX
 
 
-def digest(content: memoryview | bytes) -> str:
-    """Return the checksum of some bytes, 16 hexadecimal digits. Raises SpecError where xxhash is not installed."""
+def digest(*pieces: memoryview | bytes) -> str:
+    """Return the checksum of pieces one after another, 16 hexadecimal digits.
+
+    Raises SpecError where xxhash is not installed.
+    """
     try:
         import xxhash
     except ModuleNotFoundError:
         raise SpecError("checksums need xxhash: pip install 'jupyter_hyperpod[load]'") from None
-    return xxhash.xxh3_64_hexdigest(content)
+    if len(pieces) == 1:
+        return xxhash.xxh3_64_hexdigest(pieces[0])
+    whole = xxhash.xxh3_64()
+    for piece in pieces:
+        whole.update(piece)
+    return whole.hexdigest()
 
 
 def compare(source: str, what: str, found: str, expected: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 import torch
@@ -16,7 +15,7 @@ from .files import closing_model, open_model
 from .landing import land
 from .plan import EARLY_BYTES, plan
 from .progress import Callback, Meter
-from .sources import Door, Options, public_name
+from .sources import Door, Options, merged, public_name
 from .stream import Stream
 from .telling import telling
 from .tp import LLAMA_RULES, Rule, check
@@ -61,7 +60,7 @@ def load_model(
     """
     began_s = time.monotonic()
     check(tp)
-    door = Door(_merged(options, endpoint_url))
+    door = Door(merged(options, endpoint_url))
     try:
         with telling(url, progress) as tell, closing_model(open_model(url, door)) as files:
             if order is None and model is not None:
@@ -83,11 +82,6 @@ def load_model(
     finally:
         door.close()
     return found if model is None else assign(model, found)
-
-
-def _merged(options: Options | None, endpoint_url: str | None) -> Options:
-    options = options or Options()
-    return options if endpoint_url is None else replace(options, endpoint_url=endpoint_url)
 
 
 def tensor_names(url: str, options: Options | None = None) -> Mapping[str, tuple[str, tuple[int, ...]]]:

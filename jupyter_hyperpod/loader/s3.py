@@ -168,29 +168,39 @@ class S3Source(HttpSource):
 
     def refuse(self, head: Head, body: bytes) -> LoaderError | None:
         """See HttpSource; names the region, the code and what to do."""
-        code = found.decode("latin-1") if (match := _CODE.search(body)) and (found := match[1]) else ""
-        status = f"{code or 'no code'} (status {head.status})"
-        if (region := self._other_region(head, body, code)) is not None:
-            expected = f"it in {self._account.region}"
-            return LoaderError(self.name, f"the bucket in region {region}", expected, f"set AWS_REGION={region}")
-        if code in ("ExpiredToken", "RequestTimeTooSkewed") and not self._renewed:
+        if _code(body) in ("ExpiredToken", "RequestTimeTooSkewed") and not self._renewed:
             self._renewed, self._signed_s = True, -SIGNATURE_S
             self._account.renew()
             return None
-        if code in ("SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"):
-            return None
-        if head.status in (401, 403):
-            return LoaderError(self.name, f"no permission: {status}", "a readable object", "check keys and policy")
-        if head.status == 404:
-            return LoaderError(self.name, f"nothing: {status}", "an object")
-        return LoaderError(self.name, status, "status 206, a range of the object")
+        wanted = "a readable object" if head.status in (401, 403) else "an object"
+        return refusal(self._account, self.name, head, body, wanted)
 
-    def _other_region(self, head: Head, body: bytes, code: str) -> str | None:
-        named = head.fields.get("x-amz-bucket-region")
-        for pattern in (_EXPECTED_REGION, _REGION):
-            if not named and (match := pattern.search(body)):
-                named = match[1].decode("latin-1")
-        moved = head.status in (301, 307) or code in ("PermanentRedirect", "AuthorizationHeaderMalformed")
-        if not moved and head.status != 400:
-            return None
-        return named if named and named != self._account.region else ("another one" if moved else None)
+
+def refusal(account: Account, name: str, head: Head, body: bytes, wanted: str) -> LoaderError | None:
+    """Return the error that an answer about `name` means, None where asking again may help."""
+    code = _code(body)
+    status = f"{code or 'no code'} (status {head.status})"
+    if (region := _other_region(account, head, body, code)) is not None:
+        expected = f"it in {account.region}"
+        return LoaderError(name, f"the bucket in region {region}", expected, f"set AWS_REGION={region}")
+    if code in ("SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"):
+        return None
+    if head.status in (401, 403):
+        return LoaderError(name, f"no permission: {status}", wanted, "check keys and policy")
+    return LoaderError(name, f"nothing: {status}" if head.status == 404 else status, wanted)
+
+
+def _code(body: bytes) -> str:
+    match = _CODE.search(body)
+    return match[1].decode("latin-1") if match else ""
+
+
+def _other_region(account: Account, head: Head, body: bytes, code: str) -> str | None:
+    named = head.fields.get("x-amz-bucket-region")
+    for pattern in (_EXPECTED_REGION, _REGION):
+        if not named and (match := pattern.search(body)):
+            named = match[1].decode("latin-1")
+    moved = head.status in (301, 307) or code in ("PermanentRedirect", "AuthorizationHeaderMalformed")
+    if not moved and head.status != 400:
+        return None
+    return named if named and named != account.region else ("another one" if moved else None)

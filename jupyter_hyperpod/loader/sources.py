@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -28,6 +28,12 @@ class Options:
     ca_file: str | None = None
     timeout_s: float = 10.0
     attempts: int = 8
+
+
+def merged(options: Options | None, endpoint_url: str | None) -> Options:
+    """Return the options, with `endpoint_url` where it is given."""
+    options = options or Options()
+    return options if endpoint_url is None else replace(options, endpoint_url=endpoint_url)
 
 
 class Counters:

@@ -138,8 +138,8 @@ class Connection:
         self.served = 0  # responses so far
         self._socket = _connect(target)
 
-    def send(self, request: bytes) -> None:
-        """Send one or more requests. Raises Broken."""
+    def send(self, request: bytes | memoryview) -> None:
+        """Send one or more requests, or a part of one. Raises Broken."""
         try:
             self._socket.sendall(request)
         except OSError as error:

@@ -1,0 +1,170 @@
+"""``jupyter hyperpod model …``: shard, merge, check and load models, wherever they are."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import SpecError
+from ..core.units import format_bytes, format_duration, parse_bytes
+from .terminal import Terminal
+
+if TYPE_CHECKING:
+    from ..loader.progress import Progress
+
+ACTIONS = ("shard", "merge", "verify", "manifest", "load")
+_ONLY = {"shard_size": ("shard",), "checksum": ("shard", "merge", "load"), "manifest": ("verify", "load")}
+_ONLY |= {"tp": ("load",)}
+_SHOWN = 10
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what may stand behind ``model``."""
+    add = parser.add_argument
+    add("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
+    add("url", metavar="URL", help="a .safetensors file, an index or a directory: a path, s3:// or https://")
+    add("target", nargs="?", metavar="TARGET", help="shard, merge, manifest: where to write, a path or s3://")
+    add("--shard-size", type=_size, metavar="SIZE", help="shard: bytes of tensors a file, at most (default: 5GB)")
+    add("--checksum", action="store_true", help="shard, merge: write a manifest too; load: verify with it")
+    add("--manifest", metavar="URL", help="verify, load: the manifest (default: the one beside the model)")
+    add("--tp", type=_tp, metavar="RANK/SIZE", help="load: only this tensor-parallel rank's part, for example 0/4")
+    add("--connections", type=int, metavar="N", help="reads and writes at once (default: as many as bring more)")
+    add("--endpoint-url", metavar="URL", help="where s3:// is (default: $AWS_ENDPOINT_URL, else AWS)")
+
+
+def run_model(options: argparse.Namespace, terminal: Terminal) -> int:
+    """Run ``model`` and return the exit status: 1 where `verify` finds damage. Raises LoaderError and SpecError."""
+    for name, actions in _ONLY.items():
+        if getattr(options, name) not in (None, False) and options.action not in actions:
+            raise SpecError(f"--{name.replace('_', '-')} belongs to `model {'|'.join(actions)}`")
+    if options.target is None and options.action in ("shard", "merge"):
+        raise SpecError(f"`model {options.action}` needs a TARGET: where to write")
+    if options.target is not None and options.action in ("verify", "load"):
+        raise SpecError(f"`model {options.action}` takes one URL, not {options.target!r} as well")
+    if options.connections is not None and options.connections < 1:
+        raise SpecError(f"--connections is {options.connections}, expected at least 1")
+    run = {"shard": _rewrite, "merge": _rewrite, "verify": _verify, "manifest": _manifest, "load": _load}
+    return run[options.action](options, terminal)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _tp(text: str) -> tuple[int, int]:
+    rank, slash, size = text.partition("/")
+    if not (slash and rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not RANK/SIZE with RANK < SIZE, for example 0/4")
+    return int(rank), int(size)
+
+
+def _common(options: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
+    from ..loader.sources import Options
+
+    def tell(progress: Progress) -> None:
+        terminal.status(progress_line(progress))
+
+    reached = Options(endpoint_url=options.endpoint_url)
+    return {"progress": tell, "connections": options.connections, "options": reached}
+
+
+def progress_line(progress: Progress) -> str:
+    """One line about a moment of a load or a save."""
+    share = 100 * progress.bytes_done / progress.bytes_total if progress.bytes_total else 100
+    parts = [f"{share:3.0f} %", f"{format_bytes(progress.bytes_done)} of {format_bytes(progress.bytes_total)}"]
+    parts.append(f"{format_bytes(progress.bytes_per_s)}/s")
+    if progress.remaining_s and not progress.done:
+        parts.append(f"{format_duration(progress.remaining_s)} left")
+    if progress.retries:
+        parts.append(f"{progress.retries} requests made again")
+    return " · ".join(parts)
+
+
+def _rewrite(options: argparse.Namespace, terminal: Terminal) -> int:
+    from ..loader import sharding
+    from ..loader.save import SHARD_BYTES
+
+    common = _common(options, terminal) | {"checksum": options.checksum}
+    if options.action == "shard":
+        size = SHARD_BYTES if options.shard_size is None else options.shard_size
+        saved = sharding.shard_model(options.url, options.target, size, **common)
+    else:
+        saved = sharding.merge_model(options.url, options.target, **common)
+    if options.json:
+        terminal.json(asdict(saved))
+    else:
+        files = "1 file" if len(saved.files) == 1 else f"{len(saved.files)} files"
+        terminal.line(f"{saved.url}: {files}, {_amount(saved.tensors, saved.bytes, saved.elapsed_s)}")
+    return 0
+
+
+def _verify(options: argparse.Namespace, terminal: Terminal) -> int:
+    from ..loader import sharding
+
+    found = sharding.verify_model(options.url, options.manifest, **_common(options, terminal))
+    if options.json:
+        terminal.json({"sound": not found.damaged} | asdict(found))
+        return 1 if found.damaged else 0
+    for one in found.damaged[:_SHOWN]:
+        names = ", ".join(one.tensors[:3]) + (f" and {len(one.tensors) - 3} more" if len(one.tensors) > 3 else "")
+        where = f"{one.file}, bytes {one.begin}-{one.end - 1}" + (f": {names}" if names else ": its header")
+        terminal.line(f"  {terminal.paint('differs', 'bad')}  {where}")
+    if len(found.damaged) > _SHOWN:
+        terminal.line(f"  and {len(found.damaged) - _SHOWN} more")
+    amount = _amount(found.tensors, found.bytes, found.elapsed_s)
+    if found.damaged:
+        terminal.line(terminal.paint(f"{found.url} is damaged: {len(found.damaged)} places ({amount})", "bad"))
+    elif found.checked == "checksums":
+        terminal.line(terminal.paint(f"{found.url} is what its manifest says: {amount}", "good"))
+    else:
+        terminal.line(f"{found.url} is well formed; there is no manifest to compare its bytes with: {amount}")
+    return 1 if found.damaged else 0
+
+
+def _manifest(options: argparse.Namespace, terminal: Terminal) -> int:
+    from ..loader import sharding
+
+    where = sharding.write_manifest(options.url, options.target, **_common(options, terminal))
+    if options.json:
+        terminal.json({"url": options.url, "manifest": where})
+    else:
+        terminal.line(where)
+    return 0
+
+
+def _load(options: argparse.Namespace, terminal: Terminal) -> int:
+    from ..loader.model import load_model
+
+    common = _common(options, terminal)
+    tell = common.pop("progress")
+    last: list[Progress] = []
+
+    def keep(progress: Progress) -> None:
+        last[:] = [progress]
+        tell(progress)
+
+    began_s = time.monotonic()
+    checksum = options.manifest or options.checksum
+    state = load_model(options.url, tp=options.tp or (0, 1), checksum=checksum, progress=keep, **common)
+    elapsed_s = time.monotonic() - began_s
+    size, progress = sum(tensor.nbytes for tensor in state.values()), last[0]
+    if options.json:
+        record = {"url": options.url, "tensors": len(state), "bytes": size, "elapsed_s": elapsed_s}
+        record |= {name: getattr(progress, name) for name in ("first_layer_s", "bytes_fetched", "retries")}
+        terminal.json(record)
+    else:
+        first = (
+            "" if progress.first_layer_s is None else f", first layer after {format_duration(progress.first_layer_s)}"
+        )
+        terminal.line(f"{options.url}: {_amount(len(state), size, elapsed_s)}{first}")
+    return 0
+
+
+def _amount(tensors: int, size: int, elapsed_s: float) -> str:
+    rate = f" ({format_bytes(size / elapsed_s)}/s)" if elapsed_s > 0 else ""
+    return f"{tensors} tensors, {format_bytes(size)} in {format_duration(elapsed_s)}{rate}"

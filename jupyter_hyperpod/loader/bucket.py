@@ -1,0 +1,173 @@
+"""Models written to S3: every file in parts, many at once; nothing is seen of it before all parts are there."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from urllib.parse import quote, urlencode
+from xml.sax.saxutils import escape, unescape
+
+from ..core.errors import HyperpodError, LoaderError, SpecError
+from . import pace
+from .http import AGAIN, ERROR_BODY_BYTES
+from .places import Views
+from .s3 import Account, account_of, refusal
+from .sources import Door
+from .wire import Broken, Cancel, Connections, Head, Malformed, target_of
+
+THROTTLED = ("status 429", "status 503")
+WRITABLE = "a bucket that can be written to"
+_UPLOAD_ID = re.compile(rb"<UploadId>([^<]+)</UploadId>")
+
+
+class Bucket:
+    """A prefix of a bucket, ``s3://bucket/prefix`` or the bucket itself."""
+
+    def __init__(self, url: str, door: Door) -> None:
+        self.door = door
+        self._url = url
+        self._account: Account = account_of(door)
+        self._bucket, _, self._prefix = url.removeprefix("s3://").partition("/")
+        if not self._bucket:
+            raise SpecError(f"{url!r} is not s3://bucket/key")
+
+    def url(self, name: str) -> str:
+        """See Place."""
+        return f"{self._url}/{name}"
+
+    def begin(self, name: str, size: int) -> PartsUpload:
+        """See Place."""
+        return PartsUpload(self, name, size)
+
+    def put(self, name: str, content: bytes) -> None:
+        """See Place."""
+        self.ask("PUT", name, {}, [memoryview(content)])
+
+    def remove(self, name: str) -> None:
+        """See Place."""
+        self.ask("DELETE", name, {})
+
+    def ask(
+        self, method: str, name: str, query: Mapping[str, str], body: Views = (), cancel: Cancel | None = None
+    ) -> tuple[Head, bytes]:
+        """Make one request, again where that may help, and return its answer. Raises LoaderError and Cancelled."""
+        cancel, failures, options = cancel or Cancel(), 0, self.door.options
+        while True:
+            after_s: float | None = None
+            connections, request = self._request(method, name, query, body)
+            try:
+                head, content = _exchange(connections, request, body, cancel)
+            except Broken as error:
+                if not error.fresh:  # a kept connection that the server had closed meanwhile
+                    connections.forget_idle()
+                    continue
+                reason = str(error)
+            except Malformed as error:
+                raise LoaderError(self.url(name), str(error), "an answer in HTTP/1.1") from None
+            else:
+                failed = head.status not in (200, 204) or b"<Error>" in content[:1000]
+                if not failed or (method == "DELETE" and head.status == 404):
+                    return head, content
+                refused = refusal(self._account, self.url(name), head, content, WRITABLE)
+                if refused is not None and head.status not in AGAIN:
+                    raise refused
+                reason = f"status {head.status}"
+                after = head.fields.get("retry-after", "")
+                after_s = float(after) if after.isdigit() else None
+            failures += 1
+            self.door.counters.add(retries=1, throttled=reason in THROTTLED)
+            if failures >= options.attempts:
+                raise LoaderError(self.url(name), f"{reason}, {failures} times", "an answer", "is the server up?")
+            cancel.sleep(pace.delay_s(failures, after_s, random.random()))
+
+    def _request(self, method: str, name: str, query: Mapping[str, str], body: Views) -> tuple[Connections, bytes]:
+        options = self.door.options
+        url = self._account.locate(self._bucket, f"{self._prefix}/{name}" if self._prefix else name)
+        if query:
+            url += "?" + urlencode(query, quote_via=quote)
+        digest = hashlib.sha256()  # signed with the request: the server refuses what did not arrive as it was sent
+        for view in body:
+            digest.update(view)
+        signed = self._account.sign(method, url, {}, digest.hexdigest())
+        try:
+            target, path = target_of(url, options.timeout_s, self._account.ca_file if "https:" in url else None)
+        except (ValueError, OSError) as error:
+            raise SpecError(f"{self._url}: {error}") from None
+        connections: Connections = self.door.once(target, lambda: Connections(target))
+        length = sum(map(len, body))
+        fields = signed | {"Host": target.authority} | ({"Content-Length": str(length)} if method != "DELETE" else {})
+        lines = [f"{method} {target.request_prefix}{path} HTTP/1.1", *(f"{key}: {fields[key]}" for key in fields)]
+        return connections, "\r\n".join([*lines, "\r\n"]).encode("latin-1")
+
+
+def _exchange(connections: Connections, request: bytes, body: Views, cancel: Cancel) -> tuple[Head, bytes]:
+    with connections.borrow(cancel) as connection:
+        connection.send(request)
+        for view in body:
+            cancel.check()
+            connection.send(view)
+        head = connection.head()
+        content = b"" if head.status == 204 else connection.rest(head, ERROR_BODY_BYTES)
+    return head, content
+
+
+class PartsUpload:
+    """An object that is uploaded in parts."""
+
+    def __init__(self, bucket: Bucket, name: str, size: int) -> None:
+        self._bucket = bucket
+        self._name = name
+        self._size = size
+        self._tags: dict[int, str] = {}
+        self._published = False
+        _, content = bucket.ask("POST", name, {"uploads": ""})
+        if (found := _UPLOAD_ID.search(content)) is None:
+            raise LoaderError(bucket.url(name), "an answer without UploadId", "a multipart upload that has begun")
+        self._id = unescape(found[1].decode())
+
+    def write(self, number: int, offset: int, views: Views, cancel: Cancel) -> None:
+        """See Upload."""
+        named = {"partNumber": str(number + 1), "uploadId": self._id}
+        head, _ = self._bucket.ask("PUT", self._name, named, views, cancel)
+        if not (tag := head.fields.get("etag")):
+            raise LoaderError(self._bucket.url(self._name), f"no ETag for part {number + 1}", "an ETag")
+        self._tags[number] = tag
+        self._bucket.door.counters.add(fetched=sum(map(len, views)))
+
+    def finish(self) -> None:
+        """See Upload: what a bucket has taken is safe."""
+
+    def publish(self) -> None:
+        """See Upload."""
+        parts = (
+            f"<Part><PartNumber>{number + 1}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
+            for number, tag in sorted(self._tags.items())
+        )
+        body = f"<CompleteMultipartUpload>{''.join(parts)}</CompleteMultipartUpload>".encode()
+        try:
+            self._bucket.ask("POST", self._name, {"uploadId": self._id}, [memoryview(body)])
+        except LoaderError as error:
+            # asked again after an answer that was lost: it may be done
+            if "NoSuchUpload" not in error.found or not self._is_there():
+                raise
+        self._published = True
+
+    def abort(self) -> None:
+        """See Upload."""
+        with suppress(HyperpodError):
+            if self._published:
+                self._bucket.remove(self._name)
+            else:
+                self._bucket.ask("DELETE", self._name, {"uploadId": self._id})
+
+    def _is_there(self) -> bool:
+        """True if the object is made of just these parts."""
+        source = self._bucket.door.open(self._bucket.url(self._name))
+        parts = [tag.strip('"') for _, tag in sorted(self._tags.items())]
+        with suppress(ValueError):
+            whole = hashlib.md5(b"".join(map(bytes.fromhex, parts)), usedforsecurity=False).hexdigest()
+            return source.size == self._size and source.etag == f'"{whole}-{len(parts)}"'
+        return False

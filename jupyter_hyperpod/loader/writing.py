@@ -1,0 +1,184 @@
+"""The engine of everything that writes models: parts of files, many at once, then all of it is made visible.
+
+Nothing of a new model is seen before it is whole. Where one is replaced, readers see the old one until one last step,
+the switch: the index is written, or the single file takes its place. Shards of a new model never have the names of
+those of the old one, which are removed after the switch.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..core.errors import HyperpodError, LoaderError, SpecError
+from . import manifest as sums
+from .files import MAX_INDEX_BYTES, is_absent
+from .header import INDEX_SUFFIX, parse_index
+from .layout import SINGLE, OutFile, Tensor, encode_index, lay_out, part_bytes
+from .places import Place, Upload, Views, place_of
+from .plan import CHUNK_BYTES, Chunk, plan
+from .progress import Callback, Meter
+from .sources import Door, read_all
+from .stream import Stream
+from .wire import Cancel
+
+
+class Supply(Protocol):
+    """Where the bytes of the tensors come from; called by many threads."""
+
+    def read(self, file: OutFile, begin: int, end: int, cancel: Cancel) -> Views:
+        """Return bytes ``[begin, end)`` of a file's data. Raises LoaderError and Cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What was written: the files that are the model, the bytes of its tensors, and how long it took."""
+
+    url: str
+    files: tuple[str, ...]
+    tensors: int
+    bytes: int
+    elapsed_s: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Mean rate."""
+        return self.bytes / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a model is to be written; see `save_model`."""
+
+    shard_bytes: int | None = None
+    checksum: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    connections: int | None = None
+    progress: Callback | None = None
+
+
+def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wanted, door: Door) -> Saved:
+    """Write a model to the file or the directory `url`. Raises LoaderError; then nothing has changed there."""
+    began_s = time.monotonic()
+    if url.endswith(".json"):
+        raise SpecError(f"{url} is an index: name its directory")
+    place, name = place_of(url, door)
+    if name and wanted.shard_bytes is not None:
+        raise SpecError(f"{url} is one file: name a directory to write shards, or leave shard_bytes out")
+    before = set() if name else _shards_at(place, door)
+    files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, name or SINGLE)
+    if before & {file.name for file in files}:
+        mark = f"-{secrets.token_hex(4)}"
+        files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, SINGLE, mark)
+    writer = _Writer(place, files, supply, wanted, door, began_s)
+    writer.write(name or SINGLE, switch_index=not name)
+    for old in sorted(before - {file.name for file in files}):
+        with suppress(HyperpodError):  # the new model is there; what is left of the old one is not read any more
+            place.remove(old)
+    size = sum(file.header.data_bytes for file in files)
+    names = tuple(file.name for file in files)
+    return Saved(url, names, len(tensors), size, time.monotonic() - began_s)
+
+
+def _shards_at(place: Place, door: Door) -> set[str]:
+    """Return the files of the sharded model that is in a directory."""
+    try:
+        source = door.open(place.url(SINGLE + INDEX_SUFFIX))
+    except LoaderError as error:
+        if is_absent(error):
+            return set()
+        raise
+    try:
+        return set(parse_index(read_all(source, MAX_INDEX_BYTES), source.name).values())
+    except LoaderError:  # a damaged index is replaced; what it named is left alone
+        return set()
+    finally:
+        with suppress(LoaderError):
+            source.close()
+
+
+class _Writer:
+    """Writes the files of one model."""
+
+    def __init__(
+        self, place: Place, files: Sequence[OutFile], supply: Supply, wanted: Wanted, door: Door, began_s: float
+    ) -> None:
+        self._place = place
+        self._files = files
+        self._supply = supply
+        self._wanted = wanted
+        self._door = door
+        self._began_s = began_s
+        self._part_bytes = part_bytes(files)
+        self._uploads: list[Upload] = []
+        self._sums = [[""] * -(-file.header.data_bytes // CHUNK_BYTES) for file in files]
+
+    def write(self, single: str, switch_index: bool) -> None:
+        """Write everything, or nothing."""
+        load_plan = plan([file.header for file in self._files], chunk_bytes=self._part_bytes)
+        try:
+            self._uploads += [self._place.begin(file.name, file.header.file_bytes) for file in self._files]
+            meter = Meter(load_plan, self._began_s)
+            counters, wanted = self._door.counters, self._wanted
+            Stream(load_plan.chunks, self._part, meter, counters, wanted.connections, wanted.progress).run()
+            for file, upload in zip(self._files, self._uploads, strict=True):
+                if not file.header.data_bytes:
+                    upload.write(0, 0, [memoryview(file.content)], Cancel())
+                upload.finish()
+            self._switch(single, switch_index)
+        except BaseException:
+            for upload in self._uploads:
+                upload.abort()
+            raise
+
+    def _switch(self, single: str, switch_index: bool) -> None:
+        """Make it visible. A manifest that does not fit the files would only be in the way of reading them."""
+        place, manifest, index = self._place, sums.manifest_url(single), SINGLE + INDEX_SUFFIX
+        self._remove(manifest)
+        for upload in self._uploads:
+            upload.publish()
+        if len(self._files) > 1:
+            place.put(index, encode_index(self._files))
+        elif switch_index:
+            self._remove(index)
+        self._uploads = []  # from here on the new model is there
+        if len(self._files) > 1:
+            with suppress(HyperpodError):  # an index is looked for first
+                self._remove(SINGLE)
+        if self._wanted.checksum:
+            place.put(manifest, self._manifest().encode())
+
+    def _remove(self, name: str) -> None:
+        """Remove what is there; who may only write need not be allowed to remove what is not."""
+        try:
+            self._door.open(self._place.url(name)).close()
+        except LoaderError as error:
+            if is_absent(error):
+                return
+        self._place.remove(name)
+
+    def _part(self, chunk: Chunk, cancel: Cancel) -> None:
+        file = self._files[chunk.file]
+        views: list[memoryview] = []
+        for begin in range(chunk.place, chunk.place + chunk.length, CHUNK_BYTES):
+            end = min(begin + CHUNK_BYTES, chunk.place + chunk.length)
+            found = self._supply.read(file, begin, end, cancel)
+            if self._wanted.checksum:
+                self._sums[chunk.file][begin // CHUNK_BYTES] = sums.digest(*found)
+            views += found
+        offset = chunk.offset
+        if chunk.place == 0:
+            views.insert(0, memoryview(file.content))
+            offset = 0
+        self._uploads[chunk.file].write(chunk.place // self._part_bytes, offset, views, cancel)
+
+    def _manifest(self) -> sums.Manifest:
+        files = {
+            file.name: sums.FileSums(file.header.file_bytes, sums.digest(file.content), tuple(chunks))
+            for file, chunks in zip(self._files, self._sums, strict=True)
+        }
+        return sums.Manifest(CHUNK_BYTES, files)
