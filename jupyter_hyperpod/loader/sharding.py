@@ -23,7 +23,7 @@ from .plan import CHUNK_BYTES, Chunk, plan
 from .progress import Callback, Meter
 from .save import METADATA, SHARD_BYTES
 from .sources import Door, Options, Source, read_range
-from .stream import Stream
+from .stream import Outcome, Stream
 from .verify import read_manifest
 from .wire import Cancel
 from .writing import Saved, Wanted, write_model
@@ -202,12 +202,13 @@ def _checksums(
     found = [[""] * -(-header.data_bytes // chunk_bytes) for header in files.headers]
     local = threading.local()
 
-    def fetch(chunk: Chunk, cancel: Cancel) -> None:
+    def fetch(chunk: Chunk, cancel: Cancel) -> Outcome:
         if not hasattr(local, "buffer"):
             local.buffer = memoryview(np.empty(chunk_bytes, np.uint8).data)
         view = local.buffer[: chunk.length]
         files.sources[chunk.file].read_into(chunk.offset, view, cancel)
         found[chunk.file][chunk.place // chunk_bytes] = sums.digest(view)
+        return "read"
 
     Stream(load_plan.chunks, fetch, Meter(load_plan, time.monotonic()), door.counters, connections, progress).run()
     return sums.Manifest(

@@ -23,7 +23,7 @@ from .places import Place, Upload, Views, place_of
 from .plan import CHUNK_BYTES, Chunk, plan
 from .progress import Callback, Meter
 from .sources import Door, read_all
-from .stream import Stream
+from .stream import Outcome, Stream
 from .wire import Cancel
 
 
@@ -161,7 +161,7 @@ class _Writer:
                 return
         self._place.remove(name)
 
-    def _part(self, chunk: Chunk, cancel: Cancel) -> None:
+    def _part(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         file = self._files[chunk.file]
         views: list[memoryview] = []
         for begin in range(chunk.place, chunk.place + chunk.length, CHUNK_BYTES):
@@ -175,6 +175,7 @@ class _Writer:
             views.insert(0, memoryview(file.content))
             offset = 0
         self._uploads[chunk.file].write(chunk.place // self._part_bytes, offset, views, cancel)
+        return "read"
 
     def _manifest(self) -> sums.Manifest:
         files = {
