@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,6 +26,8 @@ from .progress import Callback, Meter
 from .sources import Door, read_all
 from .stream import Outcome, Stream
 from .wire import Cancel
+
+AT_ONCE = 16  # requests that only say something about a file
 
 
 class Supply(Protocol):
@@ -114,43 +117,54 @@ class _Writer:
         self._door = door
         self._began_s = began_s
         self._part_bytes = part_bytes(files)
-        self._uploads: list[Upload] = []
+        self._uploads: dict[int, Upload] = {}
         self._sums = [[""] * -(-file.header.data_bytes // CHUNK_BYTES) for file in files]
 
     def write(self, single: str, switch_index: bool) -> None:
         """Write everything, or nothing."""
         load_plan = plan([file.header for file in self._files], chunk_bytes=self._part_bytes)
         try:
-            self._uploads += [self._place.begin(file.name, file.header.file_bytes) for file in self._files]
+            self._each(self._begin)
             meter = Meter(load_plan, self._began_s)
             counters, wanted = self._door.counters, self._wanted
             Stream(load_plan.chunks, self._part, meter, counters, wanted.connections, wanted.progress).run()
-            for file, upload in zip(self._files, self._uploads, strict=True):
-                if not file.header.data_bytes:
-                    upload.write(0, 0, [memoryview(file.content)], Cancel())
-                upload.finish()
+            self._each(self._finish)
             self._switch(single, switch_index)
         except BaseException:
-            for upload in self._uploads:
-                upload.abort()
+            self._each(lambda number: self._uploads[number].abort() if number in self._uploads else None)
             raise
 
     def _switch(self, single: str, switch_index: bool) -> None:
         """Make it visible. A manifest that does not fit the files would only be in the way of reading them."""
         place, manifest, index = self._place, sums.manifest_url(single), SINGLE + INDEX_SUFFIX
         self._remove(manifest)
-        for upload in self._uploads:
-            upload.publish()
+        self._each(lambda number: self._uploads[number].publish())
         if len(self._files) > 1:
             place.put(index, encode_index(self._files))
         elif switch_index:
             self._remove(index)
-        self._uploads = []  # from here on the new model is there
+        self._uploads = {}  # from here on the new model is there
         if len(self._files) > 1:
             with suppress(HyperpodError):  # an index is looked for first
                 self._remove(SINGLE)
         if self._wanted.checksum:
             place.put(manifest, self._manifest().encode())
+
+    def _each(self, do: Callable[[int], None]) -> None:
+        """Do something for the files, by number, some at once. Raises the first error when all have been tried."""
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for done in [threads.submit(do, number) for number in range(len(self._files))]:
+                done.result()
+
+    def _begin(self, number: int) -> None:
+        file = self._files[number]
+        self._uploads[number] = self._place.begin(file.name, file.header.file_bytes)
+
+    def _finish(self, number: int) -> None:
+        file, upload = self._files[number], self._uploads[number]
+        if not file.header.data_bytes:
+            upload.write(0, 0, [memoryview(file.content)], Cancel())
+        upload.finish()
 
     def _remove(self, name: str) -> None:
         """Remove what is there; who may only write need not be allowed to remove what is not."""
