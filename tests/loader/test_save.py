@@ -274,7 +274,8 @@ def test_buckets_that_refuse(
 def test_uploads_through_a_bad_network(
     kind: str, seaweedfs: S3Server, fault_proxy: Make, environment_of: Environment
 ) -> None:
-    faults = Faults((kind,), probability=0.3, seed=2, at_most=8, methods=("PUT", "POST", "DELETE"))
+    methods = ("PUT",) if kind == "stall" else ("PUT", "POST", "DELETE")  # a server may be slow to complete an upload
+    faults = Faults((kind,), probability=0.3, seed=2, at_most=8, methods=methods)
     proxy, server = fault_proxy(seaweedfs, faults)
     environment_of(server)
     url = f"{server.url}/saved-{kind}"
