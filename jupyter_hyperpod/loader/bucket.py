@@ -19,7 +19,8 @@ from .sources import Door
 from .wire import Broken, Cancel, Connections, Head, Malformed, target_of
 
 THROTTLED = ("status 429", "status 503")
-PATIENCE = 30  # times as long as usual: a server may take minutes to put the parts of a large object together, and say nothing meanwhile
+# A server may take minutes to put the parts of a large object together, and say nothing meanwhile.
+PATIENCE = 30  # times as long as usual
 WRITABLE = "a bucket that can be written to"
 _UPLOAD_ID = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
