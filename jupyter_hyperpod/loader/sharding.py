@@ -21,7 +21,7 @@ from .layout import OutFile, Tensor
 from .places import Views, place_of
 from .plan import CHUNK_BYTES, Chunk, plan
 from .progress import Callback, Meter
-from .save import METADATA, SHARD_BYTES
+from .save import SHARD_BYTES
 from .sources import Door, Options, Source, read_range
 from .stream import Outcome, Stream
 from .verify import read_manifest
@@ -154,7 +154,7 @@ def _rewrite(url: str, target: str, wanted: Wanted, options: Options | None) -> 
             metadata |= header.metadata
         entries = [entry for header in files.headers for entry in header.entries]
         tensors = [Tensor(entry.name, entry.dtype, entry.shape) for entry in entries]
-        return write_model(tensors, _Sources(files), target, replace(wanted, metadata=metadata or METADATA), door)
+        return write_model(tensors, _Sources(files), target, replace(wanted, metadata=metadata), door)
 
 
 class _Sources:
