@@ -185,7 +185,8 @@ def test_what_is_given_up_leaves_what_was_there(how: str, place: tuple[str, Call
     def stop(_: Progress) -> None:
         if how == "Ctrl-C":
             signal.raise_signal(signal.SIGINT)
-        raise Enough
+        else:
+            raise Enough
 
     with pytest.raises(KeyboardInterrupt if how == "Ctrl-C" else Enough):
         hp.save_model(LARGE, url, shard_bytes=10_000_000, connections=1, progress=stop)
