@@ -175,9 +175,19 @@ class Enough(Exception):
     pass
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C is heard, also where these tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.s3
 @pytest.mark.parametrize("how", ["an error", "Ctrl-C"])
-def test_what_is_given_up_leaves_what_was_there(how: str, place: tuple[str, Callable[[], set[str]]]) -> None:
+def test_what_is_given_up_leaves_what_was_there(
+    how: str, place: tuple[str, Callable[[], set[str]]], interruptible: None
+) -> None:
     url, listed = place
     hp.save_model(STATE, url, shard_bytes=60_000, checksum=True)
     before = listed()
