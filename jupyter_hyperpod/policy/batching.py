@@ -49,16 +49,17 @@ def leaves_of(nodes: Iterable[Node]) -> frozenset[int]:
 
 
 def assign_missing(micro_batches: int, held: Sequence[Sequence[Node]]) -> tuple[tuple[int, ...], ...]:
-    """Share out the micro-batches that no member holds, so that each ends with about as much work done.
+    """Share out the micro-batches that no member holds, so that each has about as much left to do.
 
     ``held[rank]`` are the disjoint tree nodes that a member has finished in this step. Nothing held is computed
-    again. Those that hold least are given most; ties go to the lower rank, neighbours stay together.
+    again. Who holds most is asked first, for who holds nothing may have to wait for the state; then the lower rank.
+    Neighbours stay together.
     """
     done = [len(leaves_of(nodes)) for nodes in held]
     missing = sorted(set(range(micro_batches)) - set().union(*(leaves_of(nodes) for nodes in held)))
     quota = [0] * len(held)
     for _ in missing:
-        rank = min(range(len(held)), key=lambda r: (done[r] + quota[r], r))
+        rank = min(range(len(held)), key=lambda r: (quota[r], -done[r], r))
         quota[rank] += 1
     shares = []
     start = 0
