@@ -68,7 +68,7 @@ def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
     known = {*donors, *(r for r, _ in replay)}
     fresh = tuple(r for r in range(len(reports)) if r not in known)
     held = tuple(reports[r].nodes if r in donors else () for r in range(len(reports)))
-    shares = assign_missing(micro_batches, held)
+    shares = _among_the_settled(micro_batches, held, fresh)
     kept = micro_batches - sum(map(len, shares))
     parts = [f"step {newest + 1} goes on with {kept} of {micro_batches} micro-batches kept"]
     if replay:
@@ -78,6 +78,17 @@ def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
     if fresh:
         parts.append(f"{len(fresh)} newcomer(s) get the state from {len(donors)} peer(s)")
     return Decision(Plan(newest, donors, replay, fresh, held, shares), "; ".join(parts))
+
+
+def _among_the_settled(
+    micro_batches: int, held: Sequence[Sequence[Node]], fresh: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Shares of a step; where it was cut short, newcomers compute nothing of it: the others need not wait for them."""
+    settled = [rank for rank in range(len(held)) if rank not in fresh]
+    if not any(held):
+        return assign_missing(micro_batches, held)
+    found = dict(zip(settled, assign_missing(micro_batches, [held[rank] for rank in settled]), strict=True))
+    return tuple(found.get(rank, ()) for rank in range(len(held)))
 
 
 def at_once(vacancies: int, state_bytes: int, step_time_s: float | None) -> Decision[bool]:
