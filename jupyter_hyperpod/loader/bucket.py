@@ -79,7 +79,7 @@ class Bucket:
             except Malformed as error:
                 raise LoaderError(self.url(name), str(error), "an answer in HTTP/1.1") from None
             else:
-                failed = head.status not in (200, 204) or b"<Error>" in content[:1000]
+                failed = head.status not in (200, 204) or b"<Error>" in content
                 if not failed or (method == "DELETE" and head.status == 404):
                     return head, content
                 refused = refusal(self._account, self.url(name), head, content, WRITABLE)
