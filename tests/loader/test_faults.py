@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,12 @@ def lean(lean_s3: S3Server) -> S3Server:
 def weed(seaweedfs: S3Server) -> S3Server:
     """SeaweedFS with the same."""
     client = seaweedfs.client()
-    for name, content in _files():
-        client.put_object(Bucket=seaweedfs.bucket, Key=f"m/{name}", Body=content)
+    with ThreadPoolExecutor(8) as threads:
+        puts = [
+            threads.submit(client.put_object, Bucket=seaweedfs.bucket, Key=f"m/{name}", Body=content)
+            for name, content in _files()
+        ]
+        assert all(put.result() for put in puts)
     client.close()
     return seaweedfs
 
