@@ -229,7 +229,7 @@ class HttpSource:
     signed = False  # requests that are signed for one host are not sent to another
 
     def _connections(self) -> Connections:
-        made: Connections = self._door.once(self._target, lambda: Connections(self._target))
+        made: Connections = self._door.once(self._target, lambda: Connections(self._target, self._door.early))
         return made
 
     def _request(self, begin: int, end: int) -> bytes:

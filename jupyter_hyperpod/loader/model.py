@@ -16,7 +16,7 @@ from .landing import land
 from .plan import EARLY_BYTES, plan
 from .progress import Callback, Meter
 from .sources import Door, Options, merged, public_name
-from .stream import Stream
+from .stream import Stream, first_connections
 from .telling import telling
 from .tp import LLAMA_RULES, Rule, check
 
@@ -60,7 +60,8 @@ def load_model(
     """
     began_s = time.monotonic()
     check(tp)
-    door = Door(merged(options, endpoint_url))
+    early = first_connections() if connections is None else min(connections, first_connections())
+    door = Door(merged(options, endpoint_url), early - 1)
     try:
         with telling(url, progress) as tell, closing_model(open_model(url, door)) as files:
             if order is None and model is not None:

@@ -75,10 +75,14 @@ class Source(Protocol):
 
 
 class Door:
-    """Opens the objects of one load; they share connections, credentials and counters."""
+    """Opens the objects of one load; they share connections, credentials and counters.
 
-    def __init__(self, options: Options | None = None) -> None:
+    `early` connections to each server are made beside the one that the first header comes through.
+    """
+
+    def __init__(self, options: Options | None = None, early: int = 0) -> None:
         self.options = options or Options()
+        self.early = early
         self.counters = Counters()
         self._shared: dict[Any, Any] = {}
         self._lock = threading.Lock()

@@ -296,12 +296,17 @@ def _tunnel(raw: socket.socket, target: Target) -> None:
 
 
 class Connections:
-    """Idle connections to one target, newest first. Thread-safe."""
+    """Idle connections to one target, newest first. Thread-safe.
 
-    def __init__(self, target: Target) -> None:
+    So many as `early` says are made at once, in threads: they are there when the header has been read.
+    """
+
+    def __init__(self, target: Target, early: int = 0) -> None:
         self.target = target
         self._idle: deque[Connection] = deque()
         self._closed = False
+        for _ in range(early):
+            threading.Thread(target=self._connect, name="connect", daemon=True).start()
 
     @contextmanager
     def borrow(self, cancel: Cancel) -> Iterator[Connection]:
@@ -318,6 +323,12 @@ class Connections:
             raise
         self._idle.append(connection)
         if self._closed:  # the load ended while this exchange was under way
+            self.forget_idle()
+
+    def _connect(self) -> None:
+        with suppress(Broken, Malformed):  # who needs one hears of it
+            self._idle.append(Connection(self.target))
+        if self._closed:
             self.forget_idle()
 
     def close(self) -> None:
