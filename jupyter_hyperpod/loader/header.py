@@ -10,7 +10,7 @@ import math
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.errors import LoaderError
 
@@ -47,8 +47,7 @@ _MOST_BITS = 2**63  # strides are counted in 64 bits, also where a tensor is emp
 _FIELDS = {"dtype", "shape", "data_offsets"}
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One tensor: its dtype as the format spells it, its shape, where its bytes lie, from the data's start on."""
 
     name: str
@@ -152,7 +151,8 @@ def parse_index(content: bytes, source: str) -> dict[str, str]:
 
 def _decode(content: bytes, source: str) -> dict[str, Any]:
     try:
-        record = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant, parse_int=_integer)
+        integers = _integer if b"-0" in content else None  # none of ours where json's own, which is faster, will do
+        record = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant, parse_int=integers)
         if b"\\ud" in content.lower():
             json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
@@ -163,11 +163,11 @@ def _decode(content: bytes, source: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{_short(name)} is given twice")
-        found[name] = value
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"{_short(twice)} is given twice")
     return found
 
 
@@ -188,28 +188,38 @@ def _metadata(value: Any, source: str) -> dict[str, str]:
 
 
 def _entry(name: str, value: Any, source: str) -> Entry:
-    tensor = f"tensor {_short(name)}"
-    if not isinstance(value, dict) or not set(value) >= _FIELDS:
-        raise LoaderError(source, f"{tensor} as {_short(value)}", f"an object with {', '.join(sorted(_FIELDS))}")
+    """Check one tensor; a model has thousands, so what only an error needs is made for an error."""
+    if not isinstance(value, dict) or not value.keys() >= _FIELDS:
+        expected = f"an object with {', '.join(sorted(_FIELDS))}"
+        raise LoaderError(source, f"{_tensor(name)} as {_short(value)}", expected)
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise LoaderError(source, f"{tensor} of dtype {_short(dtype)}", f"one of {', '.join(DTYPE_BITS)}")
+        raise LoaderError(source, f"{_tensor(name)} of dtype {_short(dtype)}", f"one of {', '.join(DTYPE_BITS)}")
     if not _is_counts(shape):
-        raise LoaderError(source, f"{tensor} of shape {_short(shape)}", "a list of numbers of at least 0")
+        raise LoaderError(source, f"{_tensor(name)} of shape {_short(shape)}", "a list of numbers of at least 0")
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise LoaderError(source, f"{tensor} at {_short(offsets)}", "where it begins and ends")
-    if math.prod(max(1, number) for number in shape) * DTYPE_BITS[dtype] >= _MOST_BITS:
-        raise LoaderError(source, f"{tensor} of shape {_short(shape)}", "one that memory can hold")
-    begin, end = offsets
+        raise LoaderError(source, f"{_tensor(name)} at {_short(offsets)}", "where it begins and ends")
     bits = math.prod(shape) * DTYPE_BITS[dtype]
+    if (bits or math.prod(max(1, number) for number in shape) * DTYPE_BITS[dtype]) >= _MOST_BITS:
+        raise LoaderError(source, f"{_tensor(name)} of shape {_short(shape)}", "one that memory can hold")
+    begin, end = offsets
     if bits != 8 * (end - begin):
-        found = f"{tensor} of {end - begin} bytes"
+        found = f"{_tensor(name)} of {end - begin} bytes"
         raise LoaderError(source, found, f"{bits / 8:g}, as dtype {dtype} and shape {_short(shape)} say")
     return Entry(name, dtype, tuple(shape), begin, end)
 
 
 def _is_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(number) is int and 0 <= number < 2**63 for number in value)
+    if not isinstance(value, list):
+        return False
+    for number in value:  # a generator would cost more than all else here
+        if type(number) is not int or not 0 <= number < 2**63:
+            return False
+    return True
+
+
+def _tensor(name: str) -> str:
+    return f"tensor {_short(name)}"
 
 
 def _short(value: Any) -> str:

@@ -25,7 +25,7 @@ MAPPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", 
 PIECE_BYTES = 4 * 2**20  # between two looks at whether to go on
 _POPULATE_READ = 22
 FAULT_AROUND_BYTES = 65_536  # Linux's default
-TOUCHERS = 4
+TOUCHERS, WORTH_A_THREAD = 4, 256
 SAMPLES = 64  # counting all pages of a file would take longer than finding them missing
 _CACHESTAT = 451  # on every architecture
 
@@ -145,7 +145,8 @@ class Mapping:
 
     def touch(self) -> None:
         """Have what is in the page cache mapped: all cores fault at once, and each fault maps what lies around."""
-        parts = np.array_split(self.bytes[::FAULT_AROUND_BYTES], min(TOUCHERS, os.cpu_count() or 1))
+        pages = self.bytes[::FAULT_AROUND_BYTES]
+        parts = np.array_split(pages, max(1, min(TOUCHERS, os.cpu_count() or 1, len(pages) // WORTH_A_THREAD)))
         threads = [threading.Thread(target=part.max, name="touch", daemon=True) for part in parts[1:]]
         for thread in threads:
             thread.start()
