@@ -38,6 +38,12 @@ def adjust(pace: Pace, rate: float, throttled: int) -> tuple[Pace, str]:
     return replace(pace, connections=more, best=rate), f"{rate / 1e6:.0f} MB/s with {count}: trying {more}"
 
 
+def widen(pace: Pace) -> tuple[Pace, str]:
+    """Return the pace once the first block is there: until then, other chunks would only have delayed it."""
+    more = min(pace.limit, 2 * pace.connections)
+    return replace(pace, connections=more), f"the first block is there: {pace.connections} → {more} connections"
+
+
 def delay_s(attempt: int, retry_after_s: float | None, random: float) -> float:
     """Return how long to wait before trying again after `attempt` failures; `random` is in [0, 1).
 

@@ -73,6 +73,11 @@ class Meter:
             if not self._first and self._first_layer_s is None:
                 self._first_layer_s = time.monotonic() - self._began_s
 
+    @property
+    def first_block(self) -> bool:
+        """Whether the first block is there."""
+        return self._first_layer_s is not None
+
     def read(self, fetched: int = 0, retries: int = 0) -> Progress:
         """Return the present moment."""
         with self._lock:

@@ -97,12 +97,17 @@ class Stream:
     def _watch(self) -> None:
         told_s = window_s = time.monotonic()
         before, refused = self._counters.fetched, self._counters.throttled
+        widened = False
         while True:
             with self._changed:
                 if self._stopping or not self._left:
                     return
                 self._changed.wait(TICK_S)
             now_s = time.monotonic()
+            if not widened and self._meter.first_block:
+                widened = True
+                self._pace, _ = pace.widen(self._pace)
+                self._staff()
             if now_s - told_s >= TELL_S:
                 told_s = now_s
                 self._tell()
