@@ -11,6 +11,7 @@ LONGEST_DELAY_S = 8.0
 HEDGE_FACTOR = 4.0
 HEDGE_FLOOR_S = 0.5
 WINDOW_S = 0.3
+WIDEN, WIDE = 3, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,11 @@ def adjust(pace: Pace, rate: float, throttled: int) -> tuple[Pace, str]:
 
 def widen(pace: Pace) -> tuple[Pace, str]:
     """Return the pace once the first block is there: until then, other chunks would only have delayed it."""
-    more = min(pace.limit, 2 * pace.connections)
-    return replace(pace, connections=more), f"the first block is there: {pace.connections} → {more} connections"
+    count = pace.connections
+    if pace.settled:
+        return pace, f"{count} connections are kept"
+    more = max(count, min(pace.limit, WIDEN * count, WIDE))
+    return replace(pace, connections=more), f"the first block is there: {count} → {more} connections"
 
 
 def delay_s(attempt: int, retry_after_s: float | None, random: float) -> float:

@@ -31,11 +31,11 @@ SAMPLES = 32
 
 
 def first_connections(sharers: int = 1) -> int:
-    """Connections to begin with: two a core saturate a fast link, four hide the time to the first byte.
+    """Connections until the first block is there: few, so that it is not one of many things under way.
 
     Processes that share a load share these, too.
     """
-    return max(1, max(4, min(16, 2 * (os.cpu_count() or 1))) // sharers)
+    return max(1, max(3, min(16, 1 + (os.cpu_count() or 1))) // sharers)
 
 
 @dataclass
