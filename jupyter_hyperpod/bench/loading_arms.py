@@ -88,7 +88,7 @@ VERIFIED = Arm(
     "ours",
     settings={"checksum": True},
     suffix=".manifest.json",
-    maker=("-m", f"{PEERS}.loading_ours"),
+    maker=("-m", "jupyter_hyperpod", "model", "manifest"),
 )
 
 

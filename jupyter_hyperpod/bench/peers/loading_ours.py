@@ -1,11 +1,9 @@
-"""`hp.load_model`; run as a program, it writes the manifest of a file."""
+"""`hp.load_model`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import botocore.auth
@@ -15,9 +13,9 @@ import torch
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.loader import local, model, s3, verify  # noqa: F401
-from jupyter_hyperpod.loader.manifest import FileSums, Manifest, digest
+from jupyter_hyperpod.loader.manifest import digest
 
-from .loading import CHUNK_BYTES, Facts, Load, Task, ranges, read_header
+from .loading import Facts, Load, Task
 
 
 def prepare(task: Task) -> Load:
@@ -34,16 +32,3 @@ def prepare(task: Task) -> Load:
         return tensors
 
     return load
-
-
-def main(source: str, target: str) -> None:
-    """Write the checksums of a safetensors file."""
-    content = Path(source).read_bytes()
-    start, _ = read_header(content)
-    chunks = tuple(digest(content[begin : begin + size]) for begin, size in ranges(start, len(content) - start))
-    sums = FileSums(len(content), digest(content[:start]), chunks)
-    Path(target).write_bytes(Manifest(CHUNK_BYTES, {Path(source).name: sums}).encode())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:3])
