@@ -228,7 +228,7 @@ BAD_SUBMISSIONS = {
     "not a number": (["--nodes", "two"], "invalid int value: 'two'"),
     "name with a path": (["--name", "../evil"], "job name '../evil' is not allowed"),
     "backend": (["--backend", "cloud"], "invalid choice: 'cloud'"),
-    "backend not there": (["--backend", "slurm"], "backend 'slurm' is not available"),
+    "backend not there": (["--backend", "kubernetes"], "backend 'kubernetes' is not available"),
     "env without value": (["--env", "NAME"], "'NAME' is not of the form NAME=VALUE"),
     "env name": (["--env", "A-B=1"], "environment variable 'A-B'"),
     "priority": (["--priority", "99999"], "priority is 99999"),

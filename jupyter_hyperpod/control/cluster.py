@@ -165,8 +165,9 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
 
 def _check_shape(wanted: Mapping[str, Any]) -> None:
     nodes, queues = wanted.get("nodes", DEFAULT_NODES), wanted.get("queues", {})
-    if not 0 <= nodes <= MAX_LOCAL_NODES:
-        raise SpecError(f"a local cluster of {nodes} nodes is impossible; expected 0 to {MAX_LOCAL_NODES}")
+    watches_only = nodes == 0 == wanted.get("spares")  # jobs whose nodes are elsewhere
+    if not 1 <= nodes <= MAX_LOCAL_NODES and not watches_only:
+        raise SpecError(f"a local cluster of {nodes} nodes is impossible; expected 1 to {MAX_LOCAL_NODES}")
     if not 0 <= wanted.get("spares", 0) <= MAX_LOCAL_NODES:
         raise SpecError(f"{wanted['spares']} spare nodes are impossible; expected 0 to {MAX_LOCAL_NODES}")
     for name in queues:

@@ -49,7 +49,7 @@ class Testbed:
 
     def __init__(self, nodes: int = 4) -> None:
         self.nodes = [f"n{i}" for i in range(1, nodes + 1)]
-        self.directory = Path(tempfile.mkdtemp(prefix="slurm-testbed-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="slurm-testbed-", dir="/var/tmp"))
         self._up: dict[str, subprocess.Popen[bytes]] = {}
         self._slow: dict[str, threading.Event] = {}
         self._watchers: list[threading.Thread] = []
