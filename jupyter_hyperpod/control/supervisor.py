@@ -106,9 +106,9 @@ class Supervisor:
                 callback: Callable[[], None] = key.data
                 self._guard(callback)
             self._guard(self._step)
+        (self.store.cluster / SOCKET).unlink(missing_ok=True)  # first: who finds it takes our end for a death
         if self.stopping:
             self._end_everything(size)
-        (self.store.cluster / SOCKET).unlink(missing_ok=True)
         return 0
 
     def _leave(self, *_: object) -> None:
