@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed, missing
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.events import TERMINAL_STATES
 from jupyter_hyperpod.storage.store import Store
+from tests.conftest import SHARED_MARK
 from tests.runtime.conftest import TRAIN, Run, reference
-from tests.slurm.testbed import CONTROLLER, Testbed, missing
 
 __all__ = ["reference"]
 
@@ -30,7 +31,7 @@ COMMAND = (sys.executable, "-m", "jupyter_hyperpod")
 def switched_on() -> Iterator[Testbed]:
     if reason := missing():
         pytest.skip(f"NO TEST AGAINST SLURM RUNS HERE: {reason}")
-    with Testbed(4) as bed:
+    with Testbed(4, {SHARED_MARK: "slurm"}) as bed:
         yield bed
 
 

@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
+from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
 from jupyter_hyperpod.control import jobs
 from tests.runtime.conftest import Run
 from tests.slurm.conftest import Submit
-from tests.slurm.testbed import CONTROLLER, Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
 START_S = 120.0

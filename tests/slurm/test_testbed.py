@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.testbed import CONTROLLER, Testbed
+from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
 
 pytestmark = pytest.mark.slurm
 INTERRUPTED = """
 import sys, time
-from tests.slurm.testbed import Testbed
+from jupyter_hyperpod.bench.testbed import Testbed
 with Testbed(1) as bed:
     bed.freeze("n1")
     print(bed.directory, *(process.pid for process in bed._up.values()), flush=True)

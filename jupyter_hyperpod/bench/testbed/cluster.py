@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.slurm.init import REBOOT
-from tests.slurm.settings import address, gres_conf, hosts, scripts, slurm_conf
+from ...core.errors import ClusterError
+from .boot import REBOOT
+from .settings import address, gres_conf, hosts, scripts, slurm_conf
 
 CONTROLLER = "ctl"
-SHARED_MARK, MARK = "TEST_SHARED_CLUSTER_MARK", "slurm"
 TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "bridge", "unshare", "nsenter", "runuser")
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 UP_S = 60.0
@@ -47,7 +47,9 @@ class Testbed:
 
     __test__ = False
 
-    def __init__(self, nodes: int = 4) -> None:
+    def __init__(self, nodes: int = 4, environment: Mapping[str, str] | None = None) -> None:
+        """``environment``: what every process of the nodes finds in its environment, a mark for example."""
+        self._marks = dict(environment or {})
         self.nodes = [f"n{i}" for i in range(1, nodes + 1)]
         self.directory = Path(tempfile.mkdtemp(prefix="slurm-testbed-", dir="/var/tmp"))
         self._up: dict[str, subprocess.Popen[bytes]] = {}
@@ -98,7 +100,7 @@ class Testbed:
         enter = ["nsenter", "-t", str(self.pid(node)), "-m", "-u", "-i", "-n", "-p", f"--wdns={os.getcwd()}", "--"]
         done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=timeout_s, env=found)
         if check and done.returncode:
-            raise AssertionError(f"{command} on {node} ended with {done.returncode}: {done.stderr}{done.stdout}")
+            raise ClusterError(f"{command} on {node} ended with {done.returncode}: {done.stderr}{done.stdout}")
         return done
 
     def start(self, node: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -109,8 +111,8 @@ class Testbed:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What SLURM's commands need, and the mark of processes that several tests share."""
-        return {"SLURM_CONF": str(self.directory / "slurm.conf"), SHARED_MARK: MARK}
+        """What SLURM's commands need, and the marks."""
+        return {"SLURM_CONF": str(self.directory / "slurm.conf"), **self._marks}
 
     def states(self) -> dict[str, str]:
         """Node -> state, as `sinfo` says it ("idle", "alloc", "down*", "drain", …)."""
@@ -118,17 +120,17 @@ class Testbed:
         return dict(line.split() for line in done.stdout.splitlines())
 
     def until(self, holds: Callable[[], bool], what: str, timeout_s: float = UP_S) -> None:
-        """Wait until something holds. Raises AssertionError with what the nodes said last."""
+        """Wait until something holds. Raises ClusterError with what the nodes said last."""
         deadline = time.monotonic() + timeout_s
         while not holds():
             if time.monotonic() > deadline:
-                raise AssertionError(f"not within {timeout_s:g} s: {what}; nodes: {self.states()}\n{self._said()}")
+                raise ClusterError(f"not within {timeout_s:g} s: {what}; nodes: {self.states()}\n{self._said()}")
             time.sleep(0.05)
 
     def pid(self, node: str) -> int:
         """Process 1 of a node, as this machine counts."""
         if not (children := self._children(node)):
-            raise AssertionError(f"{node} is switched off")
+            raise ClusterError(f"{node} is switched off")
         return int(children[0])
 
     # -- what may happen to a node -----------------------------------------------------------------------------
@@ -232,14 +234,14 @@ class Testbed:
     def _spawn(self, node: str, mode: str) -> None:
         console = os.open(self.directory / "log" / f"{node}.console", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         spaces = ["--mount", "--uts", "--pid", "--ipc", "--net", "--fork", "--kill-child", "--mount-proc"]
-        init = [sys.executable, str(Path(__file__).with_name("init.py")), node, str(self.directory), mode]
+        init = [sys.executable, str(Path(__file__).with_name("boot.py")), node, str(self.directory), mode]
         me = os.getpid()
         process = subprocess.Popen(
             ["unshare", *spaces, *init],
             stdin=subprocess.PIPE,
             stdout=console,
             stderr=console,
-            env={"PATH": PATH, "LC_ALL": "C", SHARED_MARK: MARK},
+            env={"PATH": PATH, "LC_ALL": "C", **self._marks},
             preexec_fn=lambda: _die_with(me),
         )
         os.close(console)
@@ -252,7 +254,8 @@ class Testbed:
     def _plug_in(self, node: str) -> None:
         deadline = time.monotonic() + UP_S
         while not self._children(node):
-            assert time.monotonic() < deadline, f"{node} does not come up"
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{node} does not come up\n{self._said()}")
             time.sleep(0.005)
         if node == CONTROLLER:
             commands = [
@@ -264,7 +267,7 @@ class Testbed:
         with_peer = f"link add {node} type veth peer name eth0 netns {self.pid(node)}"
         try:
             self._ip(CONTROLLER, with_peer)
-        except AssertionError:  # the namespace that was switched off has not been taken down yet
+        except ClusterError:  # the namespace that was switched off has not been taken down yet
             self._ip(CONTROLLER, f"link delete {node}", with_peer)
         self._ip(CONTROLLER, f"link set {node} master switch up")
         self._ip(node, f"addr add {address(index)}/24 dev eth0", "link set eth0 up")
@@ -291,7 +294,7 @@ class Testbed:
             [*enter, *command], input=text, capture_output=True, text=True, timeout=30, env={"PATH": PATH}
         )
         if done.returncode:
-            raise AssertionError(f"{command} {text!r}: {done.stderr}")
+            raise ClusterError(f"{command} {text!r}: {done.stderr}")
 
     def _signal_all(self, node: str, name: str) -> None:
         enter = ["nsenter", "-t", str(self.pid(node)), "-p", "--", "kill", f"-{name}", "-1"]

@@ -1,6 +1,6 @@
 """Process 1 of a testbed node: its own host name, /run, /dev/shm, munge and SLURM daemon. Ends with 42 to be rebooted.
 
-    unshare --mount --uts --pid --ipc --net --fork --kill-child --mount-proc python init.py NODE DIRECTORY MODE
+    unshare --mount --uts --pid --ipc --net --fork --kill-child --mount-proc python boot.py NODE DIRECTORY MODE
 
 MODE is "ctl" for the controller, "first" for a node and "again" for a node that was switched off before.
 """
