@@ -8,6 +8,7 @@ from typing import Any
 from ..control import mounting
 from ..control.request import add_cluster_options, add_fault_options, add_serve_options, add_submit_options
 from ..core.spec import BACKENDS
+from ..planner.request import SUMMARY, add_plan_options
 from .model import add_model_options
 
 PROG = "jupyter hyperpod"
@@ -84,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     serve = verbs.add("serve", "serve a model over HTTP, with as many replicas as the load needs")
     add_serve_options(serve)
     serve.add_argument("--follow", action="store_true", help=FOLLOW)
+    add_plan_options(verbs.add("plan", SUMMARY))
     add_model_options(verbs.add("model", "shard, merge, check or load a model: files, s3:// or https://"))
     return parser
 

@@ -322,6 +322,12 @@ def _model(options: argparse.Namespace, store: Store, terminal: Terminal) -> int
     return run_model(options, terminal)
 
 
+def _plan(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from .plan import run_plan
+
+    return run_plan(options, store, terminal)
+
+
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
@@ -344,4 +350,5 @@ VERBS: dict[str, Verb] = {
     "recipe": _recipe,
     "serve": _serve,
     "model": _model,
+    "plan": _plan,
 }

@@ -1,0 +1,173 @@
+"""A plan in words and figures: the same for the command line, the magic and the view in JupyterLab."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import SpecError
+from ..core.units import format_duration, format_money
+from .goodput import CONVENTIONS, Comparison, Regime, same_reduction
+from .request import PlanRequest
+
+OTHER_MANUAL_S = (240 * 60.0, 300 * 60.0, 360 * 60.0)
+HEADERS = ("RECOVERY", ">A FAILURE COSTS", ">TRAINING TIME", ">LONGER BY", ">GOODPUT", ">GPU-HOURS", ">COST")
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One table: headers (those that begin with '>' are of columns aligned to the right) and rows of (text, tone)."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, str], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`record` for scripts; for people `title` lines, sheets and closing `lines`."""
+
+    record: dict[str, Any]
+    title: tuple[str, ...]
+    sheets: tuple[Sheet, ...]
+    lines: tuple[str, ...]
+
+
+def answer(request: PlanRequest) -> Answer:
+    """The closed form of a request. Raises SpecError."""
+    found = request.compare()
+    others = _other_conventions(request)
+    return Answer(record(found, others), title(found), (sheet(found),), lines(found, others))
+
+
+def title(found: Comparison) -> tuple[str, ...]:
+    """What the plan is about."""
+    cluster = found.cluster
+    fails = "none of them fails"
+    if math.isfinite(cluster.mtbf_s):
+        fails = f"{percent(cluster.rate)}/h each: one of them fails every {format_duration(cluster.mtbf_s)}"
+    saved = f", a checkpoint every {format_duration(found.interval_s)}" if found.interval_s else ""
+    return (
+        f"{cluster.instances:,} instances of {cluster.gpus} GPUs, {fails}{saved}",
+        f"{found.work_gpu_hours:,.0f} GPU-hours of work: {days(found.undisturbed_days)} where nothing fails",
+    )
+
+
+def sheet(found: Comparison) -> Sheet:
+    """Both regimes and the difference."""
+    manual, automatic = found.manual, found.automatic
+    saved = (
+        ("saved", "title"),
+        (format_duration(manual.downtime_s - automatic.downtime_s), ""),
+        (days(manual.days - automatic.days), ""),
+        (percent(found.reduction), "good"),
+        ("", ""),
+        (f"{manual.gpu_hours - automatic.gpu_hours:,.0f}", ""),
+        (format_money(found.saving), "good"),
+    )
+    return Sheet(HEADERS, (_row("by hand", manual), _row("automatic", automatic), saved))
+
+
+def lines(found: Comparison, others: dict[str, float | None]) -> tuple[str, ...]:
+    """The result in a sentence, its convention, and what it depends on."""
+    said = [
+        f"{percent(found.reduction)} less training time and {format_money(found.saving)} saved, where "
+        f"{CONVENTIONS[found.convention]} (convention: {found.convention})."
+    ]
+    if others:
+        told = " and ".join(
+            f"{'never ends' if value is None else percent(value)} ({name})" for name, value in others.items()
+        )
+        said.append(f"By the other conventions it is {told}.")
+    if not found.interval_s and (pairs := same_reduction(found, _other_manuals(found))):
+        named = ", ".join(f"{slow_s / 60:.0f} and {quick_s / 60:.0f} min" for slow_s, quick_s in pairs)
+        same = f"{100 * found.reduction:.0f} %"
+        said.append(f"The figure alone says little: recovery in {named} saves the same {same} of the time.")
+    return tuple(said)
+
+
+def record(found: Comparison, others: dict[str, float | None]) -> dict[str, Any]:
+    """The plan as JSON; ``reductions`` by every convention, None where that run never ends."""
+    cluster = found.cluster
+    return {
+        "convention": found.convention,
+        "convention_text": CONVENTIONS[found.convention],
+        "instances": cluster.instances,
+        "gpus_per_instance": cluster.gpus,
+        "rate_per_hour": cluster.rate,
+        "mtbf_s": cluster.mtbf_s if math.isfinite(cluster.mtbf_s) else None,
+        "gpu_hours": found.work_gpu_hours,
+        "price": cluster.price,
+        "currency": "$",
+        "undisturbed_days": found.undisturbed_days,
+        "checkpoint_interval_s": found.interval_s,
+        "manual": regime_record(found.manual),
+        "automatic": regime_record(found.automatic),
+        "reduction": found.reduction,
+        "saving": found.saving,
+        "reductions": {found.convention: found.reduction, **others},
+        "title": list(title(found)),
+        "lines": list(lines(found, others)),
+    }
+
+
+def regime_record(regime: Regime) -> dict[str, float]:
+    """One regime as JSON."""
+    return {
+        "downtime_s": regime.downtime_s,
+        "stretch": regime.stretch,
+        "goodput": regime.goodput,
+        "days": regime.days,
+        "gpu_hours": regime.gpu_hours,
+        "cost": regime.cost,
+    }
+
+
+def percent(ratio: float) -> str:
+    """``32.05 %``, with the digits that carry meaning."""
+    value = 100 * ratio
+    return f"{value:.4g} %" if abs(value) < 1 else f"{value:.2f} %"
+
+
+def days(value: float) -> str:
+    """``203 days``; hours where it is less than three days."""
+    return f"{value:,.0f} days" if value >= 99.5 else f"{value:.1f} days" if value >= 3 else f"{value * 24:.1f} h"
+
+
+def _row(name: str, regime: Regime) -> tuple[tuple[str, str], ...]:
+    return (
+        (name, ""),
+        (format_duration(regime.downtime_s), ""),
+        (days(regime.days), ""),
+        (percent(regime.stretch - 1), ""),
+        (percent(regime.goodput), ""),
+        (f"{regime.gpu_hours:,.0f}", ""),
+        (format_money(regime.cost), ""),
+    )
+
+
+def _other_manuals(found: Comparison) -> list[float]:
+    return [slow_s for slow_s in OTHER_MANUAL_S if slow_s != found.manual.downtime_s]
+
+
+def _other_conventions(request: PlanRequest) -> dict[str, float | None]:
+    """The reduction by every convention but the one in use; None where that run never ends."""
+    found: dict[str, float | None] = {}
+    for name in CONVENTIONS:
+        if name != request.convention:
+            try:
+                found[name] = (
+                    PlanRequest(
+                        request.cluster,
+                        request.manual,
+                        request.automatic,
+                        request.gpu_hours,
+                        name,
+                        request.checkpoints,
+                    )
+                    .compare()
+                    .reduction
+                )
+            except SpecError:
+                found[name] = None
+    return found

@@ -1,0 +1,135 @@
+"""The golden figures of the closed form, and requests that cannot be answered."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.planner import face, goodput
+from jupyter_hyperpod.planner.goodput import Checkpoints, Cluster, Downtime, compare, same_reduction, stretch
+from jupyter_hyperpod.planner.quantities import parse_count, parse_price, parse_rate, parse_time
+from jupyter_hyperpod.planner.request import PlanRequest
+from jupyter_hyperpod.policy import interval
+
+HOUR_S, MINUTE_S = 3600.0, 60.0
+PUBLISHED = Cluster(256, 0.0005, 8, 5.0)
+MANUAL, AUTOMATIC = Downtime.parse("280min"), Downtime.parse("40min")
+
+
+def test_rates_of_published_runs() -> None:
+    assert goodput.observed_rate(35 + 70, 124, 1440) == pytest.approx(0.0588e-2, abs=0.00005e-2)
+    assert goodput.observed_rate(417, 2000, 1296) == pytest.approx(0.0161e-2, abs=0.00005e-2)
+
+
+def test_mean_time_between_failures() -> None:
+    assert Cluster(512, parse_rate("0.04%/h")).mtbf_s / HOUR_S == pytest.approx(4.9, abs=0.05)
+    assert Cluster(16, parse_rate("0.01%/h")).mtbf_s / HOUR_S == pytest.approx(625)
+    assert PUBLISHED.mtbf_s / HOUR_S == pytest.approx(7.81, abs=0.005)
+    assert math.isinf(Cluster(16, 0.0).mtbf_s)
+
+
+@pytest.mark.parametrize(("convention", "reduction"), [("productive", 0.3205), ("restart", 0.40), ("serial", 0.56)])
+def test_reduction_by_each_convention(convention: str, reduction: float) -> None:
+    found = compare(PUBLISHED, MANUAL, AUTOMATIC, 10e6, convention)
+    assert found.reduction == pytest.approx(reduction, abs=0.0005 if convention == "productive" else 0.005)
+
+
+def test_saving() -> None:
+    assert compare(PUBLISHED, MANUAL, AUTOMATIC, 10e6).saving == pytest.approx(25.6e6, abs=0.05e6)
+
+
+def test_checkpoint_intervals() -> None:
+    assert goodput.young_s(5 * MINUTE_S, PUBLISHED.mtbf_s) / MINUTE_S == pytest.approx(68.5, abs=0.05)
+    assert Checkpoints(5 * MINUTE_S).every_s(PUBLISHED.mtbf_s) == interval.daly_s(5 * MINUTE_S, PUBLISHED.mtbf_s)
+    assert interval.daly_s(5 * MINUTE_S, PUBLISHED.mtbf_s) / MINUTE_S == pytest.approx(65.2, abs=0.05)
+
+
+def test_the_interval_of_a_plan_and_of_a_job_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert goodput.daly_s is interval.daly_s
+    best_s = Checkpoints(300.0).every_s(7.8125 * HOUR_S)
+    decided = interval.decide(failures=1, observed_s=7.8125 * HOUR_S, paused_s=300.0, took_s=300.0, state_bytes=0)
+    assert best_s is not None and decided.value == min(interval.LONGEST_S, best_s)
+    assert decided.reason == "checkpoint every 1 h: MTBF 7 h 48 min observed over 1 failure, saving costs 5 min"
+
+
+def test_days_of_a_run() -> None:
+    assert goodput.undisturbed_days(Cluster(256, 0.0), 6.5e6) == pytest.approx(132, abs=0.5)
+
+
+def test_other_pairs_with_the_same_reduction() -> None:
+    pairs = same_reduction(compare(PUBLISHED, MANUAL, AUTOMATIC, 10e6), [240 * 60.0, 300 * 60.0, 360 * 60.0])
+    assert [round(quick_s / MINUTE_S) for _, quick_s in pairs] == [13, 54, 94]
+
+
+def test_daly_is_best_where_failures_restart_repairs() -> None:
+    best_s = interval.daly_s(300.0, PUBLISHED.mtbf_s)
+    ratios = [
+        stretch(PUBLISHED, AUTOMATIC.total_s, "restart", Checkpoints(300.0, best_s * factor))
+        for factor in (0.5, 0.9, 1.0, 1.1, 2.0)
+    ]
+    assert min(ratios) == ratios[2]
+    whole = PUBLISHED.mtbf_s * math.exp(2400 / PUBLISHED.mtbf_s) * math.expm1((best_s + 300) / PUBLISHED.mtbf_s)
+    assert ratios[2] == pytest.approx(whole / best_s)
+
+
+@pytest.mark.parametrize("convention", list(goodput.CONVENTIONS))
+def test_limits(convention: str) -> None:
+    """Nothing fails: only saving costs time. Rare failures: all conventions agree to first order."""
+    saved = Checkpoints(60.0, 600.0)
+    assert stretch(Cluster(256, 0.0), 2400.0, convention, saved) == pytest.approx(1.1)
+    assert stretch(Cluster(256, 1e-9), 2400.0, convention) - 1 == pytest.approx(256e-9 * 2400 / 3600, rel=1e-3)
+
+
+def test_downtime_by_stage() -> None:
+    found = Downtime.parse("detect=5min, diagnose=25min,repair=3h,restart=1h,recompute=10min")
+    assert found.total_s == 280 * MINUTE_S
+    assert compare(PUBLISHED, found, AUTOMATIC, 10e6).reduction == pytest.approx(0.3205, abs=0.0005)
+
+
+def test_quantities() -> None:
+    assert parse_rate("0.05%") == parse_rate("0.05 %/h") == parse_rate("1.2%/d") == parse_rate("5e-4/h") == 5e-4
+    assert (parse_count("10M"), parse_count("6.5e6"), parse_count("350k")) == (10e6, 6.5e6, 350e3)
+    assert parse_price("5") == parse_price("$5") == parse_price("5 $") == 5.0
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda: parse_rate("-0.05%"), "negative"),
+        (lambda: parse_rate("0.05"), "no unit"),
+        (lambda: parse_rate("50%"), "is the unit right"),
+        (lambda: parse_rate("often"), "not a failure rate"),
+        (lambda: parse_time("280"), "no unit"),
+        (lambda: parse_time("-3min"), "negative"),
+        (lambda: parse_count("many"), "not a number"),
+        (lambda: parse_price("cheap"), "not an amount of money"),
+        (lambda: Cluster(0, 0.0005), "0 instances"),
+        (lambda: Cluster(256, -1e-4), "rate -0.0001/h"),
+        (lambda: Cluster(256, 1e-4, 0), "0 GPUs"),
+        (lambda: Cluster(256, 1e-4, 8, -1.0), "price -1"),
+        (lambda: Checkpoints(300.0, 0.0), "checkpoint interval 0 s"),
+        (lambda: Checkpoints(-1.0), "checkpoint cost -1 s"),
+        (lambda: Downtime.parse("mend=3h"), "expected each of detect, diagnose"),
+        (lambda: Downtime.parse("repair=3h,repair=2h"), "once"),
+        (lambda: Downtime(repair=-1.0), "repair is -1.0 s"),
+        (lambda: goodput.observed_rate(3, 0, 10), "no observation"),
+        (lambda: compare(PUBLISHED, AUTOMATIC, MANUAL, 10e6), "are the two exchanged"),
+        (lambda: compare(PUBLISHED, MANUAL, AUTOMATIC, 0), "more than none"),
+        (lambda: stretch(PUBLISHED, 9 * HOUR_S, "serial"), "never ends"),
+        (lambda: stretch(PUBLISHED, 500 * HOUR_S, "restart"), "never ends"),
+        (lambda: stretch(PUBLISHED, 60.0, "optimistic"), "convention 'optimistic'"),
+    ],
+)
+def test_what_cannot_be_is_told(ask: object, told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        ask()  # type: ignore[operator]
+
+
+def test_the_record_names_its_convention() -> None:
+    found = face.answer(PlanRequest(convention="serial"))
+    assert found.record["convention"] == "serial"
+    assert found.record["reduction"] == pytest.approx(0.56, abs=0.005)
+    assert "convention: serial" in found.lines[0]
+    assert found.record["reductions"]["productive"] == pytest.approx(0.3205, abs=0.0005)
