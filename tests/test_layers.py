@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "recipes": "core",
     "loader": "core storage",
     "serving": "core policy storage loader recipes",
-    "health": "core storage",
+    "health": "core policy storage",
     "runtime": "core policy storage loader health",
     "control": "core policy storage health backends",
     "server": "core storage control planner loader",

@@ -1,0 +1,117 @@
+"""What is known of a node's health: findings, and the labels by which tools and people recognise them.
+
+Names of labels and their values are those of SageMaker HyperPod.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .errors import SpecError
+
+PREFIX = "sagemaker.amazonaws.com/"
+STATUS, DEEP = f"{PREFIX}node-health-status", f"{PREFIX}deep-health-check-status"
+TYPES, REASONS = f"{PREFIX}fault-types", f"{PREFIX}fault-reasons"
+DETAILS = f"{PREFIX}fault-details"  # an annotation, JSON
+SCHEDULABLE, UNSCHEDULABLE = "Schedulable", "Unschedulable"
+PENDING_REPLACEMENT, PENDING_REBOOT = "UnschedulablePendingReplacement", "UnschedulablePendingReboot"
+TAINT = f"{STATUS}={UNSCHEDULABLE}:NoSchedule"
+DEEP_STATES = ("InProgress", "Passed", "Failed")
+RECOVERIES = ("Automatic", "None")
+
+# how a probe ended; what could not be looked at is skipped, never passed
+OUTCOMES = ("pass", "fail", "skipped")
+# what a failed probe calls for, mildest first; isolate is for what no restart mends
+SEVERITIES = ("monitor", "drain", "reset", "reboot", "isolate")
+ACTIONS = ("watch", "drain", "reboot", "replace")
+# a reason that a person, or this software, writes at a SLURM node; HyperPod ignores near misses without a word
+SLURM_ACTIONS = {"Action:Reboot": "reboot", "Action:Replace": "replace"}
+_LABELS_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one probe says: ``fault``: a short name without spaces; ``text``: a sentence; ``device``: where."""
+
+    probe: str
+    outcome: str
+    text: str
+    severity: str = "monitor"
+    fault: str = ""
+    device: str = ""
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES or self.severity not in SEVERITIES:
+            raise SpecError(f"finding {self.outcome}/{self.severity} is unknown; expected {OUTCOMES} and {SEVERITIES}")
+
+    @property
+    def failed(self) -> bool:
+        """Something is wrong."""
+        return self.outcome == "fail"
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return asdict(self)
+
+
+def passed(probe: str, text: str) -> Finding:
+    """The probe ran and found nothing wrong."""
+    return Finding(probe, "pass", text)
+
+
+def skipped(probe: str, why: str) -> Finding:
+    """The probe could not run here."""
+    return Finding(probe, "skipped", why)
+
+
+def failed(probe: str, severity: str, fault: str, text: str, device: str = "") -> Finding:
+    """The probe found something wrong."""
+    return Finding(probe, "fail", text, severity, fault, device)
+
+
+def labels(action: str, findings: Sequence[Finding], deep: str = "") -> dict[str, str]:
+    """The node's labels and its annotation while ``action`` is asked for because of failed ``findings``."""
+    status = {
+        "watch": SCHEDULABLE,
+        "drain": UNSCHEDULABLE,
+        "reboot": PENDING_REBOOT,
+        "replace": PENDING_REPLACEMENT,
+    }[action]
+    wrong = [finding for finding in findings if finding.failed]
+    found = {STATUS: status}
+    if deep:
+        found[DEEP] = deep
+    if wrong:
+        found[TYPES] = "_".join(dict.fromkeys(f.probe for f in wrong[-_LABELS_KEPT:]))
+        found[REASONS] = "_".join(dict.fromkeys(f.fault for f in wrong[-_LABELS_KEPT:]))
+        found[DETAILS] = json.dumps([f.to_json() for f in wrong[-_LABELS_KEPT:]], separators=(",", ":"))
+    return found
+
+
+def slurm_action(reason: str) -> str | None:
+    """The action that a SLURM node's reason asks for, None where it is about something else.
+
+    Raises SpecError for a near miss, such as another case or a blank too many.
+    """
+    if reason in SLURM_ACTIONS:
+        return SLURM_ACTIONS[reason]
+    bare = "".join(reason.split()).lower()
+    near = difflib.get_close_matches(bare, [name.lower() for name in SLURM_ACTIONS], 1, 0.75)
+    if near or bare.startswith("action:"):
+        wanted = next((name for name in SLURM_ACTIONS if [name.lower()] == near), " or ".join(SLURM_ACTIONS))
+        raise SpecError(
+            f"reason {reason[:80]!r} asks for nothing: it has to be exactly {wanted}, upper and lower case included"
+        )
+    return None
+
+
+def from_json(record: Mapping[str, Any]) -> Finding:
+    """Inverse of `Finding.to_json`; unknown keys are ignored. Raises SpecError."""
+    try:
+        return Finding(**{name: str(record[name]) for name in Finding.__dataclass_fields__ if name in record})
+    except TypeError as error:
+        raise SpecError(f"finding cannot be read: {error}") from error

@@ -1,0 +1,148 @@
+"""Deep checks, on request: cores compute, memory keeps, the disk gives back, devices are diagnosed. Minutes.
+
+python -m jupyter_hyperpod.health.deep SECONDS      one core's part of the first
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..core.health import Finding, failed, passed, skipped
+from ..core.units import format_bytes
+from . import nvidia
+from .probes import Place, told
+
+CPU_S = 2.0
+MEMORY_BYTES = 256 << 20
+DISK_BYTES = 64 << 20
+LOOPBACK_BYTES = 256 << 20
+DCGM_S = 3600.0
+SLOWEST_LOOPBACK = 200e6
+_BLOCK = 1 << 20
+
+
+def cpu(seconds: float = CPU_S, workers: int | None = None) -> list[Finding]:
+    """Every core computes the same digests over and over; one that differs is a core that computes wrongly."""
+    count = workers or len(os.sched_getaffinity(0))
+    command = [sys.executable, "-m", __name__, f"{seconds:g}"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    found = []
+    for worker in running:
+        text, _ = worker.communicate()
+        if worker.returncode:
+            return [failed("cpu-stress", "isolate", "CpuFails", f"a core's computation ended with {worker.returncode}")]
+        rounds, bad = text.split()
+        found.append((int(rounds), int(bad)))
+    wrong = sum(bad for _, bad in found)
+    said = f"{count} cores computed {sum(rounds for rounds, _ in found)} blocks in {seconds:g} s"
+    if wrong:
+        return [failed("cpu-stress", "isolate", "CpuComputesWrong", f"{said}, {wrong} of them wrong")]
+    return [passed("cpu-stress", f"{said}, all right")]
+
+
+def _digests(seconds: float) -> tuple[int, int]:
+    block = bytes(range(256)) * 4096
+    right = hashlib.sha256(block).digest()
+    end_s, rounds, wrong = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < end_s:
+        rounds += 1
+        wrong += hashlib.sha256(block).digest() != right
+    return rounds, wrong
+
+
+def memory(size: int = MEMORY_BYTES) -> list[Finding]:
+    """Patterns are written into memory and read again."""
+    wrong = 0
+    for pattern in (b"\x55", b"\xaa", b"\x00", b"\xff"):
+        expected = pattern * _BLOCK
+        area = bytearray(expected) * (size // _BLOCK)
+        wrong += sum(area[at : at + _BLOCK] != expected for at in range(0, len(area), _BLOCK))
+    if wrong:
+        return [failed("memory-stress", "isolate", "MemoryForgets", f"{wrong} MiB of memory gave back other bytes")]
+    return [passed("memory-stress", f"{format_bytes(size)} kept four patterns")]
+
+
+def disk(directory: Path, size: int = DISK_BYTES) -> list[Finding]:
+    """Random bytes are written to the disk and read again."""
+    written, read = hashlib.sha256(), hashlib.sha256()
+    began_s = time.monotonic()
+    with tempfile.TemporaryFile(dir=directory) as file:
+        for _ in range(size // _BLOCK):
+            block = os.urandom(_BLOCK)
+            written.update(block)
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(0)
+        while block := file.read(_BLOCK):
+            read.update(block)
+    rate = format_bytes(2 * size / (time.monotonic() - began_s))
+    if read.digest() != written.digest():
+        return [failed("disk-stress", "isolate", "DiskForgets", f"{directory} gave back other bytes than were written")]
+    return [passed("disk-stress", f"{directory} gave back {format_bytes(size)} as written, {rate}/s in all")]
+
+
+def loopback(size: int = LOOPBACK_BYTES) -> list[Finding]:
+    """Bytes through the network stack of this machine."""
+    ours, theirs = socket.socketpair()
+    block = bytes(_BLOCK)
+
+    def send() -> None:
+        with theirs:
+            for _ in range(size // _BLOCK):
+                theirs.sendall(block)
+
+    began_s = time.monotonic()
+    thread = threading.Thread(target=send, name="loopback")
+    thread.start()
+    received = 0
+    with ours:
+        while count := len(ours.recv(_BLOCK)):
+            received += count
+    thread.join()
+    rate = received / (time.monotonic() - began_s)
+    said = f"{format_bytes(received)} passed through this machine at {format_bytes(rate)}/s"
+    if rate < SLOWEST_LOOPBACK:
+        return [failed("loopback", "monitor", "LoopbackSlow", said)]
+    return [passed("loopback", said)]
+
+
+def dcgm(level: int = 2) -> Sequence[Finding]:
+    """NVIDIA's own diagnosis; level 2 takes minutes, level 4 about an hour."""
+    return told("nvidia-dcgm", ["dcgmi", "diag", "-r", str(level), "-j"], nvidia.diagnosis, DCGM_S)
+
+
+def check(place: Place, level: int = 2, say: Callable[[Finding], None] = lambda finding: None) -> list[Finding]:
+    """All deep checks, one after another; ``say`` hears of each as it ends."""
+    directory = place.store.root if place.store else Path(tempfile.gettempdir())
+    steps: tuple[tuple[str, Callable[[], Sequence[Finding]]], ...] = (
+        ("cpu-stress", cpu),
+        ("memory-stress", memory),
+        ("disk-stress", lambda: disk(directory)),
+        ("loopback", loopback),
+        ("nvidia-dcgm", lambda: dcgm(level)),
+    )
+    found: list[Finding] = []
+    for name, step in steps:
+        try:
+            result = list(step())
+        except (OSError, MemoryError) as error:
+            result = [skipped(name, f"it cannot be done here: {error}")]
+        for finding in result:
+            say(finding)
+        found += result
+    return found
+
+
+if __name__ == "__main__":
+    print(*_digests(float(sys.argv[1])))

@@ -1,0 +1,181 @@
+"""NVIDIA's tools: what they print, to findings. Pure. Not verified on a GPU: tested on recorded and documented output.
+
+Formats: nvidia-smi(1) ``--query-gpu=… --format=csv`` and ``nvlink --status``; `dcgmi diag -j` of DCGM 3 and 4.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..core.health import Finding, failed, passed, skipped
+
+FIELDS = (
+    "index", "uuid", "name", "temperature.gpu", "utilization.gpu", "memory.used", "memory.total",
+    "ecc.errors.uncorrected.volatile.total", "retired_pages.pending",
+    "clocks_throttle_reasons.hw_slowdown", "clocks_throttle_reasons.hw_thermal_slowdown",
+    "clocks_throttle_reasons.hw_power_brake_slowdown", "clocks_throttle_reasons.sw_thermal_slowdown",
+)  # fmt: skip
+ROWS = ("gpu_uuid", "remapped_rows.correctable", "remapped_rows.uncorrectable", "remapped_rows.pending",
+        "remapped_rows.failure")  # fmt: skip
+QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,nounits"]
+QUERY_ROWS = ["nvidia-smi", f"--query-remapped-rows={','.join(ROWS)}", "--format=csv,nounits"]
+QUERY_LINKS = ["nvidia-smi", "nvlink", "--status"]
+HOT_C, TOO_HOT_C = 85, 92
+_SLOWDOWNS = {
+    "hw_thermal_slowdown": ("GpuThermalSlowdown", "the hardware has slowed it down: too hot"),
+    "hw_power_brake_slowdown": ("GpuPowerBrake", "the hardware has slowed it down: power brake"),
+    "hw_slowdown": ("GpuHardwareSlowdown", "the hardware has slowed it down"),
+    "sw_thermal_slowdown": ("GpuThermalSlowdown", "the driver has slowed it down: too hot"),
+}
+_GPU = re.compile(r"GPU ([0-9]{1,4}): ")
+_LINK = re.compile(r"\s+Link ([0-9]{1,3}): (.*)")
+
+
+def devices(text: str) -> list[dict[str, str]]:
+    """The GPUs in what ``QUERY`` printed: field -> value, units left out."""
+    return [row for row in _records(text) if row.get("index", "").isdecimal()]
+
+
+def gpus(text: str) -> list[Finding]:
+    """ECC errors, temperature and slowdowns in what ``QUERY`` printed."""
+    found = devices(text)
+    if not found:
+        return [skipped("nvidia-gpu", f"nvidia-smi names no GPU: {' '.join(text.split())[:160]}")]
+    wrong = [finding for row in found for finding in _gpu(row)]
+    return wrong or [
+        passed("nvidia-gpu", f"{len(found)} GPUs without uncorrected errors, hottest {_hottest(found)} °C")
+    ]
+
+
+def _gpu(row: Mapping[str, str]) -> Iterator[Finding]:
+    name = f"GPU {row['index']}"
+    if (errors := _count(row.get("ecc.errors.uncorrected.volatile.total"))) > 0:
+        text = f"{name} has {errors} uncorrected ECC errors since its driver was loaded"
+        yield failed("nvidia-gpu", "reset", "GpuUncorrectedEcc", text, name)
+    if row.get("retired_pages.pending") == "Yes":
+        yield failed("nvidia-gpu", "reset", "GpuPagesPending", f"{name} has to be reset to retire bad pages", name)
+    degrees = _count(row.get("temperature.gpu"))
+    if degrees >= HOT_C:
+        severity = "drain" if degrees >= TOO_HOT_C else "monitor"
+        yield failed("nvidia-gpu", severity, "GpuTemperature", f"{name} is {degrees} °C hot", name)
+    for field, (fault, words) in _SLOWDOWNS.items():
+        if row.get(f"clocks_throttle_reasons.{field}") == "Active":
+            yield failed("nvidia-gpu", "monitor", fault, f"{name}: {words}", name)
+            return
+
+
+def remapped_rows(text: str) -> list[Finding]:
+    """Rows of memory that were replaced by spare ones, or could not be, in what ``QUERY_ROWS`` printed."""
+    found = [row for row in _records(text) if row.get("gpu_uuid", "").startswith("GPU-")]
+    if not found:
+        return [skipped("nvidia-remapped-rows", "no GPU tells of remapped rows: " + " ".join(text.split())[:160])]
+    wrong = []
+    for row in found:
+        name = row["gpu_uuid"]
+        if row.get("remapped_rows.failure") in ("Yes", "1"):
+            text = f"{name} could not remap a bad row of its memory: it qualifies for replacement"
+            wrong.append(failed("nvidia-remapped-rows", "isolate", "GpuRowRemapFailure", text, name))
+        elif row.get("remapped_rows.pending") in ("Yes", "1"):
+            text = f"{name} has to be reset to replace a bad row of its memory"
+            wrong.append(failed("nvidia-remapped-rows", "reset", "GpuRowRemapPending", text, name))
+    return wrong or [passed("nvidia-remapped-rows", f"no row is pending or failed on {len(found)} GPUs")]
+
+
+def links(text: str, expected: int) -> list[Finding]:
+    """NVLinks in what ``QUERY_LINKS`` printed; ``expected`` a GPU, 0 where it is not known."""
+    up: dict[str, int] = {}
+    down: list[str] = []
+    gpu = ""
+    for line in text.splitlines():
+        if match := _GPU.match(line):
+            gpu = match[1]
+            up[gpu] = 0
+        elif gpu and (match := _LINK.match(line)):
+            if "inactive" in match[2].lower():
+                down.append(f"link {match[1]} of GPU {gpu}")
+            else:
+                up[gpu] += 1
+    if not any(up.values()) and not down:
+        return [skipped("nvidia-nvlink", "no GPU here has NVLinks" if not expected else "nvidia-smi shows no NVLink")]
+    if down:
+        said = f"{len(down)} NVLinks are inactive: {', '.join(down[:4])}"
+        return [failed("nvidia-nvlink", "isolate", "NvlinkInactive", said)]
+    few = [f"GPU {name} has {count}" for name, count in up.items() if expected and count < expected]
+    if few:
+        return [
+            failed("nvidia-nvlink", "isolate", "NvlinkMissing", f"{expected} NVLinks expected, {', '.join(few[:4])}")
+        ]
+    return [passed("nvidia-nvlink", f"{sum(up.values())} NVLinks are up")]
+
+
+def diagnosis(text: str) -> list[Finding]:
+    """What `dcgmi diag -j` found: one finding for each test that failed."""
+    start = text.find("{")
+    try:
+        record: Any = json.loads(text[start:] if start >= 0 else "")
+    except ValueError:
+        return [skipped("nvidia-dcgm", f"dcgmi printed no JSON: {' '.join(text.split())[:160]}")]
+    tests = list(_tests(record.get("DCGM GPU Diagnostic", record.get("DCGM Diagnostic", record))))
+    ran = [test for test in tests if test[1] in ("pass", "fail", "warn")]
+    if not ran:
+        why = next((said for _, _, said in tests if said), "no test was run")
+        return [skipped("nvidia-dcgm", f"DCGM ran no test to its end: {why}")]
+    wrong = [
+        failed("nvidia-dcgm", "isolate" if state == "fail" else "monitor", f"Dcgm{_camel(name)}", f"{name}: {said}")
+        for name, state, said in ran
+        if state != "pass"
+    ]
+    return wrong or [passed("nvidia-dcgm", f"{len(ran)} DCGM tests passed, {len(tests) - len(ran)} were skipped")]
+
+
+def _tests(record: Any) -> Iterator[tuple[str, str, str]]:
+    """(name, pass | fail | warn | other, why) of every result, in both of DCGM's shapes."""
+    if not isinstance(record, dict):
+        return
+    categories = record.get("test_categories")
+    groups = categories if isinstance(categories, list) else [record]
+    for group in groups:
+        tests = group.get("tests") if isinstance(group, dict) else None
+        for test in tests if isinstance(tests, list) else ():
+            if not isinstance(test, dict):
+                continue
+            results = test.get("results")
+            for result in results if isinstance(results, list) else ():
+                if isinstance(result, dict):
+                    state = str(result.get("status", "")).lower()
+                    said = [*_words(result.get("warnings")), *_words(result.get("info"))]
+                    state = next((word for word in ("pass", "fail", "warn") if state.startswith(word)), "skipped")
+                    yield str(test.get("name", "unnamed")), state, "; ".join(said)[:300]
+
+
+def _words(value: Any) -> list[str]:
+    items = value if isinstance(value, list) else [value] if value else []
+    return [str(item.get("warning", item) if isinstance(item, dict) else item) for item in items]
+
+
+def _camel(name: str) -> str:
+    return "".join(word.capitalize() for word in re.findall(r"[A-Za-z0-9]+", name))
+
+
+def _records(text: str) -> Iterator[dict[str, str]]:
+    lines = [line for line in text.replace("\0", "").splitlines() if line.strip()]
+    rows = csv.reader(lines, skipinitialspace=True)
+    try:
+        head = [name.split(" [")[0].strip() for name in next(rows, [])]
+        for row in rows:
+            if len(row) == len(head):
+                yield {name: value.strip() for name, value in zip(head, row, strict=True)}
+    except csv.Error:
+        return
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() and len(text) < 19 else 0
+
+
+def _hottest(found: list[dict[str, str]]) -> int:
+    return max(_count(row.get("temperature.gpu")) for row in found)

@@ -1,0 +1,234 @@
+"""The probes of a node: what is read, how often, and by which parser it is judged. No reading is without a bound."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import HyperpodError
+from ..core.health import Finding, failed, skipped
+from ..storage import probe as mount_probe
+from ..storage.store import Store, private_directory
+from . import host, inventory, neuron, nvidia, tables
+
+COMMAND_S = 20.0
+TYPE_VARIABLE = "HYPERPOD_INSTANCE_TYPE"
+_NETWORK = ("nfs", "nfs4", "lustre", "cifs", "ceph", "fuse.", "beegfs", "gpfs", "9p", "wekafs")
+_DMI = "sys/class/dmi/id/product_name"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where probes look. ``root`` stands for / in tests; ``store`` may be missing."""
+
+    store: Store | None = None
+    root: Path = Path("/")
+
+    def text(self, path: str) -> str | None:
+        """A file's content; None where there is none to be read."""
+        try:
+            return (self.root / path.lstrip("/")).read_text(errors="replace")
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """``look`` reads and judges; ``every_s`` is how often. A probe never raises."""
+
+    name: str
+    group: str
+    every_s: float
+    look: Callable[[Place], Sequence[Finding]]
+
+    def run(self, place: Place) -> list[Finding]:
+        """The probe's findings; what goes wrong with the probe itself is told, not raised."""
+        try:
+            return list(self.look(place))
+        except (OSError, ValueError, HyperpodError) as error:
+            return [skipped(self.name, f"the probe cannot be run: {error}")]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command printed; ``missing`` where it is not installed, ``late`` where it did not end in time."""
+
+    text: str = ""
+    missing: bool = False
+    late: bool = False
+
+
+def ask(command: Sequence[str], timeout_s: float = COMMAND_S) -> Answer:
+    """Run a command without a shell and for a bounded time."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except FileNotFoundError:
+        return Answer(missing=True)
+    except subprocess.TimeoutExpired:
+        return Answer(late=True)
+    return Answer(done.stdout.decode(errors="replace"))
+
+
+def told(
+    probe: str, command: Sequence[str], judge: Callable[[str], Sequence[Finding]], timeout_s: float = COMMAND_S
+) -> Sequence[Finding]:
+    """Judge what a vendor's tool prints; one that hangs is a finding of its own, one that is missing is skipped."""
+    answer = ask(command, timeout_s)
+    if answer.missing:
+        return [skipped(probe, f"{command[0]} is not installed")]
+    if answer.late:
+        text = f"{' '.join(command)[:60]} did not answer within {timeout_s:g} s"
+        return [failed(probe, "reboot", "DriverHangs", text)]
+    return judge(answer.text)
+
+
+def _pressure(place: Place) -> list[Finding]:
+    found = []
+    for resource in ("cpu", "memory", "io"):
+        text = place.text(f"/proc/pressure/{resource}")
+        missing = skipped(f"{resource}-pressure", f"the kernel offers no /proc/pressure/{resource}")
+        found.append(missing if text is None else host.pressure(resource, text))
+    return found
+
+
+def _memory(place: Place) -> list[Finding]:
+    text = place.text("/proc/meminfo")
+    return [skipped("memory", "there is no /proc/meminfo") if text is None else host.memory(text)]
+
+
+def _space(place: Place) -> list[Finding]:
+    path = str(place.store.root if place.store else place.root)
+    found = os.statvfs(path)
+    return [host.space(path, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)]
+
+
+def _mounts(place: Place) -> list[Finding]:
+    if place.store is None:
+        return [skipped("mounts", "no job store was named, so no mount table")]
+    return host.mounts(mount_probe.survey(place.store))
+
+
+def _clock(place: Place) -> list[Finding]:
+    if place.store is None or not _remote(place, str(place.store.root)):
+        return [host.clock(None)]
+    path = private_directory(place.store.cluster / "health") / f".clock-{os.getpid()}"
+    before_s = time.time()
+    try:
+        path.touch(0o600)
+        return [host.clock((before_s + time.time()) / 2 - path.stat().st_mtime)]
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _remote(place: Place, path: str) -> bool:
+    """Whether another machine gives its files their times."""
+    best, kind = "", ""
+    for line in (place.text("/proc/self/mounts") or "").splitlines():
+        words = line.split()
+        if len(words) > 2 and os.path.commonpath([words[1], path]) == words[1] and len(words[1]) >= len(best):
+            best, kind = words[1], words[2]
+    return kind.startswith(_NETWORK)
+
+
+def _nvidia(place: Place) -> Sequence[Finding]:
+    return told("nvidia-gpu", nvidia.QUERY, nvidia.gpus)
+
+
+def _rows(place: Place) -> Sequence[Finding]:
+    return told("nvidia-remapped-rows", nvidia.QUERY_ROWS, nvidia.remapped_rows)
+
+
+def _links(place: Place) -> Sequence[Finding]:
+    known = tables.instance(type_of(place))
+    expected = known.links if known else 0
+    return told("nvidia-nvlink", nvidia.QUERY_LINKS, lambda text: nvidia.links(text, expected))
+
+
+def _neuron(place: Place) -> Sequence[Finding]:
+    return told("neuron-devices", neuron.QUERY, neuron.listed)
+
+
+def _counters(place: Place) -> Sequence[Finding]:
+    values = {}
+    top = place.root / neuron.SYSFS.lstrip("/")
+    for path in top.glob("neuron*/stats/hardware/*/total") if top.is_dir() else ():
+        with suppress(OSError):
+            values[f"{path.relative_to(top).parts[0]}/{path.parent.name}"] = path.read_text(errors="replace")
+    return neuron.counters(values)
+
+
+def _inventory(place: Place) -> Sequence[Finding]:
+    found = take(place)
+    return inventory.compare(found, tables.instance(found.type))
+
+
+def type_of(place: Place) -> str:
+    """The instance type, by $HYPERPOD_INSTANCE_TYPE or the machine's own word; "" where it is none that is known."""
+    return inventory.instance_type(os.environ.get(TYPE_VARIABLE, ""), place.text(_DMI) or "")
+
+
+def take(place: Place) -> inventory.Inventory:
+    """Count what the node shows of what its type should have."""
+    name = type_of(place)
+    known = tables.instance(name)
+    kind, found, busy = _accelerators()
+    memory = (place.text("/proc/meminfo") or "").partition("MemTotal:")[2].split()[:1]
+    return inventory.Inventory(
+        type=name,
+        kind=known.kind if known else kind,
+        expected=known.devices if known else None,
+        found=found,
+        busy=busy,
+        efa_expected=known.efa if known else None,
+        efa_found=_efa(place),
+        cpus=os.cpu_count() or 0,
+        memory_bytes=int(memory[0]) * 1024 if memory and memory[0].isdecimal() else 0,
+    )
+
+
+def _accelerators() -> tuple[str, int | None, int | None]:
+    """(kind, devices, how many of them compute), by the vendors' tools; None where there is no tool."""
+    answer = ask(nvidia.QUERY)
+    if not answer.missing:
+        gpus = nvidia.devices(answer.text)
+        return "nvidia", len(gpus), sum(gpu.get("utilization.gpu", "0") not in ("0", "[N/A]", "") for gpu in gpus)
+    answer = ask(neuron.QUERY)
+    if not answer.missing:
+        found = neuron.devices(answer.text)
+        return "neuron", len(found), sum(bool(device.get("neuron_processes")) for device in found)
+    return "cpu", None, None
+
+
+def _efa(place: Place) -> int | None:
+    top = place.root / inventory.INFINIBAND.lstrip("/")
+    if not top.is_dir():
+        return None
+    entries = [(path.name, os.path.basename(os.path.realpath(path / "device" / "driver"))) for path in top.iterdir()]
+    return inventory.efa_devices(entries)
+
+
+HOST = (
+    Probe("pressure", "always", 10.0, _pressure),
+    Probe("memory", "always", 10.0, _memory),
+    Probe("free-space", "always", 30.0, _space),
+    Probe("mounts", "always", 30.0, _mounts),
+    Probe("clock", "always", 60.0, _clock),
+    Probe("devices", "devices", 60.0, _inventory),
+    Probe("nvidia-gpu", "nvidia", 30.0, _nvidia),
+    Probe("nvidia-remapped-rows", "nvidia", 60.0, _rows),
+    Probe("nvidia-nvlink", "nvidia", 60.0, _links),
+    Probe("neuron-devices", "neuron", 60.0, _neuron),
+    Probe("neuron-counters", "neuron", 30.0, _counters),
+)
