@@ -104,7 +104,7 @@ class Solo(Whole):
     rank = 0
     world_size = 1
     near: frozenset[int] = frozenset()
-    near_pids: frozenset[int] = frozenset()
+    neighbours: frozenset[Token] = frozenset()
     session = 1
     newcomer = False
 
@@ -199,7 +199,7 @@ class Group(Whole):
         self.rank = worker.rank if worker.rank is not None else -1
         self.world_size = worker.world_size
         self.near: frozenset[int] = frozenset()
-        self.near_pids: frozenset[int] = frozenset()
+        self.neighbours: frozenset[Token] = frozenset()  # a segment of each rank that is near: held while it lives
         self.serve: Callable[[Message], None] = _ignore  # takes a stripe of the state for newcomers
         self.take: Callable[[Message], None] = _ignore  # a newcomer loads a snapshot
         self._step = 0
@@ -394,7 +394,7 @@ class Group(Whole):
         readable = bytes(rank != self.rank and not apart and can_read(found) for rank, found in enumerate(seen))
         read_by = [answer[self.rank] for answer in show(readable)]
         self.near = frozenset(rank for rank in range(self.world_size) if readable[rank] and read_by[rank])
-        self.near_pids = frozenset(Token.unpack(seen[rank][:TOKEN_BYTES]).pid for rank in self.near)
+        self.neighbours = frozenset(Token.unpack(seen[rank][:TOKEN_BYTES]) for rank in self.near)
 
     def _suspect(self, rank: int) -> None:
         self.say({"type": "suspect", "generation": self.generation, "rank": rank})

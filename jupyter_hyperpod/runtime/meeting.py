@@ -11,6 +11,7 @@ from .durable import Durable
 from .gradients import Gradients
 from .inprocess import Go, Group, Held, Regroup, Solo
 from .integrity import Integrity
+from .shared import Token, is_held
 from .state import TrainingState
 from .transfer import Courier
 from .wire import Message
@@ -42,6 +43,8 @@ class Meeting:
         self.courier = Courier(group, state, gradients)
         self._fresh = ""  # digest of the state that the cell has built
         self._arrival = ""
+        self._readers: frozenset[Token] = frozenset()  # neighbours who were shown results since the last meeting
+        self._unsettled = False
         self._left = False  # the state is neither that of the beginning nor any more that of a step
         if isinstance(group, Group):
             group.serve, group.take = self._serve, self._take
@@ -106,12 +109,12 @@ class Meeting:
     def _catch_up(self, go: Go) -> None:
         self.redone += _lost_with_members(self.go, go)
         if self.go is not None:
-            self._gradients.reduction.renew(self._gradients.kept)
             if set(go.owners) - set(self.go.owners):
                 self.courier.newcomers_arrived()
         self.go = go
         self._group.touch("exchange", self._state.applied)
-        self._gradients.reduction.attachments.forget_all_but(self._group.near_pids)
+        self._give_up_results()
+        self._unsettled = True
         if go.rank == go.donors[0]:
             self._commits.journal()  # the rank 0 that should have may be gone
         if go.load is not None and go.rank in go.loaders and self._state.step is None:
@@ -130,6 +133,20 @@ class Meeting:
         if self._arrival:
             self._group.say({"type": "synced", "generation": go.generation, "text": self._arrival})
             self._arrival = ""
+
+    def step_done(self) -> None:
+        """All members have taken part in a step: what nobody needs any more is given up, now that nobody waits."""
+        self.courier.step_done()
+        if self._unsettled:
+            living = {token.pid for token in self._group.neighbours}
+            self._gradients.reduction.attachments.forget_all_but(living)
+            self._unsettled = False
+
+    def _give_up_results(self) -> None:
+        """A neighbour that is excluded, but lives, may still read the result of the step that was cut short."""
+        if any(is_held(token) for token in self._readers - self._group.neighbours):
+            self._gradients.reduction.renew(self._gradients.kept)
+        self._readers = self._group.neighbours
 
     def _serve(self, message: Message) -> None:
         """Lay out a part of the state for newcomers, unless it is corrupt."""

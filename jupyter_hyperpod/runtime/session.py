@@ -253,7 +253,7 @@ class Session:
         more = {"skipped": skipped} if skipped else {}
         self._commits.note(self.step, self._state.loss, go, took_s, meeting.redone, **more)
         meeting.go, meeting.redone = _ordinary(go, self.micro_batches), 0
-        meeting.courier.step_done()
+        meeting.step_done()
         self._durable.step_done()
         self._group.touch("user", self.step)
         self._group.meet_if_told()

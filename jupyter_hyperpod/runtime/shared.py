@@ -84,11 +84,12 @@ class Attachments:
 
     def forget_all_but(self, living: Collection[int]) -> None:
         """Drop what belongs to processes that are members no more, and what its owner holds no more."""
-        for token in [token for token in self._mapped if token.pid not in living or not _is_held(token)]:
+        for token in [token for token in self._mapped if token.pid not in living or not is_held(token)]:
             del self._mapped[token]
 
 
-def _is_held(token: Token) -> bool:
+def is_held(token: Token) -> bool:
+    """Whether its owner lives and has the segment open."""
     try:
         return os.stat(f"/proc/{token.pid}/fd/{token.descriptor}").st_ino == token.inode
     except OSError:

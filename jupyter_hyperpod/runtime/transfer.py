@@ -165,11 +165,11 @@ class Courier:
         for part, donor in enumerate(go.donors):
             if donor in self._group.near:
                 tokens[part] = memoryview(bytearray(TOKEN_BYTES))
-                receives.append((donor, tokens[part]))
             else:
                 receives += [(donor, view) for view in replicate.stripe(tensors, part, len(go.donors))]
         self._group.exchange([], receives)
-        for part, token in tokens.items():
+        for part, token in tokens.items():  # each stripe as soon as it lies there
+            self._group.exchange([], [(go.donors[part], token)])
             try:
                 read(tensors, [Token.unpack(bytes(token))], part, len(go.donors))
             except OSError as error:
