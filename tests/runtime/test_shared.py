@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
-from jupyter_hyperpod.runtime.shared import PROBE_BYTES, Attachments, Segment, Token, can_read
+from jupyter_hyperpod.runtime.shared import PROBE_BYTES, TOKEN_BYTES, Attachments, Segment, Token, can_read, is_held
 
 
 def test_a_token_survives_the_wire() -> None:
@@ -71,3 +74,23 @@ def test_what_its_owner_has_given_up_is_mapped_no_longer() -> None:
     assert attachments.memory(tokens[0]) is mapped[0]
     with pytest.raises(OSError):
         attachments.memory(tokens[1])
+
+
+def test_a_segment_is_held_as_long_as_its_owner_lives() -> None:
+    """So that nobody writes where an excluded member may read, and nobody takes new memory because of a dead one."""
+    script = (
+        "from jupyter_hyperpod.runtime.shared import Segment\n"
+        "import sys\n"
+        "segment = Segment(64)\n"
+        "sys.stdout.buffer.write(segment.token.pack())\n"
+        "sys.stdout.flush()\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        token = Token.unpack(owner.stdout.read(TOKEN_BYTES))
+        assert is_held(token)
+        assert not is_held(replace(token, inode=token.inode + 1))
+        owner.kill()
+        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet taken from the table of processes
+        assert not is_held(token)
