@@ -77,50 +77,11 @@ ui-tests/node_modules/.stamp: $(STAMPS)/node ui-tests/package.json ui-tests/yarn
 	$(call step,npm packages of the browser tests,cd ui-tests && jlpm install --immutable | tail -n 3)
 	@touch $@
 
-.PHONY: chromium
-chromium:
-	@if [ -n "$(CHROMIUM)" ]; then exit 0; fi; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		printf '\n== Chromium (Debian)\n'; \
-		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium fonts-dejavu-core; } \
-			>$(STAMPS)/chromium.log 2>&1 || { tail -n 20 $(STAMPS)/chromium.log >&2; exit 1; }; \
-	else \
-		echo "The browser tests need Chromium and none was found. Install it (Debian: apt-get install chromium)" >&2; \
-		echo "or name one: make test-browser CHROMIUM=/path/to/chromium" >&2; exit 1; \
-	fi
-
-.PHONY: iproute2
-iproute2:
-	@export PATH=$$PATH:/usr/sbin:/sbin; if [ "$$(id -u)" != 0 ]; then \
-		echo "   not root: the tests of network partitions will be skipped"; \
-	elif ! command -v ip >/dev/null || ! command -v bridge >/dev/null; then \
-		printf '\n== iproute2 (Debian)\n'; mkdir -p $(STAMPS); command -v apt-get >/dev/null || { \
-			echo "The tests of network partitions need ip and bridge and none was found: install iproute2" >&2; exit 1; }; \
-		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends iproute2; } \
-			>$(STAMPS)/iproute2.log 2>&1 || { tail -n 20 $(STAMPS)/iproute2.log >&2; exit 1; }; \
-	fi
-
-.PHONY: fuse3
-fuse3:
-	@if [ ! -w /dev/fuse ]; then \
-		echo "   no /dev/fuse: the tests of mounted file systems will be skipped"; \
-	elif ! command -v fusermount3 >/dev/null; then \
-		printf '\n== fuse3 (Debian)\n'; mkdir -p $(STAMPS); command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] || { \
-			echo "The tests of mounted file systems need fusermount3 and none was found: install fuse3" >&2; exit 1; }; \
-		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends fuse3; } \
-			>$(STAMPS)/fuse3.log 2>&1 || { tail -n 20 $(STAMPS)/fuse3.log >&2; exit 1; }; \
-	fi
-
-.PHONY: slurm
-slurm:
-	@export PATH=$$PATH:/usr/sbin:/sbin; if [ "$$(id -u)" != 0 ]; then \
-		echo "   not root: the tests against SLURM will be skipped"; \
-	elif ! command -v slurmctld >/dev/null || ! command -v munged >/dev/null; then \
-		printf '\n== SLURM (Debian)\n'; mkdir -p $(STAMPS); command -v apt-get >/dev/null || { \
-			echo "The tests against SLURM need slurm-wlm and munge and none was found: install them" >&2; exit 1; }; \
-		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurm-wlm munge; } \
-			>$(STAMPS)/slurm.log 2>&1 || { tail -n 20 $(STAMPS)/slurm.log >&2; exit 1; }; \
-	fi
+.PHONY: system system-all
+system:
+	@CHROMIUM="$(CHROMIUM)" .ci/system $(STAMPS)/apt.log
+system-all:
+	@CHROMIUM="$(CHROMIUM)" .ci/system $(STAMPS)/apt.log --all
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
@@ -146,7 +107,7 @@ bench: install  ## measure recovery and latency on this machine; JSON in test-ou
 PIECES := lint test-python test-js test-wheel test-browser
 
 .PHONY: test
-test: install chromium iproute2 fuse3 slurm  ## run every check; nothing is skipped silently
+test: install system-all  ## run every check; nothing is skipped silently
 	@started=$$SECONDS; python tests/leaks.py $(MAKE) --keep-going $(PIECES); \
 	printf '\nmake test: everything passed in %s s\n' "$$((SECONDS - started))"
 
@@ -157,7 +118,7 @@ lint: install  ## ruff, mypy, tsc, eslint, prettier
 	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
 
 .PHONY: test-python
-test-python: install iproute2 fuse3 slurm  ## Python tests; PYTEST="-k name -x" narrows them
+test-python: install system  ## Python tests; PYTEST="-k name -x" narrows them
 	$(call step,Python tests,python -m pytest -m "not wheel" $(PYTEST))
 
 .PHONY: test-js
@@ -169,7 +130,7 @@ test-wheel: install  ## build the wheel, install it where there is no Node, look
 	$(call step,wheel test,python -m pytest -m wheel --timeout 900 tests/packaging)
 
 .PHONY: test-browser
-test-browser: install chromium ui-tests/node_modules/.stamp  ## drive JupyterLab in a real Chromium; screenshots in test-output/
+test-browser: install system-all ui-tests/node_modules/.stamp  ## drive JupyterLab in a real Chromium; screenshots in test-output/
 	$(call step,browser tests,cd ui-tests && CHROMIUM=$(or $(CHROMIUM),/usr/bin/chromium) jlpm run test)
 
 .PHONY: golden
