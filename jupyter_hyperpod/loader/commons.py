@@ -7,6 +7,7 @@ kernel releases when its holder dies, and the chunk is free again at once.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -18,11 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .memory import HUGE_PAGE_BYTES, libc, map_file
+
 TOKEN_BYTES = 32
 FLOAT_BYTES = 4
 _LOCK = struct.Struct("hhqqi")
 _SEALS = 0x0002 | 0x0004  # F_SEAL_SHRINK, F_SEAL_GROW
 _ADD_SEALS = 1033
+_COLLAPSE = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,9 @@ class Commons:
         self._count = count
         starts, end = layout(count, sizes)
         self.starts = starts
-        self.memory = mmap.mmap(descriptor, end)
-        self.private = mmap.mmap(descriptor, end, flags=mmap.MAP_PRIVATE)
+        self.memory = map_file(descriptor, end, private=False)
+        self.private = map_file(descriptor, end, private=True)
+        self._address = self.memory.ctypes.data
         weakref.finalize(self.private, os.close, descriptor)
         self.seconds = np.frombuffer(self.memory, np.float32, count, TOKEN_BYTES)
 
@@ -96,10 +101,20 @@ class Commons:
 
     def reserve(self, file: int, place: int, length: int) -> None:
         """Have memory for these bytes. Raises MemoryError, where writing would end the process."""
+        begin = self.starts[file] + place
         try:
-            os.posix_fallocate(self.descriptor, self.starts[file] + place, length)
+            for page in range(-(-begin // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, begin + length, HUGE_PAGE_BYTES):
+                self._make_huge(page)
+            os.posix_fallocate(self.descriptor, begin, length)
         except OSError as error:
             raise MemoryError(f"no room for {length} more bytes of a model: {error.strerror}") from None
+
+    def written(self, file: int, place: int, length: int) -> None:
+        """These bytes are not written to any more: they need not be counted as this process's twice."""
+        first = -(-(self.starts[file] + place) // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = self.starts[file] + place + length - first
+        if size > 0:
+            libc().madvise(self._at(first), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
 
     def claim(self, index: int, again: bool = False) -> bool:
         """Take chunk `index`, False where another process has it. `again`: read it beside one that is too slow."""
@@ -114,6 +129,18 @@ class Commons:
         taken = self.seconds[self.seconds > 0]
         return float(np.median(taken)) if len(taken) else None
 
+    def _make_huge(self, page: int) -> None:
+        """Have a huge page there: a kernel that gives none to shared memory by itself (6.1) makes one of what is there.
+
+        Its first page has to be. Without effect elsewhere.
+        """
+        if page + HUGE_PAGE_BYTES <= len(self.memory):
+            os.posix_fallocate(self.descriptor, page, 1)
+            libc().madvise(self._at(page), ctypes.c_size_t(HUGE_PAGE_BYTES), _COLLAPSE)
+
+    def _at(self, offset: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._address + offset)
+
     def _lock(self, kind: int, index: int, again: bool) -> bool:
         lock = _LOCK.pack(kind, os.SEEK_SET, index + self._count * again, 1, 0)
         try:
@@ -124,9 +151,11 @@ class Commons:
 
 
 def layout(count: int, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return where each landing starts in the file, and its end. Landings start on page boundaries."""
+    """Return where each landing starts in the file, and its end: on page boundaries, of huge pages where it has one."""
     starts, end = [], _pages(TOKEN_BYTES + count * FLOAT_BYTES)
     for size in sizes:
+        if size >= HUGE_PAGE_BYTES:
+            end = -(-end // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
         starts.append(end)
         end += _pages(size)
     return starts, end

@@ -135,7 +135,7 @@ class FanOut:
         number = self._numbers[_position(chunk)]
         outcome = self._obtain(number, chunk, cancel)
         if outcome != "busy":
-            self._mapping.populate(self._commons.starts[chunk.file] + chunk.place, chunk.bytes, cancel)
+            self._mapping.look(self._commons.starts[chunk.file] + chunk.place, chunk.bytes)
         return outcome
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
@@ -163,6 +163,7 @@ class FanOut:
             if not self._bring(number, chunk, late, cancel):
                 return self._busy(number)
             commons.seconds[number] = max(INSTANT_S, time.monotonic() - began_s)
+            commons.written(chunk.file, chunk.place, chunk.bytes)
         finally:
             commons.release(number)
             commons.release(number, again=True)

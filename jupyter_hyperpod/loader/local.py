@@ -11,13 +11,13 @@ import errno
 import mmap
 import os
 import threading
-from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from ..core.errors import LoaderError, SpecError
+from .memory import libc
 from .sources import PREFIX_BYTES, Counters
 from .wire import Cancel
 
@@ -103,7 +103,7 @@ class FileSource:
         arguments = _CACHESTAT, self._descriptor, ctypes.byref(extent), ctypes.byref(found), 0
         for sample in range(SAMPLES + 1):
             extent[0] = max(0, self.size - 1) * sample // SAMPLES // mmap.PAGESIZE * mmap.PAGESIZE
-            if _libc().syscall(*arguments) or not found[0]:
+            if libc().syscall(*arguments) or not found[0]:
                 return False
         return True
 
@@ -154,13 +154,16 @@ class Mapping:
         for thread in threads:
             thread.join()
 
+    def look(self, offset: int, length: int) -> None:
+        """Have these bytes, which are in memory, mapped."""
+        self.bytes[offset : offset + length : FAULT_AROUND_BYTES].max(initial=0)
+
     def populate(self, offset: int, length: int, cancel: Cancel) -> None:
         """Have these bytes there. Raises LoaderError where the file is shorter by now or cannot be read."""
         cancel.check()
         begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
         address = self.bytes.ctypes.data + begin
-        libc = _libc()
-        if libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(offset + length - begin), _POPULATE_READ) == 0:
+        if libc().madvise(ctypes.c_void_p(address), ctypes.c_size_t(offset + length - begin), _POPULATE_READ) == 0:
             return
         number = ctypes.get_errno()
         if number == errno.EINVAL:  # a kernel before 5.14
@@ -168,8 +171,3 @@ class Mapping:
             return
         found = f"{os.strerror(number)} in bytes {offset}-{offset + length - 1}"
         raise LoaderError(self._name, found, "its bytes", "the file was truncated, or its disk fails")
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

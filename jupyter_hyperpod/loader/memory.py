@@ -7,15 +7,20 @@ never more than the largest model so far.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 import threading
 import weakref
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 HUGE_PAGE_BYTES = 2 * 2**20
+_FIXED, _NORESERVE = 0x10, 0x4000
+_FAILED = ctypes.c_void_p(-1).value
 
 
 class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -76,6 +81,41 @@ def _fresh(size: int) -> mmap.mmap:
     with suppress(OSError):  # a kernel without huge pages
         block.madvise(mmap.MADV_HUGEPAGE)
     return block
+
+
+def map_file(descriptor: int, size: int, private: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return `size` bytes of a file in memory, shape (size,), where huge pages of it fit. Raises MemoryError.
+
+    What is written to a `private` mapping is seen by nobody else. The mapping is there for as long as the array.
+    """
+    room = size + HUGE_PAGE_BYTES
+    base = _mapped(None, room, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, -1)
+    begin = -(-base // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    flags = _FIXED | (mmap.MAP_PRIVATE if private else mmap.MAP_SHARED)
+    try:
+        _mapped(begin, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor)
+    except MemoryError:
+        libc().munmap(ctypes.c_void_p(base), ctypes.c_size_t(room))
+        raise
+    block = (ctypes.c_ubyte * size).from_address(begin)
+    weakref.finalize(block, libc().munmap, ctypes.c_void_p(base), ctypes.c_size_t(room)).atexit = False
+    return np.frombuffer(block, np.uint8)
+
+
+def _mapped(address: int | None, size: int, protection: int, flags: int, descriptor: int) -> int:
+    call = libc().mmap
+    call.restype = ctypes.c_void_p
+    call.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+    found = call(address, size, protection, flags, descriptor, 0)
+    if found is None or found == _FAILED:
+        raise MemoryError(f"no room for a model of {size} bytes: {os.strerror(ctypes.get_errno())}")
+    return int(found)
+
+
+@cache
+def libc() -> ctypes.CDLL:
+    """The C library, for calls that Python has not; `ctypes.get_errno` tells what failed."""
+    return ctypes.CDLL(None, use_errno=True)
 
 
 POOL = Pool()
