@@ -93,8 +93,8 @@ VERIFIED = Arm(
 
 
 def _parts(size: int) -> Arm:
-    """All ranks of one degree, at the same time."""
-    return Arm(f"{OURS}, tp = {size}", "ours", ranks=[{"tp": [rank, size]} for rank in range(size)])
+    """All ranks of one degree, at the same time, in one job."""
+    return Arm(f"{OURS}, tp = {size}", "ours", ranks=[{"tp": [rank, size]} for rank in range(size)], job=True)
 
 
 CASES = {

@@ -7,13 +7,14 @@ import os
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,20 +30,18 @@ from ..storage.store import Store
 from .clients import Client, Drive, Reply
 from .kept import Kept, Result
 from .laboratory import Observer, laboratory, progress, wait_for_idle
+from .loading_hosts import Host
+from .loading_rig import Reserve
+from .peers.loading import Task
 from .report import bar, report, row
+from .s3servers import lean
 
 T = TypeVar("T")
 LOAD_LIMIT = 1.2  # times what loading takes alone
 KILL_EVERY_S = 2.0
 WAIT_S = 120.0
-_ALONE = """
-import sys, time
-import torch
-from jupyter_hyperpod.loader.model import load_model
-began_s = time.monotonic()
-found = load_model(sys.argv[1])
-print(time.monotonic() - began_s)
-"""
+WEIGHTS = "model.safetensors"
+CASES = {"store": "lean server", "local": "local file"}
 
 
 def run(
@@ -53,30 +52,37 @@ def run(
     seconds: int = 20,
     keep: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """``runs`` times, scale a decoder of ``layers`` and ``width`` (by default 1 GB) out, and before and after that load
-    it in a process of its own; and as often, kill a replica of a small one every two seconds under ``rate`` requests a
+    """``runs`` times each, bring up a replica of a decoder of ``layers`` and ``width`` (by default 1 GB) where there is
+    none, its weights on a lean object store and in a local file, and before and after that load them in a warm process
+    that does nothing else; and as often, kill a replica of a small one every two seconds under ``rate`` requests a
     second for ``seconds``. Rounds found in the directory ``keep`` are not repeated."""
     kept = Kept(keep, layers=layers, width=width, rate=rate, seconds=seconds)
-    growing, dying = ([f"{kind}-{number}" for number in range(runs)] for kind in ("grow", "kill"))
-    if any(name not in kept for name in growing + dying):
+    growing = {case: [f"{case}-{number}" for number in range(runs)] for case in CASES}
+    dying = [f"kill-{number}" for number in range(runs)]
+    if any(name not in kept for name in [*dying, *chain(*growing.values())]):
         with laboratory(nodes=3, spares=0) as store:
-            _scale_out(store, [name for name in growing if name not in kept], kept, layers, width)
+            _scale_out(store, growing, kept, layers, width)
             for name in dying:
                 if name not in kept:
                     kept.add(name, _killed(store, rate, seconds, random.Random(name)))
                     progress(f"{name}: {kept[name]}")
-    return _report([kept[name] for name in growing], [kept[name] for name in dying], rate)
+    found = {case: [kept[name] for name in names] for case, names in growing.items()}
+    return _report(found, [kept[name] for name in dying], rate)
 
 
-def _report(growing: Sequence[Result], dying: Sequence[Result], rate: int) -> dict[str, Any]:
-    size = f"{growing[0]['bytes'] / 1e9:.2f} GB"
-    loads = [found["loaded"] - found["loading"] for found in growing]
-    alone = [took_s for found in growing for took_s in found["alone"]]
-    rows = [
-        row("jupyter_hyperpod", size, f"decision to {stage}", "s", [found[stage] for found in growing])
-        for stage in REPLICA_STAGES
-    ]
-    rows += [row("jupyter_hyperpod", size, "load stage", "s", loads), row("loader", size, "loading alone", "s", alone)]
+def _report(growing: Mapping[str, Sequence[Result]], dying: Sequence[Result], rate: int) -> dict[str, Any]:
+    rows, ratios = [], {}
+    for case, rounds in growing.items():
+        label = f"{rounds[0]['bytes'] / 1e9:.2f} GB, {CASES[case]}"
+        loads = [found["loaded"] - found["loading"] for found in rounds]
+        alone = [took_s for found in rounds for took_s in found["alone"]]
+        rows += [
+            row("jupyter_hyperpod", label, f"decision to {stage}", "s", [found[stage] for found in rounds])
+            for stage in REPLICA_STAGES
+        ]
+        rows.append(row("jupyter_hyperpod", label, "load stage", "s", loads))
+        rows.append(row("loader", label, "loading alone", "s", alone))
+        ratios[case] = statistics.median(loads) / statistics.median(alone)
     kills, lost = (sum(found[name] for found in dying) for name in ("kills", "lost"))
     case = f"{rate} requests/s, {kills} kills"
     units = {"accepted": "requests", "lost": "requests", "sent_again": "requests"}
@@ -86,8 +92,7 @@ def _report(growing: Sequence[Result], dying: Sequence[Result], rate: int) -> di
         row("jupyter_hyperpod", case, names[name], unit, [found[name] for found in dying])
         for name, unit in units.items()
     ]
-    ratio = statistics.median(loads) / statistics.median(alone)
-    bars = [bar("load_stage_over_loading_alone", ratio, LOAD_LIMIT), bar("accepted_requests_lost", lost, 0)]
+    bars = [bar("load_stage_over_loading_alone", ratios["store"], LOAD_LIMIT), bar("accepted_requests_lost", lost, 0)]
     return report("serving", rows, bars)
 
 
@@ -105,7 +110,7 @@ def write_decoder(folder: Path, layers: int, width: int) -> Path:
     )
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(asdict(config)))
-    _write_weights(folder / "model.safetensors", config)
+    _write_weights(folder / WEIGHTS, config)
     return folder
 
 
@@ -125,24 +130,51 @@ def _write_weights(path: Path, config: DecoderConfig) -> None:
             file.write((torch.rand(shape) * 0.04 - 0.02).numpy().tobytes())
 
 
-def _scale_out(store: Store, names: Sequence[str], kept: Kept, layers: int, width: int) -> None:
-    if not names:
+def _scale_out(store: Store, growing: Mapping[str, Sequence[str]], kept: Kept, layers: int, width: int) -> None:
+    if all(name in kept for name in chain(*growing.values())):
         return
-    model = write_decoder(store.shared / "large", layers, width)
-    job_id = deploy.serve(store, str(model), name="large", replicas="1:2", scale_down_delay_s=3600.0)
-    deploy.wait_ready(store, job_id)
+    with ExitStack() as stack:
+        server = stack.enter_context(lean())
+        assert server.root is not None
+        model = write_decoder(server.root / "large", layers, width) / WEIGHTS
+        size = model.stat().st_size
+        reserve = stack.enter_context(closing(Reserve(int(1.5 * size))))
+        host = stack.enter_context(Host(sys.executable, "ours"))
+        local = Task(str(model))
+        tasks = {"store": replace(local, bucket=server.bucket, key=f"large/{WEIGHTS}", endpoint=server.endpoint)}
+        tasks["store"] = replace(tasks["store"], environment=server.environment)
+        tasks["local"] = local
+        urls = {"store": f"{server.url}/large", "local": str(model.parent)}
+        for case, names in growing.items():
+            job_id = deploy.serve(
+                store, urls[case], name=case, replicas="0:1", env=server.environment, scale_down_delay_s=3600.0
+            )
+            deploy.wait_ready(store, job_id)
+            alone_s = partial(_alone_s, host, tasks[case], reserve)
+            _grow(store, job_id, [name for name in names if name not in kept], kept, reserve, alone_s, size)
+            _end(store, job_id)
+
+
+def _grow(
+    store: Store,
+    job_id: str,
+    names: Sequence[str],
+    kept: Kept,
+    reserve: Reserve,
+    alone_s: Callable[[], float],
+    size: int,
+) -> None:
+    """Time new replicas of a deployment that has none; memory is there when they load."""
     client, watch = Client.of(store, job_id), Observer(store, job_id)
-    _until(lambda: _replicas(client) == 1)
     for number, name in enumerate(names):
-        before_s = _loaded_alone_s(model)
-        jobs.scale(store, job_id, 2)
-        found = _newest(watch, number + 2)
-        jobs.scale(store, job_id, 1)
-        _until(lambda: _replicas(client) == 1)
-        size = (model / "model.safetensors").stat().st_size
-        kept.add(name, found | {"alone": [before_s, _loaded_alone_s(model)], "bytes": size})
+        jobs.scale(store, job_id, 0)
+        _until(lambda: not _replicas(client))
+        before_s = alone_s()
+        with reserve.released():
+            jobs.scale(store, job_id, 1)
+            found = _newest(watch, number + 2)
+        kept.add(name, found | {"alone": [before_s, alone_s()], "bytes": size})
         progress(f"{name}: {kept[name]}")
-    _end(store, job_id)
 
 
 def _end(store: Store, job_id: str) -> None:
@@ -162,11 +194,14 @@ def _newest(watch: Observer, number: int) -> dict[str, float]:
     return stages()
 
 
-def _loaded_alone_s(model: Path) -> float:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _ALONE, str(model)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+def _alone_s(host: Host, task: Task, reserve: Reserve) -> float:
+    host.say(json.dumps(asdict(task)))
+    host.expect("ready")
+    with reserve.released():
+        host.say("go")
+        host.expect("loaded")
+    host.say("verify")
+    return host.facts()["elapsed_s"]
 
 
 def _replicas(client: Client) -> int:

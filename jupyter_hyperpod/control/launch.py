@@ -27,6 +27,7 @@ PRELOAD = (
     "jupyter_hyperpod.runtime.datacache",
     REPLICA,
     GATEWAY,
+    "jupyter_hyperpod.loader.s3:signing",
 )
 
 

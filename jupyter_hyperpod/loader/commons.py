@@ -97,7 +97,7 @@ class Commons:
     def view(self, file: int, place: int, length: int) -> memoryview:
         """Return the bytes at `place` of a landing, to be written to by who has claimed them."""
         begin = self.starts[file] + place
-        return memoryview(self.memory)[begin : begin + length]
+        return memoryview(self.memory.data)[begin : begin + length]
 
     def reserve(self, file: int, place: int, length: int) -> None:
         """Have memory for these bytes. Raises MemoryError, where writing would end the process."""

@@ -4,7 +4,7 @@ Ranks of one host land a model in one memory file (`commons`) and claim its chun
 other on a `board` in the job's directory, and pass them on over sockets (`peers`). Nobody leads, nobody waits for who
 has not come yet: who is there shares. Who dies has its claims taken at once, who is slow is not waited for longer than
 a few times what a chunk usually takes; either way its chunks are read from the store. What was loaded can be had from
-a rank for as long as it keeps its tensors.
+a rank for as long as it keeps its tensors. Tensor-parallel ranks of a host read rows for each other, too (`exchange`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping as Environment
-from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -27,10 +25,11 @@ from ..storage.store import JobStore
 from . import pace
 from . import tensors as made
 from .board import Board
-from .commons import Commons, Place
+from .exchange import exchange_of
 from .files import Files
 from .http import HttpSource
 from .local import Mapping
+from .meeting import HERE, STEM, Notice, meet
 from .peers import LOOPBACK, Answer, Client, Server, own_address
 from .plan import Chunk, LoadPlan, Placed
 from .stream import Outcome
@@ -41,37 +40,9 @@ JOB_VARIABLE, NODE_VARIABLE = "HYPERPOD_JOB_DIR", "HYPERPOD_NODE"
 BIND_VARIABLE, APART_VARIABLE = "HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY"
 ENDPOINT = "coordinator.json"  # of a job: where its coordinator is reached
 SETTINGS = ("auto", "off")
-HERE = "at-"
-TOKEN_DIGITS = 8
-STEM = len(HERE) + TOKEN_DIGITS
 UNITS = 64  # what hosts claim from each other, a model
 UNKNOWN_S = 5.0  # how long a peer may take for a chunk before anybody knows how long chunks take
 INSTANT_S = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Where a rank that holds a model can be found. Without a port, only by processes of its host."""
-
-    place: Place
-    node: str = ""
-    host: str = ""
-    port: int = 0
-
-    def encode(self) -> str:
-        """As it is put on the board."""
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def decode(cls, text: str) -> Notice | None:
-        """Inverse of `encode`, None for what is none."""
-        try:
-            record = json.loads(text)
-            at = record["place"]
-            place = Place(int(at["pid"]), int(at["descriptor"]), int(at["inode"]), str(at["token"]))
-            return cls(place, str(record["node"]), str(record["host"]), int(record["port"]))
-        except (ValueError, KeyError, TypeError):
-            return None
 
 
 def with_whom(setting: str, files: Files, environment: Environment[str, str]) -> tuple[JobStore | None, str]:
@@ -117,18 +88,19 @@ class FanOut:
         board = Board(job.path / "fanout" / subject)
         node, apart = environment.get(NODE_VARIABLE, ""), bool(environment.get(APART_VARIABLE))
         with board.locked():
-            self._commons = _meet(board, len(self._chunks), load_plan.landings, node if apart else None)
+            self._commons = meet(board, len(self._chunks), load_plan.landings, node if apart else None)
             server = None
             if apart or environment.get(BIND_VARIABLE):
                 host = own_address(environment.get(BIND_VARIABLE, LOOPBACK), job.path / ENDPOINT)
                 server = self._serve(host, job.secret(), subject)
             notice = Notice(self._commons.place, node, *(server.address if server else ()))
-            name = f"{HERE}{notice.place.token[:TOKEN_DIGITS]}-{notice.place.pid}-{notice.place.descriptor}"
-            weakref.finalize(self._commons.private, _leave, os.getpid(), board, name, server)
-            board.put(name, notice.encode())
-            self.sharers = sum(other.startswith(name[:STEM]) for other in board.names(HERE))
+            weakref.finalize(self._commons.private, _leave, os.getpid(), board, notice.name, server)
+            board.put(notice.name, notice.encode())
+            self.sharers = sum(other.startswith(notice.name[:STEM]) for other in board.names(HERE))
         self._hosts = _Hosts(board, self._commons.token, job.secret(), subject, len(self._chunks)) if server else None
         self._mapping = Mapping(files.names[0], self._commons.private)
+        together = server is None or job.spec().replica >= load_plan.tp[1]
+        self._exchange = exchange_of(job.path / "fanout", files, load_plan) if together else None
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         """See Landing."""
@@ -147,6 +119,8 @@ class FanOut:
         """End what only the load needs; tensors keep the rest."""
         if self._hosts is not None:
             self._hosts.close()
+        if self._exchange is not None:
+            self._exchange.close()
 
     def _obtain(self, number: int, chunk: Chunk, cancel: Cancel) -> Outcome:
         commons = self._commons
@@ -170,7 +144,7 @@ class FanOut:
         return "read"
 
     def _bring(self, number: int, chunk: Chunk, late: bool, cancel: Cancel) -> bool:
-        """Have a claimed chunk, from another host or from the store; False where another host is reading it."""
+        """Have a claimed chunk, from another host or from the store; False where somebody else is reading it."""
         source = self._files.sources[chunk.file]
         view = self._commons.view(chunk.file, chunk.place, chunk.bytes)
 
@@ -184,6 +158,8 @@ class FanOut:
         if answer == "later" and not late:
             return False
         if answer != "got":
+            if self._exchange is not None and chunk.across is not None:
+                return self._exchange.take(chunk, view, late, cancel)
             read()
         if self._checks is not None:
             self._checks.check(chunk, view, read)
@@ -267,16 +243,6 @@ class _Hosts:
             self._thread.clients = {}
         clients: dict[tuple[str, int], Client] = self._thread.clients
         return clients
-
-
-def _meet(board: Board, count: int, sizes: tuple[int, ...], node: str | None) -> Commons:
-    """Return the memory of a rank on this host (where `node` is given: on this node) that is there, else a new one."""
-    for name in board.names(HERE):
-        notice = Notice.decode(board.get(name) or "")
-        if notice is not None and node in (None, notice.node):
-            with suppress(OSError):
-                return Commons.attach(notice.place, count, sizes)
-    return Commons.create(count, sizes)
 
 
 def _leave(pid: int, board: Board, name: str, server: Server | None) -> None:

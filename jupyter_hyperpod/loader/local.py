@@ -64,16 +64,25 @@ def file_system_of(path: str) -> str:
 
 
 class FileSource:
-    """A file. Raises LoaderError where it cannot be read, ends early or has changed."""
+    """A file. Raises LoaderError where it cannot be read, ends early or has changed.
 
-    def __init__(self, path: str, counters: Counters) -> None:
+    `ahead`: all of it will be wanted, so what is in the page cache is mapped while its header is being read.
+    """
+
+    def __init__(self, path: str, counters: Counters, ahead: bool = False) -> None:
         self.name = path
         self._counters = counters
+        self._mapping: Mapping | None = None
+        self._toucher: threading.Thread | None = None
+        self._cached, self._looked = False, threading.Event()
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise LoaderError(path, error.strerror or str(error), "a readable file") from None
         self.size, self.etag = self._identity()
+        if ahead and (mapping := self.map()) is not None:
+            self._toucher = threading.Thread(target=self._touch, args=(mapping,), name="touch", daemon=True)
+            self._toucher.start()
         self.prefix = self._read(0, min(PREFIX_BYTES, self.size))
 
     def read_into(self, offset: int, view: memoryview, cancel: Cancel) -> None:
@@ -107,14 +116,26 @@ class FileSource:
                 return False
         return True
 
+    def at_hand(self) -> bool:
+        """True if nothing of it has to be fetched: it was in the page cache, and is mapped when it is closed."""
+        if self._toucher is not None:
+            self._looked.wait()
+        return self._cached
+
     def map(self) -> Mapping | None:
         """Return the file in place, None where reading is the better way."""
+        if self._mapping is not None:
+            return self._mapping
         if reading_way(file_system_of(self.name))[0] == "read" or not self.size:
             return None
-        return Mapping(self.name, mmap.mmap(self._descriptor, self.size, flags=mmap.MAP_PRIVATE))
+        memory = mmap.mmap(self._descriptor, self.size, flags=mmap.MAP_PRIVATE)
+        self._mapping = Mapping(self.name, np.frombuffer(memory, np.uint8))
+        return self._mapping
 
     def close(self) -> None:
         """See Source: compares the file with what it was when it was opened."""
+        if self._toucher is not None:
+            self._toucher.join()
         try:
             found = self._identity()
         finally:
@@ -123,6 +144,12 @@ class FileSource:
             expected = f"{self.size} bytes, changed at {self.etag}"
             remedy = "the file was written to while it was read"
             raise LoaderError(self.name, f"{found[0]} bytes, changed at {found[1]}", expected, remedy)
+
+    def _touch(self, mapping: Mapping) -> None:
+        self._cached = self.resident()
+        self._looked.set()
+        if self._cached:
+            mapping.touch()
 
     def _identity(self) -> tuple[int, str]:
         status = os.fstat(self._descriptor)
@@ -139,14 +166,15 @@ class FileSource:
 class Mapping:
     """A file in memory, copied on write."""
 
-    def __init__(self, name: str, memory: mmap.mmap) -> None:
+    def __init__(self, name: str, content: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         self._name = name
-        self.bytes: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(memory, np.uint8)
+        self.bytes = content
 
     def touch(self) -> None:
-        """Have what is in the page cache mapped: all cores fault at once, and each fault maps what lies around."""
+        """Have what is in the page cache mapped by all cores but the caller's; each fault maps what lies around."""
         pages = self.bytes[::FAULT_AROUND_BYTES]
-        parts = np.array_split(pages, max(1, min(TOUCHERS, os.cpu_count() or 1, len(pages) // WORTH_A_THREAD)))
+        cores = (os.cpu_count() or 1) - 1
+        parts = np.array_split(pages, max(1, min(TOUCHERS, cores, len(pages) // WORTH_A_THREAD)))
         threads = [threading.Thread(target=part.max, name="touch", daemon=True) for part in parts[1:]]
         for thread in threads:
             thread.start()

@@ -99,7 +99,7 @@ def map_file(descriptor: int, size: int, private: bool) -> np.ndarray[Any, np.dt
         raise
     block = (ctypes.c_ubyte * size).from_address(begin)
     weakref.finalize(block, libc().munmap, ctypes.c_void_p(base), ctypes.c_size_t(room)).atexit = False
-    return np.frombuffer(block, np.uint8)
+    return np.frombuffer(memoryview(block), np.uint8)
 
 
 def _mapped(address: int | None, size: int, protection: int, flags: int, descriptor: int) -> int:

@@ -22,6 +22,8 @@ CHUNK_BYTES = 8 * 2**20
 EARLY_BYTES = 4 * 2**20  # up to the first block: it is there earlier when more connections share it
 ALIGN_BYTES = 64
 MAX_ROWS = 512  # pieces in one chunk: what one connection is busy with before others may take over
+SHORT_BYTES = 512 * 1024  # pieces below cost more to ask for than to read
+BLOCK_BYTES = 2 * 2**20  # of whole rows, which ranks read for each other where pieces are short
 _BLOCK = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 _EMBEDDING = re.compile(r"(?:^|[._])(wte|wpe|tok_embeddings|embed\w*|embeddings?)(?:\.|$)")
 _EMBEDDING_GROUP = -1
@@ -30,7 +32,11 @@ _LAST_GROUP = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`rows` pieces of `length` bytes, `stride` apart, from `offset` of `file` on; they land end to end at `place`."""
+    """`rows` pieces of `length` bytes, `stride` apart, from `offset` of `file` on; they land end to end at `place`.
+
+    Where `across` is given, ranks may read whole rows for each other: each row begins so many bytes before its piece,
+    and the chunks of all ranks have the same rows.
+    """
 
     file: int
     offset: int
@@ -39,11 +45,17 @@ class Chunk:
     tensors: range
     rows: int = 1
     stride: int = 0
+    across: int | None = None
 
     @property
     def bytes(self) -> int:
         """Bytes read and landed."""
         return self.length * self.rows
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """The rows that its pieces are in: file, offset, bytes."""
+        return self.file, self.offset - (self.across or 0), self.rows * self.stride
 
 
 class Placed(NamedTuple):
@@ -62,7 +74,7 @@ class LoadPlan:
     """All of one load: tensors, bytes that land from each file, chunks in the order in which they are fetched.
 
     `first_layer` are the tensors (indices) that have to be there before the model's first block can compute.
-    `whole` files land as they lie.
+    `whole` files land as they lie. `tp` is whose part it is: (rank, size).
     """
 
     tensors: tuple[Placed, ...]
@@ -70,6 +82,7 @@ class LoadPlan:
     chunks: tuple[Chunk, ...]
     first_layer: frozenset[int]
     whole: bool = True
+    tp: tuple[int, int] = (0, 1)
 
     @property
     def bytes(self) -> int:
@@ -103,7 +116,7 @@ def plan(
         chunks = [piece for chunk in chunks for piece in _early(chunk, first, tensors, early_bytes)]
     urgency = [positions[tensor.name] for tensor in tensors]
     ordered = sorted(chunks, key=lambda chunk: (min(urgency[i] for i in chunk.tensors), chunk.file, chunk.offset))
-    return LoadPlan(tuple(tensors), tuple(landings), tuple(ordered), first, tp[1] == 1)
+    return LoadPlan(tuple(tensors), tuple(landings), tuple(ordered), first, tp[1] == 1, tp)
 
 
 def load_order(files: Sequence[Header], order: Sequence[str] | None = None) -> list[str]:
@@ -206,6 +219,7 @@ def _parts(
                 range(index, index + 1),
                 mine.rows,
                 mine.stride,
+                mine.across if mine.stride <= min(BLOCK_BYTES, SHORT_BYTES * tp[1]) else None,
             )
             _merge(merged, pieces)
         place += mine.bytes
@@ -229,7 +243,8 @@ def _merge(chunks: list[Chunk], chunk: Chunk) -> None:
 
 def _cut(chunk: Chunk, chunk_bytes: int) -> Iterator[Chunk]:
     if chunk.rows > 1 and chunk.length <= chunk_bytes:
-        rows = max(1, min(MAX_ROWS, chunk_bytes // chunk.length))
+        block = min(BLOCK_BYTES, chunk_bytes) // chunk.stride
+        rows = max(1, min(MAX_ROWS, chunk_bytes // chunk.length) if chunk.across is None else block)
         for row in range(0, chunk.rows, rows):
             count = min(rows, chunk.rows - row)
             offset, place = chunk.offset + row * chunk.stride, chunk.place + row * chunk.length
@@ -239,4 +254,5 @@ def _cut(chunk: Chunk, chunk_bytes: int) -> Iterator[Chunk]:
         for begin in range(0, chunk.length, chunk_bytes):
             offset = chunk.offset + row * chunk.stride + begin
             place = chunk.place + row * chunk.length + begin
-            yield replace(chunk, offset=offset, length=min(chunk_bytes, chunk.length - begin), place=place, rows=1)
+            length = min(chunk_bytes, chunk.length - begin)
+            yield replace(chunk, offset=offset, length=length, place=place, rows=1, across=None)

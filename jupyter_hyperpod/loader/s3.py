@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import time
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote
@@ -121,6 +122,14 @@ def _Signer(credentials: Any, region: str, payload: str) -> Any:
             return payload
 
     return Signer(credentials, "s3", region)
+
+
+def signing() -> None:
+    """Import what signs requests: a process forked from this one need not."""
+    with suppress(ModuleNotFoundError):
+        import botocore.auth
+        import botocore.awsrequest
+        import botocore.credentials  # noqa: F401
 
 
 def split(url: str) -> tuple[str, str]:

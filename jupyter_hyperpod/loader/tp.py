@@ -27,7 +27,8 @@ LLAMA_RULES: tuple[Rule, ...] = (
 class Slice:
     """Part of a tensor, of `shape`. As bytes: `rows` pieces of `piece` bytes, `stride` apart.
 
-    The first piece begins at `begin`, counted like `Entry.begin`.
+    The first piece begins at `begin`, counted like `Entry.begin`. `across` bytes come before each piece in its row; it
+    is None where not every rank has a piece of every row.
     """
 
     shape: tuple[int, ...]
@@ -35,6 +36,7 @@ class Slice:
     piece: int
     rows: int
     stride: int
+    across: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -82,7 +84,9 @@ def part(entry: Entry, rank: int, size: int, rules: Sequence[Rule] = LLAMA_RULES
         rows *= length
     shape = (*entry.shape[:dim], stop - start, *entry.shape[dim + 1 :])
     stride = entry.shape[dim] * inner
-    return Slice(shape, entry.begin + start * inner, (stop - start) * inner, rows, stride)
+    last = bounds(entry.shape[dim], size - 1, size, multiple)
+    across = start * inner if rows > 1 and last[0] < last[1] else None
+    return Slice(shape, entry.begin + start * inner, (stop - start) * inner, rows, stride, across)
 
 
 def check(tp: tuple[int, int]) -> tuple[int, int]:

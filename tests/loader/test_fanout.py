@@ -139,10 +139,36 @@ def test_slices_are_shared_by_the_ranks_that_hold_the_same(
         crew.start(name, f"{server.url}/fan", server.environment, tp=(number % 2, 2))
     records = [eventually(lambda name=name: crew.record(name), 60) for name in "abcd"]
     for number, record in enumerate(records):
-        dims = {name: 1 if "o_proj" in name else 0 for name in state}
-        expected = {name: tensor.tensor_split(2, dims[name])[number % 2] for name, tensor in state.items()}
-        assert record["tensors"] == digests(expected)
+        assert record["tensors"] == columns(state, number % 2, 2)
     assert sent(server) - before <= 1.05 * size(state)
+
+
+def columns(state: dict[str, torch.Tensor], rank: int, size: int) -> dict[str, str]:
+    """What a tensor-parallel rank has to hold."""
+    dims = {name: 1 if "o_proj" in name else 0 for name in state}
+    return digests({name: tensor.tensor_split(size, dims[name])[rank] for name, tensor in state.items()})
+
+
+@pytest.mark.parametrize("size", [3, 8])
+def test_tensor_parallel_ranks_read_every_row_once(
+    size: int, crew: Crew, server: S3Server, state: dict[str, torch.Tensor], eventually: Callable[..., Any]
+) -> None:
+    before = sent(server)
+    for rank in range(size):
+        crew.start(f"{rank}", f"{server.url}/fan", server.environment, tp=(rank, size))
+    for rank in range(size):
+        record = eventually(lambda rank=rank: crew.record(f"{rank}"), 60)
+        assert record["tensors"] == columns(state, rank, size), record.get("error")
+    assert sent(server) - before <= 1.05 * sum(tensor.nbytes for tensor in state.values())
+    assert not list((crew.job.path / "fanout").glob("rows-*/at-*")), "the rows are let go when all have their columns"
+
+
+def test_rows_that_nobody_else_comes_to_read_are_read_alone(
+    crew: Crew, server: S3Server, state: dict[str, torch.Tensor], eventually: Callable[..., Any]
+) -> None:
+    crew.start("alone", f"{server.url}/fan", server.environment, tp=(1, 3))
+    record = eventually(lambda: crew.record("alone"), 60)
+    assert record["tensors"] == columns(state, 1, 3), record.get("error")
 
 
 def test_off_and_jobs_of_one_rank_read_for_themselves(

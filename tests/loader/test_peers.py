@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_hyperpod.loader.board import Board
 from jupyter_hyperpod.loader.commons import Commons
-from jupyter_hyperpod.loader.fanout import Notice
+from jupyter_hyperpod.loader.meeting import Notice
 from jupyter_hyperpod.loader.peers import MAGIC, NONCE_BYTES, Client, Server, own_address
 
 SECRET, SUBJECT = os.urandom(32), b"a model"
@@ -84,7 +84,7 @@ def test_a_claim_is_one_processs_until_it_dies() -> None:
         process.kill()
     assert commons.claim(2), "whoever held it is gone"
     commons.view(0, 10, 3)[:] = b"abc"
-    assert other.private[other.starts[0] + 10 :][:3] == b"abc"
+    assert other.private[other.starts[0] + 10 :][:3].tobytes() == b"abc"
     other.private[other.starts[0] + 10] = ord("x")
     assert commons.view(0, 10, 3) == b"abc", "what one writes to its tensors nobody else sees"
     with pytest.raises(OSError, match="something else"):
