@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -25,8 +26,8 @@ MAPPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", 
 PIECE_BYTES = 4 * 2**20  # between two looks at whether to go on
 _POPULATE_READ = 22
 FAULT_AROUND_BYTES = 65_536  # Linux's default
-TOUCHERS, WORTH_A_THREAD = 4, 256
-SAMPLES = 64  # counting all pages of a file would take longer than finding them missing
+TOUCHERS, WORTH_A_THREAD, CALLERS_PART = 4, 256, 2
+SAMPLES = 16  # counting all pages of a file would take longer than finding them missing
 _CACHESTAT = 451  # on every architecture
 
 
@@ -73,16 +74,14 @@ class FileSource:
         self.name = path
         self._counters = counters
         self._mapping: Mapping | None = None
-        self._toucher: threading.Thread | None = None
-        self._cached, self._looked = False, threading.Event()
+        self._finish: Callable[[], None] | None = None
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise LoaderError(path, error.strerror or str(error), "a readable file") from None
         self.size, self.etag = self._identity()
-        if ahead and (mapping := self.map()) is not None:
-            self._toucher = threading.Thread(target=self._touch, args=(mapping,), name="touch", daemon=True)
-            self._toucher.start()
+        if ahead and (mapping := self.map()) is not None and self.resident():
+            self._finish = mapping.touch()
         self.prefix = self._read(0, min(PREFIX_BYTES, self.size))
 
     def read_into(self, offset: int, view: memoryview, cancel: Cancel) -> None:
@@ -116,11 +115,10 @@ class FileSource:
                 return False
         return True
 
+    @property
     def at_hand(self) -> bool:
         """True if nothing of it has to be fetched: it was in the page cache, and is mapped when it is closed."""
-        if self._toucher is not None:
-            self._looked.wait()
-        return self._cached
+        return self._finish is not None
 
     def map(self) -> Mapping | None:
         """Return the file in place, None where reading is the better way."""
@@ -134,8 +132,8 @@ class FileSource:
 
     def close(self) -> None:
         """See Source: compares the file with what it was when it was opened."""
-        if self._toucher is not None:
-            self._toucher.join()
+        if self._finish is not None:
+            self._finish()
         try:
             found = self._identity()
         finally:
@@ -144,12 +142,6 @@ class FileSource:
             expected = f"{self.size} bytes, changed at {self.etag}"
             remedy = "the file was written to while it was read"
             raise LoaderError(self.name, f"{found[0]} bytes, changed at {found[1]}", expected, remedy)
-
-    def _touch(self, mapping: Mapping) -> None:
-        self._cached = self.resident()
-        self._looked.set()
-        if self._cached:
-            mapping.touch()
 
     def _identity(self) -> tuple[int, str]:
         status = os.fstat(self._descriptor)
@@ -170,17 +162,25 @@ class Mapping:
         self._name = name
         self.bytes = content
 
-    def touch(self) -> None:
-        """Have what is in the page cache mapped by all cores but the caller's; each fault maps what lies around."""
+    def touch(self) -> Callable[[], None]:
+        """Begin to have what is in the page cache mapped; return what helps with that and ends when all is.
+
+        All cores take part, the caller's less, since it has something else to do first. A fault maps what lies around.
+        """
         pages = self.bytes[::FAULT_AROUND_BYTES]
-        cores = (os.cpu_count() or 1) - 1
-        parts = np.array_split(pages, max(1, min(TOUCHERS, cores, len(pages) // WORTH_A_THREAD)))
-        threads = [threading.Thread(target=part.max, name="touch", daemon=True) for part in parts[1:]]
+        cores = max(1, min(TOUCHERS, os.cpu_count() or 1, len(pages) // WORTH_A_THREAD))
+        own = len(pages) // (CALLERS_PART * cores) if cores > 1 else len(pages)
+        parts = np.array_split(pages[own:], cores - 1) if cores > 1 else []
+        threads = [threading.Thread(target=part.max, name="touch", daemon=True) for part in parts]
         for thread in threads:
             thread.start()
-        parts[0].max()
-        for thread in threads:
-            thread.join()
+
+        def finish() -> None:
+            pages[:own].max(initial=0)
+            for thread in threads:
+                thread.join()
+
+        return finish
 
     def look(self, offset: int, length: int) -> None:
         """Have these bytes, which are in memory, mapped."""
