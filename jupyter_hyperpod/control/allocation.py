@@ -98,6 +98,12 @@ class Allocations:
         del self._jobs[entry.job.id]
         (entry.job.path / RECORD).unlink(missing_ok=True)
 
+    def nodes(self, job_id: str) -> set[str]:
+        """Where SLURM runs elements of a job now, as far as the queue was read."""
+        arrays = self._jobs[job_id].arrays if job_id in self._jobs else ()
+        found = (self._slurm.elements(array, 0.0) or () for _, array in arrays)
+        return {element.node for elements in found for element in elements if element.state in RUNNING}
+
     def _of(self, entry: Entry) -> Allocation:
         if entry.job.id not in self._jobs:
             self._jobs[entry.job.id] = Allocation(list(_recorded(entry)))

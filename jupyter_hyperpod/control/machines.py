@@ -1,10 +1,36 @@
-"""A node as the cluster's journal tells of it."""
+"""A node as the cluster's journal tells of it, and as those that share out nodes see it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..backends.base import NodeLike
+from ..policy.scaling import Machine
+
+OUT_OF_REACH_S = 3.0
+
+
+class Machines:
+    """Since when each node has been free, and cut off."""
+
+    def __init__(self) -> None:
+        self._free_since_s: dict[str, float] = {}
+        self._cut_since_s: dict[str, float] = {}
+
+    def lost(self, node: NodeLike, now_s: float) -> bool:
+        """What runs there is of no more use to its job: drained, or cut off for so long that its member was fenced."""
+        if not node.cut:
+            self._cut_since_s.pop(node.name, None)
+            return bool(node.drained)
+        return now_s - self._cut_since_s.setdefault(node.name, now_s) > OUT_OF_REACH_S
+
+    def machine(self, node: NodeLike, now_s: float) -> Machine:
+        """The node as `policy.scaling` sees it; a drained one counts as one that is still to come."""
+        up = node.state == "idle" and not node.drained
+        if not up or node.jobs or node.cut:
+            self._free_since_s.pop(node.name, None)
+            return Machine(node.name, node.spare, False, up)
+        return Machine(node.name, node.spare, True, True, now_s - self._free_since_s.setdefault(node.name, now_s))
 
 
 def node_record(node: NodeLike) -> dict[str, Any]:
@@ -12,8 +38,8 @@ def node_record(node: NodeLike) -> dict[str, Any]:
     jobs = sorted(node.jobs)
     return {
         "node": node.name,
-        "state": "busy" if node.state == "idle" and jobs else node.state,
-        "reason": node.reason,
+        "state": _state(node),
+        "reason": node.drained or node.reason,
         "spare": node.spare,
         "slots": 1,
         "used": len(jobs),
@@ -21,3 +47,9 @@ def node_record(node: NodeLike) -> dict[str, Any]:
         "pid": node.pid,
         "incarnation": node.incarnation,
     }
+
+
+def _state(node: NodeLike) -> str:
+    if node.state != "idle":
+        return node.state
+    return "drained" if node.drained else "busy" if node.jobs else "idle"

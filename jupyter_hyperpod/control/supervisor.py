@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from ..backends.base import ExitReport, NodeReport, Report
-from ..backends.local.host import LocalHost, LocalNode
+from ..backends.local.host import LocalHost
 from ..backends.local.node import HEAD, same_interpreter
 from ..backends.local.processes import identify
 from ..backends.local.serve import note
@@ -30,7 +30,6 @@ from ..backends.local.warm import source_digest
 from ..backends.local.wire import Channel, Message, accept, listen
 from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
 from ..core.events import Command
-from ..policy.scaling import Machine
 from ..storage.journal import command_writer, forget_oldest
 from ..storage.pen import Pen
 from ..storage.store import JobStore, Store, write_private
@@ -39,14 +38,14 @@ from .cluster import EXIT_LOCKED, SHAPE, SOCKET
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
 from .faults import break_node, break_target, heal
 from .heads import tell_loss, tell_succession
+from .healing import Healing
 from .launch import PRELOAD, heir
 from .lock import take_lock
-from .machines import node_record
+from .machines import Machines, node_record
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 
 TICK_S = 0.25
 SCAN_EVERY_S = 2.0
-OUT_OF_REACH_S = 3.0
 LINGER_S = 1.0
 JOURNALS_KEPT = 8
 AGENT_REST_S = 0.5
@@ -66,7 +65,7 @@ class Supervisor:
         shape = {"nodes": nodes, "spares": spares, "queues": self.queues, "isolated": isolated}
         with suppress(StoreError):
             write_private(store.cluster / SHAPE, json.dumps(shape).encode())
-        forget_oldest(store.cluster_events, JOURNALS_KEPT)
+        forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{WRITER}.")
         self.selector = selectors.DefaultSelector()
         self.pen = Pen(store.cluster_events, WRITER)
         self.entries: dict[str, Entry] = {}
@@ -76,8 +75,8 @@ class Supervisor:
         self.leaving = self.stopping = False
         self.stop_reason = ""
         self._written: dict[str, Message] = {}
-        self._free_since_s: dict[str, float] = {}
-        self._cut_since_s: dict[str, float] = {}
+        self.healing = Healing(store, self.host, self.entries, self.allocations, self.pen)
+        self._machines = Machines()
         self._renewed_for = ""
         self._scanned_s = -SCAN_EVERY_S
         self._problem = self._trouble = ""
@@ -107,6 +106,7 @@ class Supervisor:
                 self._guard(callback)
             self._guard(self._step)
         (self.store.cluster / SOCKET).unlink(missing_ok=True)  # first: who finds it takes our end for a death
+        self.healing.close()
         if self.stopping:
             self._end_everything(size)
         return 0
@@ -137,6 +137,7 @@ class Supervisor:
                 self._load(job)
         for entry in list(self.entries.values()):
             self._guard(partial(self._look_after, entry, now_s))
+        self._guard(lambda: self.healing.step(now_s))
         self._reconcile(now_s)
         self._write_nodes()
         self._report_problem()
@@ -247,13 +248,13 @@ class Supervisor:
 
     def _reconcile(self, now_s: float) -> None:
         nodes = self.host.nodes.values()
-        machines = [self._machine(node, now_s) for node in nodes]
+        machines = [self._machines.machine(node, now_s) for node in nodes]
         facts = []
         for entry in self.entries.values():
             if not entry.ended and entry.elsewhere:
                 self._guard(partial(self._allocate, entry, now_s))
             elif not entry.ended:
-                held = tuple(n.name for n in nodes if entry.job.id in n.jobs and not self._out_of_reach(n, now_s))
+                held = tuple(n.name for n in nodes if entry.job.id in n.jobs and not self._machines.lost(n, now_s))
                 facts.append(entry.facts(entry.job.id in self.host.head.jobs, held, now_s))
         for action in reconcile(facts, machines, self.queues) if facts else ():
             self._guard(partial(self._act, action, now_s))
@@ -271,20 +272,6 @@ class Supervisor:
             self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for {entry.target} nodes"))
         else:
             self.allocations.step(entry, entry.plan(self.host.warm_key), now_s)
-
-    def _out_of_reach(self, node: LocalNode, now_s: float) -> bool:
-        """Cut off for so long that its member was fenced: what runs there is no longer of use to its job."""
-        if not node.cut:
-            self._cut_since_s.pop(node.name, None)
-            return False
-        return now_s - self._cut_since_s.setdefault(node.name, now_s) > OUT_OF_REACH_S
-
-    def _machine(self, node: LocalNode, now_s: float) -> Machine:
-        up = node.state == "idle"
-        if not up or node.jobs or node.cut:
-            self._free_since_s.pop(node.name, None)
-            return Machine(node.name, node.spare, False, up)
-        return Machine(node.name, node.spare, True, True, now_s - self._free_since_s.setdefault(node.name, now_s))
 
     def _act(self, action: Action, now_s: float) -> None:
         entry = self.entries[action.job_id]

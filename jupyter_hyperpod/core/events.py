@@ -52,6 +52,11 @@ EVENT_FIELDS: dict[str, frozenset[str]] = {
         # cluster journal, written by the supervisor
         "cluster.state": "state reason nodes pid",
         "node.state": "node state reason spare slots used jobs pid incarnation",
+        # cluster journal, written by the health agent of a machine, and by who carries out remedies
+        "node.findings": "nodes findings",
+        "node.health": "node action fault reason labels recovery devices boot",
+        # job's journal, written by its log watcher
+        "rule.state": "rule state member rank value text",
     }.items()
 }
 
@@ -60,11 +65,16 @@ COMMAND_FIELDS: dict[str, frozenset[str]] = {
     "stop": frozenset({"reason"}),
     "scale": frozenset({"target"}),
     "fault": frozenset({"fault", "rank", "node"}),
+    # members on a node are to leave it at a step boundary, because of what was found there
+    "drain": frozenset({"node", "cause", "reason"}),
+    # a rule about the output of a rank, or of all where it is None, calls it broken
+    "blame": frozenset({"rank", "cause", "reason"}),
 }
 
 JOB_STATES = ("pending", "running", "recovering", "succeeded", "failed", "stopped")
 TERMINAL_STATES = frozenset({"succeeded", "failed", "stopped"})
-NODE_STATES = ("starting", "idle", "busy", "lost", "stopped")
+NODE_STATES = ("starting", "idle", "busy", "drained", "lost", "stopped")
+RULE_STATES = ("WAITING", "HEALTHY", "SLOW", "HANGING", "FAULTED")
 
 
 @dataclass(frozen=True, slots=True)

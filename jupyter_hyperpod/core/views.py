@@ -23,6 +23,8 @@ WARNINGS_KEPT = 20
 FENCED_KEPT = 200
 REPLICAS_KEPT = 50
 LOADS_KEPT = 64
+FINDINGS_KEPT = 50
+RULES_KEPT = 256
 
 # what a list of jobs goes without
 BULK = frozenset({"output", "history", "history_stride", "decisions", "fenced", "seen"})
@@ -72,6 +74,7 @@ def new_job_view(job_id: str) -> View:
         "checkpoint": None,
         "deployment": None,
         "loads": [],
+        "rules": [],
         "digest": None,
         "fenced": {},
         "updated_s": None,
@@ -81,7 +84,8 @@ def new_job_view(job_id: str) -> View:
 
 def new_cluster_view() -> View:
     """Return the view of a cluster of which nothing is known yet."""
-    return {"state": "stopped", "reason": "", "pid": None, "nodes": [], "updated_s": None, "seen": {}}
+    known: View = {"state": "stopped", "reason": "", "pid": None, "nodes": [], "health": {}, "incidents": []}
+    return known | {"decisions": [], "warnings": [], "updated_s": None, "seen": {}}
 
 
 def summary(view: View) -> View:
@@ -314,6 +318,47 @@ def _node_state(view: View, event: Event) -> None:
         view["nodes"].append(record)
 
 
+def _health(view: View, node: str) -> View:
+    unknown = {"action": "watch", "fault": "", "reason": "", "labels": {}, "recovery": "Automatic", "devices": {}}
+    found: View = view["health"].setdefault(
+        node, unknown | {"boot": "", "findings": [], "history": [], "remedies": [], "since_s": None}
+    )
+    return found
+
+
+def _node_findings(view: View, event: Event) -> None:
+    fresh = [dict(finding) | {"time_s": event.time_s} for finding in event.data["findings"]]
+    probes = {finding["probe"] for finding in fresh}
+    for node in event.data["nodes"]:
+        health = _health(view, node)
+        health["findings"] = [finding for finding in health["findings"] if finding["probe"] not in probes] + fresh
+        health["history"] += [finding for finding in fresh if finding["outcome"] == "fail"]
+        del health["history"][:-FINDINGS_KEPT]
+
+
+def _node_health(view: View, event: Event) -> None:
+    data = event.data
+    health = _health(view, data["node"])
+    if data["action"] != health["action"]:
+        health["since_s"] = event.time_s
+        remedy = {"time_s": event.time_s, "action": data["action"], "fault": data["fault"], "reason": data["reason"]}
+        health["remedies"].append(remedy)
+        del health["remedies"][:-FINDINGS_KEPT]
+    for name in ("action", "fault", "reason", "labels", "recovery", "devices", "boot"):
+        health[name] = data[name]
+
+
+def _rule_state(view: View, event: Event) -> None:
+    record = dict(event.data) | {"time_s": event.time_s}
+    places = [(rule["rule"], rule["rank"]) for rule in view["rules"]]
+    place = (record["rule"], record["rank"])
+    if place in places:
+        view["rules"][places.index(place)] = record
+    else:
+        view["rules"].append(record)
+        del view["rules"][:-RULES_KEPT]
+
+
 _HANDLERS: dict[str, Callable[[View, Event], None]] = {
     "job.submitted": _job_submitted,
     "job.state": _job_state,
@@ -334,4 +379,7 @@ _HANDLERS: dict[str, Callable[[View, Event], None]] = {
     "warning.raised": _warning_raised,
     "cluster.state": _cluster_state,
     "node.state": _node_state,
+    "node.findings": _node_findings,
+    "node.health": _node_health,
+    "rule.state": _rule_state,
 }

@@ -39,6 +39,20 @@ class Departures:
         reason = f"{member.node} is preempted: rank {member.rank} has {grace_s:g} s to leave"
         ensemble.decided("membership", f"preempt {member.node}", reason)
 
+    def unhealthy(self, member: Member, cause: str, reason: str) -> None:
+        """Something was found at a member's node that makes it leave: an incident, but nothing is lost."""
+        ensemble = self._ensemble
+        if member.preempted:
+            return
+        member.preempted = True
+        if member.rank is None:
+            ensemble.decided("healing", f"release {member.node}", f"{member.node} stands by: {reason}")
+            ensemble.release(member)
+            return
+        ensemble.decided("healing", f"drain {member.node}", reason)
+        if ensemble.session is not None and not ensemble.session_over:
+            member.ailment = ensemble.incidents.ailing(member.member, member.node, member.rank, cause, reason)
+
     def dismiss(self, member: Member, reason: str) -> None:
         """A member is to leave for good, because of ``reason``."""
         if not member.preempted:
@@ -98,5 +112,7 @@ class Departures:
         self._left_since_s = None
         for member in gone:
             self._ensemble.parted.append(member.member)
+            if member.ailment is not None:
+                self._ensemble.incidents.departed(member.ailment)
             self._ensemble.release(member, begins_again=member.stands_by)
         self._regroup(f"{self._reason} after step {max(m.left or 0 for m in gone)}")

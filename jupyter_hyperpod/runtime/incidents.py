@@ -78,6 +78,17 @@ class Incidents:
         self._stage(incident, "diagnosed", None, detail)
         return incident
 
+    def ailing(self, member: str, node: str, rank: int | None, cause: str, detail: str) -> Incident:
+        """Something was found at a member's node; it goes on until it can leave: see `departed`."""
+        incident = self._new(member, node, rank, cause)
+        self._stage(incident, "detected", None, f"rank {rank} on {node}: {cause}")
+        self._stage(incident, "diagnosed", None, detail)
+        return incident
+
+    def departed(self, incident: Incident) -> None:
+        """The member has left: its place is to be taken."""
+        self.open.append(incident)
+
     def stage(self, incident: Incident, stage: str, text: str) -> None:
         """A further stage of a straggler's incident."""
         self._stage(incident, stage, None, text)

@@ -84,6 +84,12 @@ class Losses:
             return
         self._lose(member, "process killed" if code < 0 else "process died", f"{member.member} ended with {name}")
 
+    def blame(self, member: Member, cause: str, reason: str) -> None:
+        """Somebody who watches a member from outside calls it broken."""
+        if member.member in self._ensemble.roster.members:
+            self._ensemble.decided("membership", f"fence {member.member}", reason)
+            self._fence(member, cause, reason)
+
     def fence_the_corrupt(self, charges: Sequence[verdict.Charge]) -> bool:
         """Kill members whose memory or arithmetic was wrong; their state is given to nobody."""
         members = self._ensemble.roster.members

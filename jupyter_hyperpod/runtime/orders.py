@@ -38,6 +38,24 @@ def _scale(conductor: Conductor, data: Data) -> tuple[bool, str]:
     return True, reason
 
 
+def _drain(conductor: Conductor, data: Data) -> tuple[bool, str]:
+    node = str(data["node"])
+    found = [m for m in conductor.roster.members.values() if m.node == node or m.node.startswith(f"{node}.")]
+    for member in found:
+        conductor.departures.unhealthy(member, str(data["cause"]), str(data["reason"]))
+    return bool(found), f"{len(found)} member(s) on {node} leave it" if found else f"no member is on {node}"
+
+
+def _blame(conductor: Conductor, data: Data) -> tuple[bool, str]:
+    members = conductor.roster.generation()
+    blamed = [m for m in members if data["rank"] in (None, m.rank)]
+    if not blamed:
+        return False, f"there is no rank {data['rank']}; ranks are 0 to {len(members) - 1}"
+    for member in blamed:
+        conductor.losses.blame(member, str(data["cause"]), str(data["reason"]))
+    return True, str(data["reason"])
+
+
 def _fault(conductor: Conductor, data: Data) -> tuple[bool, str]:
     members = conductor.roster.generation()
     member = next((m for m in members if m.rank == data["rank"]), None)
@@ -69,4 +87,10 @@ def _order(kind: str, data: Data) -> tuple[Message, str]:
     return {"type": "fault", "fault": kind}, f"{kind} comes with the next micro-batch of"
 
 
-_ORDERS: dict[str, Callable[[Conductor, Data], tuple[bool, str]]] = {"stop": _stop, "scale": _scale, "fault": _fault}
+_ORDERS: dict[str, Callable[[Conductor, Data], tuple[bool, str]]] = {
+    "stop": _stop,
+    "scale": _scale,
+    "fault": _fault,
+    "drain": _drain,
+    "blame": _blame,
+}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ..policy.membership import Candidate, Pulse
 from ..policy.recovery import Report
 from ..policy.verdict import Statement
+from .incidents import Incident
 from .wire import Channel, Message
 
 PROBE_S = 0.25
@@ -47,6 +48,7 @@ class Member:
     told: Message | None = None  # the elastic event that its agent knows of
     saw_event: bool = False
     preempted: bool = False
+    ailment: Incident | None = None  # something was found at its node
     leaving: bool = False  # it was asked to leave at a step boundary
     stands_by: bool = False  # and to begin again as a newcomer
     left: int | None = None  # the last step it took part in

@@ -238,10 +238,11 @@ def read_kinds(directory: Path, kinds: Collection[str]) -> list[Event]:
     return sorted((event for event in found if event.kind in kinds), key=lambda event: event.time_s)
 
 
-def forget_oldest(directory: Path, keep: int) -> None:
-    """Delete all but the `keep` files written to last: for a journal of which only the present matters."""
+def forget_oldest(directory: Path, keep: int, writer: str = "") -> None:
+    """Delete all but the `keep` files written to last, of those whose names begin with `writer`: for a journal of which
+    only the present matters."""
     try:
-        paths = sorted(directory.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+        paths = sorted(directory.glob(f"{writer}*.jsonl"), key=lambda path: path.stat().st_mtime)
         for path in paths[: max(0, len(paths) - keep)]:
             path.unlink(missing_ok=True)
     except OSError:

@@ -19,6 +19,7 @@ export function stateLabel(state: string, trans: TranslationBundle): string {
     stopped: trans.__('Stopped'),
     idle: trans.__('Idle'),
     busy: trans.__('Busy'),
+    drained: trans.__('Drained'),
     lost: trans.__('Lost')
   };
   return Object.hasOwn(labels, state) ? labels[state] : state;

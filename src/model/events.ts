@@ -72,7 +72,19 @@ export const EVENT_FIELDS = {
     'jobs',
     'pid',
     'incarnation'
-  ]
+  ],
+  'node.findings': ['nodes', 'findings'],
+  'node.health': [
+    'node',
+    'action',
+    'fault',
+    'reason',
+    'labels',
+    'recovery',
+    'devices',
+    'boot'
+  ],
+  'rule.state': ['rule', 'state', 'member', 'rank', 'value', 'text']
 } as const satisfies Record<string, readonly string[]>;
 
 export type EventKind = keyof typeof EVENT_FIELDS;
@@ -89,7 +101,8 @@ export interface IEvent {
 export type JobState =
   'pending' | 'running' | 'recovering' | 'succeeded' | 'failed' | 'stopped';
 
-export type NodeState = 'starting' | 'idle' | 'busy' | 'lost' | 'stopped';
+export type NodeState =
+  'starting' | 'idle' | 'busy' | 'drained' | 'lost' | 'stopped';
 
 export type Aim = 'rank' | 'node' | 'coordinator' | 'supervisor';
 

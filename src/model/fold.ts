@@ -8,11 +8,14 @@
 import { IEvent, TERMINAL_STATES } from './events';
 import type {
   IClusterView,
+  IFinding,
+  IHealth,
   IIncident,
   IJobView,
   ILoad,
   IMember,
   INodeView,
+  IRule,
   IUserError
 } from './views';
 
@@ -25,6 +28,8 @@ export const WARNINGS_KEPT = 20;
 export const FENCED_KEPT = 200;
 export const REPLICAS_KEPT = 50;
 export const LOADS_KEPT = 64;
+export const FINDINGS_KEPT = 50;
+export const RULES_KEPT = 256;
 
 type Handler<V> = (view: V, event: IEvent) => void;
 
@@ -75,7 +80,47 @@ function keepLast(list: unknown[], count: number): void {
   }
 }
 
+/** What both journals know. */
+const SHARED_HANDLERS: Record<string, Handler<IJobView | IClusterView>> = {
+  'incident.stage': (view, event) => {
+    const data = event.data;
+    let incident = view.incidents.find(
+      known => known.incident === data.incident
+    );
+    if (incident === undefined) {
+      incident = openIncident(event);
+      view.incidents.push(incident);
+      keepLast(view.incidents, INCIDENTS_KEPT);
+    }
+    incident.cause = data.cause || incident.cause;
+    incident.rung = data.rung === null ? incident.rung : data.rung;
+    incident.stages.push({
+      stage: data.stage,
+      time_s: event.time_s,
+      text: data.text
+    });
+    if (data.stage === 'resumed') {
+      incident.resumed_s = event.time_s;
+    }
+  },
+
+  'decision.made': (view, event) => {
+    view.decisions.push({
+      time_s: event.time_s,
+      policy: event.data.policy,
+      reason: event.data.reason
+    });
+    keepLast(view.decisions, DECISIONS_KEPT);
+  },
+
+  'warning.raised': (view, event) => {
+    view.warnings.push({ time_s: event.time_s, text: event.data.text });
+    keepLast(view.warnings, WARNINGS_KEPT);
+  }
+};
+
 const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
+  ...SHARED_HANDLERS,
   'job.submitted': (view, event) => {
     const spec = event.data.spec;
     const elastic = spec.elastic;
@@ -226,37 +271,6 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
     Object.assign(view.metrics, event.data.values);
   },
 
-  'incident.stage': (view, event) => {
-    const data = event.data;
-    let incident = view.incidents.find(
-      known => known.incident === data.incident
-    );
-    if (incident === undefined) {
-      incident = openIncident(event);
-      view.incidents.push(incident);
-      keepLast(view.incidents, INCIDENTS_KEPT);
-    }
-    incident.cause = data.cause || incident.cause;
-    incident.rung = data.rung === null ? incident.rung : data.rung;
-    incident.stages.push({
-      stage: data.stage,
-      time_s: event.time_s,
-      text: data.text
-    });
-    if (data.stage === 'resumed') {
-      incident.resumed_s = event.time_s;
-    }
-  },
-
-  'decision.made': (view, event) => {
-    view.decisions.push({
-      time_s: event.time_s,
-      policy: event.data.policy,
-      reason: event.data.reason
-    });
-    keepLast(view.decisions, DECISIONS_KEPT);
-  },
-
   'output.written': (view, event) => {
     const { member, node, rank, stream, text } = event.data;
     view.output.push({
@@ -270,15 +284,23 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
     keepLast(view.output, OUTPUT_LINES);
   },
 
+  'rule.state': (view, event) => {
+    const record = { ...event.data, time_s: event.time_s } as IRule;
+    const at = view.rules.findIndex(
+      rule => rule.rule === record.rule && rule.rank === record.rank
+    );
+    if (at < 0) {
+      view.rules.push(record);
+      keepLast(view.rules, RULES_KEPT);
+    } else {
+      view.rules[at] = record;
+    }
+  },
+
   'user.error': (view, event) => {
     if (view.error === null) {
       view.error = { ...event.data } as IUserError;
     }
-  },
-
-  'warning.raised': (view, event) => {
-    view.warnings.push({ time_s: event.time_s, text: event.data.text });
-    keepLast(view.warnings, WARNINGS_KEPT);
   }
 };
 
@@ -297,6 +319,7 @@ function openIncident(event: IEvent): IIncident {
 }
 
 const CLUSTER_HANDLERS: Record<string, Handler<IClusterView>> = {
+  ...SHARED_HANDLERS,
   'cluster.state': (view, event) => {
     view.state = event.data.state;
     view.reason = event.data.reason;
@@ -317,5 +340,55 @@ const CLUSTER_HANDLERS: Record<string, Handler<IClusterView>> = {
       record.since_s = view.nodes[at].since_s;
     }
     view.nodes[at] = record;
+  },
+
+  'node.findings': (view, event) => {
+    const fresh: IFinding[] = event.data.findings.map((finding: object) => ({
+      ...finding,
+      time_s: event.time_s
+    }));
+    const probes = new Set(fresh.map(finding => finding.probe));
+    for (const node of event.data.nodes) {
+      const health = healthOf(view, node);
+      health.findings = health.findings
+        .filter(finding => !probes.has(finding.probe))
+        .concat(fresh);
+      health.history.push(
+        ...fresh.filter(finding => finding.outcome === 'fail')
+      );
+      keepLast(health.history, FINDINGS_KEPT);
+    }
+  },
+
+  'node.health': (view, event) => {
+    const { node, action, fault, reason } = event.data;
+    const { labels, recovery, devices, boot } = event.data;
+    const health = healthOf(view, node);
+    if (action !== health.action) {
+      health.since_s = event.time_s;
+      health.remedies.push({ time_s: event.time_s, action, fault, reason });
+      keepLast(health.remedies, FINDINGS_KEPT);
+    }
+    Object.assign(health, { action, fault, reason });
+    Object.assign(health, { labels, recovery, devices, boot });
   }
 };
+
+function healthOf(view: IClusterView, node: string): IHealth {
+  if (!Object.hasOwn(view.health, node)) {
+    view.health[node] = {
+      action: 'watch',
+      fault: '',
+      reason: '',
+      labels: {},
+      recovery: 'Automatic',
+      devices: {},
+      boot: '',
+      findings: [],
+      history: [],
+      remedies: [],
+      since_s: null
+    };
+  }
+  return view.health[node];
+}

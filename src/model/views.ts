@@ -115,6 +115,17 @@ export interface ILoad {
   time_s: number;
 }
 
+/** How the output of a rank stands with a rule about it; `rank` is null for all together. */
+export interface IRule {
+  rule: string;
+  state: 'WAITING' | 'HEALTHY' | 'SLOW' | 'HANGING' | 'FAULTED';
+  member: string;
+  rank: number | null;
+  value: number | null;
+  text: string;
+  time_s: number;
+}
+
 export interface IJobView {
   id: string;
   name: string;
@@ -153,6 +164,7 @@ export interface IJobView {
   checkpoint: ICheckpoint | null;
   deployment: IDeployment | null;
   loads: ILoad[];
+  rules: IRule[];
   digest: string | null;
   /** When each lost member was lost: what it commits later does not count. */
   fenced: Record<string, number>;
@@ -173,11 +185,54 @@ export interface INodeView {
   since_s: number;
 }
 
+/** What a probe said. */
+export interface IFinding {
+  probe: string;
+  outcome: 'pass' | 'fail' | 'skipped';
+  text: string;
+  severity: string;
+  fault: string;
+  device: string;
+  time_s: number;
+}
+
+/** What a machine has, against what its type should have; null where it is not known. */
+export interface IDevices {
+  type?: string;
+  kind?: string;
+  expected?: number | null;
+  found?: number | null;
+  busy?: number | null;
+  efa_expected?: number | null;
+  efa_found?: number | null;
+  cpus?: number;
+  memory_bytes?: number;
+}
+
+/** Health of a node; `action` is what is being done about it, `watch` where there is nothing to do. */
+export interface IHealth {
+  action: 'watch' | 'drain' | 'reboot' | 'replace';
+  fault: string;
+  reason: string;
+  labels: Record<string, string>;
+  recovery: string;
+  devices: IDevices;
+  boot: string;
+  findings: IFinding[];
+  history: IFinding[];
+  remedies: { time_s: number; action: string; fault: string; reason: string }[];
+  since_s: number | null;
+}
+
 export interface IClusterView {
   state: string;
   reason: string;
   pid: number | null;
   nodes: INodeView[];
+  health: Record<string, IHealth>;
+  incidents: IIncident[];
+  decisions: IDecision[];
+  warnings: { time_s: number; text: string }[];
   updated_s: number | null;
   seen: Cursor;
 }
@@ -228,6 +283,7 @@ export function newJobView(id: string): IJobView {
     checkpoint: null,
     deployment: null,
     loads: [],
+    rules: [],
     digest: null,
     fenced: {},
     updated_s: null,
@@ -242,6 +298,10 @@ export function newClusterView(): IClusterView {
     reason: '',
     pid: null,
     nodes: [],
+    health: {},
+    incidents: [],
+    decisions: [],
+    warnings: [],
     updated_s: null,
     seen: {}
   };

@@ -7,6 +7,7 @@ import { Button, Section, StateChip, stateLabel } from '../components/parts';
 import { byName } from '../derive';
 import { formatClockwork } from '../format';
 import type { IClusterView, INodeView } from '../model/views';
+import { NodeHealth } from './health';
 import { NodeGrid } from './nodes';
 
 /** The cluster's state, its nodes, and what is known of the selected one. */
@@ -86,7 +87,7 @@ function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
     <>
       <Summary nodes={nodes} />
       <NodeGrid nodes={nodes} selected={selected} onSelect={onSelect} />
-      {chosen && <NodeDetail node={chosen} />}
+      {chosen && <NodeDetail node={chosen} cluster={cluster} />}
     </>
   );
 }
@@ -106,7 +107,7 @@ function Summary({ nodes }: { nodes: readonly INodeView[] }): JSX.Element {
         {spares > 0 && ` + ${trans._n('%1 spare', '%1 spares', spares)}`}
       </span>
       <span>
-        {['busy', 'idle', 'starting', 'lost', 'stopped']
+        {['busy', 'idle', 'starting', 'drained', 'lost', 'stopped']
           .filter(state => counts.has(state))
           .map(state => (
             <span key={state} className="jp-Hp-tally">
@@ -119,7 +120,11 @@ function Summary({ nodes }: { nodes: readonly INodeView[] }): JSX.Element {
   );
 }
 
-function NodeDetail({ node }: { node: INodeView }): JSX.Element {
+function NodeDetail(props: {
+  node: INodeView;
+  cluster: IClusterView;
+}): JSX.Element {
+  const { node, cluster } = props;
   const { trans } = useShared();
   const now_s = useNow(true);
   return (
@@ -145,6 +150,7 @@ function NodeDetail({ node }: { node: INodeView }): JSX.Element {
         <dt>{trans.__('Incarnation')}</dt>
         <dd>{node.incarnation}</dd>
       </dl>
+      <NodeHealth name={node.node} cluster={cluster} />
       {node.jobs.map(id => (
         <NodeJob key={id} id={id} node={node} />
       ))}

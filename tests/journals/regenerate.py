@@ -323,6 +323,64 @@ def loading() -> Script:
     return s
 
 
+def cluster_health() -> Script:
+    """A node reports, gets an Xid that no reboot mends, and is replaced; another node's probe recovers by itself."""
+    s = Script()
+
+    def found(node: str, *findings: tuple[str, str, str, str]) -> None:
+        names = ("probe", "outcome", "severity", "fault")
+        told = [dict(zip(names, one, strict=True)) | {"text": f"{one[0]} says so", "device": ""} for one in findings]
+        s.say(f"health-{node}.1", "node.findings", 0.5, nodes=[node], findings=told)
+
+    def health(node: str, action: str, fault: str, reason: str, status: str) -> None:
+        labels = {"sagemaker.amazonaws.com/node-health-status": status}
+        devices = {"type": "p5.48xlarge", "kind": "nvidia", "expected": 8, "found": 8, "busy": 3}
+        s.say(f"health-{node}.1", "node.health", 0.25, node=node, action=action, fault=fault, reason=reason,
+              labels=labels, recovery="Automatic", devices=devices, boot="1")  # fmt: skip
+
+    def stage(name: str, text: str) -> None:
+        s.say("health-n1.1", "incident.stage", 0.125, incident="n1-1", stage=name, cause="NvidiaXid74", node="n1",
+              rank=None, rung=None, text=text)  # fmt: skip
+
+    found("n1", ("memory", "pass", "monitor", ""), ("efa", "skipped", "monitor", ""))
+    health("n1", "watch", "", "no probe has found anything wrong", "Schedulable")
+    found("n2", ("mount-fsx", "fail", "drain", "MountHangs"), ("memory", "pass", "monitor", ""))
+    health("n2", "drain", "MountHangs", "it gets no new work", "Unschedulable")
+    found("n1", ("kernel-log", "fail", "isolate", "NvidiaXid74"))
+    stage("detected", "n1: NvidiaXid74")
+    s.say(
+        "health-n1.1", "decision.made", policy="healing", value={"node": "n1", "action": "replace"}, reason="no reboot"
+    )
+    health("n1", "replace", "NvidiaXid74", "no reboot mends that", "UnschedulablePendingReplacement")
+    stage("fenced", "drained")
+    found("n2", ("mount-fsx", "pass", "monitor", ""))
+    health("n2", "watch", "", "no probe has found anything wrong", "Schedulable")
+    s.say("health-n2.1", "warning.raised", text="reason 'action:reboot' asks for nothing")
+    stage("replaced", "another node")
+    stage("resumed", "in service")
+    health("n1", "watch", "", "it was replaced", "Schedulable")
+    return s
+
+
+def rules() -> Script:
+    """Rules about output: each rank stands somewhere, and one falls."""
+    s = Script("rules-ijklmnop")
+    s.submit(2)
+    s.state("running", "2 of 2 nodes are there")
+
+    def told(rank: int | None, state: str, value: float | None) -> None:
+        member = "" if rank is None else f"node-{rank + 1}.a"
+        s.say("rules.1", "rule.state", 1.0, rule="loss", state=state, member=member, rank=rank, value=value,
+              text=f"loss is {state}")  # fmt: skip
+
+    told(None, "WAITING", None)
+    told(0, "HEALTHY", 2.5)
+    told(1, "HEALTHY", 2.25)
+    told(1, "SLOW", 7.5)
+    told(0, "HANGING", None)
+    return s
+
+
 def user_error() -> Script:
     s = Script("broken-cdefghij")
     s.submit(2)
@@ -469,6 +527,8 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "user-error": user_error,
     "disorder": disorder,
     "cluster": cluster,
+    "cluster-health": cluster_health,
+    "rules": rules,
 }
 
 

@@ -55,6 +55,7 @@ class LocalNode:
     pidfd: int = -1
     unanswered: int = 0
     cut: bool = False
+    drained: str = ""  # why it gets no new work; empty where it does
     spawned_s: float = 0.0
     again_s: float = 0.0
 

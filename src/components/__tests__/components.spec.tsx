@@ -6,8 +6,15 @@ import { createRoot, Root } from 'react-dom/client';
 
 import type { Actions } from '../../actions';
 import { ApiError } from '../../api';
+import { foldCluster } from '../../model/fold';
 import type { HyperpodModel } from '../../model/model';
-import { IIncident, IJobView, INodeView, newJobView } from '../../model/views';
+import {
+  IIncident,
+  IJobView,
+  INodeView,
+  newClusterView,
+  newJobView
+} from '../../model/views';
 import { ClusterSection } from '../../sidebar/cluster';
 import { NodeGrid } from '../../sidebar/nodes';
 import { StorageSection } from '../../sidebar/storage';
@@ -184,9 +191,60 @@ describe('ClusterSection', () => {
     reason: '',
     pid: 1,
     nodes: [node(1), busy],
+    health: {},
+    incidents: [],
+    decisions: [],
+    warnings: [],
     updated_s: 0,
     seen: {}
   };
+
+  it('tells what is known of a node and what is done about it', async () => {
+    const view = newClusterView();
+    const says = (kind: string, seq: number, data: Record<string, unknown>) =>
+      foldCluster(view, { writer: 'health', seq, time_s: seq, kind, data });
+    const finding = { text: 'NVLink error', severity: 'isolate', device: '' };
+    says('node.findings', 1, {
+      nodes: ['node-2'],
+      findings: [
+        {
+          ...finding,
+          probe: 'kernel-log',
+          outcome: 'fail',
+          fault: 'NvidiaXid74'
+        },
+        { ...finding, probe: 'efa', outcome: 'skipped', text: 'no EFA here' }
+      ]
+    });
+    says('node.health', 2, {
+      node: 'node-2',
+      action: 'replace',
+      fault: 'NvidiaXid74',
+      reason: 'no reboot mends that',
+      labels: {
+        'sagemaker.amazonaws.com/node-health-status':
+          'UnschedulablePendingReplacement'
+      },
+      recovery: 'Automatic',
+      devices: { type: 'p5.48xlarge', expected: 8, found: 7, busy: 3 },
+      boot: ''
+    });
+    draw(
+      <ClusterSection />,
+      shared({ cluster: { ...cluster, health: view.health } })
+    );
+    await click('[data-node=node-2]');
+    const text = host.querySelector('.jp-Hp-detail')!.textContent;
+    for (const words of [
+      'UnschedulablePendingReplacement',
+      'no reboot mends that',
+      '7 of 8 there, 3 busy',
+      'NVLink error',
+      'skipped: no EFA here'
+    ]) {
+      expect(text).toContain(words);
+    }
+  });
 
   it('offers to start a cluster that is stopped', async () => {
     const startCluster = jest.fn().mockResolvedValue(undefined);

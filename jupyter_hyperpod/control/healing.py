@@ -1,0 +1,160 @@
+"""The supervisor's part in healing: it starts this machine's health agent, tells jobs to leave nodes in which something
+was found, and reboots or replaces the nodes of the local cluster. What is asked for stands in the cluster's journal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ..backends.local.host import LocalHost, LocalNode
+from ..backends.local.node import open_log
+from ..core.events import Event
+from ..core.health import labels
+from ..health.agent import stand_in
+from ..storage.journal import command_writer, follow_events
+from ..storage.pen import Pen
+from ..storage.store import Store
+from .allocation import Allocations
+from .entry import WRITER, Entry
+
+AGENT = "jupyter_hyperpod.health.agent"
+LOOK_S = 0.25
+AGENT_PAUSE_S = 5.0
+LEAVE_S = 60.0  # longer than most jobs' grace time: what has not left by then is lost with the node
+
+
+@dataclass
+class Repair:
+    """A local node that is to be emptied, and then started anew."""
+
+    action: str
+    fault: str
+    incident: str
+    began_s: float
+    incarnation: int
+    killed: bool = False
+
+
+class Healing:
+    """`step` looks at the journal and does what is due; it never waits."""
+
+    def __init__(
+        self, store: Store, host: LocalHost, entries: Mapping[str, Entry], allocations: Allocations, pen: Pen
+    ) -> None:
+        self._store, self._host, self._entries, self._allocations, self._pen = store, host, entries, allocations, pen
+        self._journal = follow_events(store.cluster_events)
+        self._repairs: dict[str, Repair] = {}
+        self._told: set[tuple[str, str]] = set()  # (job, node) that was told to leave
+        self._elsewhere: dict[str, Mapping[str, Any]] = {}  # what is asked for of nodes that are not the cluster's own
+        self._look_s = 0.0
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._agent_s = 0.0
+
+    def step(self, now_s: float) -> None:
+        """Do what is due."""
+        self._mind_agent(now_s)
+        if now_s >= self._look_s:
+            self._look_s = now_s + LOOK_S
+            newest = {str(e.data["node"]): e for e in self._journal.poll() if e.kind == "node.health"}
+            for event in newest.values():
+                self._asked(event, now_s)
+        for name, repair in list(self._repairs.items()):
+            self._advance(self._host.nodes[name], repair, now_s)
+        for name, data in self._elsewhere.items():
+            for entry in self._entries.values():
+                if entry.elsewhere and not entry.ended and name in self._allocations.nodes(entry.job.id):
+                    self._tell(entry, name, str(data["fault"]), str(data["reason"]))
+
+    def close(self) -> None:
+        """End the agent; the next supervisor starts another."""
+        if self._agent is not None:
+            self._agent.kill()
+            self._agent.wait()
+
+    # -- the agent ---------------------------------------------------------------------------------------------
+
+    def _mind_agent(self, now_s: float) -> None:
+        if self._agent is not None and self._agent.poll() is not None:
+            self._agent, self._agent_s = None, now_s + AGENT_PAUSE_S
+        ready = all(node.state == "idle" for node in self._host.nodes.values())
+        if self._agent is None and self._host.nodes and ready and now_s >= self._agent_s:
+            self._agent = self._start_agent()
+
+    def _start_agent(self) -> subprocess.Popen[bytes]:
+        log = open_log(self._store.cluster / "logs", "health")
+        names = [word for name in self._host.nodes for word in ("--node", name)]
+        command = [sys.executable, "-m", AGENT, "--store", str(self._store.root), "--local", *names]
+        try:
+            return subprocess.Popen(
+                [*command, "--parent", str(os.getpid())], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        finally:
+            os.close(log)
+
+    # -- remedies ----------------------------------------------------------------------------------------------
+
+    def _asked(self, event: Event, now_s: float) -> None:
+        data = event.data
+        name, action = str(data["node"]), str(data["action"])
+        if action == "watch" or data["recovery"] != "Automatic":
+            self._elsewhere.pop(name, None)
+            self._repairs.pop(name, None)
+            self._told = {pair for pair in self._told if pair[1] != name}
+            if name in self._host.nodes:
+                self._host.nodes[name].drained = ""
+        elif name not in self._host.nodes:
+            self._elsewhere[name] = data
+        elif name not in self._repairs or self._repairs[name].action != action:
+            node = self._host.nodes[name]
+            node.drained = f"{data['fault'] or action}: {data['reason']}"
+            incident = str(data.get("incident", ""))
+            self._repairs[name] = Repair(action, str(data["fault"]), incident, now_s, node.incarnation)
+            self._stage(name, self._repairs[name], "fenced", f"{name} gets no new work, and jobs leave it")
+
+    def _advance(self, node: LocalNode, repair: Repair, now_s: float) -> None:
+        for job_id in node.jobs:
+            if (entry := self._entries.get(job_id)) is not None and not entry.ended:
+                self._tell(entry, node.name, repair.fault, node.drained)
+        if repair.action == "drain":
+            return
+        empty = not node.jobs or now_s - repair.began_s > LEAVE_S
+        if not repair.killed and empty and node.state == "idle":
+            repair.killed, repair.incarnation = True, node.incarnation
+            with suppress(OSError):
+                stand_in(self._store, node.name).unlink(missing_ok=True)
+            self._host.signal_node(node.name, signal.SIGKILL)
+        elif repair.killed and node.state == "idle" and node.incarnation > repair.incarnation:
+            self._finish(node, repair, now_s)
+
+    def _finish(self, node: LocalNode, repair: Repair, now_s: float) -> None:
+        del self._repairs[node.name]
+        took = f"after {now_s - repair.began_s:.1f} s"
+        if repair.action == "reboot":
+            self._stage(node.name, repair, "repaired", f"{node.name} was started anew {took}")
+        else:
+            self._stage(node.name, repair, "replaced", f"another {node.name} took its place {took}")
+        self._stage(node.name, repair, "rejoined", f"{node.name} answers")
+        self._stage(node.name, repair, "resumed", f"{node.name} is in service")
+        reason = f"it was {'rebooted' if repair.action == 'reboot' else 'replaced'} because of {repair.fault}"
+        record = {"node": node.name, "action": "watch", "fault": "", "reason": reason, "labels": labels("watch", ())}
+        self._pen.write("node.health", record | {"recovery": "Automatic", "devices": {}, "boot": "", "incident": ""})
+        node.drained = ""
+        self._told = {pair for pair in self._told if pair[1] != node.name}
+
+    def _tell(self, entry: Entry, node: str, fault: str, reason: str) -> None:
+        if (entry.job.id, node) in self._told or not entry.started:
+            return
+        self._told.add((entry.job.id, node))
+        with command_writer(entry.job.commands, WRITER) as journal:
+            journal.append("drain", {"node": node, "cause": fault or "unhealthy node", "reason": reason})
+
+    def _stage(self, node: str, repair: Repair, stage: str, text: str) -> None:
+        if repair.incident:
+            data = {"incident": repair.incident, "stage": stage, "cause": repair.fault, "node": node, "text": text}
+            self._pen.write("incident.stage", data | {"rank": None, "rung": None})

@@ -1,0 +1,139 @@
+"""The health agent: one process a machine, which watches its node, or the nodes that live on it.
+
+    python -m jupyter_hyperpod.health.agent --store DIR --node n1 --slurm
+
+A second one for the same node and store ends at once. It dies with the process that started it where that asks for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from ..core.errors import HyperpodError
+from ..core.health import RECOVERIES
+from ..storage.journal import follow_events, forget_oldest, read_kinds
+from ..storage.pen import Pen
+from ..storage.store import Store
+from .monitor import Monitor
+from .probes import Place
+from .slurm import Slurm
+
+TICK_S = 0.2
+LISTEN_S = 1.0
+WRITER = "health"
+SETTINGS = "health.json"
+KERNEL_LOG = "HYPERPOD_KERNEL_LOG"
+STAND_IN = "kernel-logs"  # files that stand for the kernel logs of local nodes
+JOURNALS_KEPT = 4
+_PR_SET_PDEATHSIG = 1
+
+
+def recovery(store: Store) -> str:
+    """NodeRecovery of this store's cluster: Automatic, unless it was set to None."""
+    try:
+        value = json.loads((store.cluster / SETTINGS).read_text())["recovery"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return RECOVERIES[0]
+    return value if value in RECOVERIES else RECOVERIES[0]
+
+
+def claim(store: Store, name: str) -> socket.socket | None:
+    """The right to watch a node, for as long as the socket lives; None where another has it."""
+    digest = hashlib.sha256(f"{store.root} {name}".encode()).hexdigest()[:24]
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        mark.bind(f"\0hyperpod-health-{digest}")
+    except OSError:
+        mark.close()
+        return None
+    return mark
+
+
+def stand_in(store: Store, node: str) -> Path:
+    """The file that stands for the kernel log of a local node."""
+    return store.cluster / STAND_IN / f"{node}.log"
+
+
+class Agent:
+    """One agent's life."""
+
+    def __init__(self, store: Store, names: list[str], log: str, slurm: bool, local: bool) -> None:
+        self.store = store
+        writer = WRITER if local else f"{WRITER}-{names[0]}"
+        forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{writer}.")
+        self.pen = Pen(store.cluster_events, writer)
+        self.ends = False
+        logs = {name: str(stand_in(store, name)) if local else log for name in names}
+        hands = Slurm() if slurm else None
+        self.monitor = Monitor(logs, Place(store), self.pen.write, lambda: recovery(store), hands)
+        self.monitor.recall(read_kinds(store.cluster_events, ("node.health", "incident.stage")))
+        self._others = follow_events(store.cluster_events) if local else None
+        if self._others is not None:
+            self._others.poll()
+
+    def run(self) -> int:
+        """Watch until told to end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+        self.monitor.start()
+        listens_s = 0.0
+        while not self.ends and self.store.cluster.is_dir():
+            self.monitor.tick()
+            self.pen.flush()
+            if self._others is not None and (now_s := time.monotonic()) >= listens_s:
+                listens_s = now_s + LISTEN_S
+                self._listen()
+            time.sleep(TICK_S)
+        self.monitor.stop()
+        self.pen.close()
+        return 0
+
+    def _listen(self) -> None:
+        """The supervisor says what has become of its nodes."""
+        assert self._others is not None
+        for event in self._others.poll():
+            if event.kind == "node.health" and not event.writer.startswith(f"{WRITER}."):
+                node = self.monitor.nodes.get(str(event.data["node"]))
+                if node is not None and event.data["action"] == "watch":
+                    self.monitor.restored(node.name)
+
+    def _end(self, *_: object) -> None:
+        self.ends = True
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; exit status 0 also where another agent watches already."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.health.agent")
+    parser.add_argument("--store", required=True, type=Path)
+    parser.add_argument("--node", action="append", required=True)
+    parser.add_argument("--kernel-log", default=os.environ.get(KERNEL_LOG, ""))
+    parser.add_argument("--slurm", action="store_true", help="carry remedies out through SLURM")
+    parser.add_argument("--local", action="store_true", help="nodes of the local cluster, which share this machine")
+    parser.add_argument("--parent", type=int, default=0, help="end when this process does")
+    options = parser.parse_args(arguments)
+    if options.parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != options.parent:
+            return 0
+    try:
+        store = Store(options.store).prepare()
+        if (mark := claim(store, options.node[0])) is None:
+            return 0
+        with mark:
+            return Agent(store, options.node, options.kernel_log, options.slurm, options.local).run()
+    except HyperpodError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,296 @@
+"""The health agent's mind: findings in, labels, decisions and remedies out. One machine, one or several nodes.
+
+What it says goes to the cluster's journal. Remedies are carried out by ``hands`` where there are any; nodes of the
+local cluster are their supervisor's, which reads what is asked for in the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from ..core.errors import ClusterError
+from ..core.events import Event
+from ..core.health import ACTIONS, Finding, labels
+from ..policy.decision import Decision
+from ..policy.healing import Past, Remedy, heal
+from . import kernel
+from .probes import HOST, Place, Probe, take
+
+Say = Callable[[str, Mapping[str, Any]], object]
+RESULTS_S = 1.0
+_STRONG = ("reboot", "replace")  # what is not taken back because a probe passes again
+
+
+class Hands(Protocol):
+    """Carries out remedies."""
+
+    def carry_out(self, node: str, action: str, fault: str) -> str:
+        """Do it and say what was done. Raises ClusterError."""
+
+    def resume(self, node: str) -> None:
+        """Return a node to service that was drained. Raises ClusterError."""
+
+
+@dataclass
+class NodeState:
+    """What is known of one node."""
+
+    name: str
+    tail: kernel.Tail
+    shared: bool = False  # its kernel log is that of other nodes, too
+    findings: dict[str, list[Finding]] = field(default_factory=dict)
+    active: dict[str, Finding] = field(default_factory=dict)  # from the kernel's log, until remedied
+    past: list[Past] = field(default_factory=list)
+    action: str = "watch"
+    fault: str = ""
+    incident: str = ""
+    incidents: int = 0
+    told: bool = False
+
+
+class Monitor:
+    """``logs``: node -> its kernel log, "" for this machine's; ``recovery`` is asked at every decision."""
+
+    def __init__(
+        self,
+        logs: Mapping[str, str],
+        place: Place,
+        say: Say,
+        recovery: Callable[[], str],
+        hands: Hands | None = None,
+        probes: Sequence[Probe] = HOST,
+    ) -> None:
+        tails = {path: kernel.Tail(path) for path in set(logs.values())}
+        alone = {path: list(logs.values()).count(path) == 1 for path in tails}
+        self.nodes = {name: NodeState(name, tails[path], not alone[path]) for name, path in logs.items()}
+        self.devices: dict[str, Any] = {}
+        self._place, self._say, self._recovery, self._hands, self._probes = place, say, recovery, hands, probes
+        self._boot = boot()
+        self._results: queue.SimpleQueue[tuple[list[Finding], dict[str, Any]]] = queue.SimpleQueue()
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._probe, name="probes", daemon=True)
+
+    def recall(self, events: Sequence[Event]) -> None:
+        """Take up what was journaled of these nodes before, each event in its order."""
+        for event in events:
+            node = self.nodes.get(str(event.data.get("node")))
+            if node is None:
+                continue
+            if event.kind == "incident.stage":
+                node.incidents = max(node.incidents, _number(str(event.data["incident"])))
+            elif event.kind == "node.health":
+                self._recall(node, event)
+
+    def _recall(self, node: NodeState, event: Event) -> None:
+        action, fault = str(event.data["action"]), str(event.data["fault"])
+        if action != node.action and action in _STRONG:
+            node.past.append(Past(action, fault, event.time_s))
+        anew = bool(self._boot and event.data["boot"] and event.data["boot"] != self._boot)
+        node.action, node.fault = ("watch", "") if anew and action in _STRONG else (action, fault)
+        node.incident = str(event.data.get("incident", ""))
+        node.told = anew and action in _STRONG
+
+    def start(self) -> None:
+        """Begin to probe, in a thread, since what hangs must not keep this one from the kernel's log."""
+        for node in self.nodes.values():
+            if node.told:  # it was to be rebooted or replaced, and is another boot now
+                self._back(node, "the node is back from a reboot")
+            node.told = False
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a probe that hangs is left behind."""
+        self._ends.set()
+        self._thread.join(RESULTS_S)
+        for tail in {id(node.tail): node.tail for node in self.nodes.values()}.values():
+            tail.close()
+
+    def tick(self) -> None:
+        """Look at the kernel's logs and at what the probes said since the last call."""
+        heard: dict[int, list[Finding]] = {}
+        for node in self.nodes.values():
+            if id(node.tail) not in heard:
+                parsed = (kernel.parse(line) for line in node.tail.lines())
+                heard[id(node.tail)] = [finding for finding in parsed if finding is not None]
+            for finding in heard[id(node.tail)]:
+                self.hear(node.name, finding)
+        with suppress(queue.Empty):
+            while True:
+                self._probed(*self._results.get_nowait())
+
+    # -- findings ----------------------------------------------------------------------------------------------
+
+    def hear(self, name: str, finding: Finding) -> None:
+        """The kernel has said something about a node."""
+        node = self.nodes[name]
+        if node.shared and finding.severity != "monitor":
+            text = f"{finding.text}; all nodes of this cluster share that machine"
+            finding = replace(finding, severity="monitor", text=text)
+        node.findings[finding.probe] = [finding]
+        self._say("node.findings", {"nodes": [name], "findings": [finding.to_json()]})
+        if finding.severity == "monitor":
+            decision = heal([finding], (), time.time())
+            value = {"node": name, "action": decision.value.action, "fault": finding.fault}
+            self._say("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
+            return
+        node.active[f"{finding.fault} {finding.device}"] = finding
+        self._decide(node)
+
+    def _probed(self, findings: list[Finding], devices: dict[str, Any]) -> None:
+        """What a round of probes found; all nodes of this machine share it."""
+        self.devices = devices or self.devices
+        probes = {finding.probe for finding in findings}
+        changed: list[Finding] = []
+        for node in self.nodes.values():
+            before = {probe: node.findings.get(probe, []) for probe in probes}
+            for probe in probes:
+                node.findings[probe] = [finding for finding in findings if finding.probe == probe]
+            changed = [f for p in sorted(probes) if _news(before[p], node.findings[p]) for f in node.findings[p]]
+        if changed:
+            self._say("node.findings", {"nodes": list(self.nodes), "findings": [f.to_json() for f in changed]})
+        for node in self.nodes.values():
+            if not node.told:
+                self._tell(node, "the health agent watches this node")
+            if any(finding.failed for finding in changed) or node.action == "drain":
+                self._decide(node)
+
+    def _decide(self, node: NodeState) -> None:
+        found = [finding for several in node.findings.values() for finding in several if finding.failed]
+        found += [finding for finding in node.active.values() if finding not in found]
+        others = [other for other in self.nodes.values() if other is not node]
+        busy = sum(other.action in _STRONG for other in others)
+        known = len(self.nodes) if others else 0
+        decision = heal(found, node.past, time.time(), self._recovery(), busy, known)
+        weaker = ACTIONS.index(decision.value.action) < ACTIONS.index(node.action)
+        if decision.value.action == node.action or (weaker and node.action in _STRONG):
+            return
+        self._change(node, decision, found)
+
+    def _change(self, node: NodeState, decision: Decision[Remedy], found: Sequence[Finding]) -> None:
+        remedy = decision.value
+        value = {"node": node.name, "action": remedy.action, "fault": remedy.fault, "automatic": remedy.automatic}
+        if remedy.action == "watch":
+            self._say("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
+            self._back(node, "what was wrong is over")
+            return
+        if node.action == "watch":
+            node.incidents += 1
+            node.incident = f"{node.name}-{node.incidents}"
+        fresh = node.action == "watch"
+        node.action, node.fault = remedy.action, remedy.fault
+        text = next((finding.text for finding in found if finding.fault == remedy.fault), remedy.fault)
+        if fresh:
+            self._stage(node, "detected", text)
+        self._say("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
+        self._stage(node, "diagnosed", decision.reason)
+        self._tell(node, decision.reason, found, remedy.automatic)
+        if remedy.automatic and remedy.action in _STRONG:
+            node.past.append(Past(remedy.action, remedy.fault, time.time()))
+        if remedy.automatic and self._hands is not None:
+            self._carry_out(node, remedy)
+
+    def _carry_out(self, node: NodeState, remedy: Remedy) -> None:
+        assert self._hands is not None
+        try:
+            done = self._hands.carry_out(node.name, remedy.action, remedy.fault)
+        except ClusterError as error:
+            text = f"{node.name} should be {_past_tense(remedy.action)}, but: {error}"
+            self._say("warning.raised", {"text": text})
+            return
+        self._stage(node, "fenced", f"no new work goes to {node.name}: {done}")
+
+    def _back(self, node: NodeState, text: str) -> None:
+        """The node is in service again."""
+        if self._hands is not None:
+            try:
+                self._hands.resume(node.name)
+            except ClusterError as error:
+                self._say("warning.raised", {"text": f"{node.name} cannot be returned to service: {error}"})
+        if node.incident:
+            self._stage(node, "repaired", text)
+            self._stage(node, "resumed", f"{node.name} is in service")
+        self.restored(node.name)
+        self._tell(node, text)
+
+    def restored(self, name: str) -> None:
+        """Somebody has repaired or replaced a node: what was found before is over."""
+        node = self.nodes[name]
+        node.action, node.fault, node.incident = "watch", "", ""
+        node.active.clear()
+        node.findings.pop(kernel.PROBE, None)
+
+    # -- saying ------------------------------------------------------------------------------------------------
+
+    def _tell(self, node: NodeState, reason: str, found: Sequence[Finding] = (), automatic: bool = True) -> None:
+        node.told = True
+        self._say(
+            "node.health",
+            {
+                "node": node.name,
+                "action": node.action,
+                "fault": node.fault,
+                "reason": reason,
+                "labels": labels(node.action, found),
+                "recovery": "Automatic" if automatic else "None",
+                "devices": self.devices,
+                "boot": self._boot,
+                "incident": node.incident,
+            },
+        )
+
+    def _stage(self, node: NodeState, stage: str, text: str) -> None:
+        data = {"incident": node.incident, "stage": stage, "cause": node.fault, "node": node.name}
+        self._say("incident.stage", data | {"rank": None, "rung": None, "text": text})
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def _probe(self) -> None:
+        due = dict.fromkeys(self._probes, 0.0)
+        counted_s = 0.0
+        while not self._ends.is_set():
+            now_s = time.monotonic()
+            ready = [probe for probe, at_s in due.items() if at_s <= now_s]
+            found = [finding for probe in ready for finding in probe.run(self._place)]
+            devices: dict[str, Any] = {}
+            if now_s >= counted_s:
+                counted_s = now_s + 60.0
+                devices = take(self._place).to_json()
+            if found or devices:
+                self._results.put((found, devices))
+            due.update({probe: now_s + probe.every_s for probe in ready})
+            self._ends.wait(max(0.1, min(due.values(), default=now_s + 1.0) - time.monotonic()))
+
+
+def boot() -> str:
+    """What is another after every boot, of this machine or of the container that stands for one."""
+    with suppress(OSError, IndexError):
+        with open("/proc/1/stat") as file:
+            started = file.read().rpartition(")")[2].split()[19]
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()[:8]}-{started}-{os.uname().nodename}"
+    return ""
+
+
+def _news(before: Sequence[Finding], after: Sequence[Finding]) -> bool:
+    """Whether more than a measured value has changed."""
+    return {_gist(finding) for finding in before} != {_gist(finding) for finding in after}
+
+
+def _gist(finding: Finding) -> tuple[str, str, str, str]:
+    return finding.outcome, finding.severity, finding.fault, finding.device
+
+
+def _number(incident: str) -> int:
+    tail = incident.rpartition("-")[2]
+    return int(tail) if tail.isdecimal() else 0
+
+
+def _past_tense(action: str) -> str:
+    return {"drain": "drained", "reboot": "rebooted", "replace": "replaced"}[action]

@@ -1,0 +1,140 @@
+"""Remedies through SLURM: command lines and what `scontrol` shows, as text (pure), and a thin shell around them.
+
+What asks HyperPod to reboot or to replace a node is a reason of exactly ``Action:Reboot`` or ``Action:Replace``.
+Where SLURM itself knows how to reboot (RebootProgram), it is asked to, and to take the node back afterwards.
+Formats: scontrol(1) of 22.05.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..core.errors import ClusterError
+from ..core.health import SLURM_ACTIONS
+
+COMMAND_S = 20.0
+OWN_REASON = "hyperpod: "
+SHOW_ALL = ["scontrol", "show", "node", "--oneliner"]
+_REASONS = {action: reason for reason, action in SLURM_ACTIONS.items()}
+_REASON_LIMIT = 160
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
+_REASON = re.compile(r"\sReason=(.*?)(?:\s\[[^\]]*\])?\s*(?:Comment=.*)?$")
+_OUT = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "DOWN", "REBOOT", "REBOOT_ISSUED"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node as `scontrol show node --oneliner` tells of it; counts are as SLURM was configured and has allocated."""
+
+    name: str
+    states: frozenset[str]
+    reason: str
+    cpus: int
+    cpus_allocated: int
+    load: float | None
+    gres: str
+    gres_allocated: str
+
+    @property
+    def out(self) -> bool:
+        """It gets no new work."""
+        return bool(self.states & _OUT)
+
+
+def nodes(text: str) -> Iterator[NodeInfo]:
+    """The nodes in what ``SHOW_ALL`` printed; lines that name none are left out."""
+    for line in text.splitlines():
+        found = dict(_FIELD.findall(line))
+        if not found.get("NodeName"):
+            continue
+        reason = _REASON.search(line)
+        yield NodeInfo(
+            name=found["NodeName"],
+            states=frozenset(found.get("State", "").rstrip("*").split("+")),
+            reason=reason[1].strip() if reason else "",
+            cpus=_count(found.get("CPUTot", "")),
+            cpus_allocated=_count(found.get("CPUAlloc", "")),
+            load=_load(found.get("CPULoad", "")),
+            gres=found.get("Gres", "").replace("(null)", ""),
+            gres_allocated=",".join(part for part in found.get("AllocTRES", "").split(",") if part.startswith("gres/")),
+        )
+
+
+def commands(node: str, action: str, fault: str, reboots: bool) -> list[str]:
+    """What brings an action about; ``reboots``: SLURM has a program for that."""
+    if action == "reboot" and reboots:
+        return ["scontrol", "reboot", "ASAP", "nextstate=RESUME", f"reason={_REASONS[action]}", node]
+    if action in _REASONS:
+        return ["scontrol", "update", f"nodename={node}", "state=fail", f"reason={_REASONS[action]}"]
+    reason = f"{OWN_REASON}{fault}"[:_REASON_LIMIT]
+    return ["scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}"]
+
+
+def reboots(config: str) -> bool:
+    """Whether `scontrol show config` names a program that reboots a node."""
+    match = re.search(r"^RebootProgram\s*=\s*(\S+)", config, re.M)
+    return match is not None and match[1] != "(null)"
+
+
+def returned(node: str) -> list[str]:
+    """What returns a node to service."""
+    return ["scontrol", "update", f"nodename={node}", "state=resume"]
+
+
+class Slurm:
+    """Carries remedies out, on whatever machine has SLURM's commands."""
+
+    def __init__(self) -> None:
+        self._reboots: bool | None = None
+
+    def carry_out(self, node: str, action: str, fault: str) -> str:
+        """Ask SLURM for a remedy and return what was asked. Raises ClusterError where it refuses."""
+        if self._reboots is None:
+            self._reboots = reboots(run(["scontrol", "show", "config"]))
+        command = commands(node, action, fault, self._reboots)
+        present = self.look(node)
+        if present is not None and present.out and present.reason == _REASONS.get(action):
+            return f"SLURM was asked before: {present.reason}"
+        run(command)
+        return " ".join(command)
+
+    def resume(self, node: str) -> None:
+        """Return a node to service, if it was this software that drained it. Raises ClusterError."""
+        present = self.look(node)
+        if present is not None and present.out and present.reason.startswith(OWN_REASON):
+            run(returned(node))
+
+    def look(self, node: str) -> NodeInfo | None:
+        """How SLURM sees a node. Raises ClusterError."""
+        return next(nodes(run(["scontrol", "show", "node", "--oneliner", node])), None)
+
+
+def run(command: Sequence[str]) -> str:
+    """Run one of SLURM's commands, without a shell. Raises ClusterError."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_S,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise ClusterError(f"`{command[0]}` was not found: remedies go through SLURM where its commands are") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ClusterError(f"`{command[0]}` cannot be run: {error}") from error
+    if done.returncode:
+        raise ClusterError(f"`{' '.join(command)}` was refused: {' '.join(done.stderr.split())[:300]}")
+    return done.stdout
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
+def _load(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,99 @@
+import * as React from 'react';
+
+import { useShared } from '../components/context';
+import { formatDuration } from '../format';
+import type { IClusterView, IDevices, IFinding } from '../model/views';
+
+const STATUS = 'sagemaker.amazonaws.com/node-health-status';
+/** Older findings are left to `jupyter hyperpod nodes describe`. */
+const SHOWN = 5;
+
+/** What probes found at a node, what is being done about it, and how earlier incidents went. */
+export function NodeHealth(props: {
+  name: string;
+  cluster: IClusterView;
+}): JSX.Element | null {
+  const { name, cluster } = props;
+  const { trans } = useShared();
+  if (!Object.hasOwn(cluster.health, name)) {
+    return null;
+  }
+  const health = cluster.health[name];
+  const wrong = health.findings.filter(one => one.outcome === 'fail');
+  const skipped = health.findings.filter(one => one.outcome === 'skipped');
+  const passed = health.findings.length - wrong.length - skipped.length;
+  const incidents = cluster.incidents.filter(one => one.node === name);
+  return (
+    <div className="jp-Hp-health">
+      <dl className="jp-Hp-facts">
+        <dt>{trans.__('Health')}</dt>
+        <dd data-health={health.action}>{health.labels[STATUS] ?? '–'}</dd>
+        <dt>{trans.__('Devices')}</dt>
+        <dd>{devices(health.devices, trans)}</dd>
+        <dt>{trans.__('Probes')}</dt>
+        <dd>
+          {trans.__(
+            '%1 passed, %2 failed, %3 skipped',
+            passed,
+            wrong.length,
+            skipped.length
+          )}
+        </dd>
+      </dl>
+      {health.action !== 'watch' && <p>{health.reason}</p>}
+      {wrong.map(finding => (
+        <Finding key={finding.probe + finding.device} finding={finding} />
+      ))}
+      {incidents.slice(-SHOWN).map(incident => (
+        <p key={incident.incident} className="jp-Hp-small">
+          {`${incident.cause}: `}
+          {incident.stages
+            .map(
+              stage =>
+                `${stage.stage} ${formatDuration(stage.time_s - incident.started_s)}`
+            )
+            .join(' → ')}
+        </p>
+      ))}
+      {skipped.length > 0 && (
+        <details>
+          <summary className="jp-Hp-small">
+            {trans.__('What could not be looked at')}
+          </summary>
+          {skipped.map(finding => (
+            <p key={finding.probe} className="jp-Hp-small">
+              {`${finding.probe} ${trans.__('skipped')}: ${finding.text}`}
+            </p>
+          ))}
+        </details>
+      )}
+    </div>
+  );
+}
+
+function Finding({ finding }: { finding: IFinding }): JSX.Element {
+  return (
+    <p className="jp-Hp-small" data-severity={finding.severity}>
+      {`${finding.fault || finding.probe}: ${finding.text}`}
+    </p>
+  );
+}
+
+/** Expected against found, and how many of them compute. */
+function devices(
+  known: IDevices,
+  trans: ReturnType<typeof useShared>['trans']
+): string {
+  const type = known.type || trans.__('unknown instance type');
+  if (known.found === null || known.found === undefined) {
+    return trans.__('%1, not counted', type);
+  }
+  const expected = known.expected ?? '?';
+  return trans.__(
+    '%1: %2 of %3 there, %4 busy',
+    type,
+    known.found,
+    expected,
+    known.busy ?? 0
+  );
+}
