@@ -100,6 +100,15 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "rank": st.integers(0, 3),
     "node": NODE,
     "jobs": st.just([]),
+    "nodes": st.lists(NODE, max_size=2),
+    "findings": st.lists(
+        st.fixed_dictionaries({"probe": st.sampled_from("ab"), "outcome": st.sampled_from(["pass", "fail"])}),
+        max_size=2,
+    ),
+    "action": st.sampled_from(["watch", "drain", "replace"]),
+    "labels": st.just({}),
+    "devices": st.sampled_from([{}, {"cpus": 2}]),
+    "value": st.none() | st.floats(0, 1),
     "text": TEXT,
 }
 
@@ -128,7 +137,7 @@ def journals(draw: st.DrawFn) -> list[Event]:
 @settings(max_examples=150, deadline=None)
 @given(journals(), st.data())
 def test_any_journal_folds_idempotently_and_monotonically(events: list[Event], data: st.DataObject) -> None:
-    view = views.new_job_view("a-bcdefghi") | {"nodes": [], "pid": None}
+    view = views.new_job_view("a-bcdefghi") | {"nodes": [], "pid": None, "health": {}}
     for event in events:
         before = copy.deepcopy(view)
         views.apply(view, event)
@@ -145,7 +154,7 @@ def test_any_journal_folds_idempotently_and_monotonically(events: list[Event], d
         assert all(view["seen"][writer] >= seq for writer, seq in before["seen"].items())
         assert len(view["history"]) <= views.HISTORY_POINTS
         assert len(view["incidents"]) <= views.INCIDENTS_KEPT
-    start = views.new_job_view("a-bcdefghi") | {"nodes": [], "pid": None}
+    start = views.new_job_view("a-bcdefghi") | {"nodes": [], "pid": None, "health": {}}
     assert views.fold_all(start, events) == view
     cut = data.draw(st.integers(0, len(events)))
     resumed = json.loads(json.dumps(views.fold_all(start, events[:cut])))

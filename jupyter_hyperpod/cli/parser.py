@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..control import mounting
+from ..control import mounting, nodes
 from ..control.request import add_cluster_options, add_fault_options, add_serve_options, add_submit_options
 from ..core.spec import BACKENDS
 from ..planner.request import SUMMARY, add_plan_options
@@ -121,7 +121,8 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     audit = verbs.add("audit", "prove from the journal that every sample of every step was counted once")
     _add_job(audit)
 
-    verbs.add("nodes", "list the nodes of the cluster")
+    nodes.add_node_options(verbs.add("nodes", nodes.NODES_HELP))
+    nodes.add_health_options(verbs.add("health", nodes.HEALTH_HELP))
 
 
 def _add_control_verbs(verbs: _Verbs) -> None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..control import cluster, jobs, lookup, mounting, report, watch
+from ..control import cluster, jobs, lookup, mounting, nodes, report, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, job_name, shown_fields, spec_fields
 from ..control.source import read_file
 from ..core.errors import HyperpodError
@@ -182,12 +182,13 @@ def _print_event(event: Event, first_s: float, as_json: bool, terminal: Terminal
 
 
 def _nodes(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    view = cluster.status(store)
-    if options.json:
-        terminal.json(view)
-    else:
-        terminal.line(report.nodes_table(view).render(terminal.paint))
-    return 0
+    return _show(nodes.run_nodes(options, store), options, terminal)
+
+
+def _health(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    answer = nodes.run_health(options, store, lambda finding: terminal.status(f"{finding.probe}: {finding.outcome}"))
+    terminal.clear()
+    return _show(answer, options, terminal)
 
 
 def _scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -251,7 +252,10 @@ def _cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
 
 
 def _mounting(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    answer = mounting.run(options.verb, options, store)
+    return _show(mounting.run(options.verb, options, store), options, terminal)
+
+
+def _show(answer: mounting.Answer, options: argparse.Namespace, terminal: Terminal) -> int:
     if options.json:
         terminal.json(answer.record)
         return 0 if answer.ok else 1
@@ -341,6 +345,7 @@ VERBS: dict[str, Verb] = {
     "logs": _logs,
     "events": _events,
     "nodes": _nodes,
+    "health": _health,
     "scale": _scale,
     "stop": _stop,
     "fault": _fault,

@@ -26,6 +26,7 @@ from .entry import WRITER, Entry
 AGENT = "jupyter_hyperpod.health.agent"
 LOOK_S = 0.25
 AGENT_PAUSE_S = 5.0
+HOLD_S = 10.0  # who was on a node when something was found there is known by then
 LEAVE_S = 60.0  # longer than most jobs' grace time: what has not left by then is lost with the node
 
 
@@ -51,7 +52,9 @@ class Healing:
         self._journal = follow_events(store.cluster_events)
         self._repairs: dict[str, Repair] = {}
         self._told: set[tuple[str, str]] = set()  # (job, node) that was told to leave
-        self._elsewhere: dict[str, Mapping[str, Any]] = {}  # what is asked for of nodes that are not the cluster's own
+        self._elsewhere: dict[
+            str, tuple[float, Mapping[str, Any]]
+        ] = {}  # what is asked for of nodes that are not the cluster's own
         self._look_s = 0.0
         self._agent: subprocess.Popen[bytes] | None = None
         self._agent_s = 0.0
@@ -66,7 +69,8 @@ class Healing:
                 self._asked(event, now_s)
         for name, repair in list(self._repairs.items()):
             self._advance(self._host.nodes[name], repair, now_s)
-        for name, data in self._elsewhere.items():
+        self._elsewhere = {name: one for name, one in self._elsewhere.items() if now_s - one[0] < HOLD_S}
+        for name, (_, data) in self._elsewhere.items():
             for entry in self._entries.values():
                 if entry.elsewhere and not entry.ended and name in self._allocations.nodes(entry.job.id):
                     self._tell(entry, name, str(data["fault"]), str(data["reason"]))
@@ -109,7 +113,7 @@ class Healing:
             if name in self._host.nodes:
                 self._host.nodes[name].drained = ""
         elif name not in self._host.nodes:
-            self._elsewhere[name] = data
+            self._elsewhere[name] = (now_s, data)
         elif name not in self._repairs or self._repairs[name].action != action:
             node = self._host.nodes[name]
             node.drained = f"{data['fault'] or action}: {data['reason']}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..core.events import TERMINAL_STATES, Event
+from ..core.health import SCHEDULABLE, STATUS
 from ..core.units import format_bytes, format_duration
 
 View = Mapping[str, Any]
@@ -222,12 +223,27 @@ def nodes_table(cluster: View, now_s: float | None = None) -> Table:
             Cell(str(node["pid"] or "-"), "quiet"),
             Cell(str(max(0, (node["incarnation"] or 1) - 1)), "warn" if (node["incarnation"] or 1) > 1 else "quiet"),
             Cell(ago(node["since_s"], now_s), "quiet"),
+            health_cell(cluster["health"].get(node["node"])),
             Cell(node["reason"]),
         ]
         for node in cluster["nodes"]
     ]
-    headers = ("NODE", "STATE", "ROLE", ">SLOTS", "JOBS", ">PID", ">REPLACED", "SINCE", "REASON")
+    names = {node["node"] for node in cluster["nodes"]}
+    rows += [
+        [Cell(name), Cell("elsewhere", "quiet"), *[Cell("-", "quiet")] * 6, health_cell(health), Cell(health["reason"])]
+        for name, health in cluster["health"].items()
+        if name not in names
+    ]
+    headers = ("NODE", "STATE", "ROLE", ">SLOTS", "JOBS", ">PID", ">REPLACED", "SINCE", "HEALTH", "REASON")
     return Table(headers, rows, "no nodes; `jupyter hyperpod cluster start` starts them")
+
+
+def health_cell(health: View | None) -> Cell:
+    """Return a node's health by HyperPod's word for it."""
+    if health is None:
+        return Cell("-", "quiet")
+    status = health["labels"].get(STATUS, SCHEDULABLE)
+    return Cell(status, "good" if status == SCHEDULABLE else "bad")
 
 
 def cluster_line(cluster: View) -> str:
@@ -426,5 +442,10 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "user.error": lambda d: f"{d['type']}: {d['message']}",
     "warning.raised": lambda d: str(d["text"]),
     "cluster.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+    "node.findings": lambda d: (
+        f"{', '.join(d['nodes'])}: " + "; ".join(f"{f['probe']} {f['outcome']}: {f['text']}" for f in d["findings"])
+    ),
+    "node.health": lambda d: f"{d['node']} {d['action']}: {d['reason']}",
+    "rule.state": lambda d: f"{d['rule']} {d['state']}: {d['text']}",
     "node.state": lambda d: f"{d['node']} {d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
 }

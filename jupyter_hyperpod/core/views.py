@@ -344,8 +344,10 @@ def _node_health(view: View, event: Event) -> None:
         remedy = {"time_s": event.time_s, "action": data["action"], "fault": data["fault"], "reason": data["reason"]}
         health["remedies"].append(remedy)
         del health["remedies"][:-FINDINGS_KEPT]
-    for name in ("action", "fault", "reason", "labels", "recovery", "devices", "boot"):
+    for name in ("action", "fault", "reason", "labels", "recovery"):
         health[name] = data[name]
+    for name in ("devices", "boot"):  # only the machine itself knows them
+        health[name] = data[name] or health[name]
 
 
 def _rule_state(view: View, event: Event) -> None:

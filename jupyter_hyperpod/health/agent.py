@@ -28,7 +28,6 @@ from .probes import Place
 from .slurm import Slurm
 
 TICK_S = 0.2
-LISTEN_S = 1.0
 WRITER = "health"
 SETTINGS = "health.json"
 KERNEL_LOG = "HYPERPOD_KERNEL_LOG"
@@ -85,12 +84,10 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         self.monitor.start()
-        listens_s = 0.0
         while not self.ends and self.store.cluster.is_dir():
             self.monitor.tick()
             self.pen.flush()
-            if self._others is not None and (now_s := time.monotonic()) >= listens_s:
-                listens_s = now_s + LISTEN_S
+            if self._others is not None:
                 self._listen()
             time.sleep(TICK_S)
         self.monitor.stop()
@@ -104,7 +101,7 @@ class Agent:
             if event.kind == "node.health" and not event.writer.startswith(f"{WRITER}."):
                 node = self.monitor.nodes.get(str(event.data["node"]))
                 if node is not None and event.data["action"] == "watch":
-                    self.monitor.restored(node.name)
+                    self.monitor.restored(node.name, event.time_s)
 
     def _end(self, *_: object) -> None:
         self.ends = True

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 from ..core.health import Finding, failed
 from . import tables
@@ -78,13 +77,12 @@ class Tail:
         self._file = -1
         self._rest = b""
         self._offset = 0
-        self._inode = 0
         if self._device:
             self._open_device()
         elif self.path:
             with suppress(OSError):
-                found = os.stat(self.path)
-                self._offset, self._inode = found.st_size, found.st_ino
+                self._reopen()
+                self._offset = os.fstat(self._file).st_size
 
     def _open_device(self) -> None:
         try:
@@ -107,14 +105,12 @@ class Tail:
 
     def _grown(self) -> bytes:
         try:
-            found = os.stat(self.path)
-            if found.st_ino != self._inode or found.st_size < self._offset:  # rotated or cut
-                self._offset, self._inode, self._rest = 0, found.st_ino, b""
-            if found.st_size <= self._offset:
-                return b""
-            with Path(self.path).open("rb") as file:
-                file.seek(self._offset)
-                content = file.read(_READ_LIMIT)
+            there = os.stat(self.path)
+            # an open file keeps its number from being given to another
+            here = os.fstat(self._file) if self._file >= 0 else None
+            if here is None or there.st_ino != here.st_ino or there.st_size < self._offset:  # new, rotated or cut
+                self._reopen()
+            content = os.pread(self._file, _READ_LIMIT, self._offset)
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -122,6 +118,11 @@ class Tail:
             return b""
         self._offset += len(content)
         return content
+
+    def _reopen(self) -> None:
+        fresh = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.close()
+        self._file, self._offset, self._rest = fresh, 0, b""
 
     def _records(self) -> Iterator[str]:
         while self._file >= 0:

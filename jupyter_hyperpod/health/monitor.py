@@ -6,6 +6,7 @@ local cluster are their supervisor's, which reads what is asked for in the journ
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 
 from ..core.errors import ClusterError
 from ..core.events import Event
-from ..core.health import ACTIONS, Finding, labels
+from ..core.health import ACTIONS, Finding, labels, passed
 from ..policy.decision import Decision
 from ..policy.healing import Past, Remedy, heal
 from . import kernel
@@ -46,7 +47,8 @@ class NodeState:
     tail: kernel.Tail
     shared: bool = False  # its kernel log is that of other nodes, too
     findings: dict[str, list[Finding]] = field(default_factory=dict)
-    active: dict[str, Finding] = field(default_factory=dict)  # from the kernel's log, until remedied
+    # from the kernel's log, until remedied, each with when it was heard (seconds, Unix)
+    active: dict[str, tuple[float, Finding]] = field(default_factory=dict)
     past: list[Past] = field(default_factory=list)
     action: str = "watch"
     fault: str = ""
@@ -140,7 +142,7 @@ class Monitor:
             value = {"node": name, "action": decision.value.action, "fault": finding.fault}
             self._say("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
             return
-        node.active[f"{finding.fault} {finding.device}"] = finding
+        node.active[f"{finding.fault} {finding.device}"] = (time.time(), finding)
         self._decide(node)
 
     def _probed(self, findings: list[Finding], devices: dict[str, Any]) -> None:
@@ -163,7 +165,7 @@ class Monitor:
 
     def _decide(self, node: NodeState) -> None:
         found = [finding for several in node.findings.values() for finding in several if finding.failed]
-        found += [finding for finding in node.active.values() if finding not in found]
+        found += [finding for _, finding in node.active.values() if finding not in found]
         others = [other for other in self.nodes.values() if other is not node]
         busy = sum(other.action in _STRONG for other in others)
         known = len(self.nodes) if others else 0
@@ -219,12 +221,17 @@ class Monitor:
         self.restored(node.name)
         self._tell(node, text)
 
-    def restored(self, name: str) -> None:
-        """Somebody has repaired or replaced a node: what was found before is over."""
+    def restored(self, name: str, at_s: float = math.inf) -> None:
+        """Somebody repaired or replaced a node at a time (seconds, Unix): what was found before is over."""
         node = self.nodes[name]
         node.action, node.fault, node.incident = "watch", "", ""
-        node.active.clear()
-        node.findings.pop(kernel.PROBE, None)
+        node.active = {key: one for key, one in node.active.items() if one[0] > at_s}
+        if node.active:
+            self._decide(node)
+            return
+        if node.findings.pop(kernel.PROBE, None):
+            calm = passed(kernel.PROBE, "nothing was logged since the node is back")
+            self._say("node.findings", {"nodes": [name], "findings": [calm.to_json()]})
 
     # -- saying ------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from functools import cache
 
-from ..control import mounting
+from ..control import mounting, nodes
 from ..control.request import (
     Parser,
     add_cluster_options,
@@ -19,7 +19,8 @@ from ..core.errors import SpecError
 
 VERB_HELP = {
     "jobs": "list the jobs, newest first",
-    "nodes": "list the nodes of the cluster",
+    "nodes": nodes.NODES_HELP,
+    "health": nodes.HEALTH_HELP,
     "describe": "show everything known about a job",
     "events": "show what happened to a job",
     "logs": "show what a job's ranks have printed",
@@ -95,6 +96,8 @@ def verb_parser() -> Parser:
     fault.add_argument("--job", metavar="JOB", help="id or name (default: the last job of this notebook)")
     add_fault_options(fault)
     add_cluster_options(made["cluster"])
+    nodes.add_node_options(made["nodes"])
+    nodes.add_health_options(made["health"])
     for name in mounting.VERBS:
         mounting.add_options(name, made[name])
     add_serve_options(made["serve"])

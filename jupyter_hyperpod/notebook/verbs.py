@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..control import cluster, deploy, jobs, lookup, mounting, report, served, watch
+from ..control import cluster, deploy, jobs, lookup, mounting, nodes, report, served, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, serve_fields, shown_fields
 from ..core.errors import NotFound
 from ..core.events import to_json
@@ -58,9 +58,23 @@ def _jobs(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
     return Rows(views, report.jobs_table(views))
 
 
-def _nodes(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
-    view = cluster.status(magics.open_store())
-    return Rows(view["nodes"], report.nodes_table(view))
+def _nodes(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
+    store = magics.open_store()
+    answer = nodes.run_nodes(options, store)
+    if options.action == "list":
+        return Rows(answer.record["nodes"], answer.table or report.nodes_table(answer.record))
+    return _answered(answer)
+
+
+def _health(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
+    return _answered(nodes.run_health(options, magics.open_store()))
+
+
+def _answered(answer: mounting.Answer) -> Rows | None:
+    for line in answer.lines:
+        print(line)
+    records = answer.record.get("findings") or (answer.record.get("health") or {}).get("findings") or []
+    return None if answer.table is None else Rows(records, answer.table)
 
 
 def _describe(options: argparse.Namespace, magics: HyperpodMagics) -> JobRecord:
@@ -194,6 +208,7 @@ def show_dry_run(fields: Mapping[str, Any], source: str, names: list[str]) -> No
 VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord | View | None]] = {
     "jobs": _jobs,
     "nodes": _nodes,
+    "health": _health,
     "describe": _describe,
     "events": _events,
     "logs": _logs,

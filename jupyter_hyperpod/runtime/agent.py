@@ -19,6 +19,7 @@ from typing import Any
 
 from ..core.errors import ProtocolError
 from . import worker
+from .beside import health_agent
 from .context import Context
 from .lease import Lease
 from .process import Output, WorkerProcess
@@ -64,6 +65,7 @@ class Agent:
         """Serve until released; returns the exit status of the agent."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
+        self.beside = health_agent(self.context)
         self._start_worker()
         while self.exit_code is None:
             self._keep_lease()
@@ -265,6 +267,8 @@ class Agent:
         if self.coordinator is None or self.process is None or now < self._next_beat_s:
             return
         self._next_beat_s = now + BEAT_S
+        if self.beside is not None:
+            self.beside.poll()  # one that has ended is collected
         counter, step, phase = self.process.progress.read()
         self._tell(
             {

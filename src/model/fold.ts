@@ -370,7 +370,10 @@ const CLUSTER_HANDLERS: Record<string, Handler<IClusterView>> = {
       keepLast(health.remedies, FINDINGS_KEPT);
     }
     Object.assign(health, { action, fault, reason });
-    Object.assign(health, { labels, recovery, devices, boot });
+    Object.assign(health, { labels, recovery });
+    // only the machine itself knows them
+    health.devices = Object.keys(devices).length ? devices : health.devices;
+    health.boot = boot || health.boot;
   }
 };
 

@@ -85,6 +85,9 @@ def test_a_kernel_log_is_followed_from_its_end_and_through_rotation(tmp_path: Pa
     assert list(tail.lines()) == []
     path.write_text("after rotation\n" + "x" * 5000)
     assert list(tail.lines()) == ["after rotation", "x" * 5000]
+    path.unlink()
+    path.write_text("after rotation\n" + "y" * 5000)  # as long as before, and maybe of the same number
+    assert list(tail.lines()) == ["after rotation", "y" * 5000]
     tail.close()
 
 

@@ -358,7 +358,8 @@ def cluster_health() -> Script:
     s.say("health-n2.1", "warning.raised", text="reason 'action:reboot' asks for nothing")
     stage("replaced", "another node")
     stage("resumed", "in service")
-    health("n1", "watch", "", "it was replaced", "Schedulable")
+    s.say("supervisor.1", "node.health", node="n1", action="watch", fault="", reason="it was replaced", labels={},
+          recovery="Automatic", devices={}, boot="")  # fmt: skip
     return s
 
 

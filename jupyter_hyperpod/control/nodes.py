@@ -1,0 +1,298 @@
+"""The verbs about nodes: list and describe them, act on one by hand, check its health. Shared by CLI and magics."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..core.errors import ClusterError, NotFound, SpecError
+from ..core.health import RECOVERIES, SCHEDULABLE, SLURM_ACTIONS, STATUS, Finding, from_json, slurm_action
+from ..core.units import format_bytes
+from ..core.views import View
+from ..health import agent, check, slurm
+from ..storage.store import Store, private_directory, write_private
+from . import cluster, report
+from .mounting import Answer
+from .report import Cell, Table
+
+NODE_ACTIONS = ("list", "describe", "drain", "reboot", "replace", "resume", "update")
+NODES_HELP = "list the nodes of the cluster, describe one, or drain, reboot, replace or resume it"
+HEALTH_HELP = "check a node, say whether nodes are repaired automatically, or rehearse a fault"
+HEALTH_ACTIONS = ("check", "recovery", "inject", "agent")
+BY_HAND = "ByHand"
+CHECK_S = 4 * 3600.0
+_TONES = {"pass": "good", "fail": "bad", "skipped": "quiet"}
+Say = Callable[[Finding], None]
+
+
+def add_node_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what may stand behind ``nodes``."""
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=NODE_ACTIONS,
+        metavar="ACTION",
+        default="list",
+        help="list (default), describe, drain, reboot, replace, resume, or update with --reason",
+    )
+    parser.add_argument("node", nargs="?", metavar="NODE", help="the node, for all but list")
+    parser.add_argument(
+        "--reason", metavar="TEXT", help='update: exactly "Action:Reboot" or "Action:Replace"; others: why, for people'
+    )
+
+
+def add_health_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what may stand behind ``health``."""
+    parser.add_argument("action", choices=HEALTH_ACTIONS, metavar="ACTION", help="check, recovery, inject or agent")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="check [NODE]; recovery [Automatic|None]; inject NODE XID; agent NODE"
+    )
+    parser.add_argument("--deep", action="store_true", help="check: stress and diagnose, for minutes")
+    parser.add_argument("--level", type=int, default=2, metavar="N", help="check --deep: DCGM's level (default: 2)")
+    parser.add_argument("--kernel-log", default="", metavar="FILE", help="agent: read this instead of the kernel's log")
+
+
+def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
+    """Carry out ``nodes``. Raises SpecError, NotFound, ClusterError, StoreError."""
+    view = cluster.status(store)
+    if options.action == "list":
+        return Answer(view if options.node is None else [], report.nodes_table(view))
+    if options.node is None:
+        raise SpecError(f"`nodes {options.action}` needs a NODE; `nodes` lists them")
+    if options.action == "describe":
+        return describe(view, options.node)
+    action, reason = options.action, options.reason or "asked for by its owner"
+    if options.action == "update":
+        wanted = slurm_action(options.reason or "")
+        if wanted is None:
+            raise SpecError(f"--reason {options.reason!r} asks for nothing; expected {' or '.join(SLURM_ACTIONS)}")
+        action = wanted
+    return Answer({"node": options.node, "action": action}, lines=[ask(store, view, options.node, action, reason)])
+
+
+def ask(store: Store, view: View, node: str, action: str, reason: str) -> str:
+    """Ask for a remedy by hand and return a sentence. Raises NotFound, ClusterError."""
+    local = node in {known["node"] for known in view["nodes"]}
+    hands = slurm.Slurm()
+    if not local and hands.look(node) is None:
+        raise NotFound(f"there is no node {node!r}; `jupyter hyperpod nodes` and `sinfo` list them")
+    if action == "resume":
+        done = f"{node} is returned to service"
+        if not local:
+            slurm.run(slurm.returned(node))
+        check.tell(store, node, "watch", "", done, ())
+        return done
+    done = "" if local else f": {hands.carry_out(node, action, BY_HAND)}"
+    check.tell(store, node, action, BY_HAND, reason, ())
+    words = {"drain": "gets no new work", "reboot": "is to be rebooted", "replace": "is to be replaced"}
+    return f"{node} {words[action]}{done}"
+
+
+# -- describing ------------------------------------------------------------------------------------------------
+
+
+def describe(view: View, name: str) -> Answer:
+    """Everything known of a node: what it is, what it should have and has, how busy it is, what was found there."""
+    node = next((known for known in view["nodes"] if known["node"] == name), None)
+    health = view["health"].get(name)
+    info = None
+    if node is None:
+        try:
+            info = slurm.Slurm().look(name)
+        except ClusterError:
+            info = None
+    if node is None and health is None and info is None:
+        raise NotFound(f"nothing is known of a node {name!r}; `jupyter hyperpod nodes` lists them")
+    incidents = [incident for incident in view["incidents"] if incident["node"] == name]
+    record = {"node": name, "state": node, "slurm": None if info is None else _slurm_record(info)}
+    record |= {"health": health, "incidents": incidents}
+    lines = [*_facts(node, info, health), *(_history(health) if health else ["no health agent has told of it yet"])]
+    if incidents:
+        lines += ["", "incidents", *report.incidents_table({"incidents": incidents}).render().splitlines()]
+    return Answer(record, _findings_table(health), lines)
+
+
+def _facts(node: View | None, info: slurm.NodeInfo | None, health: View | None) -> list[str]:
+    devices = health["devices"] if health else {}
+    facts = []
+    if node is not None:
+        facts.append(("state", f"{node['state']}" + (f": {node['reason']}" if node["reason"] else "")))
+        facts.append(("allocated", f"{node['used']} of {node['slots']} slots: {', '.join(node['jobs']) or 'no job'}"))
+    if info is not None:
+        facts.append(("state", "+".join(sorted(info.states)).lower() + (f": {info.reason}" if info.reason else "")))
+        gres = f", {info.gres_allocated or 'none'} of {info.gres}" if info.gres else ""
+        facts.append(("allocated", f"{info.cpus_allocated} of {info.cpus} cores{gres}"))
+    if info is not None and info.load is not None:
+        facts.append(("load", f"{info.load:g}"))
+    if devices:
+        memory = format_bytes(devices.get("memory_bytes") or 0)
+        kind = devices.get("type") or "no instance type that is known"
+        facts.append(("instance", f"{kind}: {devices.get('cpus')} cores, {memory}"))
+        facts.append(("devices", _against(devices, "expected", "found") + f", {_or(devices.get('busy'))} busy"))
+        facts.append(("EFA", _against(devices, "efa_expected", "efa_found")))
+    if health is not None:
+        facts.append(("health", f"{health['labels'].get(STATUS, SCHEDULABLE)}: {health['reason']}"))
+        facts += [(name.rpartition("/")[2], text) for name, text in health["labels"].items() if name != STATUS]
+    if devices.get("kind") in ("nvidia", "neuron") or devices.get("efa_expected"):
+        facts.append(("note", "probes of GPUs, Neuron and EFA are not verified on such hardware"))
+    return [f"{label:<22} {text}" for label, text in facts]
+
+
+def _against(devices: View, expected: str, found: str) -> str:
+    return f"{_or(devices.get(expected))} expected, {_or(devices.get(found))} found"
+
+
+def _or(value: Any) -> str:
+    return "not known" if value is None else str(value)
+
+
+def _history(health: View) -> list[str]:
+    lines = []
+    for title, records in (("findings before", health["history"]), ("remedies before", health["remedies"])):
+        if records:
+            lines += ["", title]
+            texts = [f"{r['fault'] or r['action']}: {r.get('text') or r.get('reason')}" for r in records[-10:]]
+            times = [report.ago(r["time_s"], time.time()) for r in records[-10:]]
+            lines += [report.clean(f"  {at:<12} {text}") for at, text in zip(times, texts, strict=True)]
+    return lines
+
+
+def _findings_table(health: View | None) -> Table | None:
+    if not health or not health["findings"]:
+        return None
+    return findings_table([from_json(finding) for finding in health["findings"]])
+
+
+def findings_table(found: list[Finding]) -> Table:
+    """One row a finding."""
+    rows = [
+        [Cell(f.probe), Cell(f.outcome, _TONES[f.outcome]), Cell(f.severity if f.failed else "-"), Cell(f.text)]
+        for f in found
+    ]
+    return Table(("PROBE", "OUTCOME", "SEVERITY", "WHAT IT SAYS"), rows, "no probe has run")
+
+
+def _slurm_record(info: slurm.NodeInfo) -> dict[str, Any]:
+    return {
+        "states": sorted(info.states),
+        "reason": info.reason,
+        "cpus": info.cpus,
+        "cpus_allocated": info.cpus_allocated,
+        "load": info.load,
+        "gres": info.gres,
+        "gres_allocated": info.gres_allocated,
+    }
+
+
+# -- health ----------------------------------------------------------------------------------------------------
+
+
+def run_health(options: argparse.Namespace, store: Store, say: Say = lambda finding: None) -> Answer:
+    """Carry out ``health``. Raises SpecError, NotFound, ClusterError, StoreError."""
+    words = list(options.words)
+    if options.action == "recovery":
+        return _recovery(store, words)
+    if options.action == "inject":
+        return _inject(store, words)
+    if options.action == "agent":
+        return _agent(options, store, words)
+    if len(words) > 1:
+        raise SpecError(f"`health check` takes one NODE, not {' '.join(words)!r}")
+    return _check(options, store, words[0] if words else "", say)
+
+
+def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> Answer:
+    view = cluster.status(store)
+    here = not name or name in {node["node"] for node in view["nodes"]}
+    if name and options.deep:
+        check.begin(store.prepare(), name)
+    if here:
+        found = check.look(store.prepare(), options.deep, options.level, say)
+    else:
+        found = _elsewhere(options, store, name)
+    judged = check.judge(store, name, found, options.deep) if name else {}
+    record = {"node": name, "findings": [finding.to_json() for finding in found], **judged}
+    failing = any(finding.failed and finding.severity != "monitor" for finding in found)
+    lines = [judged["reason"]] if judged else []
+    return Answer(record, findings_table(found), lines, ok=not failing)
+
+
+def _elsewhere(options: argparse.Namespace, store: Store, name: str) -> list[Finding]:
+    """Check a node that SLURM has, by a job of its own: no other way is sure to lead there."""
+    directory = private_directory(store.prepare().cluster / "checks")
+    output = directory / f"{name.replace('/', '_')}-{time.time_ns()}.json"
+    module = [
+        sys.executable,
+        "-m",
+        "jupyter_hyperpod.health.check",
+        "--store",
+        str(store.root),
+        "--output",
+        str(output),
+    ]
+    module += [*(["--deep"] if options.deep else []), "--level", str(options.level)]
+    command = [
+        "sbatch",
+        "--wait",
+        "--quiet",
+        f"--nodelist={name}",
+        "--nodes=1",
+        "--ntasks=1",
+        "--job-name=health-check",
+    ]
+    command += [f"--output={directory / 'log-%j'}"]
+    script = f"#!/bin/sh\nexec {shlex.join(module)}\n"
+    try:
+        done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=CHECK_S)
+    except FileNotFoundError as error:
+        raise ClusterError(f"{name} is no node of the local cluster, and `sbatch` was not found") from error
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"the check of {name} did not end within {CHECK_S / 3600:g} h") from error
+    try:
+        found = [from_json(record) for record in json.loads(output.read_text())]
+        output.unlink()
+    except (OSError, ValueError) as error:
+        said = " ".join(done.stderr.split())[:300] or f"exit status {done.returncode}"
+        raise ClusterError(f"the check of {name} brought no findings: {said}; its log is in {directory}") from error
+    return found
+
+
+def _recovery(store: Store, words: list[str]) -> Answer:
+    if len(words) > 1 or (words and words[0] not in RECOVERIES):
+        raise SpecError(f"NodeRecovery is {' '.join(words)!r}; expected {' or '.join(RECOVERIES)}")
+    if words:
+        write_private(store.prepare().cluster / agent.SETTINGS, json.dumps({"recovery": words[0]}).encode())
+    now = agent.recovery(store)
+    meaning = "nodes are drained, rebooted and replaced" if now == "Automatic" else "nodes are labelled only"
+    return Answer({"recovery": now}, lines=[f"NodeRecovery is {now}: {meaning}"])
+
+
+def _inject(store: Store, words: list[str]) -> Answer:
+    if len(words) != 2 or not words[1].isdecimal():
+        raise SpecError("`health inject` needs a NODE of the local cluster and the number of an Xid, for example 74")
+    node, code = words
+    names = [known["node"] for known in cluster.status(store)["nodes"]]
+    if node not in names:
+        raise NotFound(
+            f"there is no local node {node!r}; expected one of {', '.join(names) or 'none: no cluster runs'}"
+        )
+    path = agent.stand_in(store, node)
+    private_directory(path.parent)
+    with path.open("a") as file:
+        file.write(f"NVRM: Xid (PCI:0000:00:1e.0): {int(code)}, pid=0, name=injected, this line was injected\n")
+    return Answer({"node": node, "xid": int(code)}, lines=[f"a line of Xid {code} is in the kernel log of {node}"])
+
+
+def _agent(options: argparse.Namespace, store: Store, words: list[str]) -> Answer:
+    """Be the health agent of a SLURM node until told to end: what a node starts when it boots."""
+    if len(words) != 1:
+        raise SpecError("`health agent` needs the NODE's name, as SLURM knows it")
+    arguments = ["--store", str(store.root), "--node", words[0], "--slurm"]
+    status = agent.main([*arguments, "--kernel-log", options.kernel_log] if options.kernel_log else arguments)
+    return Answer({"status": status}, ok=status == 0)

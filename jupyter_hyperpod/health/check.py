@@ -1,0 +1,126 @@
+"""A check of one node on request: probes, deep checks where they are asked for, and what is journaled of it.
+
+python -m jupyter_hyperpod.health.check --store DIR [--deep] [--output FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import HyperpodError
+from ..core.health import ACTIONS, Finding, labels
+from ..core.views import View, apply, new_cluster_view
+from ..policy.healing import Past, heal
+from ..storage.journal import read_events
+from ..storage.pen import Pen
+from ..storage.store import Store, write_private
+from . import deep as deep_checks
+from .agent import recovery
+from .monitor import boot
+from .probes import HOST, Place, take
+
+WRITER = "check"
+
+
+def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -> list[Finding]:
+    """Run every probe, and the deep checks where they are asked for; ``say`` hears of each finding."""
+    place = Place(store)
+    found: list[Finding] = []
+    for probe in HOST:
+        for finding in probe.run(place):
+            say(finding)
+            found.append(finding)
+    return found + deep_checks.check(place, level, say) if deep else found
+
+
+def known(store: Store, node: str) -> View:
+    """What the cluster's journal tells of a node's health; the defaults where it tells nothing."""
+    view = new_cluster_view()
+    for event in read_events(store.cluster_events):
+        apply(view, event)
+    unknown: View = {"action": "watch", "fault": "", "remedies": [], "devices": {}, "labels": {}}
+    health: View = view["health"].get(node, unknown)
+    return health
+
+
+def tell(store: Store, node: str, action: str, fault: str, reason: str, found: Sequence[Finding], **more: Any) -> None:
+    """Journal what a person, or a check, asks for at a node: an incident where it is more than to watch it.
+
+    ``deep``: the label of a deep check. Raises StoreError.
+    """
+    writer = Pen(store.prepare().cluster_events, f"{WRITER}-{node}")
+    incident = f"{node}-{time.time_ns() // 1_000_000}" if action != "watch" else ""
+    say = writer.write
+    if found:
+        say("node.findings", {"nodes": [node], "findings": [finding.to_json() for finding in found]})
+    value = {"node": node, "action": action, "fault": fault}
+    say("decision.made", {"policy": "healing", "value": value, "reason": reason})
+    if incident:
+        stage = {"incident": incident, "cause": fault, "node": node, "rank": None, "rung": None}
+        detected = next((one.text for one in found if one.fault == fault), reason)
+        say("incident.stage", stage | {"stage": "detected", "text": detected})
+        say("incident.stage", stage | {"stage": "diagnosed", "text": reason})
+    record: dict[str, Any] = {
+        "node": node,
+        "action": action,
+        "fault": fault,
+        "reason": reason,
+        "recovery": recovery(store),
+    }
+    record |= {"labels": labels(action, found, more.get("deep", "")), "boot": boot(), "incident": incident}
+    say("node.health", record | {"devices": more.get("devices") or known(store, node)["devices"]})
+    writer.close()
+
+
+def judge(store: Store, node: str, found: Sequence[Finding], deep: bool) -> Mapping[str, Any]:
+    """Decide about what was found, journal it, and return ``{"action", "reason", "labels"}``."""
+    before = known(store, node)
+    past = [Past(r["action"], r["fault"], r["time_s"]) for r in before["remedies"]]
+    decision = heal(found, past, time.time(), recovery(store))
+    action, fault = decision.value.action, decision.value.fault
+    if ACTIONS.index(action) < ACTIONS.index(before["action"]):  # what is being done already is stronger
+        action, fault = before["action"], before["fault"]
+    failing = any(finding.failed and finding.severity != "monitor" for finding in found)
+    state = "" if not deep else "Failed" if failing else "Passed"
+    if before["action"] != "watch" and action == before["action"]:  # under way already: nothing is asked for twice
+        return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
+    tell(store, node, action, fault, decision.reason, found, deep=state, devices=take(Place(store)).to_json())
+    return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
+
+
+def begin(store: Store, node: str) -> None:
+    """Label a node whose deep check begins."""
+    before = known(store, node)
+    if before["action"] == "watch":
+        tell(store, node, "watch", "", "a deep health check begins", (), deep="InProgress")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; the findings are JSON on standard output, or in a file."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.health.check")
+    parser.add_argument("--store", required=True, type=Path)
+    parser.add_argument("--deep", action="store_true")
+    parser.add_argument("--level", type=int, default=2)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        found = look(Store(options.store), options.deep, options.level, lambda finding: None)
+        content = json.dumps([finding.to_json() for finding in found])
+        if options.output is None:
+            print(content)
+        else:
+            write_private(options.output, content.encode())
+    except HyperpodError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
