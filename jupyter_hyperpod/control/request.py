@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NoReturn
 
+from ..core import rules
 from ..core.errors import SpecError
 from ..core.events import FAULTS, TARGETS
+from ..core.rules import LogRule
 from ..core.spec import BACKENDS, ElasticRange, JobSpec
 from ..core.units import parse_duration
 
@@ -28,6 +32,20 @@ def _elastic(text: str) -> ElasticRange:
         return ElasticRange.parse(text)
     except SpecError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _log_rules(path: str) -> tuple[LogRule, ...]:
+    """Rules from a JSON or TOML file."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+        return rules.parse(tomllib.loads(content.decode()) if path.endswith(".toml") else json.loads(content))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{path} is not JSON or TOML: {error}") from None
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error}") from None
 
 
 def _duration(text: str) -> float:
@@ -115,6 +133,14 @@ SUBMIT_OPTIONS = (
         "how often all ranks of a script without hp.Session are started again after a loss (default: 3)",
         "N",
         int,
+    ),
+    Option(
+        "--log-rule",
+        "log_rules",
+        "watch what all ranks print by the rules in a JSON or TOML file (logMonitoringConfiguration); may be repeated",
+        "FILE",
+        _log_rules,
+        repeat=True,
     ),
     Option("--dry-run", "dry_run", "check everything, show what would be submitted, submit nothing", switch=True),
 )
@@ -297,16 +323,25 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
     for option in SUBMIT_OPTIONS:
         value = getattr(options, option.field)
         if option.field in _SPEC_FIELDS and value is not None:
-            chosen[option.field] = dict(value) if option.repeat else value
+            chosen[option.field] = _joined(option, value)
     if options.elastic is not None and options.nodes is None:
         chosen["nodes"] = options.elastic.maximum
     JobSpec(cell_digest="0" * 64, **chosen)
     return chosen
 
 
+def _joined(option: Option, value: Any) -> Any:
+    """What a repeated option comes to."""
+    if option.field == "log_rules":
+        return tuple(rule for several in value for rule in several)
+    return dict(value) if option.repeat else value
+
+
 def shown_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return `fields` for a dry run: JSON-ready, the values of environment variables (maybe secrets) left out."""
     shown = {name: str(value) if isinstance(value, ElasticRange) else value for name, value in fields.items()}
+    if fields.get("log_rules"):
+        shown["log_rules"] = [asdict(rule) for rule in fields["log_rules"]]
     return shown | ({"env": dict.fromkeys(fields["env"], "…")} if fields.get("env") else {})
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from .errors import SpecError
+from .rules import LogRule
 
 MAX_NODES = 100_000
 MAX_SIZES = 1_000
@@ -247,6 +248,7 @@ class JobSpec:
     origin: Mapping[str, str] = field(default_factory=dict)
     serve: ServeSpec | None = None
     slurm: Mapping[str, str] = field(default_factory=dict)
+    log_rules: tuple[LogRule, ...] = ()
 
     def __post_init__(self) -> None:
         validate_name(self.name, "job name")
@@ -317,6 +319,7 @@ class JobSpec:
                 elastic = dict(values["elastic"])
                 values["elastic"] = ElasticRange(**elastic | {"sizes": tuple(elastic.get("sizes", ()))})
             values["components"] = tuple(values.get("components", COMPONENTS))
+            values["log_rules"] = tuple(LogRule(**record) for record in values.get("log_rules", ()))
             values["mounts"] = tuple(map(MountSpec.from_json, values.get("mounts", ())))
             if values.get("serve") is not None:
                 known = {f.name for f in fields(ServeSpec)}

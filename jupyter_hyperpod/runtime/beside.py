@@ -10,6 +10,19 @@ from ..storage.store import ENVIRONMENT_VARIABLE
 from .context import Context
 
 MODULE = "jupyter_hyperpod.health.agent"
+WATCHER = "jupyter_hyperpod.health.logwatch"
+
+
+def log_watcher(context: Context) -> subprocess.Popen[bytes] | None:
+    """Start what watches the output of all ranks, where the job has rules about it; it ends with this process."""
+    if not context.spec.log_rules:
+        return None
+    command = [sys.executable, "-m", WATCHER, "--job", str(context.job.path), "--parent", str(os.getpid())]
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        print(f"nobody watches the output: {error}", file=sys.stderr)
+        return None
 
 
 def health_agent(context: Context) -> subprocess.Popen[bytes] | None:

@@ -21,6 +21,7 @@ from ..core.errors import ProtocolError, StoreError
 from ..core.views import fold_all, new_job_view
 from ..storage.journal import follow_commands, read_events
 from ..storage.store import write_private
+from .beside import log_watcher
 from .conductor import Conductor
 from .context import Context
 from .orders import obey
@@ -59,6 +60,7 @@ class Coordinator:
         listener = self._listen()
         signal.signal(signal.SIGTERM, lambda *_: self.conductor.end("stopped", "the coordinator was told to terminate"))
         self.conductor.incidents.succeeded()
+        watcher = log_watcher(self.context)
         next_tick_s = 0.0
         while not self.conductor.ended:
             for key, _ in self.selector.select(TICK_S):
@@ -70,6 +72,9 @@ class Coordinator:
                 next_tick_s = now + TICK_S
                 self._tick(now)
         self._farewell()
+        if watcher is not None:
+            watcher.kill()
+            watcher.wait()
         self.conductor.say_final_state()
         self._leave_word()
         self.reporter.close()

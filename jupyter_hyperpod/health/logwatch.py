@@ -1,0 +1,202 @@
+"""Watches what all ranks of a job print, by the job's rules; beside its coordinator, which it asks to replace ranks.
+
+    python -m jupyter_hyperpod.health.logwatch --job DIR --parent PID
+
+Patterns are people's own, so each search is cut short after `SEARCH_S`; one that often needs longer is switched off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import re
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import HyperpodError
+from ..core.events import TERMINAL_STATES, Event
+from ..core.rules import LogRule
+from ..policy import logwatch
+from ..policy.decision import Decision
+from ..policy.logwatch import BROKEN, Standing
+from ..storage.journal import command_writer, follow_events
+from ..storage.pen import Pen
+from ..storage.store import JobStore
+
+WRITER = "rules"
+TICK_S = 0.2
+SEARCH_S = 0.05
+TOO_OFTEN = 3
+LINE_LIMIT = 4096
+TELL_S = 10.0  # a value that only changes is journaled so often
+_PR_SET_PDEATHSIG = 1
+Say = Callable[[str, dict[str, Any]], object]
+Blame = Callable[[int | None, str, str], None]
+
+
+class _TooLong(Exception):
+    """A search was cut short."""
+
+
+def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
+    """Search for a bounded time, in the main thread; raises TimeoutError. The engine looks at signals as it goes."""
+
+    def stop(*_: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SEARCH_S)
+    try:
+        return pattern.search(line)
+    except _TooLong:
+        raise TimeoutError(f"{pattern.pattern[:80]!r} needs more than {1000 * SEARCH_S:g} ms for a line") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Watcher:
+    """How each rank stands with each rule. A rank is held to a frequency once it has printed a match itself."""
+
+    def __init__(self, rules: Iterable[LogRule], say: Say, blame: Blame) -> None:
+        self.rules = {rule.name: rule for rule in rules}
+        self._patterns = {rule.name: re.compile(rule.pattern) for rule in self.rules.values()}
+        self._stops = {rule.name: re.compile(rule.stop_pattern) for rule in self.rules.values() if rule.stop_pattern}
+        self._say, self._blame = say, blame
+        self._standing: dict[tuple[str, str], Standing] = {}  # (rule, member); "" stands for all together
+        self._ranks: dict[str, int] = {}
+        self._rest: dict[tuple[str, str], str] = defaultdict(str)
+        self._slow: dict[str, int] = defaultdict(int)
+        self._told_s: dict[tuple[str, str], float] = {}
+        self._running = False
+        self.ended = False
+
+    def hear(self, event: Event, quiet: bool = False) -> None:
+        """One event of the job's journal; ``quiet``: of the past, nothing is said or done about it."""
+        data = event.data
+        if event.kind == "job.state":
+            self._state(str(data["state"]), event.time_s)
+        elif event.kind == "generation.formed":
+            self._ranks = {str(m["member"]): int(m["rank"]) for m in data["members"] if m.get("rank") is not None}
+            gone = [key for key in self._standing if key[1] and key[1] not in self._ranks]
+            for key in gone:
+                del self._standing[key]
+        elif event.kind == "output.written":
+            self._output(str(data["member"]), str(data["stream"]), str(data["text"]), event.time_s, quiet)
+
+    def _state(self, state: str, now_s: float) -> None:
+        self.ended = self.ended or state in TERMINAL_STATES
+        if state == "running" and not self._running:  # no clock runs while a job waits or recovers
+            for name in self.rules:
+                self._standing.setdefault((name, ""), Standing(since_s=now_s))
+            self._standing = {key: replace(one, since_s=now_s) for key, one in self._standing.items()}
+        self._running = state == "running"
+
+    def _output(self, member: str, stream: str, text: str, now_s: float, quiet: bool) -> None:
+        *lines, self._rest[member, stream] = (self._rest[member, stream] + text).split("\n")
+        self._rest[member, stream] = self._rest[member, stream][:LINE_LIMIT]
+        for line in lines:
+            for name in list(self.rules):
+                try:
+                    self._line(name, member, line[:LINE_LIMIT], now_s, quiet)
+                except TimeoutError as error:
+                    self._cut_short(name, str(error))
+
+    def _line(self, name: str, member: str, line: str, now_s: float, quiet: bool) -> None:
+        rule = self.rules[name]
+        stop = self._stops.get(name)
+        if stop is not None and search(stop, line):
+            self._set(name, member, logwatch.stopped(rule, self._of(name, member)), now_s, quiet)
+        elif match := search(self._patterns[name], line):
+            group = match[1] if match.re.groups else None
+            decision = logwatch.matched(rule, self._of(name, member), group, now_s)
+            self._set(name, member, decision, now_s, quiet)
+        else:
+            return
+        self._standing[name, ""] = Standing(logwatch.HEALTHY, now_s, stopped=True)  # the start cut-off is kept
+
+    def look(self, now_s: float) -> None:
+        """Time has passed."""
+        if not self._running or self.ended:
+            return
+        for (name, member), standing in list(self._standing.items()):
+            decision = logwatch.looked(self.rules[name], standing, now_s)
+            if decision.value != standing:
+                self._set(name, member, decision, now_s, False)
+
+    def _of(self, name: str, member: str) -> Standing:
+        return self._standing.get((name, member), Standing())
+
+    def _set(self, name: str, member: str, decision: Decision[Standing], now_s: float, quiet: bool) -> None:
+        before, after = self._of(name, member), decision.value
+        self._standing[name, member] = after
+        key = (name, member)
+        news = after.state != before.state
+        if quiet or not (news or now_s - self._told_s.get(key, 0.0) > TELL_S):
+            return
+        self._told_s[key] = now_s
+        rank = self._ranks.get(member)
+        record = {"rule": name, "state": after.state, "member": member, "rank": rank, "value": after.value}
+        who = f"rank {rank}: " if rank is not None else ""
+        self._say("rule.state", record | {"text": f"{who}{decision.reason}"})
+        if news and after.state in BROKEN and (rank is not None or not member):
+            self._standing[name, member] = Standing(since_s=now_s)  # who takes the place begins anew
+            self._blame(rank, f"log rule {name}", f"{who}{decision.reason}: {after.state}")
+
+    def _cut_short(self, name: str, problem: str) -> None:
+        self._slow[name] += 1
+        if self._slow[name] >= TOO_OFTEN:
+            del self.rules[name]
+            self._standing = {key: one for key, one in self._standing.items() if key[0] != name}
+            self._say("warning.raised", {"text": f"log rule {name} is switched off: {problem}"})
+
+
+def run(job: JobStore, rules: Iterable[LogRule]) -> int:
+    """Watch until the job has ended."""
+    pen = Pen(job.events, WRITER)
+
+    def blame(rank: int | None, cause: str, reason: str) -> None:
+        with command_writer(job.commands, WRITER) as journal:
+            journal.append("blame", {"rank": rank, "cause": cause, "reason": reason})
+
+    watcher = Watcher(rules, pen.write, blame)
+    journal = follow_events(job.events)
+    for event in journal.poll():
+        watcher.hear(event, quiet=True)
+    while not watcher.ended and job.events.is_dir():
+        for event in journal.poll():
+            watcher.hear(event)
+        watcher.look(time.time())
+        pen.flush()
+        time.sleep(TICK_S)
+    pen.close()
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; nothing to do where the job has no rules."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.health.logwatch")
+    parser.add_argument("--job", required=True, type=Path)
+    parser.add_argument("--parent", type=int, default=0, help="end when this process does")
+    options = parser.parse_args(arguments)
+    if options.parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != options.parent:
+            return 0
+    try:
+        job = JobStore(options.job)
+        return run(job, job.spec().log_rules)
+    except HyperpodError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

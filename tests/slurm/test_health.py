@@ -1,0 +1,119 @@
+"""Nodes of a real SLURM heal: a line in a node's kernel log, what SLURM is asked for, and the same bits in the job."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
+from jupyter_hyperpod.control import cluster
+from jupyter_hyperpod.core.errors import ClusterError
+from jupyter_hyperpod.core.views import View
+from jupyter_hyperpod.health import slurm
+from tests.runtime.conftest import Run
+from tests.slurm.conftest import COMMAND, Submit
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+START_S = 120.0
+LOG = "/run/kmsg"
+XID = "NVRM: Xid (PCI:0000:00:1e.0): {}, pid=1, name=python3, text"
+STATUS = "sagemaker.amazonaws.com/node-health-status"
+
+
+def training(job: Submit, pause_s: float = 0.3) -> Run:
+    run = job(
+        "--nodes", "3", "--elastic", "1:3", "--spares", "0", "--env", f"HYPERPOD_KERNEL_LOG={LOG}", pause_s=pause_s
+    )
+    run.until_world(3, START_S)
+    return run
+
+
+def log(bed: Testbed, node: str, xid: int) -> None:
+    bed.run(node, "sh", "-c", f"echo '{XID.format(xid)}' >> {LOG}")
+
+
+def health(run: Run, node: str) -> View:
+    found: View = cluster.status(run.store)["health"].get(node, {"action": "", "labels": {}, "findings": []})
+    return found
+
+
+def info(bed: Testbed, node: str) -> slurm.NodeInfo:
+    text = bed.run(CONTROLLER, "scontrol", "show", "node", "--oneliner", node).stdout
+    return next(slurm.nodes(text))
+
+
+def test_an_xid_that_replaces(bed: Testbed, job: Submit, reference: Run) -> None:
+    run = training(job)
+    victim = run.node_of(1)
+    bed.until(lambda: health(run, victim)["action"] == "watch", "the node is watched")
+    log(bed, victim, 74)
+    bed.until(lambda: info(bed, victim).reason == "Action:Replace", "replacement is asked for")
+    assert info(bed, victim).out
+    assert health(run, victim)["labels"][STATUS] == "UnschedulablePendingReplacement"
+    run.finish(timeout_s=START_S)
+    run.same_as(reference)
+    incident = run.view["incidents"][0]
+    assert (incident["node"], incident["cause"]) == (victim, "NvidiaXid74"), run.story()
+    stages = [stage["stage"] for stage in incident["stages"]]
+    assert stages[:3] == ["detected", "diagnosed", "fenced"] and {"replaced", "rejoined", "resumed"} <= {*stages}, (
+        run.story()
+    )
+    assert not run.of_kind("member.lost"), run.story()
+    node_incident = next(i for i in cluster.status(run.store)["incidents"] if i["node"] == victim)
+    assert "scontrol update" in node_incident["stages"][2]["text"]
+
+
+def test_an_xid_that_reboots_after_one_that_is_nothing(bed: Testbed, job: Submit, reference: Run) -> None:
+    run = training(job)
+    victim = run.node_of(1)
+    before = bed.pid(victim)
+    bed.until(lambda: health(run, victim)["action"] == "watch", "the node is watched")
+    log(bed, victim, 31)
+    bed.until(lambda: "NvidiaXid31" in {f["fault"] for f in health(run, victim)["findings"]}, "Xid 31 is told")
+    assert not info(bed, victim).out and health(run, victim)["action"] == "watch"
+    log(bed, victim, 73)
+    bed.until(lambda: health(run, victim)["action"] == "reboot", "a reboot is decided")
+    run.finish(timeout_s=START_S)
+    run.same_as(reference)
+    assert [incident["cause"] for incident in run.view["incidents"]] == ["NvidiaXid73"], run.story()
+    bed.until(lambda: bed.states().get(victim) == "idle" and bed.pid(victim) != before, "it is back in service")
+
+
+def test_by_hand_and_nearly_by_hand(bed: Testbed, job: Submit) -> None:
+    run = training(job)
+    victim = run.node_of(2)
+    store = str(run.store.root)
+    near = bed.run(
+        CONTROLLER, *COMMAND, "--store", store, "nodes", "update", victim, "--reason", "action:replace", check=False
+    )
+    assert near.returncode == 2 and "has to be exactly Action:Replace" in near.stderr
+    bed.run(CONTROLLER, *COMMAND, "--store", store, "nodes", "update", victim, "--reason", "Action:Replace")
+    assert info(bed, victim).reason == "Action:Replace"
+    run.until(lambda: victim not in {m["node"] for m in run.view["members"]}, START_S)
+    described = bed.run(CONTROLLER, *COMMAND, "--store", store, "nodes", "describe", victim, "--json").stdout
+    assert json.loads(described)["slurm"]["reason"] == "Action:Replace"
+    bed.run(CONTROLLER, *COMMAND, "--store", store, "nodes", "resume", victim)
+    assert not info(bed, victim).out
+    checked = bed.run(CONTROLLER, *COMMAND, "--store", store, "health", "check", victim, "--json", timeout_s=120)
+    assert {finding["outcome"] for finding in json.loads(checked.stdout)["findings"]} >= {"pass", "skipped"}
+    run.stop()
+    run.until_ended(60)
+
+
+def test_commands_and_what_scontrol_shows() -> None:
+    line = (
+        "NodeName=n1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=4 CPUTot=8 CPULoad=0.52 Gres=gpu:h100:8 State=MIXED+DRAIN "
+        "AllocTRES=cpu=4,gres/gpu=2 Reason=Action:Replace [root@2026-01-01T00:00:00]"
+    )
+    (found,) = slurm.nodes(f"{line}\nnonsense\n")
+    assert found.out and found.reason == "Action:Replace" and (found.cpus_allocated, found.cpus) == (4, 8)
+    assert (found.gres, found.gres_allocated, found.load) == ("gpu:h100:8", "gres/gpu=2", 0.52)
+    assert slurm.commands("n1", "replace", "NvidiaXid74", True)[-2:] == ["state=fail", "reason=Action:Replace"]
+    assert slurm.commands("n1", "reboot", "x", False)[-1] == "reason=Action:Reboot"
+    assert slurm.commands("n1", "reboot", "x", True)[:4] == ["scontrol", "reboot", "ASAP", "nextstate=RESUME"]
+    hostile = slurm.commands("n1", "drain", "a b'\"; rm -rf /\n", False)
+    assert len(hostile) == 5 and hostile[-1].startswith("reason=hyperpod: a b")
+    assert slurm.reboots("RebootProgram           = /sbin/reboot\n") and not slurm.reboots("RebootProgram = (null)\n")
+    with pytest.raises(ClusterError, match="was not found"):
+        slurm.run(["scontrol-that-is-not-there"])
