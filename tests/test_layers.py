@@ -47,7 +47,7 @@ THIRD_PARTY = {
     "runtime": {"torch", "numpy"},
     "serving": {"torch", "tornado"},
     "backends": {"torch"},  # the warm interpreter preloads it
-    "control": {"traitlets"},
+    "control": {"traitlets", "prometheus_client"},
     "server": {"jupyter_server", "jupyter_events", "jupyter_core", "jsonschema", "tornado", "traitlets", "yaml"},
     "notebook": {"IPython", "ipykernel", "ipywidgets", "traitlets"},
     "bench": {"torch", "numpy", "matplotlib", "nbclient", "nbformat", "botocore"},

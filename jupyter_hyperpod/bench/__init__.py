@@ -19,6 +19,7 @@ NAMES = {
     "soak": "one job under a fault every few seconds, for as long as you like: what grows, is anything lost?",
     "serving": "a deployment grows: decision to first answer by stages; replicas are killed under load: requests lost",
     "components": "a rank is killed with each checkpointless component switched off: what each is worth",
+    "health": "an Xid in a node's kernel log of a real SLURM: labelled, drained, rebooted or replaced when (root)",
     "loading": "a model from an object store into memory: ours against other loaders, and against the machine",
 }
 

@@ -141,6 +141,11 @@ def _add_control_verbs(verbs: _Verbs) -> None:
 def _add_cluster_verbs(verbs: _Verbs) -> None:
     add_cluster_options(verbs.add("cluster", "start, show or stop the local cluster, or heal its network"))
 
+    metrics = verbs.add(
+        "metrics", "print nodes and jobs as Prometheus wants them, or serve them on loopback", json=False
+    )
+    metrics.add_argument("--port", type=int, metavar="P", help="serve /metrics on 127.0.0.1 until Ctrl-C; 0: any port")
+
     bench = verbs.add("bench", "measure this machine against the product's bars")
     bench.add_argument("name", metavar="NAME", help="latency, recovery, …; an unknown name lists them all")
     bench.add_argument(

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..control import cluster, jobs, lookup, mounting, nodes, report, watch
+from ..control import cluster, jobs, lookup, metrics, mounting, nodes, report, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, job_name, shown_fields, spec_fields
 from ..control.source import read_file
 from ..core.errors import HyperpodError
@@ -191,6 +191,20 @@ def _health(options: argparse.Namespace, store: Store, terminal: Terminal) -> in
     return _show(answer, options, terminal)
 
 
+def _metrics(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    if options.port is None:
+        terminal.line(metrics.Metrics(store).render().decode().rstrip())
+        return 0
+    with metrics.endpoint(store, options.port) as server:
+        signal.signal(signal.SIGTERM, _leave_cleanly)
+        terminal.line(metrics.scrape_config(store, server.server_address[1]).rstrip())
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            terminal.note("ended")
+    return 0
+
+
 def _scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     job_id = lookup.job_id(store, options.job)
     jobs.scale(store, job_id, options.target)
@@ -346,6 +360,7 @@ VERBS: dict[str, Verb] = {
     "events": _events,
     "nodes": _nodes,
     "health": _health,
+    "metrics": _metrics,
     "scale": _scale,
     "stop": _stop,
     "fault": _fault,

@@ -26,6 +26,7 @@ from .probes import HOST, Place, Probe, take
 
 Say = Callable[[str, Mapping[str, Any]], object]
 RESULTS_S = 1.0
+ASK_S = 5.0
 _STRONG = ("reboot", "replace")  # what is not taken back because a probe passes again
 
 
@@ -37,6 +38,9 @@ class Hands(Protocol):
 
     def resume(self, node: str) -> None:
         """Return a node to service that was drained. Raises ClusterError."""
+
+    def serves(self, node: str) -> bool:
+        """Whether the node gets new work. Raises ClusterError."""
 
 
 @dataclass
@@ -55,6 +59,7 @@ class NodeState:
     incident: str = ""
     incidents: int = 0
     told: bool = False
+    automatic: bool = False  # what is asked for is carried out
 
 
 class Monitor:
@@ -75,6 +80,7 @@ class Monitor:
         self.devices: dict[str, Any] = {}
         self._place, self._say, self._recovery, self._hands, self._probes = place, say, recovery, hands, probes
         self._boot = boot()
+        self._ask_s = time.monotonic() + ASK_S
         self._results: queue.SimpleQueue[tuple[list[Finding], dict[str, Any]]] = queue.SimpleQueue()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="probes", daemon=True)
@@ -96,7 +102,7 @@ class Monitor:
             node.past.append(Past(action, fault, event.time_s))
         anew = bool(self._boot and event.data["boot"] and event.data["boot"] != self._boot)
         node.action, node.fault = ("watch", "") if anew and action in _STRONG else (action, fault)
-        node.incident = str(event.data.get("incident", ""))
+        node.incident, node.automatic = str(event.data.get("incident", "")), event.data["recovery"] == "Automatic"
         node.told = anew and action in _STRONG
 
     def start(self) -> None:
@@ -126,6 +132,17 @@ class Monitor:
         with suppress(queue.Empty):
             while True:
                 self._probed(*self._results.get_nowait())
+        if time.monotonic() >= self._ask_s:
+            self._ask_s = time.monotonic() + ASK_S
+            self._ask()
+
+    def _ask(self) -> None:
+        """Somebody may have returned a node to service that was taken out of it."""
+        for node in self.nodes.values():
+            if self._hands is not None and node.automatic and node.action in _STRONG:
+                with suppress(ClusterError):
+                    if self._hands.serves(node.name):
+                        self._back(node, "it was returned to service")
 
     # -- findings ----------------------------------------------------------------------------------------------
 
@@ -186,7 +203,7 @@ class Monitor:
             node.incidents += 1
             node.incident = f"{node.name}-{node.incidents}"
         fresh = node.action == "watch"
-        node.action, node.fault = remedy.action, remedy.fault
+        node.action, node.fault, node.automatic = remedy.action, remedy.fault, remedy.automatic
         text = next((finding.text for finding in found if finding.fault == remedy.fault), remedy.fault)
         if fresh:
             self._stage(node, "detected", text)

@@ -108,6 +108,11 @@ class Slurm:
         if present is not None and present.out and present.reason.startswith(OWN_REASON):
             run(returned(node))
 
+    def serves(self, node: str) -> bool:
+        """Whether SLURM gives the node new work. Raises ClusterError."""
+        present = self.look(node)
+        return present is not None and not present.out
+
     def look(self, node: str) -> NodeInfo | None:
         """How SLURM sees a node. Raises ClusterError."""
         return next(nodes(run(["scontrol", "show", "node", "--oneliner", node])), None)

@@ -12,6 +12,7 @@ from jupyter_server.extension.application import ExtensionApp
 from traitlets import Bool, Float, Int, Unicode
 
 from .. import __version__
+from ..control.metrics import Metrics
 from ..core.events import Event
 from ..storage.store import Store
 from .contract import Contract
@@ -82,6 +83,7 @@ class HyperpodExtension(ExtensionApp):
         self.serverapp.event_logger.register_event_schema(HERE / "events" / "state_changed.yaml")
         self.contract = Contract(HERE / "openapi.yaml")
         self.job_store = Store(self.store or None)
+        self.metrics = Metrics(self.job_store)
         self.requests = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="hyperpod-request")
         self.streams = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="hyperpod-stream")
         self.sockets: set[StreamHandler] = set()

@@ -12,6 +12,7 @@ from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
 from ..control import cluster, jobs
+from ..control.metrics import CONTENT_TYPE
 from ..core.errors import HyperpodError, UserError
 from ..core.views import summary
 from ..storage import probe
@@ -130,6 +131,17 @@ class MountsHandler(Handler):
         self.finish(json.dumps({"mounts": await self.call(probe.survey)}))
 
 
+class MetricsHandler(Handler):
+    """Nodes and jobs for Prometheus, which sends Jupyter's token."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        content = await self.call(lambda store: self.extension.metrics.render())
+        self.set_header("Content-Type", CONTENT_TYPE)
+        self.finish(content)
+
+
 class JobsHandler(Handler):
     """The list of jobs."""
 
@@ -208,6 +220,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/cluster/stop", ClusterStopHandler),
     (f"{ROOT}/cluster/heal", ClusterHealHandler),
     (f"{ROOT}/mounts", MountsHandler),
+    (f"{ROOT}/metrics", MetricsHandler),
     (f"{ROOT}/jobs", JobsHandler),
     (f"{ROOT}/jobs/{_JOB}", JobHandler),
     (f"{ROOT}/jobs/{_JOB}/cell", CellHandler),

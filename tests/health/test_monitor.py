@@ -43,6 +43,9 @@ class Scene:
     def resume(self, node: str) -> None:
         self.done.append((node, "resume", ""))
 
+    def serves(self, node: str) -> bool:
+        return False
+
     def log(self, node: str, text: str) -> None:
         with self.logs[node].open("a") as file:
             file.write(text)

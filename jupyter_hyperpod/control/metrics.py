@@ -1,0 +1,208 @@
+"""Nodes and jobs as Prometheus sees them: one collector over the journals, and an endpoint on loopback.
+
+Names follow Prometheus' conventions: base units, ``_total`` for what only grows.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import StoreError
+from ..core.events import JOB_STATES, NODE_STATES, TERMINAL_STATES, Event
+from ..core.health import SCHEDULABLE, STATUS
+from ..core.views import UNFOLDABLE, View, apply, new_job_view
+from ..storage.journal import Follower, follow_events
+from ..storage.store import Store, write_private
+from . import cluster
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+TOKEN = "metrics.token"
+JOBS_LISTED = 200
+ENDED_S = 3600.0  # jobs that ended longer ago are left out
+_LABELS = {"node": ["node"], "job": ["job", "name"]}
+
+
+class Metrics:
+    """Reads what is new in the journals at every call of `render`. May be called from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._jobs: dict[str, tuple[Follower[Event], View]] = {}
+        self._over: set[str] = set()
+        self._lock = threading.Lock()
+
+    def render(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        with self._lock:
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(self)
+            return generate_latest(registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """What a registry of prometheus_client asks for."""
+        view = cluster.status(self._store)
+        yield from _cluster(view)
+        yield from _health(view["health"])
+        yield from _jobs(list(self._views()))
+
+    def _views(self) -> Iterator[View]:
+        newest = sorted((i for i in self._store.job_ids() if i not in self._over), key=self._began_s)[-JOBS_LISTED:]
+        for job_id in newest:
+            if job_id not in self._jobs:
+                self._jobs[job_id] = (follow_events(self._store.jobs / job_id / "events"), new_job_view(job_id))
+            journal, view = self._jobs[job_id]
+            for event in journal.poll():
+                try:
+                    apply(view, event)
+                except UNFOLDABLE:
+                    continue
+            if view["ended_s"] is not None and time.time() - view["ended_s"] > ENDED_S:
+                self._over.add(job_id)
+                del self._jobs[job_id]
+            else:
+                yield view
+
+    def _began_s(self, job_id: str) -> float:
+        try:
+            return os.stat(self._store.jobs / job_id).st_mtime
+        except OSError:
+            return 0.0
+
+
+def _gauge(name: str, text: str, labels: list[str], rows: Iterable[tuple[list[str], float | int | None]]) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(f"hyperpod_{name}", text, labels=labels)
+    for values, number in rows:
+        if number is not None:
+            family.add_metric(values, float(number))
+    return family
+
+
+def _counter(name: str, text: str, labels: list[str], rows: Iterable[tuple[list[str], float | int]]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(f"hyperpod_{name}", text, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, float(number))
+    return family
+
+
+def _cluster(view: View) -> Iterator[Metric]:
+    nodes = view["nodes"]
+    yield _gauge("cluster_up", "Whether the supervisor answers.", [], [([], view["state"] == "running")])
+    states = [([n["node"], state], n["state"] == state) for n in nodes for state in NODE_STATES]
+    yield _gauge("node_state", "1 for the state that a node is in.", ["node", "state"], states)
+    yield _gauge("node_slots", "Places for jobs.", ["node"], [([n["node"]], n["slots"]) for n in nodes])
+    yield _gauge("node_slots_used", "Places that jobs have.", ["node"], [([n["node"]], n["used"]) for n in nodes])
+    starts = [([n["node"]], n["incarnation"]) for n in nodes]
+    yield _counter("node_starts", "How often a node was started.", ["node"], starts)
+
+
+def _health(found: Mapping[str, View]) -> Iterator[Metric]:
+    status = [([name, health["labels"].get(STATUS, SCHEDULABLE)], 1) for name, health in found.items()]
+    yield _gauge("node_health", "1 for the node-health-status that a node has.", ["node", "status"], status)
+    kinds = ("expected", "found", "busy", "efa_expected", "efa_found")
+    devices = [([name, kind], health["devices"].get(kind)) for name, health in found.items() for kind in kinds]
+    yield _gauge("node_devices", "Accelerators and EFA devices of a node.", ["node", "kind"], devices)
+    outcomes = {(name, f["probe"], f["outcome"]) for name, health in found.items() for f in health["findings"]}
+    rows = [([*key], 1) for key in sorted(outcomes)]
+    yield _gauge("node_probe", "1 for how a probe ended: pass, fail or skipped.", ["node", "probe", "outcome"], rows)
+    asked = [(name, remedy["action"]) for name, health in found.items() for remedy in health["remedies"]]
+    counts = [([*key], asked.count(key)) for key in sorted(set(asked)) if key[1] != "watch"]
+    yield _gauge("node_remedies", "Remedies that are still remembered.", ["node", "action"], counts)
+
+
+def _jobs(views: list[View]) -> Iterator[Metric]:
+    def each(field: str) -> list[tuple[list[str], float | int | None]]:
+        return [([view["id"], view["name"]], view[field]) for view in views]
+
+    labels = _LABELS["job"]
+    states = [([v["id"], v["name"], state], v["state"] == state) for v in views for state in JOB_STATES]
+    yield _gauge("job_state", "1 for the state that a job is in.", [*labels, "state"], states)
+    yield _gauge("job_step", "Newest committed step.", labels, each("step"))
+    yield _gauge("job_loss", "Loss of the newest step.", labels, each("loss"))
+    yield _gauge("job_step_seconds", "Time of the newest step.", labels, each("step_time_s"))
+    alive = [view for view in views if view["state"] not in TERMINAL_STATES]
+    here = [([v["id"], v["name"]], v["world_size"]) for v in alive]
+    yield _gauge("job_members", "Nodes that the job trains on.", labels, here)
+    wanted = [([v["id"], v["name"]], v["target"]) for v in alive]
+    yield _gauge("job_members_wanted", "Nodes that the job should train on.", labels, wanted)
+    for name, field, text in (
+        ("job_samples", "samples", "Samples of committed steps."),
+        ("job_micro_batches_redone", "redone", "Micro-batches that were computed again."),
+    ):
+        yield _counter(name, text, labels, [(key, number or 0) for key, number in each(field)])
+    causes = [(v["id"], v["name"], i["cause"]) for v in views for i in v["incidents"]]
+    rows = [([*key], causes.count(key)) for key in sorted(set(causes))]
+    yield _counter("job_incidents", "Incidents by their cause.", [*labels, "cause"], rows)
+    rules = [([v["id"], v["name"], r["rule"], str(r["rank"]), r["state"]], 1) for v in views for r in v["rules"]]
+    yield _gauge("job_rule", "1 for how a rank stands with a log rule.", [*labels, "rule", "rank", "state"], rules)
+
+
+def token(store: Store) -> Path:
+    """The file with the token that the endpoint wants, made where it is missing. Raises StoreError."""
+    path = store.prepare().cluster / TOKEN
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(32).encode())
+    return path
+
+
+def endpoint(store: Store, port: int) -> ThreadingHTTPServer:
+    """A server of ``/metrics`` on loopback, for whoever holds the token. Raises StoreError."""
+    metrics, wanted = Metrics(store), b"Bearer " + token(store).read_bytes()
+
+    class Handler(BaseHTTPRequestHandler):
+        """GET /metrics."""
+
+        def do_GET(self) -> None:
+            """Answer one scrape."""
+            given = self.headers.get("Authorization", "").encode("latin-1", "replace")
+            if not hmac.compare_digest(given, wanted):
+                self._answer(401, b"the token is in the job store: cluster/metrics.token\n")
+            elif self.path.partition("?")[0] != "/metrics":
+                self._answer(404, b"expected /metrics\n")
+            else:
+                self._answer(200, metrics.render())
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            if status == 401:
+                self.send_header("WWW-Authenticate", "Bearer")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Scrapes are not worth a line each."""
+
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        raise StoreError(f"port {port} of 127.0.0.1 cannot be had: {error.strerror}") from error
+
+
+def scrape_config(store: Store, port: int) -> str:
+    """What Prometheus has to be told, as YAML."""
+    return (
+        "scrape_configs:\n"
+        "  - job_name: hyperpod\n"
+        "    authorization:\n"
+        f"      credentials_file: {token(store)}\n"
+        "    static_configs:\n"
+        f"      - targets: ['127.0.0.1:{port}']\n"
+    )
