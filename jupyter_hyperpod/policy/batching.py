@@ -27,13 +27,14 @@ def assign(micro_batches: int, world_size: int, paces: Sequence[float] | None = 
     """
     shares = []
     start = 0
-    for size in _sizes(micro_batches, world_size, paces):
+    for size in share_sizes(micro_batches, world_size, paces):
         shares.append(tuple(range(start, start + size)))
         start += size
     return tuple(shares)
 
 
-def _sizes(micro_batches: int, world_size: int, paces: Sequence[float] | None) -> list[int]:
+def share_sizes(micro_batches: int, world_size: int, paces: Sequence[float] | None = None) -> list[int]:
+    """How many micro-batches each member computes, see `assign`."""
     if paces is None or len(set(paces)) < 2:
         quotient, extra = divmod(micro_batches, world_size)
         return [quotient + (rank < extra) for rank in range(world_size)]

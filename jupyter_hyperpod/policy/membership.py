@@ -61,6 +61,18 @@ def start(
     return Decision(0, f"{ready} of {target} members are here")
 
 
+def next_size(
+    present: int, newcomers: int, target: int, minimum: int, allowed: ElasticRange | None = None
+) -> Decision[int | None]:
+    """How many members go on of those ``present`` and ready, or None where they are too few."""
+    size = min(target, present + newcomers)
+    if allowed is not None:
+        size = max(allowed.fit(size), min(target, present))
+    if size < minimum:
+        return Decision(None, f"{size} members are here and at least {minimum} are needed: waiting for more")
+    return Decision(size, f"{size} of {target} members")
+
+
 def next_members(
     candidates: Sequence[Candidate], target: int, minimum: int, allowed: ElasticRange | None = None
 ) -> Decision[tuple[str, ...] | None]:
@@ -73,12 +85,10 @@ def next_members(
     """
     present = sorted((c for c in candidates if c.rank is not None), key=lambda c: c.rank or 0)
     newcomers = [c for c in candidates if c.rank is None and c.ready]
-    size = min(target, len(present) + len(newcomers))
-    if allowed is not None:
-        size = max(allowed.fit(size), min(target, len(present)))
-    chosen = [*present, *newcomers][:size]
-    if len(chosen) < minimum:
-        return Decision(None, f"{len(chosen)} members are here and at least {minimum} are needed: waiting for more")
+    size = next_size(len(present), len(newcomers), target, minimum, allowed)
+    if size.value is None:
+        return Decision(None, size.reason)
+    chosen = [*present, *newcomers][: size.value]
     if not present:
         text = (
             f"nobody that holds the training state is left: {len(chosen)} newcomers start the run again from its seed"
@@ -86,7 +96,7 @@ def next_members(
         return Decision(tuple(c.member for c in chosen), text)
     joined = [c.node for c in chosen if c.rank is None]
     left = len(present) - sum(c.rank is not None for c in chosen)
-    parts = [f"{len(chosen)} of {target} members"]
+    parts = [size.reason]
     if joined:
         parts.append(f"{', '.join(joined)} joined")
     if left:

@@ -86,11 +86,24 @@ def allot(
     claims: Sequence[Claim], machines: Sequence[Machine], guarantees: Mapping[str, int] | None = None
 ) -> tuple[Decision[Grant], ...]:
     """Return one decision for each claim, highest priority first. ``guarantees``: nodes of every queue, by its name."""
+    standby = sum(machine.spare for machine in machines)
+    free = [machine for machine in machines if machine.free]
+    starting = any(not machine.up for machine in machines)
+    return allot_free(claims, free, len(machines) - standby, standby, guarantees, starting)
+
+
+def allot_free(
+    claims: Sequence[Claim],
+    machines: Sequence[Machine],
+    capacity: int,
+    standby: int,
+    guarantees: Mapping[str, int] | None = None,
+    starting: bool = False,
+) -> tuple[Decision[Grant], ...]:
+    """`allot` where only the free ``machines`` are listed: ``capacity`` there are in all, and ``standby`` spares."""
     queues = guarantees or {}
     ordered = sorted(claims, key=_rank)
-    standby = sum(machine.spare for machine in machines)
-    capacity = len(machines) - standby
-    free = sorted((m for m in machines if m.free), key=lambda m: (m.spare, _natural(m.name)))
+    free = sorted(machines, key=lambda m: (m.spare, _natural(m.name)))
     own = _own(ordered, capacity, queues)
     shares, waits = _shares(ordered, capacity, own, [machine.idle_s for machine in free])
     names = [machine.name for machine in free]
@@ -101,7 +114,7 @@ def allot(
         if not claim.running and (impossible := _impossible(claim, capacity, standby, queues)):
             refused[claim.job_id] = impossible
         elif not claim.running and (not share or len(names) < claim.minimum):
-            reason = waits.get(claim.job_id) or _waits_for_nodes(claim, machines)
+            reason = waits.get(claim.job_id) or _waits_for_nodes(claim, starting)
             refused[claim.job_id] = Decision(Grant(claim.job_id, (), claim.target), reason)
             _take(names, share)  # kept for this job until its minimum is complete
         else:
@@ -127,7 +140,8 @@ def _take(names: list[str], count: int, at_end: bool = False, among: Collection[
     able = [name for name in names if among is None or name in among]
     count = max(0, min(count, len(able)))
     taken = able[len(able) - count :] if at_end else able[:count]
-    names[:] = [name for name in names if name not in taken]
+    gone = set(taken)
+    names[:] = [name for name in names if name not in gone]
     return taken
 
 
@@ -229,8 +243,8 @@ def _impossible(claim: Claim, capacity: int, spares: int, guarantees: Mapping[st
     return Decision(Grant(claim.job_id, (), claim.target, possible=False), reason)
 
 
-def _waits_for_nodes(claim: Claim, machines: Sequence[Machine]) -> str:
-    if any(not machine.up for machine in machines):
+def _waits_for_nodes(claim: Claim, starting: bool) -> str:
+    if starting:
         return "waits for nodes that are starting"
     return f"waits until {_count(claim.minimum)} are free at once"
 

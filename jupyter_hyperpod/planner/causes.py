@@ -1,0 +1,105 @@
+"""Why instances fail, and how each cause shows. The default mix is that of a published run, by its counts.
+
+Interruptions of the 54 days in which Llama 3 405B was trained on 16,384 GPUs ("The Llama 3 Herd of Models", 2024, table
+5): 419 unplanned ones. The percentages printed there disagree with the counts; the counts are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..core.errors import SpecError
+from ..policy import membership, verdict
+
+KILLED, HUNG, PARTITION, CORRUPT, PREEMPTED, PROGRAM = "killed", "hung", "partition", "corrupt", "preempted", "program"
+KINDS = {
+    KILLED: "the process or the node is gone, and its neighbours notice at once",
+    HUNG: "it is there and does nothing",
+    PARTITION: "its network reaches nobody",
+    CORRUPT: "it computes wrong numbers",
+    PREEMPTED: "it is given back, and said so before",
+    PROGRAM: "the program itself ends, everywhere",
+}
+NOTICED_S = 0.05  # an agent tells of its worker's end, a neighbour of a broken connection
+FLOOR_S = 1.0  # hang_timeout_s of a job
+PROBED_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """``count`` is its share of all failures; where it is not the ``hardware``, the instance needs no repair."""
+
+    name: str
+    count: float
+    kind: str = KILLED
+    hardware: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SpecError(f"{self.name}: kind {self.kind!r}; expected one of {', '.join(KINDS)}")
+        if not self.count >= 0:
+            raise SpecError(f"{self.name}: count {self.count}; expected one that is not negative")
+
+
+LLAMA3 = (
+    Cause("GPU", 148),
+    Cause("HBM3 memory", 72),
+    Cause("software bug", 54, PROGRAM, hardware=False),
+    Cause("network switch or cable", 35, PARTITION),
+    Cause("host maintenance", 32, PREEMPTED),
+    Cause("GPU SRAM", 19),
+    Cause("GPU system processor", 17),
+    Cause("NIC", 7, PARTITION),
+    Cause("NCCL watchdog", 7, HUNG, hardware=False),
+    Cause("silent data corruption", 6, CORRUPT),
+    Cause("thermal", 6),
+    Cause("SSD", 3),
+    Cause("power supply", 3),
+    Cause("chassis", 2),
+    Cause("IO board", 2),
+    Cause("dependency", 2, PROGRAM, hardware=False),
+    Cause("CPU", 2),
+    Cause("system memory", 2),
+)
+LLAMA3_GPUS, LLAMA3_HOURS, LLAMA3_INTERRUPTIONS = 16_384, 54 * 24.0, 419
+
+
+def total(mix: Sequence[Cause]) -> float:
+    """All counts together. Raises SpecError where nothing ever fails."""
+    whole = sum(cause.count for cause in mix)
+    if not whole > 0:
+        raise SpecError("the failure mix is empty; expected at least one cause with a count")
+    return whole
+
+
+def detection_s(kind: str, step_s: float) -> float:
+    """How long after the fault `policy.membership` names the member: asked with ever older signs of life."""
+    if kind == CORRUPT:
+        return step_s / 2  # looked for in every step
+    if kind not in (HUNG, PARTITION):
+        return 0.0 if kind == PREEMPTED else NOTICED_S
+    timeout_s = membership.hang_timeout_s(step_s, FLOOR_S)
+
+    def noticed(age_s: float) -> bool:
+        hung = kind == HUNG
+        other = membership.Pulse("other", 0.0, age_s, "exchange")
+        victim = membership.Pulse("victim", 0.0 if hung else age_s, age_s, "compute", unreachable=not hung)
+        return membership.lost([victim, other], timeout_s).value is not None
+
+    low_s, high_s = 0.0, PROBED_S
+    while not noticed(high_s):
+        low_s, high_s = high_s, 2 * high_s
+        if high_s > 1e7:
+            raise SpecError(f"a member that is {kind} is never noticed")
+    while high_s - low_s > PROBED_S:
+        middle_s = (low_s + high_s) / 2
+        low_s, high_s = (low_s, middle_s) if noticed(middle_s) else (middle_s, high_s)
+    return high_s
+
+
+def convicted(members: int) -> int:
+    """How many of so many members `policy.verdict` fences where one has another state than the others."""
+    states = ["right"] * (members - 1) + ["wrong"]
+    stated = [verdict.Statement(f"m{rank}", f"rank {rank}", 1, state=state) for rank, state in enumerate(states)]
+    return len(verdict.judge(stated).value)

@@ -1,0 +1,195 @@
+"""Where a simulation asks the production policies. No rule of recovery is written down in the planner.
+
+Policies decide about members that differ; those of a simulation are alike, so a few stand for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..core.spec import ElasticRange
+from ..policy import batching, interval, membership, recovery, scaling
+from ..policy.decision import Decision
+from . import causes
+from .scenario import Scenario
+
+Stages = list[tuple[str, float]]
+SAVED, BEGIN = "saved", "begin"
+FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a job goes on: ``members`` (None: it waits), the ``stages`` before it does, ``back``: to where in its work.
+
+    ``back`` is None where nothing is computed again, else "saved" or "begin".
+    """
+
+    members: int | None
+    stages: Stages
+    back: str | None
+    reason: str
+
+
+class Rules:
+    """The policies, asked on behalf of one scenario; answers to the same question are kept."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self._detection: dict[str, float] = {}
+        self._convicted: dict[int, int] = {}
+        self._speeds: dict[int, float] = {}
+        self._salvaged: dict[int, recovery.Plan] = {}
+
+    def detection_s(self, kind: str) -> float:
+        """How long a fault goes unnoticed."""
+        if kind not in self._detection:
+            self._detection[kind] = causes.detection_s(kind, self.scenario.timing.step_s)
+        return self._detection[kind]
+
+    def lost_with(self, cause: causes.Cause, members: int) -> int:
+        """How many members a cause takes away."""
+        if cause.kind == causes.PROGRAM:
+            return members
+        if cause.kind == causes.PREEMPTED:
+            return self._leaving(members)
+        if cause.kind == causes.CORRUPT:
+            few = min(members, FEW)
+            if few not in self._convicted:
+                self._convicted[few] = causes.convicted(few)
+            return members if self._convicted[few] == few else self._convicted[few]
+        return 1
+
+    def speed(self, members: int) -> float:
+        """Useful work a second, relative to full strength: the largest share of a step decides."""
+        if members not in self._speeds:
+            timing, full = self.scenario.timing, self.scenario.cluster.instances
+            if members in timing.step_times:
+                speed = timing.step_s / timing.step_times[members]
+            else:
+                shares = batching.share_sizes(self.scenario.micro_batches * full, members)
+                speed = self.scenario.micro_batches / max(shares)
+            self._speeds[members] = speed
+        return self._speeds[members]
+
+    def next_size(self, present: int, newcomers: int, target: int) -> Decision[int | None]:
+        """How many go on, None where they are too few."""
+        minimum = min(self._range.minimum, target)
+        return membership.next_size(present, newcomers, target, minimum, self._range)
+
+    def begin(self, ready: int, target: int) -> int:
+        """How many of those that are ready begin the job, once it has been waited long enough."""
+        spec = self.scenario.spec("job", self.scenario.cluster.instances)
+        minimum = min(spec.start_minimum, target)
+        return membership.start(ready, target, minimum, membership.BEATS_LOST_S, allowed=spec.elastic).value
+
+    def after_loss(
+        self, cause: causes.Cause, survivors: int, ready: int, target: int, settled: bool, stateful: bool, step: int
+    ) -> Way:
+        """What a job does after it lost members: ``stateful`` survivors hold the training state at ``step``.
+
+        ``settled``: a step was committed since the last change of members.
+        """
+        keep = stateful and survivors > 0 and self.scenario.in_place
+        enter = recovery.at_once(target - survivors, self.scenario.state_bytes, self.scenario.timing.step_s)
+        peers = "peers" in self.scenario.components
+        newcomers = ready if keep and settled and enter.value and peers else 0
+        if not keep:
+            newcomers = survivors + ready
+        present = survivors if keep else 0
+        size = self.next_size(present, newcomers, target)
+        if size.value is None and not newcomers:
+            size = self.next_size(present, ready, target)
+        if keep:
+            entered = max(0, (size.value or 0) - present)
+            plan = self._salvage(survivors)
+            return Way(size.value, self._stages(cause, plan, survivors, entered), _back(plan), size.reason)
+        reports = [recovery.Report(None, checkpoints=((step, SAVED),) if step else ())]
+        found = recovery.plan(reports, self.scenario.micro_batches)
+        return Way(size.value, self._start_stages(), _back(found.value), found.reason)
+
+    def entry(self, members: int, ready: int, target: int) -> Way:
+        """What a job does about newcomers that are ready, or about too few members that can go on now."""
+        size = self.next_size(members, ready, target).value
+        enter = recovery.at_once(target - members, self.scenario.state_bytes, self.scenario.timing.step_s)
+        stages: Stages = [("regroup", self.scenario.timing.regroup_s)]
+        if enter.value or "peers" not in self.scenario.components:
+            stages.append(("give state", self._state_s))
+        return Way(size, stages, None, enter.reason)
+
+    def interval(self, failures: int, observed_s: float) -> float | None:
+        """Training time between two checkpoints; None where saving costs nothing."""
+        saved = self.scenario.checkpoints
+        if self.scenario.interval == "fixed" or not saved.cost_s:
+            return saved.every_s(self.scenario.cluster.mtbf_s)
+        return interval.decide(failures, observed_s, saved.cost_s, saved.cost_s, self.scenario.state_bytes).value
+
+    def leaving(self, members: int, target: int, unsettled_s: float = 0.0) -> int:
+        """How many members leave at the next step boundary because the job is to be smaller."""
+        present = [membership.Candidate(f"m{rank}", f"n{rank}", rank, True) for rank in range(members)]
+        return len(membership.leavers(present, (), target, self._range, unsettled_s).value)
+
+    def unsettled(self, members: int) -> bool:
+        """Whether so many are between two sizes on which the job may run."""
+        return bool(self._range.sizes) and self._range.fit(members) not in (0, members)
+
+    def allot(self, claims: Sequence[scaling.Claim], free: int, total: int, standby: int) -> list[scaling.Grant]:
+        """Which job gets which instances."""
+        machines = [scaling.Machine(f"n{number}", False, True) for number in range(free)]
+        return [found.value for found in scaling.allot_free(claims, machines, total - standby, standby)]
+
+    @property
+    def _range(self) -> ElasticRange:
+        scenario = self.scenario
+        return scenario.elastic or ElasticRange(1, scenario.cluster.instances)
+
+    @property
+    def _state_s(self) -> float:
+        """How long members stand still to give their state to newcomers."""
+        if "peers" in self.scenario.components:
+            return self.scenario.state_bytes / recovery.STATE_BYTES_PER_S
+        return 2 * self.scenario.checkpoints.cost_s  # one of them writes a checkpoint, newcomers read it
+
+    def _leaving(self, members: int) -> int:
+        few = [membership.Candidate(f"m{rank}", f"n{rank}", rank, True) for rank in range(min(members, FEW))]
+        return len(membership.leavers(few, {few[-1].member}, len(few), self._range).value) if few else 0
+
+    def _start_stages(self) -> Stages:
+        down = self.scenario.downtime
+        found = [("detect", down.detect), ("diagnose", down.diagnose), ("repair", down.repair)]
+        return [*found, ("restart", down.restart), ("recompute", down.recompute)]
+
+    def _stages(self, cause: causes.Cause, plan: recovery.Plan, survivors: int, entered: int) -> Stages:
+        timing = self.scenario.timing
+        state: Stages = [("give state", self._state_s)] if entered else []
+        if cause.kind in timing.stalls:
+            return [("stall", timing.stalls[cause.kind]), *state]
+        if cause.kind == causes.PREEMPTED:
+            return [("regroup", timing.regroup_s), *state]
+        again_s = self._again_s(plan, survivors)
+        found = [("detect", self.detection_s(cause.kind)), ("regroup", timing.regroup_s)]
+        return [*found, ("micro-batches again", again_s), *state]
+
+    def _salvage(self, survivors: int) -> recovery.Plan:
+        """What `policy.recovery` plans where a member is lost halfway through a step and the others hold the state."""
+        few, share = min(survivors, FEW), self.scenario.micro_batches
+        if few not in self._salvaged:
+            half = range(share // 2)
+            held = [tuple((rank * share + leaf, rank * share + leaf + 1) for leaf in half) for rank in range(few)]
+            reports = [recovery.Report(1, nodes=nodes, history=1) for nodes in held]
+            self._salvaged[few] = recovery.plan(reports, share * (few + 1)).value
+        return self._salvaged[few]
+
+    def _again_s(self, plan: recovery.Plan, survivors: int) -> float:
+        """How much longer the step takes for what the others compute in the lost member's place."""
+        share = self.scenario.micro_batches
+        own = len(plan.shares) * (share - share // 2)
+        extra = sum(map(len, plan.shares)) - own
+        return extra * self.scenario.timing.step_s / share / survivors
+
+
+def _back(plan: recovery.Plan) -> str | None:
+    if plan.load is not None:
+        return SAVED
+    return BEGIN if plan.step == 0 else None

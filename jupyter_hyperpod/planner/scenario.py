@@ -1,0 +1,164 @@
+"""What is simulated: a cluster, a job on it, how they fail and how they recover."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..core.errors import SpecError
+from ..core.spec import COMPONENTS, MAX_NODES, ElasticRange, JobSpec
+from .causes import KINDS, LLAMA3, Cause, total
+from .goodput import CONVENTIONS, RESTART, Checkpoints, Cluster, Downtime
+from .quantities import DAY_S, HOUR_S
+
+SHAPES = ("fixed", "exponential", "lognormal")
+SPREAD = 1.0  # sigma of the lognormal shape: every sixth takes more than 2.7 times the median
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Times with a mean, in seconds, and a shape. Raises SpecError."""
+
+    mean_s: float
+    shape: str = "fixed"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mean_s < math.inf:
+            raise SpecError(f"mean time {self.mean_s:g} s; expected one that is not negative")
+        if self.shape not in SHAPES:
+            raise SpecError(f"shape {self.shape!r}; expected one of {', '.join(SHAPES)}")
+
+    def draw(self, source: random.Random) -> float:
+        """One such time."""
+        if self.shape == "fixed" or not self.mean_s:
+            return self.mean_s
+        if self.shape == "exponential":
+            return source.expovariate(1 / self.mean_s)
+        return source.lognormvariate(math.log(self.mean_s) - SPREAD**2 / 2, SPREAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of a schedule: of a kind, once ``after_s`` seconds of the work are done."""
+
+    after_s: float
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or not self.after_s >= 0:
+            raise SpecError(f"fault {self.kind!r} after {self.after_s} s; expected one of {', '.join(KINDS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another job on the same cluster, of fixed size, that comes after ``start_s`` and works for ``work_s``."""
+
+    instances: int
+    priority: int
+    start_s: float
+    work_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What cannot be decided but has to be measured, in seconds; `calibrate` reads it from a journal.
+
+    ``step_s``: a step at full strength; ``regroup_s``: how long members stand still to form a generation; ``join_s``:
+    how long an instance takes from being there to being ready; ``stalls``: by kind, everything from the fault to the
+    next step, where that is known as a whole; ``step_times``: of a step, by the number of members.
+    """
+
+    step_s: float = 10.0
+    regroup_s: float = 60.0
+    join_s: float = 300.0
+    stalls: Mapping[str, float] = field(default_factory=dict)
+    step_times: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.step_s > 0 or min(self.regroup_s, self.join_s, *self.stalls.values()) < 0:
+            raise SpecError("timing: a step takes longer than nothing, and no time is negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One simulation. ``work_s`` is the run where nothing fails; ``limit_s`` ends one that does not get there.
+
+    ``downtime`` is that of a start of the whole job; ``components`` are those of a job: without ``inprocess`` every
+    failure costs it, and ``convention`` says what a failure meanwhile does. ``repair``: how long an instance is away;
+    None where that is part of ``downtime``. ``interval``: "fixed" as in ``checkpoints``, or "observed", as jobs have it.
+    """
+
+    cluster: Cluster
+    work_s: float
+    downtime: Downtime
+    components: tuple[str, ...] = COMPONENTS
+    convention: str = RESTART
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    interval: str = "fixed"
+    mix: tuple[Cause, ...] = LLAMA3
+    repair: Spread | None = None
+    downtime_shape: str = "fixed"
+    spares: int = 0
+    elastic: ElasticRange | None = None
+    priority: int = 0
+    timing: Timing = field(default_factory=Timing)
+    state_bytes: int = 0
+    micro_batches: int = 8
+    rivals: tuple[Rival, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    limit_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.work_s > 0:
+            raise SpecError(f"work of {self.work_s:g} s; expected more than none")
+        if math.isinf(self.work_s) and math.isinf(self.limit_s):
+            raise SpecError("neither the work nor the time of this simulation ends; expected a limit")
+        if self.convention not in CONVENTIONS:
+            raise SpecError(f"convention {self.convention!r}; expected one of {', '.join(CONVENTIONS)}")
+        if not 0 <= self.spares <= MAX_NODES:
+            raise SpecError(f"{self.spares} spares; expected 0 to {MAX_NODES}")
+        if self.interval not in ("fixed", "observed"):
+            raise SpecError(f"interval {self.interval!r}; expected fixed or observed")
+        if self.micro_batches < 1 or self.state_bytes < 0:
+            raise SpecError("an instance computes at least one micro-batch of a step, of a state that is not negative")
+        if any(rival.instances > self.cluster.instances for rival in self.rivals):
+            raise SpecError("a rival cannot need more instances than the cluster has")
+        total(self.mix)
+        self.spec("job", self.cluster.instances)
+
+    def spec(self, name: str, nodes: int) -> JobSpec:
+        """The job's specification, as production has it. Raises SpecError."""
+        return JobSpec(
+            name, "", nodes, self.elastic, priority=self.priority, spares=self.spares, components=self.components
+        )
+
+    @property
+    def in_place(self) -> bool:
+        """Whether survivors go on after a failure."""
+        return "inprocess" in self.components
+
+
+def whole_job(
+    cluster: Cluster,
+    days: float,
+    downtime: Downtime,
+    convention: str,
+    checkpoints: Checkpoints | None = None,
+    shape: str = "fixed",
+) -> Scenario:
+    """Every failure stops the whole job for so long: what the closed form is about."""
+    return Scenario(
+        cluster, days * DAY_S, downtime, components=(), convention=convention, downtime_shape=shape,
+        checkpoints=checkpoints or Checkpoints(), timing=Timing(step_s=1.0), limit_s=days * DAY_S * 1000,
+    )  # fmt: skip
+
+
+def in_place(
+    cluster: Cluster, days: float, downtime: Downtime, spares: int = 1, repair_h: float = 24.0, **more: object
+) -> Scenario:
+    """Failures are recovered from as jobs of this project do; a whole job starts again only where it has to."""
+    fields: dict[str, object] = {"limit_s": days * DAY_S * 1000, "interval": "observed", **more}
+    repair = Spread(repair_h * HOUR_S, "exponential")
+    return Scenario(cluster, days * DAY_S, downtime, spares=spares, repair=repair, **fields)  # type: ignore[arg-type]
