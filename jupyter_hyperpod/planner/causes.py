@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import SpecError
+from ..core.health import Finding, failed
 from ..policy import membership, verdict
 
 KILLED, HUNG, PARTITION, CORRUPT, PREEMPTED, PROGRAM = "killed", "hung", "partition", "corrupt", "preempted", "program"
@@ -28,37 +29,42 @@ PROBED_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """``count`` is its share of all failures; where it is not the ``hardware``, the instance needs no repair."""
+    """``count`` is its share of all failures; ``severity`` is what a probe would call for, see `core.health`."""
 
     name: str
     count: float
     kind: str = KILLED
-    hardware: bool = True
+    severity: str = "isolate"
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise SpecError(f"{self.name}: kind {self.kind!r}; expected one of {', '.join(KINDS)}")
         if not self.count >= 0:
             raise SpecError(f"{self.name}: count {self.count}; expected one that is not negative")
+        self.finding()
+
+    def finding(self) -> Finding:
+        """What a probe says of a node that failed so."""
+        return failed("planner", self.severity, self.name.replace(" ", "-"), KINDS[self.kind])
 
 
 LLAMA3 = (
-    Cause("GPU", 148),
+    Cause("GPU", 148, severity="reboot"),
     Cause("HBM3 memory", 72),
-    Cause("software bug", 54, PROGRAM, hardware=False),
-    Cause("network switch or cable", 35, PARTITION),
-    Cause("host maintenance", 32, PREEMPTED),
-    Cause("GPU SRAM", 19),
-    Cause("GPU system processor", 17),
+    Cause("software bug", 54, PROGRAM, "monitor"),
+    Cause("network switch or cable", 35, PARTITION, "drain"),
+    Cause("host maintenance", 32, PREEMPTED, "drain"),
+    Cause("GPU SRAM", 19, severity="reset"),
+    Cause("GPU system processor", 17, severity="reboot"),
     Cause("NIC", 7, PARTITION),
-    Cause("NCCL watchdog", 7, HUNG, hardware=False),
+    Cause("NCCL watchdog", 7, HUNG, "monitor"),
     Cause("silent data corruption", 6, CORRUPT),
-    Cause("thermal", 6),
+    Cause("thermal", 6, severity="drain"),
     Cause("SSD", 3),
     Cause("power supply", 3),
     Cause("chassis", 2),
     Cause("IO board", 2),
-    Cause("dependency", 2, PROGRAM, hardware=False),
+    Cause("dependency", 2, PROGRAM, "monitor"),
     Cause("CPU", 2),
     Cause("system memory", 2),
 )

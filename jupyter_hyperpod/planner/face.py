@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import SpecError
 from ..core.units import format_duration, format_money
+from .calibrate import Measured
+from .curve import picture
 from .goodput import CONVENTIONS, Comparison, Regime, same_reduction
+from .outcome import Estimate, Outcome
+from .quantities import DAY_S
+from .regimes import Trial, simulate_all
 from .request import PlanRequest
 
 OTHER_MANUAL_S = (240 * 60.0, 300 * 60.0, 360 * 60.0)
+CAUSES_SHOWN = 8
 HEADERS = ("RECOVERY", ">A FAILURE COSTS", ">TRAINING TIME", ">LONGER BY", ">GOODPUT", ">GPU-HOURS", ">COST")
 
 
@@ -25,19 +32,84 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`record` for scripts; for people `title` lines, sheets and closing `lines`."""
+    """`record` for scripts; for people `title` lines, sheets and closing `lines`; `picture` is SVG where asked for."""
 
     record: dict[str, Any]
     title: tuple[str, ...]
     sheets: tuple[Sheet, ...]
     lines: tuple[str, ...]
+    picture: str = ""
 
 
-def answer(request: PlanRequest) -> Answer:
-    """The closed form of a request. Raises SpecError."""
+def answer(
+    request: PlanRequest, trial: Trial | None = None, measured: Measured | None = None, drawn: bool = False
+) -> Answer:
+    """A request answered: by the closed form and, with a ``trial``, by simulation. Raises SpecError."""
     found = request.compare()
     others = _other_conventions(request)
-    return Answer(record(found, others), title(found), (sheet(found),), lines(found, others))
+    told = record(found, others)
+    sheets, said = [sheet(found)], list(lines(found, others))
+    outcomes = simulate_all(request, trial) if trial is not None else {}
+    if trial is not None:
+        sheets += simulation_sheets(outcomes)
+        said += [seeded(trial), trial.assumed]
+        told["simulation"] = {name: outcome.record() for name, outcome in outcomes.items()}
+    if measured is not None:
+        said.append(f"Calibrated by {measured.sentence}.")
+        told["calibration"] = measured.record()
+    told["lines"] = said
+    drawing = picture(request, found, outcomes) if drawn else ""
+    return Answer(told, title(found), tuple(sheets), tuple(said), drawing)
+
+
+def seeded(trial: Trial) -> str:
+    """How often was simulated, from which seed."""
+    often = f"Simulated {trial.runs} times each from seed {trial.seed}"
+    return f"{often}; ± is half of the 95 % confidence interval." if trial.runs > 1 else f"{often}: no interval."
+
+
+def simulation_sheets(outcomes: Mapping[str, Outcome]) -> list[Sheet]:
+    """What became of the runs, where their time went, and why survivors' runs were interrupted."""
+    names = list(outcomes)
+    results = [
+        (
+            (name, ""),
+            (f"{_pm(outcome.wall_s, DAY_S, 1)} days" + (" or more" if outcome.unfinished else ""), ""),
+            (f"{_pm(outcome.goodput, 0.01, 2)} %", ""),
+            (f"{_pm(outcome.cost, 1e6, 2)} M$", ""),
+            (_pm(outcome.failures, 1, 1), ""),
+            (_pm(outcome.restarts, 1, 1), ""),
+        )
+        for name, outcome in outcomes.items()
+    ]
+    stages = dict.fromkeys(stage for outcome in outcomes.values() for stage in outcome.stages)
+    spent = [
+        (
+            (stage, ""),
+            *((percent(outcomes[name].share(stage)) if stage in outcomes[name].stages else "", "") for name in names),
+        )
+        for stage in stages
+    ]
+    causes = list(outcomes[names[-1]].incidents.items())
+    seen = [((name, ""), (_pm(estimate, 1, 1), "")) for name, estimate in causes[:CAUSES_SHOWN]]
+    if rest := causes[CAUSES_SHOWN:]:
+        seen.append(((f"{len(rest)} other causes", "quiet"), (f"{sum(e.mean for _, e in rest):.1f}", "quiet")))
+    return [
+        Sheet(("SIMULATED", ">TRAINING TIME", ">GOODPUT", ">COST", ">FAILURES", ">WHOLE JOB AGAIN"), tuple(results)),
+        Sheet(("TIME GOES INTO", *(f">{name.upper()}" for name in names)), tuple(spent)),
+        Sheet((f"CAUSE, {names[-1].upper()}", ">FAILURES"), tuple(seen)),
+    ]
+
+
+def _part(outcome: Outcome, stage: str) -> str:
+    if stage not in outcome.stages:
+        return ""
+    share = outcome.share(stage)
+    return f"{100 * share:.2f} %" if share >= 0.00005 else "< 0.01 %"
+
+
+def _pm(estimate: Estimate, unit: float, digits: int) -> str:
+    return f"{estimate.mean / unit:,.{digits}f} ± {estimate.margin / unit:,.{digits}f}"
 
 
 def title(found: Comparison) -> tuple[str, ...]:
@@ -156,18 +228,7 @@ def _other_conventions(request: PlanRequest) -> dict[str, float | None]:
     for name in CONVENTIONS:
         if name != request.convention:
             try:
-                found[name] = (
-                    PlanRequest(
-                        request.cluster,
-                        request.manual,
-                        request.automatic,
-                        request.gpu_hours,
-                        name,
-                        request.checkpoints,
-                    )
-                    .compare()
-                    .reduction
-                )
+                found[name] = replace(request, convention=name).compare().reduction
             except SpecError:
                 found[name] = None
     return found

@@ -223,14 +223,17 @@ def compare(
             f"{format_duration(automatic.total_s)}: are the two exchanged?"
         )
     saved = checkpoints or Checkpoints()
+    regimes = [regime(cluster, downtime, gpu_hours, convention, saved) for downtime in (manual, automatic)]
+    return Comparison(cluster, convention, gpu_hours, saved.every_s(cluster.mtbf_s), *regimes)
+
+
+def regime(
+    cluster: Cluster, downtime: Downtime, gpu_hours: float, convention: str, checkpoints: Checkpoints | None = None
+) -> Regime:
+    """What becomes of so much work where every failure costs that downtime. Raises SpecError."""
+    ratio = stretch(cluster, downtime.total_s, convention, checkpoints)
     days = undisturbed_days(cluster, gpu_hours)
-
-    def regime(downtime_s: float) -> Regime:
-        ratio = stretch(cluster, downtime_s, convention, saved)
-        return Regime(downtime_s, ratio, days * ratio, gpu_hours * ratio, gpu_hours * ratio * cluster.price)
-
-    every_s = saved.every_s(cluster.mtbf_s)
-    return Comparison(cluster, convention, gpu_hours, every_s, regime(manual.total_s), regime(automatic.total_s))
+    return Regime(downtime.total_s, ratio, days * ratio, gpu_hours * ratio, gpu_hours * ratio * cluster.price)
 
 
 def same_reduction(comparison: Comparison, manual_s: Iterable[float]) -> list[tuple[float, float]]:

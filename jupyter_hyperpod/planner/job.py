@@ -23,7 +23,7 @@ class Halt:
     left_s: float
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _unnamed(instances: int) -> tuple[str, ...]:
     """So many instances, whose names do not matter."""
     return ("",) * instances
@@ -34,7 +34,7 @@ class Job:
 
     def __init__(self, name: str, target: int, work_s: float, priority: int = 0, order: float = 0.0) -> None:
         self.name = name
-        self.target = self.commanded = target
+        self.wish = self.target = target  # of its owner; what it was told last
         self.minimum = target
         self.work_s = work_s
         self.priority = priority
@@ -70,8 +70,8 @@ class Job:
     def claim(self) -> Claim:
         """What it wants of the cluster's instances."""
         return Claim(
-            self.name, self.priority, self.order, self.minimum, self.target, self.spares, self.started,
-            self.commanded, _unnamed(self.held),
+            self.name, self.priority, self.order, self.minimum, self.wish, self.spares, self.started,
+            self.target, _unnamed(self.held),
         )  # fmt: skip
 
     def halt(self, stages: Stages, convention: str = "restart") -> None:

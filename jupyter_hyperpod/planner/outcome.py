@@ -80,6 +80,10 @@ class Outcome:
     unfinished: int
     said: tuple[tuple[float, str, str], ...]
 
+    def share(self, stage: str) -> float:
+        """The part of the time that a stage took."""
+        return self.stages[stage].mean / self.wall_s.mean
+
     def record(self) -> dict[str, Any]:
         """As JSON."""
         named = {"goodput": self.goodput, "cost": self.cost, "failures": self.failures, "restarts": self.restarts}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ..core.errors import SpecError
-from .goodput import CONVENTIONS, PRODUCTIVE, Checkpoints, Cluster, Comparison, Downtime, compare
+from ..core.spec import ElasticRange
+from .calibrate import Measured
+from .goodput import CONVENTIONS, PRODUCTIVE, Checkpoints, Cluster, Comparison, Downtime, Regime, compare, regime
 from .quantities import parse_count, parse_price, parse_rate, parse_time
 
 SUMMARY = "how often a cluster fails, what that costs, and what faster recovery saves"
@@ -27,12 +29,15 @@ class PlanRequest:
     convention: str = PRODUCTIVE
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
-    def compare(self, instances: int | None = None) -> Comparison:
-        """The closed form, for another number of instances where one is given. Raises SpecError."""
-        cluster = self.cluster
-        if instances is not None:
-            cluster = Cluster(instances, cluster.rate, cluster.gpus, cluster.price)
-        return compare(cluster, self.manual, self.automatic, self.gpu_hours, self.convention, self.checkpoints)
+    def regime(self, instances: int, name: str) -> Regime:
+        """What becomes of the work on so many instances where recovery is ``manual`` or ``automatic``."""
+        cluster = replace(self.cluster, instances=instances)
+        downtime = self.manual if name == "manual" else self.automatic
+        return regime(cluster, downtime, self.gpu_hours, self.convention, self.checkpoints)
+
+    def compare(self) -> Comparison:
+        """The closed form. Raises SpecError."""
+        return compare(self.cluster, self.manual, self.automatic, self.gpu_hours, self.convention, self.checkpoints)
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +49,6 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--rate",
         type=_read(parse_rate),
         metavar="RATE",
-        default=0.0005,
         help="failures of one instance, as in 0.05%%, 0.05%%/h or 1.2%%/d (default: 0.05%%)",
     )
     add(
@@ -80,7 +84,6 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-cost",
         type=_read(parse_time),
         metavar="T",
-        default=0.0,
         help="how long training stands still for a checkpoint (default: saving costs nothing)",
     )
     add(
@@ -89,17 +92,36 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="training time between two checkpoints (default: Daly's, where saving costs something)",
     )
+    _add_simulation_options(parser)
 
 
-def plan_request(options: argparse.Namespace) -> PlanRequest:
-    """The request that parsed options make; raises SpecError."""
+def _add_simulation_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--simulate", action="store_true", help="simulate it as well, with the policies of running jobs")
+    add("--runs", type=_read(_whole), metavar="N", help="simulate: repetitions (default: 20)")
+    add("--seed", type=_read(_whole), metavar="S", help="simulate: seed of the first one (default: 0)")
+    add("--spares", type=_read(_whole), metavar="K", help="simulate: warm spare instances (default: 1)")
+    add("--repair", type=_read(parse_time), metavar="T", help="simulate: until an instance is replaced (default: 24h)")
+    add("--regroup", type=_read(parse_time), metavar="T", help="simulate: until survivors go on (default: 60s)")
+    add("--elastic", type=_read(ElasticRange.parse), metavar="RANGE", help="simulate: sizes that the job may run on")
+    add("--calibrate", metavar="JOB", help="take rate, step and recovery times from what this job's journal measured")
+    add("--plot", metavar="FILE", help="draw training time, goodput and cost over instances: a new .svg file")
+
+
+def plan_request(options: argparse.Namespace, measured: Measured | None = None) -> PlanRequest:
+    """The request that parsed options make; what they leave open is as ``measured``. Raises SpecError."""
+    rate, cost_s = options.rate, options.checkpoint_cost
+    if measured is not None:
+        rate = measured.rate if rate is None else rate
+        cost_s = measured.saving_s if cost_s is None else cost_s
+    usual = PlanRequest()
     return PlanRequest(
-        cluster=Cluster(options.instances, options.rate, options.gpus, options.price),
+        cluster=Cluster(options.instances, usual.cluster.rate if rate is None else rate, options.gpus, options.price),
         manual=options.manual,
         automatic=options.auto,
         gpu_hours=options.gpu_hours,
         convention=options.convention,
-        checkpoints=Checkpoints(options.checkpoint_cost, options.interval),
+        checkpoints=Checkpoints(cost_s or 0.0, options.interval),
     )
 
 

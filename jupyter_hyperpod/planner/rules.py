@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.spec import ElasticRange
-from ..policy import batching, interval, membership, recovery, scaling
+from ..policy import batching, healing, interval, membership, recovery, scaling
 from ..policy.decision import Decision
 from . import causes
 from .scenario import Scenario
@@ -40,6 +40,7 @@ class Rules:
         self._detection: dict[str, float] = {}
         self._convicted: dict[int, int] = {}
         self._speeds: dict[int, float] = {}
+        self._pasts: dict[int, list[healing.Past]] = {}
         self._salvaged: dict[int, recovery.Plan] = {}
 
     def detection_s(self, kind: str) -> float:
@@ -124,6 +125,16 @@ class Rules:
         if self.scenario.interval == "fixed" or not saved.cost_s:
             return saved.every_s(self.scenario.cluster.mtbf_s)
         return interval.decide(failures, observed_s, saved.cost_s, saved.cost_s, self.scenario.state_bytes).value
+
+    def remedy(self, cause: causes.Cause, node: int, now_s: float, under_repair: int, nodes: int) -> str:
+        """What is done about an instance that failed: one of `core.health.ACTIONS`."""
+        past = self._pasts.get(node, [])
+        found = healing.heal([cause.finding()], past, now_s, under_repair=under_repair, nodes=nodes).value
+        if found.action == "replace":
+            self._pasts.pop(node, None)
+        elif found.action == "reboot":
+            self._pasts[node] = [*past, healing.Past(found.action, found.fault, now_s)]
+        return found.action
 
     def leaving(self, members: int, target: int, unsettled_s: float = 0.0) -> int:
         """How many members leave at the next step boundary because the job is to be smaller."""

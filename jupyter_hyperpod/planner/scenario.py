@@ -86,8 +86,9 @@ class Scenario:
     """One simulation. ``work_s`` is the run where nothing fails; ``limit_s`` ends one that does not get there.
 
     ``downtime`` is that of a start of the whole job; ``components`` are those of a job: without ``inprocess`` every
-    failure costs it, and ``convention`` says what a failure meanwhile does. ``repair``: how long an instance is away;
-    None where that is part of ``downtime``. ``interval``: "fixed" as in ``checkpoints``, or "observed", as jobs have it.
+    failure costs it, and ``convention`` says what a failure meanwhile does. ``repair`` and ``reboot``: how long an
+    instance is away; repair is None where that is part of ``downtime``. ``interval``: "fixed" as in ``checkpoints``, or
+    "observed", as jobs decide it.
     """
 
     cluster: Cluster
@@ -99,6 +100,7 @@ class Scenario:
     interval: str = "fixed"
     mix: tuple[Cause, ...] = LLAMA3
     repair: Spread | None = None
+    reboot: Spread = field(default_factory=lambda: Spread(15 * 60.0, "exponential"))
     downtime_shape: str = "fixed"
     spares: int = 0
     elastic: ElasticRange | None = None

@@ -111,7 +111,7 @@ class Simulation:
             self._allot()
         elif job is self._main and self._schedule and self._schedule[-1].after_s <= job.position_s + EPSILON_S:
             kind = self._schedule.pop().kind
-            self._lose(job, causes.Cause(kind, 1, kind, hardware=self.scenario.repair is not None))
+            self._lose(job, causes.Cause(kind, 1, kind, "monitor"))
         else:
             job.stateful = True
             self._admit(job)
@@ -175,15 +175,21 @@ class Simulation:
         self._review()
 
     def _away(self, cause: causes.Cause, job: Job | None) -> None:
-        """An instance is repaired, or only its process begins again."""
-        repair = self.scenario.repair
-        if cause.hardware and repair is not None:
-            self._fleet.away += 1
-            self._at(self.now_s + repair.draw(self.source), self._repaired)
+        """An instance is rebooted or replaced, or only its process begins again."""
+        scenario, fleet = self.scenario, self._fleet
+        action = "watch"
+        if scenario.repair is not None:
+            node = self.source.randrange(fleet.total)
+            action = self.rules.remedy(cause, node, self.now_s, fleet.away, fleet.total)
+        if action != "watch":
+            assert scenario.repair is not None
+            fleet.away += 1
+            took = scenario.reboot if action == "reboot" else scenario.repair
+            self._at(self.now_s + took.draw(self.source), self._repaired)
         elif job is not None:
             self._come(job, 1)
         else:
-            self._fleet.free += 1
+            fleet.free += 1
 
     def _repaired(self) -> None:
         self._fleet.away -= 1
@@ -297,9 +303,9 @@ class Simulation:
             self._begin(job)
         elif instances:
             self._come(job, instances)
-        if not job.started or target == job.commanded:
+        if not job.started or target == job.target:
             return bool(instances)
-        job.commanded = job.target = target
+        job.target = target
         if job.members > target:
             leaving = self.rules.leaving(job.members, target)
             job.members -= leaving

@@ -1,0 +1,194 @@
+"""What a real job measured, read from its journal, as parameters of a plan and of a simulation."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import SpecError
+from ..core.events import Event
+from ..core.units import format_duration
+from .causes import CORRUPT, HUNG, KILLED, PARTITION, PREEMPTED
+from .quantities import HIGHEST_RATE, HOUR_S
+from .scenario import Timing
+
+KIND_OF = {
+    "process killed": KILLED,
+    "process died": KILLED,
+    "node lost": KILLED,
+    "heartbeat lost": HUNG,
+    "process hung": HUNG,
+    "process stopped": HUNG,
+    "network partition": PARTITION,
+    "silent data corruption": CORRUPT,
+    "preempted": PREEMPTED,
+}
+FEWEST_STEPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One job, as observed. ``stalls``: seconds without progress by kind of fault, beside the step that was under way.
+
+    ``failures`` of ``instances`` in ``observed_s``; ``injected`` of them on purpose. ``saving_s``: how long training
+    stood still for a checkpoint, None where none was written. ``goodput``: useful time over the time from the first
+    commit to the last.
+    """
+
+    job_id: str
+    instances: int
+    observed_s: float
+    failures: int
+    injected: int
+    step_s: float
+    step_times: dict[int, float]
+    stalls: dict[str, float]
+    regroup_s: float | None
+    join_s: float | None
+    saving_s: float | None
+    goodput: float
+
+    @property
+    def rate(self) -> float | None:
+        """Failures per instance-hour; None where none was seen, or where they were provoked."""
+        rate = self.failures / (self.instances * self.observed_s / HOUR_S)
+        return rate if 0 < rate <= HIGHEST_RATE and not self.injected else None
+
+    def timing(self) -> Timing:
+        """Of the simulated job; what this one has not seen stays as it is assumed."""
+        usual = Timing()
+        stalls = statistics.median(self.stalls.values()) if self.stalls else usual.regroup_s
+        return Timing(
+            self.step_s,
+            stalls if self.regroup_s is None else self.regroup_s,
+            usual.join_s if self.join_s is None else self.join_s,
+            dict(self.stalls),
+            dict(self.step_times),
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What was measured, for people."""
+        stalls = ", ".join(f"{kind} {format_duration(seconds)}" for kind, seconds in self.stalls.items())
+        rate = "too few or provoked failures for a rate" if self.rate is None else f"{100 * self.rate:.3g} %/h"
+        return (
+            f"{self.job_id}: {self.failures} failures of {self.instances} instances in "
+            f"{format_duration(self.observed_s)} ({rate}), a step {format_duration(self.step_s)}, "
+            f"without progress after a fault: {stalls or 'none seen'}; goodput {100 * self.goodput:.1f} %"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        names = ("job_id", "instances", "observed_s", "failures", "injected", "step_s", "regroup_s", "join_s")
+        found = {name: getattr(self, name) for name in (*names, "saving_s", "goodput", "rate")}
+        times = {str(members): seconds for members, seconds in self.step_times.items()}
+        return found | {"stalls_s": dict(self.stalls), "step_times_s": times}
+
+
+@dataclass(frozen=True, slots=True)
+class _Commits:
+    """Committed steps in order: when, which, by how many."""
+
+    times: list[float]
+    steps: list[int]
+    worlds: list[int]
+
+    def gap(self, time_s: float) -> int | None:
+        """The number of the gap between two commits in which a moment lies."""
+        at = bisect_right(self.times, time_s)
+        return at if 0 < at < len(self.times) else None
+
+    def seconds(self, gap: int) -> float:
+        """How long a gap is."""
+        return self.times[gap] - self.times[gap - 1]
+
+
+def measure(job_id: str, events: Sequence[Event]) -> Measured:
+    """Read one job's events. Raises SpecError where it has not trained enough to tell."""
+    commits = _commits(events)
+    if len(commits.times) < FEWEST_STEPS:
+        raise SpecError(
+            f"{job_id} has committed {len(commits.times)} steps; calibrating needs at least {FEWEST_STEPS}: "
+            "name a job that trained with hp.Session"
+        )
+    incidents = _incidents(events)
+    joins = [event.time_s for event in events if event.kind == "generation.formed"]
+    faulty = {gap for first, _ in incidents if (gap := commits.gap(first)) is not None}
+    changed = {gap for at in joins if (gap := commits.gap(at)) is not None} - faulty
+    step_times = _step_times(commits, faulty | changed)
+    full = max(step_times)
+    step_s = step_times[full]
+    excess = [commits.seconds(gap) - step_times.get(commits.worlds[gap], step_s) for gap in sorted(changed)]
+    saved = [event.data["paused_s"] for event in events if event.kind == "checkpoint.saved"]
+    wall_s = commits.times[-1] - commits.times[0]
+    useful_s = (commits.steps[-1] - commits.steps[0]) * step_s
+    return Measured(
+        job_id,
+        instances=full,
+        observed_s=wall_s,
+        failures=len(incidents),
+        injected=sum(event.kind == "fault.injected" for event in events),
+        step_s=step_s,
+        step_times=step_times,
+        stalls=_stalls(commits, incidents, step_s),
+        regroup_s=max(0.0, statistics.median(excess)) if excess else None,
+        join_s=_join_s(events),
+        saving_s=statistics.median(saved) if saved else None,
+        goodput=min(1.0, useful_s / wall_s),
+    )
+
+
+def _commits(events: Sequence[Event]) -> _Commits:
+    """The first record of every step."""
+    found = _Commits([], [], [])
+    for event in sorted((e for e in events if e.kind == "step.committed"), key=lambda e: e.time_s):
+        if not found.steps or event.data["step"] > found.steps[-1]:
+            found.times.append(event.time_s)
+            found.steps.append(event.data["step"])
+            found.worlds.append(event.data["world_size"])
+    return found
+
+
+def _incidents(events: Sequence[Event]) -> list[tuple[float, str]]:
+    """When each incident that cost a member was detected, and its cause."""
+    stages = (e for e in events if e.kind == "incident.stage" and e.data["stage"] == "detected")
+    return [(e.time_s, e.data["cause"]) for e in stages if e.data["cause"] in KIND_OF]
+
+
+def _step_times(commits: _Commits, disturbed: set[int]) -> dict[int, float]:
+    """Median time of an undisturbed step by the number of members."""
+    quiet = defaultdict(list)
+    for gap in range(1, len(commits.times)):
+        if gap not in disturbed:
+            quiet[commits.worlds[gap]].append(commits.seconds(gap))
+    found = {world: statistics.median(gaps) for world, gaps in sorted(quiet.items()) if len(gaps) > 1}
+    if not found:
+        raise SpecError("no two undisturbed steps were seen; calibrating needs a calmer job")
+    return found
+
+
+def _stalls(commits: _Commits, incidents: Sequence[tuple[float, str]], step_s: float) -> dict[str, float]:
+    """Median of what a fault costs beside the step that it fell into; faults in one step share it."""
+    shared = defaultdict(list)
+    for at_s, cause in incidents:
+        if (gap := commits.gap(at_s)) is not None:
+            shared[gap].append(KIND_OF[cause])
+    costs = defaultdict(list)
+    for gap, kinds in shared.items():
+        for kind in kinds:
+            costs[kind].append(max(0.0, commits.seconds(gap) - step_s) / len(kinds))
+    return {kind: statistics.median(found) for kind, found in sorted(costs.items())}
+
+
+def _join_s(events: Sequence[Event]) -> float | None:
+    """Median time from the loss of a worker to the next one of its node that is ready."""
+    waits = []
+    for lost in (e for e in events if e.kind == "member.lost"):
+        back = (e.time_s for e in events if e.kind == "member.ready" and e.data["node"] == lost.data["node"])
+        if later := [at_s for at_s in back if at_s > lost.time_s]:
+            waits.append(min(later) - lost.time_s)
+    return statistics.median(waits) if waits else None
