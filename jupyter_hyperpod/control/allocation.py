@@ -68,6 +68,7 @@ class Allocations:
     def __init__(self) -> None:
         self._slurm = Slurm()
         self._jobs: dict[str, Allocation] = {}
+        self.avoided: tuple[str, ...] = ()  # nodes that were repaired too often lately
 
     def step(self, entry: Entry, plan: LaunchPlan, now_s: float) -> None:
         """Bring a running job closer to the nodes it wants. Raises ClusterError where SLURM refuses."""
@@ -121,10 +122,16 @@ class Allocations:
     def _submit(self, entry: Entry, job: Allocation, plan: LaunchPlan, action: Step) -> None:
         os.makedirs(plan.log_directory, mode=0o700, exist_ok=True)
         for part, count in action.submit.items():
-            job.arrays.append((part, self._slurm.submit(plan, entry.spec.slurm, part, count)))
+            job.arrays.append((part, self._slurm.submit(plan, self._options(entry), part, count)))
             write_private(entry.job.path / RECORD, json.dumps(job.arrays).encode())
         job.asked_s = time.monotonic()
         entry.decided({"arrays": [array for _, array in job.arrays], **action.submit}, action.reason)
+
+    def _options(self, entry: Entry) -> dict[str, str]:
+        """The person's options; repeat offenders are excluded beside whomever they exclude themselves."""
+        options = dict(entry.spec.slurm)
+        excluded = [name for name in (options.get("exclude", ""), *self.avoided) if name]
+        return options | ({"exclude": ",".join(excluded)} if excluded else {})
 
     def _count_failures(self, entry: Entry, job: Allocation, elements: dict[str, list[Element]]) -> None:
         for element in (*elements[BASE], *elements[ELASTIC]):

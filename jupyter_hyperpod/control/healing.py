@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,11 +19,13 @@ from ..backends.local.node import open_log
 from ..core.events import Event
 from ..core.health import labels
 from ..health.agent import stand_in
+from ..policy.healing import Past, avoid
 from ..storage.journal import command_writer, follow_events
 from ..storage.pen import Pen
 from ..storage.store import Store
 from .allocation import Allocations
 from .entry import WRITER, Entry
+from .machines import Machines
 
 AGENT = "jupyter_hyperpod.health.agent"
 LOOK_S = 0.25
@@ -46,8 +50,16 @@ class Healing:
     """`step` looks at the journal and does what is due; it never waits."""
 
     def __init__(
-        self, store: Store, host: LocalHost, entries: Mapping[str, Entry], allocations: Allocations, pen: Pen
+        self,
+        store: Store,
+        host: LocalHost,
+        entries: Mapping[str, Entry],
+        allocations: Allocations,
+        pen: Pen,
+        machines: Machines,
     ) -> None:
+        self._machines = machines
+        self._past: dict[str, list[Past]] = defaultdict(list)
         self._store, self._host, self._entries, self._allocations, self._pen = store, host, entries, allocations, pen
         self._journal = follow_events(store.cluster_events)
         self._repairs: dict[str, Repair] = {}
@@ -64,9 +76,10 @@ class Healing:
         self._mind_agent(now_s)
         if now_s >= self._look_s:
             self._look_s = now_s + LOOK_S
-            newest = {str(e.data["node"]): e for e in self._journal.poll() if e.kind == "node.health"}
-            for event in newest.values():
+            told = [event for event in self._journal.poll() if event.kind == "node.health"]
+            for event in {str(event.data["node"]): event for event in told}.values():
                 self._asked(event, now_s)
+            self._remember(told)
         for name, repair in list(self._repairs.items()):
             self._advance(self._host.nodes[name], repair, now_s)
         self._elsewhere = {name: one for name, one in self._elsewhere.items() if now_s - one[0] < HOLD_S}
@@ -74,6 +87,18 @@ class Healing:
             for entry in self._entries.values():
                 if entry.elsewhere and not entry.ended and name in self._allocations.nodes(entry.job.id):
                     self._tell(entry, name, str(data["fault"]), str(data["reason"]))
+
+    def _remember(self, told: list[Event]) -> None:
+        """Nodes that are repaired again and again are avoided where there are others."""
+        for event in told:
+            data = event.data
+            if data["action"] in ("reboot", "replace") and data["recovery"] == "Automatic":
+                self._past[str(data["node"])].append(Past(str(data["action"]), str(data["fault"]), event.time_s))
+        decision = avoid(self._past, time.time())
+        if set(decision.value) != set(self._machines.avoided):
+            value = {"avoid": list(decision.value)}
+            self._pen.write("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
+        self._machines.avoided = self._allocations.avoided = decision.value
 
     def close(self) -> None:
         """End the agent; the next supervisor starts another."""

@@ -16,6 +16,7 @@ class Machines:
     def __init__(self) -> None:
         self._free_since_s: dict[str, float] = {}
         self._cut_since_s: dict[str, float] = {}
+        self.avoided: tuple[str, ...] = ()  # repeat offenders
 
     def lost(self, node: NodeLike, now_s: float) -> bool:
         """What runs there is of no more use to its job: drained, or cut off for so long that its member was fenced."""
@@ -30,7 +31,8 @@ class Machines:
         if not up or node.jobs or node.cut:
             self._free_since_s.pop(node.name, None)
             return Machine(node.name, node.spare, False, up)
-        return Machine(node.name, node.spare, True, True, now_s - self._free_since_s.setdefault(node.name, now_s))
+        idle_s = now_s - self._free_since_s.setdefault(node.name, now_s)
+        return Machine(node.name, node.spare, True, True, idle_s, node.name in self.avoided)
 
 
 def node_record(node: NodeLike) -> dict[str, Any]:

@@ -20,6 +20,8 @@ TONES = {
     "busy": "info", "failed": "bad", "lost": "bad", "stopped": "quiet",
 }  # fmt: skip
 
+_RULE_TONES = {"WAITING": "quiet", "HEALTHY": "good", "SLOW": "warn", "HANGING": "bad", "FAULTED": "bad"}
+
 
 class Cell(NamedTuple):
     """One cell of a table: its text and the tone (good, warn, bad, info, quiet) it is painted in."""
@@ -263,7 +265,8 @@ def describe_lines(view: View, paint: Paint = unpainted, now_s: float | None = N
     now_s = time.time() if now_s is None else now_s
     lines = [f"{paint(view['id'], 'title')}  {paint(view['state'], TONES.get(view['state'], ''))}"]
     lines += [f"  {paint(f'{label:<12}', 'quiet')}{clean(text)}" for label, text in _facts(view, now_s) if text]
-    for title, block in (("members", _members(view)), ("incidents", incidents_table(view))):
+    blocks = (("members", _members(view)), ("incidents", incidents_table(view)), ("rules", rules_table(view)))
+    for title, block in blocks:
         if block.rows:
             lines += ["", paint(title, "title"), *("  " + line for line in block.render(paint).splitlines())]
     if view["decisions"]:
@@ -365,6 +368,20 @@ def incidents_table(view: View) -> Table:
             + [Cell(incident_duration(incident)), Cell(stages, "quiet")]
         )
     return Table(("NODE", ">RANK", "CAUSE", ">RUNG", ">RESUMED IN", "STAGES"), rows, "no incidents")
+
+
+def rules_table(view: View) -> Table:
+    """Return the table of how ranks stand with a job's rules about output."""
+    rows = [
+        [
+            Cell(r["rule"]),
+            Cell("all" if r["rank"] is None else str(r["rank"])),
+            Cell(r["state"], _RULE_TONES[r["state"]]),
+        ]
+        + [Cell("-" if r["value"] is None else f"{r['value']:g}"), Cell(r["text"], "quiet")]
+        for r in view["rules"]
+    ]
+    return Table(("RULE", ">RANK", "STATE", ">VALUE", "WHY"), rows, "no rules")
 
 
 def event_sentence(event: Event) -> str:

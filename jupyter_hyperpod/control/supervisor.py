@@ -75,8 +75,8 @@ class Supervisor:
         self.leaving = self.stopping = False
         self.stop_reason = ""
         self._written: dict[str, Message] = {}
-        self.healing = Healing(store, self.host, self.entries, self.allocations, self.pen)
         self._machines = Machines()
+        self.healing = Healing(store, self.host, self.entries, self.allocations, self.pen, self._machines)
         self._renewed_for = ""
         self._scanned_s = -SCAN_EVERY_S
         self._problem = self._trouble = ""

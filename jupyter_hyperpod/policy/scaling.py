@@ -30,7 +30,7 @@ from .decision import Decision
 class Machine:
     """A node: ``free`` is False while a job holds it or it is starting, ``up`` only while it is starting.
 
-    ``idle_s``: seconds for which it has been free.
+    ``idle_s``: seconds for which it has been free. ``avoid``: others are taken first, since this one fails often.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Machine:
     free: bool
     up: bool = True
     idle_s: float = math.inf
+    avoid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def allot_free(
     """`allot` where only the free ``machines`` are listed: ``capacity`` there are in all, and ``standby`` spares."""
     queues = guarantees or {}
     ordered = sorted(claims, key=_rank)
-    free = sorted(machines, key=lambda m: (m.spare, _natural(m.name)))
+    free = sorted(machines, key=lambda m: (m.avoid, m.spare, _natural(m.name)))
     own = _own(ordered, capacity, queues)
     shares, waits = _shares(ordered, capacity, own, [machine.idle_s for machine in free])
     names = [machine.name for machine in free]

@@ -13,27 +13,15 @@ from jupyter_hyperpod.control import cluster
 from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.health.agent import stand_in
 from jupyter_hyperpod.storage.store import Store
-from tests.conftest import running_cluster
 from tests.runtime.conftest import Run, Submit, reference, submitting
 
 __all__ = ["reference"]
 Eventually = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """Four nodes and a spare with a health agent, for all tests of this file."""
-    store = Store(tmp_path_factory.mktemp("health") / "store").prepare()
-    with pytest.MonkeyPatch.context() as patch:
-        yield from running_cluster(store, patch, "TEST_SHARED_CLUSTER_MARK")
-
-
 @pytest.fixture
-def watched(nodes: Store, eventually: Eventually) -> Store:
-    """Every node is watched and schedulable."""
-    eventually(lambda: len(cluster.status(nodes)["health"]) == 5, 30)
-    eventually(lambda: {health["action"] for health in cluster.status(nodes)["health"].values()} == {"watch"}, 30)
-    return nodes
+def watched(cluster_of_health: Store) -> Store:
+    return cluster_of_health
 
 
 @pytest.fixture

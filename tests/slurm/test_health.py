@@ -11,6 +11,7 @@ from jupyter_hyperpod.control import cluster
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.health import slurm
+from jupyter_hyperpod.storage.store import Store
 from tests.runtime.conftest import Run
 from tests.slurm.conftest import COMMAND, Submit
 
@@ -21,7 +22,7 @@ XID = "NVRM: Xid (PCI:0000:00:1e.0): {}, pid=1, name=python3, text"
 STATUS = "sagemaker.amazonaws.com/node-health-status"
 
 
-def training(job: Submit, pause_s: float = 0.3) -> Run:
+def training(job: Submit, pause_s: float = 0.15) -> Run:
     run = job(
         "--nodes", "3", "--elastic", "1:3", "--spares", "0", "--env", f"HYPERPOD_KERNEL_LOG={LOG}", pause_s=pause_s
     )
@@ -80,25 +81,25 @@ def test_an_xid_that_reboots_after_one_that_is_nothing(bed: Testbed, job: Submit
     bed.until(lambda: bed.states().get(victim) == "idle" and bed.pid(victim) != before, "it is back in service")
 
 
-def test_by_hand_and_nearly_by_hand(bed: Testbed, job: Submit) -> None:
-    run = training(job)
-    victim = run.node_of(2)
-    store = str(run.store.root)
-    near = bed.run(
-        CONTROLLER, *COMMAND, "--store", store, "nodes", "update", victim, "--reason", "action:replace", check=False
-    )
-    assert near.returncode == 2 and "has to be exactly Action:Replace" in near.stderr
-    bed.run(CONTROLLER, *COMMAND, "--store", store, "nodes", "update", victim, "--reason", "Action:Replace")
-    assert info(bed, victim).reason == "Action:Replace"
-    run.until(lambda: victim not in {m["node"] for m in run.view["members"]}, START_S)
-    described = bed.run(CONTROLLER, *COMMAND, "--store", store, "nodes", "describe", victim, "--json").stdout
-    assert json.loads(described)["slurm"]["reason"] == "Action:Replace"
-    bed.run(CONTROLLER, *COMMAND, "--store", store, "nodes", "resume", victim)
-    assert not info(bed, victim).out
-    checked = bed.run(CONTROLLER, *COMMAND, "--store", store, "health", "check", victim, "--json", timeout_s=120)
-    assert {finding["outcome"] for finding in json.loads(checked.stdout)["findings"]} >= {"pass", "skipped"}
-    run.stop()
-    run.until_ended(60)
+def test_by_hand_and_nearly_by_hand(bed: Testbed, slurm_store: Store) -> None:
+    def call(*words: str, status: int = 0) -> str:
+        command = [*COMMAND, "--store", str(slurm_store.root), *words]
+        done = bed.run(CONTROLLER, *command, check=False, timeout_s=120)
+        assert done.returncode == status, done.stderr
+        return done.stderr if status else done.stdout
+
+    near = call("nodes", "update", "n2", "--reason", "action:replace", status=2)
+    assert "has to be exactly Action:Replace" in near
+    call("nodes", "update", "n2", "--reason", "Action:Replace")
+    assert info(bed, "n2").out and info(bed, "n2").reason == "Action:Replace"
+    described = json.loads(call("nodes", "describe", "n2", "--json"))
+    assert described["slurm"]["reason"] == "Action:Replace" and described["health"]["fault"] == "ByHand"
+    assert "UnschedulablePendingReplacement" in call("nodes")
+    call("nodes", "resume", "n2")
+    assert not info(bed, "n2").out
+    checked = json.loads(call("health", "check", "n2", "--json"))
+    assert {finding["outcome"] for finding in checked["findings"]} >= {"pass", "skipped"}
+    assert "there is no node" in call("nodes", "drain", "n9", status=1)
 
 
 def test_commands_and_what_scontrol_shows() -> None:
