@@ -8,6 +8,7 @@ import { JobHeader, JobStats } from '../components/job';
 import { Lanes } from '../components/lanes';
 import { Output, UserError } from '../components/output';
 import { LossPlot } from '../components/plot';
+import { Rules } from '../components/rules';
 import { formatClock } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
@@ -46,6 +47,7 @@ export function Dashboard({ id }: { id: string }): JSX.Element {
         <Incidents job={job} />
         <Members job={job} />
         {job.deployment && <Replicas job={job} />}
+        <Rules job={job} />
         <Decisions job={job} />
       </div>
       {(job.output.length > 0 || !job.deployment) && <Output job={job} tall />}

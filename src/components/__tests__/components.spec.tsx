@@ -24,6 +24,7 @@ import { Incident } from '../incidents';
 import { JobHeader, JobStats } from '../job';
 import { Output, UserError } from '../output';
 import { Button, sparkPath } from '../parts';
+import { Rules } from '../rules';
 
 (globalThis as any).IS_REACT_ACT_ENVIRONMENT = true;
 
@@ -287,6 +288,25 @@ describe('ClusterSection', () => {
     draw(<ClusterSection />, given);
     await click('[data-node=node-2]');
     expect(host.querySelector('[data-danger]')).toBeNull();
+  });
+});
+
+describe('rules', () => {
+  it('say how each rank stands, and are left out where there are none', () => {
+    const rule = {
+      rule: 'loss',
+      state: 'HANGING' as const,
+      member: 'node-1.a',
+      rank: 1,
+      value: 2.5,
+      text: 'rank 1: loss was not printed again within 3 s',
+      time_s: 1
+    };
+    draw(<Rules job={{ ...JOB, rules: [rule] }} />, shared());
+    expect(host.textContent).toContain('loss HANGING');
+    expect(host.textContent).toContain(rule.text);
+    draw(<Rules job={JOB} />, shared());
+    expect(host.querySelector('.jp-Hp-rule')).toBeNull();
   });
 });
 
