@@ -138,8 +138,7 @@ class MetricsHandler(Handler):
     @authorized
     async def get(self) -> None:
         content = await self.call(lambda store: self.extension.metrics.render())
-        self.set_header("Content-Type", CONTENT_TYPE)
-        self.finish(content)
+        self.finish(content, set_content_type=CONTENT_TYPE)
 
 
 class JobsHandler(Handler):
