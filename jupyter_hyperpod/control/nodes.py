@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.errors import ClusterError, NotFound, SpecError
-from ..core.health import RECOVERIES, SCHEDULABLE, SLURM_ACTIONS, STATUS, Finding, from_json, slurm_action
+from ..core.health import BY_HAND, RECOVERIES, SCHEDULABLE, SLURM_ACTIONS, STATUS, Finding, from_json, slurm_action
 from ..core.units import format_bytes
 from ..core.views import View
 from ..health import agent, check, slurm
@@ -25,7 +25,6 @@ NODE_ACTIONS = ("list", "describe", "drain", "reboot", "replace", "resume", "upd
 NODES_HELP = "list the nodes of the cluster, describe one, or drain, reboot, replace or resume it"
 HEALTH_HELP = "check a node, say whether nodes are repaired automatically, or rehearse a fault"
 HEALTH_ACTIONS = ("check", "recovery", "inject", "agent")
-BY_HAND = "ByHand"
 CHECK_S = 4 * 3600.0
 _TONES = {"pass": "good", "fail": "bad", "skipped": "quiet"}
 Say = Callable[[Finding], None]

@@ -28,6 +28,7 @@ OUTCOMES = ("pass", "fail", "skipped")
 # what a failed probe calls for, mildest first; isolate is for what no restart mends
 SEVERITIES = ("monitor", "drain", "reset", "reboot", "isolate")
 ACTIONS = ("watch", "drain", "reboot", "replace")
+BY_HAND = "ByHand"  # the fault of a node that a person takes out of service
 # a reason that a person, or this software, writes at a SLURM node; HyperPod ignores near misses without a word
 SLURM_ACTIONS = {"Action:Reboot": "reboot", "Action:Replace": "replace"}
 _LABELS_KEPT = 8

@@ -301,6 +301,9 @@ def _cluster_state(view: View, event: Event) -> None:
     view["state"] = event.data["state"]
     view["reason"] = event.data["reason"]
     view["pid"] = event.data["pid"]
+    if event.data["state"] == "stopped":
+        gone = {node["node"] for node in view["nodes"]}
+        view["health"] = {node: health for node, health in view["health"].items() if node not in gone}
     if event.data["state"] in ("starting", "stopped"):
         view["nodes"] = []
 

@@ -102,6 +102,8 @@ class Agent:
                 node = self.monitor.nodes.get(str(event.data["node"]))
                 if node is not None and event.data["action"] == "watch":
                     self.monitor.restored(node.name, event.time_s)
+                elif node is not None:
+                    self.monitor.adopt(node.name, str(event.data["action"]), str(event.data["fault"]))
 
     def _end(self, *_: object) -> None:
         self.ends = True

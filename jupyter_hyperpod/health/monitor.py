@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from ..core.errors import ClusterError
 from ..core.events import Event
-from ..core.health import ACTIONS, Finding, labels, passed
+from ..core.health import ACTIONS, BY_HAND, Finding, labels, passed
 from ..policy.decision import Decision
 from ..policy.healing import Past, Remedy, heal
 from . import kernel
@@ -111,6 +111,7 @@ class Monitor:
             if node.told:  # it was to be rebooted or replaced, and is another boot now
                 self._back(node, "the node is back from a reboot")
             node.told = False
+        self._ask()
         self._thread.start()
 
     def stop(self) -> None:
@@ -139,7 +140,8 @@ class Monitor:
     def _ask(self) -> None:
         """Somebody may have returned a node to service that was taken out of it."""
         for node in self.nodes.values():
-            if self._hands is not None and node.automatic and node.action in _STRONG:
+            taken_out = node.action in _STRONG or node.fault == BY_HAND
+            if self._hands is not None and node.automatic and taken_out:
                 with suppress(ClusterError):
                     if self._hands.serves(node.name):
                         self._back(node, "it was returned to service")
@@ -188,7 +190,7 @@ class Monitor:
         known = len(self.nodes) if others else 0
         decision = heal(found, node.past, time.time(), self._recovery(), busy, known)
         weaker = ACTIONS.index(decision.value.action) < ACTIONS.index(node.action)
-        if decision.value.action == node.action or (weaker and node.action in _STRONG):
+        if decision.value.action == node.action or (weaker and (node.action in _STRONG or node.fault == BY_HAND)):
             return
         self._change(node, decision, found)
 
@@ -237,6 +239,11 @@ class Monitor:
             self._stage(node, "resumed", f"{node.name} is in service")
         self.restored(node.name)
         self._tell(node, text)
+
+    def adopt(self, name: str, action: str, fault: str) -> None:
+        """Somebody else has asked for a remedy."""
+        node = self.nodes[name]
+        node.action, node.fault = action, fault
 
     def restored(self, name: str, at_s: float = math.inf) -> None:
         """Somebody repaired or replaced a node at a time (seconds, Unix): what was found before is over."""

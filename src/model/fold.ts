@@ -324,6 +324,11 @@ const CLUSTER_HANDLERS: Record<string, Handler<IClusterView>> = {
     view.state = event.data.state;
     view.reason = event.data.reason;
     view.pid = event.data.pid;
+    if (view.state === 'stopped') {
+      for (const node of view.nodes) {
+        delete view.health[node.node];
+      }
+    }
     if (view.state === 'starting' || view.state === 'stopped') {
       view.nodes = [];
     }

@@ -24,6 +24,7 @@ class Scene:
         self.said: list[tuple[str, Mapping[str, Any]]] = []
         self.done: list[tuple[str, str, str]] = []
         self.refuses = refuses
+        self.in_service = False
         self.logs = {name: directory / name for name in names}
         self.findings = [passed("memory", "fine")]
         probe = Probe("memory", "always", 0.01, lambda place: self.findings)
@@ -44,7 +45,7 @@ class Scene:
         self.done.append((node, "resume", ""))
 
     def serves(self, node: str) -> bool:
-        return False
+        return self.in_service
 
     def log(self, node: str, text: str) -> None:
         with self.logs[node].open("a") as file:
@@ -155,3 +156,25 @@ def test_a_reboot_that_does_not_help_becomes_a_replacement(tmp_path: Path, times
         scene.log("n1", XID.format(73))
         scene.monitor.restored("n1")
     assert [action for _, action, _ in scene.done] == ["reboot", "reboot", "replace"]
+
+
+def test_what_a_person_has_drained_stays_drained_until_it_is_returned(tmp_path: Path, eventually: Any) -> None:
+    scene = Scene(tmp_path, "n1")
+    health = {"node": "n1", "action": "drain", "fault": "ByHand", "reason": "", "labels": {}, "recovery": "Automatic"}
+    event = Event("check-n1.1", 1, 1.0, "node.health", health | {"devices": {}, "boot": ""})
+    scene.monitor.recall([event])
+    scene.monitor.start()
+
+    def told() -> bool:
+        scene.monitor.tick()
+        return bool(scene.of("node.health"))
+
+    eventually(told)
+    assert scene.of("node.health")[0]["action"] == "drain" and not scene.done
+    scene.monitor.stop()
+    again = Scene(tmp_path, "n1")
+    again.in_service = True
+    again.monitor.recall([event])
+    again.monitor.start()
+    again.monitor.stop()
+    assert again.of("node.health")[0]["action"] == "watch", "SLURM gives it work: it was returned by hand"

@@ -360,6 +360,9 @@ def cluster_health() -> Script:
     stage("resumed", "in service")
     s.say("supervisor.1", "node.health", node="n1", action="watch", fault="", reason="it was replaced", labels={},
           recovery="Automatic", devices={}, boot="")  # fmt: skip
+    s.say("supervisor.1", "node.state", node="n2", state="idle", reason="", spare=False, slots=1, used=0, jobs=[],
+          pid=7, incarnation=1)  # fmt: skip
+    s.say("supervisor.1", "cluster.state", state="stopped", reason="stopped by its owner", nodes=0, pid=None)
     return s
 
 
