@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_prometheus_scrapes_nodes_and_jobs(
 
     def ask(query: str) -> list[dict[str, Any]]:
         try:
-            answer = fetch(f"http://{listen}/api/v1/query?query={query}")
+            answer = fetch(f"http://{listen}/api/v1/query?{urlencode({'query': query})}")
         except (urllib.error.URLError, OSError):
             return []
         found: list[dict[str, Any]] = json.loads(answer)["data"]["result"]

@@ -186,7 +186,7 @@ class Monitor:
         found = [finding for several in node.findings.values() for finding in several if finding.failed]
         found += [finding for _, finding in node.active.values() if finding not in found]
         others = [other for other in self.nodes.values() if other is not node]
-        busy = sum(other.action in _STRONG for other in others)
+        busy = sum(other.automatic and other.action in _STRONG for other in others)
         known = len(self.nodes) if others else 0
         decision = heal(found, node.past, time.time(), self._recovery(), busy, known)
         weaker = ACTIONS.index(decision.value.action) < ACTIONS.index(node.action)
