@@ -39,6 +39,32 @@ export interface IMount {
   free_bytes: number | null;
 }
 
+/** What a plan is asked for: times in seconds, `rate` in failures per instance-hour. */
+export interface IPlanRequest {
+  instances: number;
+  rate: number;
+  manual_s: number;
+  automatic_s: number;
+  checkpoint_cost_s: number;
+  gpu_hours: number;
+  price: number;
+  convention: string;
+  simulate?: boolean;
+}
+
+/** A table; headers that begin with '>' are of columns aligned to the right. */
+export interface ISheet {
+  headers: string[];
+  rows: { text: string; tone: string }[][];
+}
+
+/** A plan with its words and its picture (SVG), as the server has them. */
+export interface IPlan {
+  plan: { title: string[]; lines: string[] };
+  sheets: ISheet[];
+  picture: string;
+}
+
 /** Whom a fault is aimed at. */
 export type FaultTarget =
   | { rank: number }
@@ -75,6 +101,10 @@ export class Api {
   async mounts(): Promise<IMount[]> {
     const found = await this._request<{ mounts: IMount[] }>('mounts');
     return found.mounts;
+  }
+
+  plan(request: IPlanRequest): Promise<IPlan> {
+    return this._request('plan', request);
   }
 
   startCluster(options: {

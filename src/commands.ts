@@ -8,6 +8,7 @@ import type { IJobSummary } from './model/views';
 
 export namespace CommandIDs {
   export const showPanel = 'hyperpod:show-panel';
+  export const openPlanner = 'hyperpod:open-planner';
   export const startCluster = 'hyperpod:start-cluster';
   export const stopCluster = 'hyperpod:stop-cluster';
   export const openJob = 'hyperpod:open-job';
@@ -72,6 +73,7 @@ export function addCommands(
   const category = trans.__('Training on a cluster');
   for (const command of [
     CommandIDs.showPanel,
+    CommandIDs.openPlanner,
     CommandIDs.startCluster,
     CommandIDs.stopCluster,
     CommandIDs.chooseJob,

@@ -24,3 +24,14 @@ export const scaleIcon = new LabIcon({
   <path class="jp-icon3 jp-icon-selectable" fill="#616161" d="M12 3 6.5 8.5l1.4 1.4L12 5.8l4.1 4.1 1.4-1.4zm0 18 5.5-5.5-1.4-1.4-4.1 4.1-4.1-4.1-1.4 1.4z"/>
 </svg>`
 });
+
+/** A course that falls, and one that falls less. */
+export const plannerIcon = new LabIcon({
+  name: 'jupyter_hyperpod:planner',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">
+  <g class="jp-icon3 jp-icon-selectable" stroke="#616161" stroke-width="1.8" style="fill: none" stroke-linecap="round" stroke-linejoin="round">
+    <path d="M4 4v16h16"/>
+    <path d="M7.5 7.5c5 .4 8.5 1.2 12 3.500M7.500 7.500c3 1.500 4.500 4.500 6 9"/>
+  </g>
+</svg>`
+});

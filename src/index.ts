@@ -20,8 +20,9 @@ import { Api } from './api';
 import { addCommands, CommandIDs } from './commands';
 import type { IShared } from './components/context';
 import type { DashboardWidget } from './dashboard/widget';
-import { hyperpodIcon } from './icons';
+import { hyperpodIcon, plannerIcon } from './icons';
 import { HyperpodModel } from './model/model';
+import type { PlannerWidget } from './planner/widget';
 import { JobRenderer, MIME_TYPE } from './renderer/renderer';
 import { RunningJobs } from './running';
 import { SidebarWidget } from './sidebar/widget';
@@ -151,6 +152,50 @@ const dashboard: JupyterFrontEndPlugin<void> = {
   }
 };
 
+const planner: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter_hyperpod:planner',
+  description: 'What failures cost, and what faster recovery saves.',
+  autoStart: true,
+  requires: [IHyperpod],
+  optional: [ILayoutRestorer, ILauncher],
+  activate: (
+    app: JupyterFrontEnd,
+    shared: IShared,
+    restorer: ILayoutRestorer | null,
+    launcher: ILauncher | null
+  ): void => {
+    const tracker = new WidgetTracker<PlannerWidget>({
+      namespace: 'jupyter_hyperpod-planner'
+    });
+    app.commands.addCommand(CommandIDs.openPlanner, {
+      label: shared.trans.__('Failure Planner'),
+      caption: shared.trans.__(
+        'What failures cost on a cluster, and what faster recovery saves'
+      ),
+      icon: plannerIcon,
+      describedBy: { args: null },
+      execute: async () => {
+        const { PlannerWidget } = await import('./planner/widget');
+        const widget = tracker.currentWidget ?? new PlannerWidget(shared);
+        if (!widget.isAttached) {
+          app.shell.add(widget, 'main', { type: 'Failure Planner' });
+          await tracker.add(widget);
+        }
+        app.shell.activateById(widget.id);
+        return widget;
+      }
+    });
+    launcher?.add({
+      command: CommandIDs.openPlanner,
+      category: shared.trans.__('Other')
+    });
+    void restorer?.restore(tracker, {
+      command: CommandIDs.openPlanner,
+      name: () => 'planner'
+    });
+  }
+};
+
 const renderer: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:renderer',
   description: 'The live job as the output of its cell.',
@@ -214,4 +259,4 @@ const status: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default [core, sidebar, dashboard, renderer, running, status];
+export default [core, sidebar, dashboard, planner, renderer, running, status];

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from ..control import jobs, lookup
+from ..control import lookup
 from ..control.report import Cell, Table
-from ..planner import face
-from ..planner.calibrate import measure
-from ..planner.drawing import write_picture
-from ..planner.regimes import trial_of
-from ..planner.request import plan_request
+from ..planner.asked import ask
 from ..storage.store import Store
 from .terminal import Terminal
 
 
 def run_plan(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     """Run ``plan`` and return the exit status; raises SpecError for figures that cannot be right."""
-    measured = None
-    if options.calibrate is not None:
-        job_id = lookup.job_id(store, options.calibrate)
-        measured = measure(job_id, jobs.follow(store, job_id).poll())
-    trial = trial_of(options, measured)
-    if trial is not None:
-        terminal.status(f"simulating {trial.runs} runs each way")
-    found = face.answer(plan_request(options, measured), trial, measured, drawn=options.plot is not None)
-    if options.plot is not None:
-        write_picture(options.plot, found.picture)
+    if options.simulate:
+        terminal.status("simulating")
+    found = ask(options, lambda name: lookup.read(store, name))
     if options.json:
         terminal.json(found.record)
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from ..core.errors import NotFound, SpecError
+from ..core.events import Event
 from ..core.spec import validate_job_id, validate_name
 from ..storage.store import Store
 from . import jobs
@@ -30,6 +31,12 @@ def job_id(store: Store, text: str) -> str:
     raise NotFound(
         f"no job {text!r}{near_matches(text, known)}; `jupyter hyperpod list` shows the jobs in {store.jobs}"
     )
+
+
+def read(store: Store, text: str) -> tuple[str, list[Event]]:
+    """The id and all events so far of the job that `text` names. Raises SpecError and NotFound as `job_id` does."""
+    name = job_id(store, text)
+    return name, jobs.follow(store, name).poll()
 
 
 def submit_again(store: Store, job_id: str, name: str | None = None) -> str:

@@ -16,6 +16,7 @@ from ..control.request import (
     near_matches,
 )
 from ..core.errors import SpecError
+from ..planner.request import SUMMARY, add_plan_options
 
 VERB_HELP = {
     "jobs": "list the jobs, newest first",
@@ -32,6 +33,7 @@ VERB_HELP = {
     "cluster": "start, show or stop the local cluster, or heal its network",
     **mounting.VERBS,
     "serve": "serve a model over HTTP, with as many replicas as the load needs",
+    "plan": SUMMARY,
     "recipe": "list the recipes, or put the cell that trains one below this one",
 }
 
@@ -101,6 +103,7 @@ def verb_parser() -> Parser:
     for name in mounting.VERBS:
         mounting.add_options(name, made[name])
     add_serve_options(made["serve"])
+    add_plan_options(made["plan"])
     recipe = made["recipe"]
     recipe.add_argument("name", nargs="?", metavar="NAME", help="the recipe; without it, all are listed")
     recipe.add_argument("--nodes", type=int, metavar="N", help="nodes to train on (default: the recipe's own)")

@@ -11,8 +11,10 @@ from ..control.request import aimed_at, cluster_shape, fault_aim, serve_fields, 
 from ..core.errors import NotFound
 from ..core.events import to_json
 from ..core.views import View
+from ..planner.asked import ask
 from ..recipes import catalogue, render
 from ..storage.store import Store
+from .plan import PlanRecord
 
 if TYPE_CHECKING:
     from .magics import HyperpodMagics
@@ -196,6 +198,10 @@ def _serve(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
     return None
 
 
+def _plan(options: argparse.Namespace, magics: HyperpodMagics) -> PlanRecord:
+    return PlanRecord(ask(options, lambda name: lookup.read(magics.open_store(), name), drawn=True))
+
+
 def show_dry_run(fields: Mapping[str, Any], source: str, names: list[str]) -> None:
     """Print what would be submitted."""
     print(f"would submit {len(source.strip().splitlines())} lines, nothing was submitted:")
@@ -205,7 +211,7 @@ def show_dry_run(fields: Mapping[str, Any], source: str, names: list[str]) -> No
         print(f"  {'push':<14}{', '.join(names)}")
 
 
-VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord | View | None]] = {
+VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord | PlanRecord | View | None]] = {
     "jobs": _jobs,
     "nodes": _nodes,
     "health": _health,
@@ -221,4 +227,5 @@ VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord
     **dict.fromkeys(mounting.VERBS, _mounting),
     "serve": _serve,
     "recipe": _recipe,
+    "plan": _plan,
 }

@@ -6,7 +6,6 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..core.errors import SpecError
 from ..core.spec import MAX_NODES
@@ -19,7 +18,7 @@ from .request import PlanRequest
 POINTS = 49
 REACH = 16  # so many times fewer, and more, instances than asked for
 WIDTH, HEIGHT = 960, 300
-_TOP, _BOTTOM, _LEFT, _GAP = 58, 46, 54, 66
+_TOP, _BOTTOM, _LEFT, _GAP = 64, 46, 54, 66
 REGIMES = ("manual", "automatic")
 COLOURS = {"manual": "#d1603d", "automatic": "#1f9e89", "in place": "#5778c8"}
 NAMES = {"manual": "by hand", "automatic": "automatic", "in place": "in place"}
@@ -88,7 +87,7 @@ PANELS = (
         "cost",
         lambda regime: regime.cost,
         lambda outcome: (outcome.cost.mean, outcome.cost.margin),
-        lambda value: f"{value / 1e6:,.4g} M$" if value >= 1e6 else format_money(value),
+        lambda value: f"{value / 1e6:,.4g} M$" if value >= 1e6 else "0" if not value else format_money(value),
         logarithmic=False,
         low=0.0,
     ),
@@ -163,7 +162,22 @@ def _draw(
         parts.append(_line(panel, points, name, across, up, high))
     for name, outcome in outcomes.items():
         parts.append(_dot(panel, outcome, name, middle, up))
+    parts += _readouts(panel, points, across)
     return "".join(parts)
+
+
+def _readouts(panel: _Panel, points: Sequence[Point], across: Callable[[float], float]) -> list[str]:
+    """Invisible columns that tell a pointer what is drawn there."""
+    parts = []
+    for point in points:
+        told = [f"{point.instances:,} instances"]
+        for name, regime in (("manual", point.manual), ("automatic", point.automatic)):
+            value = "never ends" if regime is None else panel.label(panel.read(regime))
+            told.append(f"{NAMES[name]}: {value}")
+        x = across(point.instances)
+        column = f'<rect x="{x - 3:.1f}" y="{_TOP}" width="6" height="{HEIGHT - _BOTTOM - _TOP}" fill="transparent">'
+        parts.append(f"{column}<title>{html.escape(chr(10).join(told))}</title></rect>")
+    return parts
 
 
 def _line(
@@ -208,15 +222,3 @@ def _ticks(low: float, high: float, logarithmic: bool) -> list[float]:
         if len(found) <= 6:
             return found
     return found[:: -(-len(found) // 5)]
-
-
-def records(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """The curve as JSON."""
-
-    def record(regime: Regime | None) -> dict[str, float] | None:
-        return None if regime is None else {"days": regime.days, "goodput": regime.goodput, "cost": regime.cost}
-
-    return [
-        {"instances": point.instances, "manual": record(point.manual), "automatic": record(point.automatic)}
-        for point in points
-    ]

@@ -11,7 +11,16 @@ from ..core.errors import SpecError
 from ..core.units import format_duration, format_money
 from .calibrate import Measured
 from .curve import picture
-from .goodput import CONVENTIONS, Comparison, Regime, same_reduction
+from .goodput import (
+    CONVENTIONS,
+    PRODUCTIVE,
+    Checkpoints,
+    Cluster,
+    Comparison,
+    Downtime,
+    Regime,
+    same_reduction,
+)
 from .outcome import Estimate, Outcome
 from .quantities import DAY_S
 from .regimes import Trial, simulate_all
@@ -19,6 +28,7 @@ from .request import PlanRequest
 
 OTHER_MANUAL_S = (240 * 60.0, 300 * 60.0, 360 * 60.0)
 CAUSES_SHOWN = 8
+SERVED_RUNS, SERVED_FAILURES = 8, 100_000  # some seconds: others wait for the server, too
 HEADERS = ("RECOVERY", ">A FAILURE COSTS", ">TRAINING TIME", ">LONGER BY", ">GOODPUT", ">GPU-HOURS", ">COST")
 
 
@@ -39,6 +49,30 @@ class Answer:
     sheets: tuple[Sheet, ...]
     lines: tuple[str, ...]
     picture: str = ""
+
+    def view(self) -> dict[str, Any]:
+        """As JSON, words and picture included: for who draws it elsewhere."""
+        sheets = [{"headers": sheet.headers, "rows": [_cells(row) for row in sheet.rows]} for sheet in self.sheets]
+        return {"plan": self.record, "sheets": sheets, "picture": self.picture}
+
+
+def _cells(row: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    return [{"text": text, "tone": tone} for text, tone in row]
+
+
+def answer_body(body: Mapping[str, Any]) -> Answer:
+    """A request as the server's clients make it: seconds, failures per instance-hour. Raises SpecError."""
+    cluster = Cluster(body["instances"], body["rate"], body.get("gpus", 8), body["price"])
+    request = PlanRequest(
+        cluster,
+        Downtime(repair=body["manual_s"]),
+        Downtime(repair=body["automatic_s"]),
+        body["gpu_hours"],
+        body.get("convention", PRODUCTIVE),
+        Checkpoints(body.get("checkpoint_cost_s", 0.0)),
+    )
+    trial = Trial(SERVED_RUNS, most_failures=SERVED_FAILURES) if body.get("simulate") else None
+    return answer(request, trial, drawn=True)
 
 
 def answer(

@@ -31,6 +31,7 @@ class Trial:
     repair_s: float = 24 * HOUR_S
     elastic: ElasticRange | None = None
     timing: Timing = field(default_factory=Timing)
+    most_failures: int = MOST_FAILURES
     measured: str = ""  # the job whose journal the timing was read from
 
     @property
@@ -83,9 +84,10 @@ def scenarios(request: PlanRequest, trial: Trial) -> dict[str, Scenario]:
         timing=trial.timing,
     )
     expected = trial.runs * days * DAY_S / cluster.mtbf_s * sum(_stretches(request))
-    if expected > MOST_FAILURES:
+    if expected > trial.most_failures:
         raise SpecError(
-            f"simulating {trial.runs} runs would take about {expected:,.0f} failures, more than {MOST_FAILURES:,}: "
+            f"simulating {trial.runs} runs would take about {expected:,.0f} failures, at most "
+            f"{trial.most_failures:,} are simulated: "
             "ask for fewer runs, or for less work"
         )
     return {name: replace(scenario, limit_s=days * DAY_S * LONGEST) for name, scenario in found.items()}

@@ -15,6 +15,7 @@ from ..control import cluster, jobs
 from ..control.metrics import CONTENT_TYPE
 from ..core.errors import HyperpodError, UserError
 from ..core.views import summary
+from ..planner import face
 from ..storage import probe
 from .errors import JsonErrors, Refused, refusal
 from .stream import AUTH_RESOURCE, StreamHandler
@@ -141,6 +142,17 @@ class MetricsHandler(Handler):
         self.finish(content, set_content_type=CONTENT_TYPE)
 
 
+class PlanHandler(Handler):
+    """What failures cost and what faster recovery saves; nothing of the store is read."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        body = self.body("makePlan")
+        found = await self.call(lambda _: face.answer_body(body))
+        self.finish(json.dumps(found.view()))
+
+
 class JobsHandler(Handler):
     """The list of jobs."""
 
@@ -220,6 +232,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/cluster/heal", ClusterHealHandler),
     (f"{ROOT}/mounts", MountsHandler),
     (f"{ROOT}/metrics", MetricsHandler),
+    (f"{ROOT}/plan", PlanHandler),
     (f"{ROOT}/jobs", JobsHandler),
     (f"{ROOT}/jobs/{_JOB}", JobHandler),
     (f"{ROOT}/jobs/{_JOB}/cell", CellHandler),

@@ -313,3 +313,24 @@ async def test_an_event_that_cannot_be_folded_is_a_warning(api: Api, make_job: M
     assert "cannot be shown" in view["warnings"][0]["text"]
     status, answer = await api("GET", "/jobs")
     assert (status, answer["jobs"][0]["state"]) == (200, "running")
+
+
+async def test_a_plan_is_made_and_says_what_it_rests_on(openapi: dict[str, Any], api: Api) -> None:
+    asked = {"instances": 256, "rate": 0.0005, "manual_s": 16800, "automatic_s": 2400, "gpu_hours": 10e6, "price": 5}
+    status, found = await api("POST", "/plan", asked)
+    assert status == 200
+    check(openapi, "Plan", found)
+    assert found["plan"]["reduction"] == pytest.approx(0.3205, abs=0.0005)
+    assert found["plan"]["saving"] == pytest.approx(25.6e6, abs=0.1e6)
+    assert found["picture"].startswith("<svg") and "256 instances" in found["picture"]
+    small = asked | {"gpu_hours": 1e5, "simulate": True, "convention": "restart"}
+    status, simulated = await api("POST", "/plan", small)
+    assert status == 200
+    check(openapi, "Plan", simulated)
+    assert set(simulated["plan"]["simulation"]) == {"by hand", "automatic", "in place"}
+    assert "seed 0" in " ".join(simulated["plan"]["lines"])
+    for wrong, told in (({"rate": -1}, "rate"), ({"instances": 0}, "instances"), ({"automatic_s": 99999}, "exchanged")):
+        status, refused = await api("POST", "/plan", asked | wrong)
+        assert status == 400 and told in refused["message"]
+    status, refused = await api("POST", "/plan", asked | {"instances": 100_000, "gpu_hours": 1e12, "simulate": True})
+    assert status == 400 and "fewer runs" in refused["message"]

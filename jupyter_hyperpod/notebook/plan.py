@@ -1,0 +1,34 @@
+"""A plan under its cell: picture, tables and sentences; as a value, its record."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from ..control.report import Cell, Table
+from ..planner.face import Answer
+
+
+class PlanRecord(dict[str, Any]):
+    """A plan's record that shows itself: with its picture where HTML is shown, else in words."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.record)
+        self._answer = answer
+        self._tables = [
+            Table(sheet.headers, [[Cell(text, tone) for text, tone in row] for row in sheet.rows])
+            for sheet in answer.sheets
+        ]
+
+    def __repr__(self) -> str:
+        tables = "\n\n".join(table.render() for table in self._tables)
+        return "\n".join([*self._answer.title, "", tables, "", *self._answer.lines])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        first, *others = (html.escape(line) for line in self._answer.title)
+        said = [f"<p>{html.escape(line)}</p>" for line in self._answer.lines]
+        head = f"<p><b>{first}</b><br>{'<br>'.join(others)}</p>"
+        return "".join([head, self._answer.picture, *(table.html() for table in self._tables), *said])

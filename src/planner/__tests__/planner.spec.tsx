@@ -1,0 +1,164 @@
+import { nullTranslator } from '@jupyterlab/translation';
+import { Signal } from '@lumino/signaling';
+import * as React from 'react';
+import { act } from 'react';
+import { createRoot, Root } from 'react-dom/client';
+
+import type { Actions } from '../../actions';
+import { ApiError, IPlan, IPlanRequest } from '../../api';
+import { IShared, Shared } from '../../components/context';
+import type { HyperpodModel } from '../../model/model';
+import { Planner } from '../planner';
+import { FIRST, NOTCHES, notchOf, scales, valueAt } from '../scales';
+
+(globalThis as any).IS_REACT_ACT_ENVIRONMENT = true;
+
+const trans = nullTranslator.load('jupyter_hyperpod');
+
+describe('scales', () => {
+  it.each(scales(trans))('$name goes from end to end', scale => {
+    expect(valueAt(scale, 0)).toBe(scale.low);
+    expect(valueAt(scale, NOTCHES)).toBe(scale.high);
+    expect(notchOf(scale, scale.high * 2)).toBe(NOTCHES);
+    let before = -Infinity;
+    for (let notch = 0; notch <= NOTCHES; notch++) {
+      const value = valueAt(scale, notch);
+      expect(value).toBeGreaterThanOrEqual(before);
+      before = value;
+    }
+  });
+
+  it('begin at the published example, to two digits', () => {
+    for (const scale of scales(trans)) {
+      const found = valueAt(scale, notchOf(scale, FIRST[scale.name]));
+      expect(Math.abs(found - FIRST[scale.name])).toBeLessThanOrEqual(
+        0.03 * FIRST[scale.name]
+      );
+    }
+    expect(scales(trans)[1].format(FIRST.rate)).toBe('0.05 %/h');
+  });
+});
+
+function answer(line: string): IPlan {
+  return {
+    plan: { title: ['256 instances', '203 days'], lines: [line, 'more'] },
+    sheets: [
+      {
+        headers: ['RECOVERY', '>COST'],
+        rows: [
+          [
+            { text: 'saved', tone: 'title' },
+            { text: '5 $', tone: 'good' }
+          ]
+        ]
+      }
+    ],
+    picture: '<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0"/></svg>'
+  };
+}
+
+describe('Planner', () => {
+  let host: HTMLElement;
+  let root: Root;
+  let asked: IPlanRequest[];
+  let reply: (request: IPlanRequest) => Promise<IPlan>;
+
+  beforeEach(async () => {
+    jest.useFakeTimers();
+    asked = [];
+    reply = async request => answer(`asked with ${request.convention}`);
+    const model = {
+      changed: new Signal({}),
+      connection: 'online',
+      api: {
+        plan: (request: IPlanRequest) => {
+          asked.push(request);
+          return reply(request);
+        }
+      }
+    } as unknown as HyperpodModel;
+    const shared: IShared = { model, actions: {} as Actions, trans };
+    host = document.createElement('div');
+    document.body.appendChild(host);
+    root = createRoot(host);
+    act(() =>
+      root.render(
+        <Shared.Provider value={shared}>
+          <Planner />
+        </Shared.Provider>
+      )
+    );
+    await rest();
+  });
+
+  afterEach(() => {
+    act(() => root.unmount());
+    host.remove();
+    jest.useRealTimers();
+  });
+
+  async function rest(): Promise<void> {
+    await act(async () => {
+      await jest.advanceTimersByTimeAsync(200);
+    });
+  }
+
+  function change(element: HTMLElement, value: string): void {
+    const kind = Object.getPrototypeOf(element);
+    act(() => {
+      Object.getOwnPropertyDescriptor(kind, 'value')!.set!.call(element, value);
+      element.dispatchEvent(new Event('input', { bubbles: true }));
+      element.dispatchEvent(new Event('change', { bubbles: true }));
+    });
+  }
+
+  it('shows what the server makes of the published example', () => {
+    expect(asked).toEqual([FIRST]);
+    expect(host.textContent).toContain('asked with productive');
+    expect(host.querySelector('.jp-Hp-picture path')).not.toBeNull();
+    const cells = [...host.querySelectorAll('td')];
+    expect(cells.map(cell => cell.dataset.tone)).toEqual(['title', 'good']);
+    expect(cells[1].dataset.side).toBe('right');
+    expect(host.querySelectorAll('input[type=range]')).toHaveLength(7);
+  });
+
+  it('asks once when a slider has come to rest', async () => {
+    const slider = host.querySelector<HTMLInputElement>('input')!;
+    change(slider, '100');
+    change(slider, `${NOTCHES}`);
+    expect(asked).toHaveLength(1);
+    await rest();
+    expect(asked).toHaveLength(2);
+    expect(asked[1].instances).toBe(100_000);
+    expect(slider.getAttribute('aria-valuetext')).toContain('100');
+  });
+
+  it('keeps the last answer beside what the server refuses', async () => {
+    reply = () => Promise.reject(new ApiError(400, 'are the two exchanged?'));
+    change(host.querySelector('select')!, 'serial');
+    await rest();
+    expect(host.querySelector('[role=status]')?.textContent).toBe(
+      'are the two exchanged?'
+    );
+    expect(host.querySelector('.jp-Hp-plan[data-outdated]')).not.toBeNull();
+  });
+
+  it('does not show an answer that came too late', async () => {
+    let late: (plan: IPlan) => void = () => undefined;
+    reply = () => new Promise(resolve => (late = resolve));
+    change(host.querySelector('select')!, 'serial');
+    await rest();
+    reply = async request => answer(`asked with ${request.convention}`);
+    change(host.querySelector('select')!, 'restart');
+    await rest();
+    await act(async () => late(answer('too late')));
+    expect(host.textContent).toContain('asked with restart');
+  });
+
+  it('simulates when asked to', async () => {
+    const button = host.querySelector<HTMLButtonElement>('.jp-Hp-button')!;
+    await act(async () => button.click());
+    expect(asked[1].simulate).toBe(true);
+    expect(button.disabled).toBe(true);
+  });
+});
