@@ -33,6 +33,11 @@ _OTHERS = (
     (re.compile(r"Remounting filesystem read-only"), "reboot", "FileSystemReadOnly"),
     (re.compile(r"efa .{0,40}(?:admin queue .{0,40}timeout|Failed to process command|device reset)", re.I), "reboot",
      "EfaError"),
+    # what `dcgmi policy --reg` prints, where that is led into the log that is followed
+    (re.compile(r"A double-bit ECC error has violated policy manager values"), "reset", "DcgmPolicyDoubleBitEcc"),
+    (re.compile(r"maximum number of retired pages has violated policy"), "isolate", "DcgmPolicyRetiredPages"),
+    (re.compile(r"An NVLink error has violated policy manager values"), "isolate", "DcgmPolicyNvlink"),
+    (re.compile(r"(?:PCIe|thermal|power) .{0,40}has violated policy manager values"), "monitor", "DcgmPolicy"),
     (re.compile(r"neuron:.{0,80}(?:NQ_TYPE_.{0,20}ERROR|uncorrectable|hardware error|device reset failed)", re.I),
      "isolate", "NeuronHardwareError"),
 )  # fmt: skip

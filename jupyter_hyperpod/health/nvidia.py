@@ -24,6 +24,7 @@ ROWS = ("gpu_uuid", "remapped_rows.correctable", "remapped_rows.uncorrectable", 
 QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,nounits"]
 QUERY_ROWS = ["nvidia-smi", f"--query-remapped-rows={','.join(ROWS)}", "--format=csv,nounits"]
 QUERY_LINKS = ["nvidia-smi", "nvlink", "--status"]
+QUERY_WATCHES = ["dcgmi", "health", "-g", "0", "-c", "-j"]
 HOT_C, TOO_HOT_C = 85, 92
 _SLOWDOWNS = {
     "hw_thermal_slowdown": ("GpuThermalSlowdown", "the hardware has slowed it down: too hot"),
@@ -110,6 +111,31 @@ def links(text: str, expected: int) -> list[Finding]:
             failed("nvidia-nvlink", "isolate", "NvlinkMissing", f"{expected} NVLinks expected, {', '.join(few[:4])}")
         ]
     return [passed("nvidia-nvlink", f"{sum(up.values())} NVLinks are up")]
+
+
+def watches(text: str) -> list[Finding]:
+    """What DCGM's health watches say, in what ``QUERY_WATCHES`` printed."""
+    start = text.find("{")
+    try:
+        record: Any = json.loads(text[start:] if start >= 0 else "")
+        body = record["body"]
+        state = str(body["Overall Health"]["value"])
+    except (ValueError, LookupError, TypeError):
+        return [skipped("nvidia-dcgm-health", f"DCGM tells nothing: {' '.join(text.split())[:160]}")]
+    if state == "Healthy":
+        return [passed("nvidia-dcgm-health", "DCGM's health watches say Healthy")]
+    said = "; ".join(_values(body))[:300]
+    severity = "reboot" if state.startswith("Fail") else "monitor"
+    return [failed("nvidia-dcgm-health", severity, f"DcgmHealth{_camel(state)}", f"DCGM says {said}")]
+
+
+def _values(tree: Any, path: str = "") -> Iterator[str]:
+    """Every value below ``children``, with the names that lead to it."""
+    if isinstance(tree, dict):
+        if isinstance(tree.get("value"), str) and tree["value"] != "Healthy":
+            yield f"{path}: {tree['value']}"
+        for name, inner in (tree.get("children") or tree).items() if "value" not in tree or "children" in tree else ():
+            yield from _values(inner, f"{path} {name}".strip())
 
 
 def diagnosis(text: str) -> list[Finding]:

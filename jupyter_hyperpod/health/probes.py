@@ -156,6 +156,10 @@ def _links(place: Place) -> Sequence[Finding]:
     return told("nvidia-nvlink", nvidia.QUERY_LINKS, lambda text: nvidia.links(text, expected))
 
 
+def _watches(place: Place) -> Sequence[Finding]:
+    return told("nvidia-dcgm-health", nvidia.QUERY_WATCHES, nvidia.watches)
+
+
 def _neuron(place: Place) -> Sequence[Finding]:
     return told("neuron-devices", neuron.QUERY, neuron.listed)
 
@@ -229,6 +233,7 @@ HOST = (
     Probe("nvidia-gpu", "nvidia", 30.0, _nvidia),
     Probe("nvidia-remapped-rows", "nvidia", 60.0, _rows),
     Probe("nvidia-nvlink", "nvidia", 60.0, _links),
+    Probe("nvidia-dcgm-health", "nvidia", 60.0, _watches),
     Probe("neuron-devices", "neuron", 60.0, _neuron),
     Probe("neuron-counters", "neuron", 30.0, _counters),
 )

@@ -66,6 +66,8 @@ def test_xid_lines(line: str, severity: str, fault: str, text: str) -> None:
         ("nvme nvme1: controller is down; will reset: CSTS=0xffffffff", "reboot", "NvmeFailure"),
         ("EXT4-fs error (device nvme0n1p1): ext4_lookup:1855: inode #131: comm bash", "drain", "FileSystemError"),
         ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:311]", "reboot", "CpuLockup"),
+        ("A double-bit ECC error has violated policy manager values.", "reset", "DcgmPolicyDoubleBitEcc"),
+        ("A PCIe replay event has violated policy manager values.", "monitor", "DcgmPolicy"),
         ("neuron:nc: NQ_TYPE_HW_ERROR on nd0", "isolate", "NeuronHardwareError"),
     ],
 )
@@ -133,6 +135,14 @@ def test_diagnoses_in_both_shapes() -> None:
     assert nvidia.diagnosis('{"tests": [{"name": "memory", "results": [{"status": "Skip"}]}]}')[0].outcome == "skipped"
 
 
+def test_health_watches_of_dcgm() -> None:
+    found = nvidia.watches(said("dcgm-health.json"))
+    assert short(found) == [("fail", "reboot", "DcgmHealthFailure")]
+    assert "GPU 3: Failure" in found[0].text and "PCIe system: Warning" in found[0].text
+    assert nvidia.watches('{"body": {"Overall Health": {"value": "Healthy"}}}')[0].outcome == "pass"
+    assert nvidia.watches("Error: Health watches not enabled. Please enable watches.")[0].outcome == "skipped"
+
+
 def test_neuron() -> None:
     assert short(neuron.listed(said("neuron-ls-trn2.json"))) == [("pass", "monitor", "")]
     bare = said("neuron-ls-trn2.json").replace('"nc_count": 4', '"nc_count": 0')
@@ -184,6 +194,7 @@ PARSERS: list[Callable[[str], object]] = [
     nvidia.remapped_rows,
     lambda text: nvidia.links(text, 18),
     nvidia.diagnosis,
+    nvidia.watches,
     neuron.listed,
     lambda text: neuron.counters({"neuron0/hw_error": text}),
     lambda text: host.pressure("io", text),
