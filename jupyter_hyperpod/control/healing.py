@@ -30,6 +30,7 @@ from .machines import Machines
 AGENT = "jupyter_hyperpod.health.agent"
 LOOK_S = 0.25
 AGENT_PAUSE_S = 5.0
+NEWS_S = 60.0  # what was asked for longer ago has been done, or will not be by telling jobs
 HOLD_S = 10.0  # who was on a node when something was found there is known by then
 LEAVE_S = 60.0  # longer than most jobs' grace time: what has not left by then is lost with the node
 
@@ -138,7 +139,8 @@ class Healing:
             if name in self._host.nodes:
                 self._host.nodes[name].drained = ""
         elif name not in self._host.nodes:
-            self._elsewhere[name] = (now_s, data)
+            if time.time() - event.time_s < NEWS_S:
+                self._elsewhere[name] = (now_s, data)
         elif name not in self._repairs or self._repairs[name].action != action:
             node = self._host.nodes[name]
             node.drained = f"{data['fault'] or action}: {data['reason']}"

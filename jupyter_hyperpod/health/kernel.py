@@ -26,7 +26,9 @@ _OTHERS = (
     (re.compile(r"EDAC .{0,40}: [1-9][0-9]* UE "), "reboot", "UncorrectableMemory"),
     (re.compile(r"(?:oom-kill:|Out of memory: Kill(?:ed)? process)"), "monitor", "OutOfMemory"),
     (re.compile(r"blocked for more than [0-9]+ seconds"), "monitor", "HungTask"),
-    (re.compile(r"(?:soft lockup|hard LOCKUP|rcu_sched self-detected stall)"), "reboot", "CpuLockup"),
+    (re.compile(r"hard LOCKUP"), "reboot", "CpuLockup"),
+    # a virtual machine that is not given its CPU looks like this, too
+    (re.compile(r"(?:soft lockup|rcu_sched self-detected stall)"), "monitor", "CpuStall"),
     (re.compile(r"nvme nvme[0-9]+: (?:controller is down|Removing after probe|.{0,30}timeout, aborting)"),
      "reboot", "NvmeFailure"),
     (re.compile(r"(?:EXT4-fs|XFS|BTRFS) ?(?:error|.{0,40}(?:Corruption|shutdown))"), "drain", "FileSystemError"),
