@@ -110,7 +110,8 @@ class _Bench:
         return took_s
 
     def _idle(self, seconds: float) -> list[float]:
-        agents = [pid for pid in _pids() if b"jupyter_hyperpod.health.agent" in _command(pid)]
+        mark = f"jupyter_hyperpod.health.agent --store {self.store.root} ".encode()
+        agents = [pid for pid in _pids() if mark in _command(pid)]
         before = {pid: _cpu_s(pid) for pid in agents}
         time.sleep(seconds)
         return [100 * (_cpu_s(pid) - before[pid]) / seconds for pid in agents]
