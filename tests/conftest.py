@@ -60,7 +60,9 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield from running_cluster(store, patch, SHARED_MARK)
 
 
-def running_cluster(store: Store, patch: pytest.MonkeyPatch, variable: str, **shape: Any) -> Iterator[Store]:
+def running_cluster(
+    store: Store, patch: pytest.MonkeyPatch, variable: str, ready: bool = True, **shape: Any
+) -> Iterator[Store]:
     """Start a cluster whose processes carry a mark in `variable`; stop it and insist that all are gone."""
     from jupyter_hyperpod.control import cluster as control
 
@@ -69,7 +71,8 @@ def running_cluster(store: Store, patch: pytest.MonkeyPatch, variable: str, **sh
     try:
         control.ensure_started(store, **shape)
         patch.delenv(variable)
-        control.wait_ready(store)
+        if ready:
+            control.wait_ready(store)
         yield store
     finally:
         with suppress(ClusterError):  # a test may have stopped it already

@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.backends import sbatch
 from jupyter_hyperpod.backends.sbatch import BASE, ELASTIC, Element
-from jupyter_hyperpod.control.allocation import plan_step, wanted
+from jupyter_hyperpod.backends.slurm import Slurm
+from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.control.allocation import wanted
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
 from jupyter_hyperpod.core.spec import SLURM_OPTIONS, ElasticRange, JobSpec, LaunchPlan
+from jupyter_hyperpod.storage.store import Store
 
 PLAN = LaunchPlan(
     job_id="train-abcdefgh",
@@ -37,7 +40,7 @@ export HYPERPOD_SPARE=''
 export OMP_NUM_THREADS=2
 export HYPERPOD_NODE="$SLURMD_NODENAME"
 cd '/home/me/my project' || cd /
-exec srun --ntasks=1 --nodes=1 --export=ALL --kill-on-bad-exit=0 '/opt/my env/bin/python' -m \
+exec srun --ntasks=1 --nodes=1 --export=ALL --kill-on-bad-exit=0 env STALE '/opt/my env/bin/python' -m \
 jupyter_hyperpod.runtime.agent
 """
 # The shell finds this in the place of srun: it says what it was started with. It stands for no scheduler.
@@ -48,7 +51,8 @@ text = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="
 
 
 def test_the_script_of_an_element() -> None:
-    assert sbatch.script(PLAN, {}) == SCRIPT
+    shown = " ".join(f"-u {name}" for name in sbatch.STALE)
+    assert sbatch.script(PLAN, {}) == SCRIPT.replace("STALE", shown)
 
 
 def test_the_command_line() -> None:
@@ -107,6 +111,33 @@ def test_options_stay_what_they_are(options: dict[str, str]) -> None:
     assert all(word.startswith("--") for word in words[1:])
 
 
+SAYS_ALL = """#!/bin/sh
+printf '%s\\0' "$@" >"$(dirname "$0")/said"
+cat >"$(dirname "$0")/script"
+echo 7
+"""
+
+
+@settings(max_examples=25)
+@given(options=st.dictionaries(st.sampled_from(SLURM_OPTIONS), text.filter(bool)), directory=text)
+def test_no_shell_stands_between_us_and_sbatch(
+    tmp_path_factory: pytest.TempPathFactory, options: dict[str, str], directory: str
+) -> None:
+    """What the program is started with is what was meant, word by word. The program stands for no scheduler."""
+    place = tmp_path_factory.mktemp("sbatch")
+    (place / "sbatch").write_text(SAYS_ALL)
+    (place / "sbatch").chmod(0o755)
+    plan = replace(PLAN, log_directory=directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(place), prepend=":")
+        slurm = Slurm()
+        assert slurm.submit(plan, options, BASE, 1).result(20) == 7
+        slurm.close(20)
+    words = (place / "said").read_bytes().split(b"\0")[:-1]
+    assert words == [word.encode() for word in sbatch.arguments(plan, options, BASE, 1)[1:]]
+    assert (place / "script").read_bytes() == sbatch.script(plan, options).encode()
+
+
 def test_options_are_refused_where_they_mean_nothing() -> None:
     with pytest.raises(SpecError, match="unknown; expected one of account"):
         JobSpec("job", "0" * 64, backend="slurm", slurm={"wrap": "rm -rf /"})
@@ -118,24 +149,53 @@ def test_what_slurm_prints() -> None:
     assert sbatch.submitted("17;testbed\n") == 17
     with pytest.raises(ClusterError, match="expected the number"):
         sbatch.submitted("sbatch: error")
-    printed = "12|0|RUNNING|n1|None\n12|1|PENDING||(Resources | x)\n13|N/A|RUNNING|n2|None\n\nslurm_load_jobs error\n"
-    assert list(sbatch.queue(printed)) == [
-        Element(12, 0, "RUNNING", "n1", "None"),
-        Element(12, 1, "PENDING", "", "(Resources | x)"),
+    lines = ["12|0|RUNNING|n1|None|train-abcdefgh|base", "12|1|PENDING||(Resources)|train-abcdefgh|elastic"]
+    other = ["13|N/A|RUNNING|n2|None|wrap|(null)", "", "slurm_load_jobs error", "14|0|RUNNING|n3|None|a|b|c|d"]
+    assert list(sbatch.queue("\n".join([*lines, *other]))) == [
+        Element(12, 0, "RUNNING", "n1", "None", "train-abcdefgh", "base"),
+        Element(12, 1, "PENDING", "", "(Resources)", "train-abcdefgh", "elastic"),
+        Element(14, 0, "RUNNING", "n3", "None", "a", "b|c|d"),
     ]
+
+
+def test_what_sinfo_prints() -> None:
+    printed = (
+        "n1|idle|none\nn2|draining|bad disk | twice\nn3|drained*|\nn4|down*|Not responding\nn5|fail|Action:Replace\n"
+    )
+    assert sbatch.draining(printed) == {"n2": "bad disk | twice", "n3": "drained", "n5": "Action:Replace"}
+
+
+def test_what_sacct_prints() -> None:
+    """Printed by sacct of 22.05 with slurmdbd: an ended, a failed, a cancelled and a waiting element."""
+    printed = (
+        "1_0|COMPLETED|n1|0:0\n1_1|FAILED|n2|3:0\n2_0|CANCELLED by 0|n3|0:0\n2_[1-3]|PENDING|None assigned|0:0\n"
+        "3_0|NODE_FAIL|None assigned|1:0\n4|COMPLETED|n1|0:0\n"
+    )
+    assert sbatch.history(printed) == {
+        "1_0": ("COMPLETED", "n1", "0:0"),
+        "1_1": ("FAILED", "n2", "3:0"),
+        "2_0": ("CANCELLED", "n3", "0:0"),
+        "3_0": ("NODE_FAIL", "", "1:0"),
+    }
 
 
 @given(st.text())
 def test_any_output_is_read(printed: str) -> None:
     list(sbatch.queue(printed))
+    sbatch.draining(printed)
+    sbatch.history(printed)
 
 
-def test_what_is_missing_is_asked_for_and_what_waits_in_vain_given_back() -> None:
+def test_an_elastic_job_has_the_fewest_it_needs_as_its_base() -> None:
     spec = JobSpec("job", "0" * 64, nodes=4, elastic=ElasticRange(2, 4), spares=1, backend="slurm")
     assert wanted(spec, 4) == {BASE: 2, ELASTIC: 3}
     assert wanted(spec, 2) == {BASE: 2, ELASTIC: 1}
-    here = [Element(1, 0, "RUNNING", "n1", ""), Element(1, 1, "NODE_FAIL", "n2", "")]
-    more = [Element(2, 0, "RUNNING", "n3", ""), Element(2, 1, "PENDING", "", "Priority")]
-    step = plan_step({BASE: here, ELASTIC: more}, wanted(spec, 4))
-    assert step.submit == {BASE: 1, ELASTIC: 1} and step.cancel == ()
-    assert plan_step({BASE: here[:1] * 2, ELASTIC: more}, wanted(spec, 2)).cancel == (more[1],)
+
+
+def test_without_slurm_it_is_said_what_was_looked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match=r"`sbatch`.* not found in PATH \(.*login node.*--backend local"):
+        jobs.submit(store, "print(1)", {"backend": "slurm"})
+    assert not store.job_ids(), "nothing half-made is left"

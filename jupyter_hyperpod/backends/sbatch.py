@@ -18,21 +18,43 @@ BASE, ELASTIC = "base", "elastic"
 ELASTIC_PARTITION, BIND = "elastic-partition", "bind"
 OWN_OPTIONS = (ELASTIC_PARTITION, BIND)
 WARNING_S = 60  # how long before the end of its time an element is told
-QUEUE_FORMAT = "%F|%K|%T|%N|%r"
+QUEUE_FORMAT = "%F|%K|%T|%N|%r|%j|%k"
+NODES_FORMAT = "%N|%T|%E"
+HISTORY_FORMAT = "JobID,State,NodeList,ExitCode"
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
 RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
+# what sinfo calls a node that shall get nothing new, or never again; a trailing mark says that it does not answer
+DRAINING = frozenset({"drained", "draining", "drained*", "draining*", "fail", "failing", "fail*", "failing*"})
+AWAY = ("unable to contact", "timed out", "connection refused", "connection reset", "communication", "cannot be run")
+NO_ACCOUNTING = "accounting storage is disabled"
 _BIND_TO = "auto"
+# They describe the one node of an element, as it was when that began: a library that takes them for the job's is wrong.
+STALE = (
+    "SLURM_JOB_NODELIST SLURM_NODELIST SLURM_STEP_NODELIST SLURM_JOB_NUM_NODES SLURM_NNODES SLURM_STEP_NUM_NODES "
+    "SLURM_NTASKS SLURM_NPROCS SLURM_STEP_NUM_TASKS SLURM_TASKS_PER_NODE SLURM_STEP_TASKS_PER_NODE SLURM_PROCID "
+    "SLURM_NODEID SLURM_LOCALID"
+).split()
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One array element as squeue shows it; ``node`` is empty while it waits, ``reason`` is SLURM's own word."""
+    """One array element as squeue shows it; ``node`` is empty while it waits, ``reason`` is SLURM's own word.
+
+    ``job`` and ``part`` are what it was submitted as: its job's id, and `BASE` or `ELASTIC`.
+    """
 
     array: int
     task: int
     state: str
     node: str
     reason: str
+    job: str = ""
+    part: str = ""
+
+    @property
+    def name(self) -> str:
+        """What SLURM's commands call it."""
+        return f"{self.array}_{self.task}"
 
     @property
     def active(self) -> bool:
@@ -68,9 +90,15 @@ def script(plan: LaunchPlan, options: Mapping[str, str]) -> str:
     suffix = ".$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID" if "cpus-per-task" in options else ""
     lines.append(f'export HYPERPOD_NODE="$SLURMD_NODENAME{suffix}"')
     lines.append(f"cd {shlex.quote(plan.working_directory)} || cd /")
+    shown = " ".join(f"-u {name}" for name in STALE)
     command = shlex.join([plan.python, "-m", plan.module, *plan.arguments])
-    lines.append(f"exec srun --ntasks=1 --nodes=1 --export=ALL --kill-on-bad-exit=0 {command}")
+    lines.append(f"exec srun --ntasks=1 --nodes=1 --export=ALL --kill-on-bad-exit=0 env {shown} {command}")
     return "\n".join(lines) + "\n"
+
+
+def away(problem: str) -> bool:
+    """Whether a command failed because the controller does not answer, so that it may be tried again."""
+    return any(words in problem.lower() for words in AWAY)
 
 
 def submitted(text: str) -> int:
@@ -84,6 +112,35 @@ def submitted(text: str) -> int:
 def queue(text: str) -> Iterator[Element]:
     """The elements in what `squeue -h -r -o QUEUE_FORMAT` printed; lines about other kinds of jobs are left out."""
     for line in text.splitlines():
-        fields = line.split("|", 4)
-        if len(fields) == 5 and fields[0].isdecimal() and fields[1].isdecimal():
-            yield Element(int(fields[0]), int(fields[1]), fields[2], fields[3], fields[4])
+        fields = line.split("|", 6)
+        if len(fields) == 7 and fields[0].isdecimal() and fields[1].isdecimal():
+            array, task, state, node, reason, job, part = fields
+            yield Element(int(array), int(task), state, node, reason, job, part)
+
+
+def node_states(text: str) -> dict[str, tuple[str, str]]:
+    """Node -> (state, why) in what `sinfo -h -N -o NODES_FORMAT` printed."""
+    found = {}
+    for line in text.splitlines():
+        fields = line.split("|", 2)
+        if len(fields) == 3:
+            found[fields[0]] = (fields[1], "" if fields[2].strip() in ("none", "") else fields[2].strip())
+    return found
+
+
+def draining(text: str) -> dict[str, str]:
+    """Nodes that shall get nothing new, and why, in the same."""
+    states = node_states(text).items()
+    return {node: reason or state.rstrip("*") for node, (state, reason) in states if state in DRAINING}
+
+
+def history(text: str) -> dict[str, tuple[str, str, str]]:
+    """Element -> (state, node, exit code) in what `sacct -n -X -P --format=HISTORY_FORMAT` printed, the newest last."""
+    found = {}
+    for line in text.splitlines():
+        fields = line.split("|")
+        array, _, task = fields[0].partition("_")
+        if len(fields) == 4 and array.isdecimal() and task.isdecimal():
+            state = fields[1].split(" ")[0]
+            found[fields[0]] = (state, "" if fields[2] == "None assigned" else fields[2], fields[3])
+    return found

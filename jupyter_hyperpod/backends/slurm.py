@@ -1,66 +1,201 @@
-"""SLURM by its commands: submit, cancel, and one bounded look at the queue for all jobs at once."""
+"""SLURM by its commands. One thread runs them, one after another: nobody waits for a controller that does not answer.
+
+Queries (the queue, the nodes, the history) are for all jobs together and at least `QUERY_EVERY_S` apart.
+"""
 
 from __future__ import annotations
 
+import getpass
 import os
+import shutil
 import subprocess
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import TypeVar
 
 from ..core.errors import ClusterError
 from ..core.spec import LaunchPlan
 from . import sbatch
 from .sbatch import Element
 
-POLL_EVERY_S = 1.0
+T = TypeVar("T")
+QUERY_EVERY_S = 1.1
+NODES_EVERY_S = 5.0
+WANTED_S = 5.0  # nobody has asked for so long: the scheduler is left in peace
 COMMAND_TIMEOUT_S = 30.0
-_ASK = ["squeue", "--noheader", "--array", "--me", "--states=all", f"--format={sbatch.QUEUE_FORMAT}"]
+AGAIN_S, TRIES = 2.0, 300
+COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")
+History = dict[str, tuple[str, str, str]]
+_QUEUE = ["squeue", "--noheader", "--array", "--me", "--states=all", f"--format={sbatch.QUEUE_FORMAT}"]
+_NODES = ["sinfo", "--noheader", "--Node", f"--format={sbatch.NODES_FORMAT}"]
+_HISTORY = ["sacct", "--noheader", "--allocations", "--parsable2", f"--format={sbatch.HISTORY_FORMAT}"]
 
 
 class Slurm:
-    """The scheduler. Its answers are fetched by a thread, at most one query every ``POLL_EVERY_S``, while wanted."""
+    """The scheduler. `tick` keeps its thread at work; what it has read last is in the other members."""
 
     def __init__(self) -> None:
-        self._elements: dict[int, list[Element]] = {}
-        self._asked_s = 0.0
-        self._fresh_s = 0.0
-        self._thread: threading.Thread | None = None
         self.problem = ""  # why the queue could not be read the last time
+        self.fresh_s = 0.0  # when the queue that is known was asked for (`time.monotonic`)
+        self.draining: dict[str, str] = {}  # node -> why it gets nothing new
+        self._elements: dict[str, list[Element]] = {}
+        self._wanted_s = self._query_s = self._nodes_s = 0.0
+        self._orders: deque[Callable[[], None]] = deque()
+        self._lookups: deque[tuple[list[int], Future[History]]] = deque()
+        self._accounting = True
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
 
-    def submit(self, plan: LaunchPlan, options: Mapping[str, str], part: str, count: int) -> int:
-        """Submit ``count`` elements of a part and return the array's number. Raises ClusterError."""
-        return sbatch.submitted(_run(sbatch.arguments(plan, options, part, count), sbatch.script(plan, options)))
+    # -- what is known -----------------------------------------------------------------------------------------
 
-    def cancel(self, arrays: Sequence[int], task: int | None = None) -> None:
-        """End arrays, or one element of them; those that have ended are no error. Raises ClusterError."""
-        names = [str(array) if task is None else f"{array}_{task}" for array in arrays]
-        if names:
-            _run(["scancel", "--quiet", *names])
-
-    def elements(self, array: int, since_s: float) -> list[Element] | None:
-        """An array's elements; None where the queue has not been read since then (`time.monotonic`)."""
-        return self._elements.get(array, []) if self._fresh_s > since_s else None
+    def elements(self, job: str, since_s: float) -> list[Element] | None:
+        """A job's elements; None where the queue has not been read since then (`time.monotonic`)."""
+        return self._elements.get(job, []) if self.fresh_s > since_s else None
 
     def tick(self) -> None:
-        """Ask again, in the background, when it is time."""
-        now_s = time.monotonic()
-        if now_s - self._asked_s >= POLL_EVERY_S and (self._thread is None or not self._thread.is_alive()):
-            self._asked_s = now_s
-            self._thread = threading.Thread(target=self._ask, args=(now_s,), name="squeue", daemon=True)
-            self._thread.start()
+        """Go on reading the queue for a while."""
+        with self._changed:
+            self._wanted_s = time.monotonic() + WANTED_S
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="slurm", daemon=True)
+                self._thread.start()
+            self._changed.notify()
 
-    def _ask(self, now_s: float) -> None:
+    # -- what is asked for -------------------------------------------------------------------------------------
+
+    def submit(self, plan: LaunchPlan, options: Mapping[str, str], part: str, count: int) -> Future[int]:
+        """Submit ``count`` elements of a part; the array's number, or ClusterError."""
+        command = sbatch.arguments(plan, options, part, count)
+        return self._order(lambda: sbatch.submitted(_run(command, sbatch.script(plan, options))))
+
+    def cancel(self, names: Iterable[str]) -> Future[str]:
+        """End elements; those that have ended are no error."""
+        return self._order(lambda: _run(["scancel", "--quiet", *names]), TRIES)
+
+    def cancel_job(self, job: str) -> Future[str]:
+        """End every element of a job, also those that were submitted and never recorded."""
+        return self._order(lambda: _run(["scancel", "--quiet", f"--user={getpass.getuser()}", f"--name={job}"]), TRIES)
+
+    def signal(self, name: str, signal: str, everything: bool = False) -> Future[str]:
+        """Send a signal ("USR1") to an element's processes; ``everything``: to its batch script, too."""
+        words = ["scancel", "--quiet", f"--signal={signal}", *(["--full"] if everything else []), name]
+        return self._order(lambda: _run(words))
+
+    def history(self, arrays: Iterable[int]) -> Future[History]:
+        """What accounting knows of arrays that the queue has forgotten; nothing where there is no accounting."""
+        future: Future[History] = Future()
+        with self._changed:
+            self._lookups.append((sorted(arrays), future))
+            self._changed.notify()
+        return future
+
+    def close(self, timeout_s: float) -> None:
+        """Carry out what has been asked for, at most so long, and end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _order(self, act: Callable[[], T], tries: int = 1) -> Future[T]:
+        """Have something done by the thread; what must be done is tried again while the controller is away."""
+        future: Future[T] = Future()
+
+        def carry_out(left: int = tries) -> None:
+            try:
+                future.set_result(act())
+            except ClusterError as error:
+                if left <= 1 or self._closing or not sbatch.away(str(error)):
+                    future.set_exception(error)
+                else:
+                    again = threading.Timer(AGAIN_S, self._put, [lambda: carry_out(left - 1)])
+                    again.daemon = True
+                    again.start()
+
+        self._put(carry_out)
+        return future
+
+    def _put(self, order: Callable[[], None]) -> None:
+        with self._changed:
+            self._orders.append(order)
+            self._changed.notify()
+        self.tick()
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                while (act := self._next()) is None:
+                    if self._closing:
+                        return
+                    self._changed.wait(max(0.01, self._query_s - time.monotonic()))
+            act()
+
+    def _next(self) -> Callable[[], None] | None:
+        """A query where one is due, else an order, else nothing. A query never waits for a long row of orders."""
+        now_s = time.monotonic()
+        if now_s >= self._query_s and now_s < self._wanted_s and not self._closing:
+            self._query_s = now_s + QUERY_EVERY_S
+            if self._lookups and self.fresh_s:
+                return self._look_up
+            if now_s >= self._nodes_s and self.fresh_s:
+                self._nodes_s = now_s + NODES_EVERY_S
+                return self._read_nodes
+            return self._read_queue
+        return self._orders.popleft() if self._orders else None
+
+    def _read_queue(self) -> None:
+        now_s = time.monotonic()
         try:
-            text = _run(_ASK)
+            text = _run(_QUEUE)
         except ClusterError as error:
             self.problem = str(error)
             return
-        found: dict[int, list[Element]] = defaultdict(list)
+        found: dict[str, list[Element]] = defaultdict(list)
         for element in sbatch.queue(text):
-            found[element.array].append(element)
-        self._elements, self._fresh_s, self.problem = dict(found), now_s, ""
+            found[element.job].append(element)
+        self._elements, self.fresh_s, self.problem = dict(found), now_s, ""
+
+    def _read_nodes(self) -> None:
+        try:
+            self.draining = sbatch.draining(_run(_NODES))
+        except ClusterError:
+            return  # the queue cannot be read either, which says so
+
+    def _look_up(self) -> None:
+        """Ask accounting once for all that wait."""
+        lookups = [self._lookups.popleft() for _ in range(len(self._lookups))]
+        found: History = {}
+        if self._accounting:
+            arrays = sorted({str(array) for wanted, _ in lookups for array in wanted})
+            try:
+                found = sbatch.history(_run([*_HISTORY, f"--jobs={','.join(arrays)}"]))
+            except ClusterError as error:
+                self._accounting = sbatch.NO_ACCOUNTING not in str(error)
+        for _, future in lookups:
+            future.set_result(found)
+
+
+def node_states(partition: str = "") -> dict[str, tuple[str, str]]:
+    """Node -> (state, why), of a partition or of all. Raises ClusterError."""
+    return sbatch.node_states(_run([*_NODES, *([f"--partition={partition}"] if partition else [])]))
+
+
+def missing() -> str:
+    """What this machine lacks to be where jobs are submitted to SLURM, as a sentence; "" where nothing does."""
+    lacking = [command for command in COMMANDS if shutil.which(command) is None]
+    if not lacking:
+        return ""
+    commands = ", ".join(f"`{command}`" for command in lacking)
+    return (
+        f"{commands} not found in PATH ({os.environ.get('PATH', '')}): the backend slurm is used on a login node of "
+        "the cluster, where SLURM's commands are (try `module load slurm`); --backend local needs none"
+    )
 
 
 def _run(command: list[str], text: str = "") -> str:
@@ -69,10 +204,8 @@ def _run(command: list[str], text: str = "") -> str:
             command, input=text, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, env=_environment(os.environ)
         )
     except FileNotFoundError as error:
-        raise ClusterError(
-            f"`{command[0]}` was not found: the backend slurm is used where SLURM's commands are"
-        ) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ClusterError(missing() or f"`{command[0]}` was not found in PATH") from error
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise ClusterError(f"`{command[0]}` cannot be run: {error}") from error
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
@@ -82,6 +215,6 @@ def _run(command: list[str], text: str = "") -> str:
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Without the variables by which a shell inside a job would have its own options taken over."""
-    foreign = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SALLOC_", "SRUN_")
+    foreign = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SALLOC_", "SRUN_", "SINFO_", "SACCT_")
     kept = {name: value for name, value in environment.items() if not name.startswith(foreign)}
     return kept | {name: environment[name] for name in ("SLURM_CONF",) if name in environment} | {"LC_ALL": "C.UTF-8"}

@@ -20,6 +20,8 @@ NAMES = {
     "serving": "a deployment grows: decision to first answer by stages; replicas are killed under load: requests lost",
     "components": "a rank is killed with each checkpointless component switched off: what each is worth",
     "health": "an Xid in a node's kernel log of a real SLURM: labelled, drained, rebooted or replaced when (root)",
+    "slurm": "a real SLURM of four nodes: a kill, a power cut, an urgent job, a thousand jobs (root)",
+    "slurm-soak": "random faults on that SLURM, one after another, for as long as you like (root)",
     "loading": "a model from an object store into memory: ours against other loaders, and against the machine",
 }
 
@@ -28,7 +30,7 @@ def run(name: str, **options: Any) -> dict[str, Any]:
     """Run one benchmark and return its report (see `bench.report`). Raises SpecError for an unknown name or option."""
     if name not in NAMES:
         raise SpecError(f"no benchmark named {name!r}; expected one of {', '.join(NAMES)}")
-    module = import_module(f".{name}", __name__)
+    module = import_module(f".{name.replace('-', '_')}", __name__)
     try:
         report: dict[str, Any] = module.run(**options)
     except TypeError as error:

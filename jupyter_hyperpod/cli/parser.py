@@ -7,6 +7,7 @@ from typing import Any
 
 from ..control import mounting, nodes
 from ..control.request import add_cluster_options, add_fault_options, add_serve_options, add_submit_options
+from ..control.validate import add_options as add_validate_options
 from ..core.spec import BACKENDS
 from ..planner.request import SUMMARY, add_plan_options
 from .model import add_model_options
@@ -145,6 +146,9 @@ def _add_cluster_verbs(verbs: _Verbs) -> None:
         "metrics", "print nodes and jobs as Prometheus wants them, or serve them on loopback", json=False
     )
     metrics.add_argument("--port", type=int, metavar="P", help="serve /metrics on 127.0.0.1 until Ctrl-C; 0: any port")
+    add_validate_options(
+        verbs.add("validate", "check nodes, devices, storage, network and a small training, row by row")
+    )
 
     bench = verbs.add("bench", "measure this machine against the product's bars")
     bench.add_argument("name", metavar="NAME", help="latency, recovery, …; an unknown name lists them all")

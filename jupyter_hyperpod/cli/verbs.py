@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..control import cluster, jobs, lookup, metrics, mounting, nodes, report, watch
+from ..control import cluster, jobs, lookup, metrics, mounting, nodes, report, validate, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, job_name, shown_fields, spec_fields
 from ..control.source import read_file
 from ..core.errors import HyperpodError
@@ -280,6 +280,25 @@ def _show(answer: mounting.Answer, options: argparse.Namespace, terminal: Termin
     return 0 if answer.ok else 1
 
 
+def _validate(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    def tell(row: validate.Row) -> None:
+        if not options.json:
+            terminal.clear()
+            verdict = terminal.paint(f"{row.verdict:<8}", validate.TONES[row.verdict])
+            terminal.line(f"{verdict} {row.name}: {row.sentence}")
+            if row.remedy:
+                terminal.line(terminal.paint(f"         → {row.remedy}", "quiet"))
+
+    rows = validate.run(options, store, terminal.status, tell)
+    fit, sentence = validate.fit(rows, options.strict), validate.sentence(rows)
+    terminal.clear()
+    if options.json:
+        terminal.json({"fit": fit, "sentence": sentence, "rows": [row.to_json() for row in rows]})
+    else:
+        terminal.line(terminal.paint(sentence, "good" if fit else "bad"))
+    return 0 if fit else 1
+
+
 def _bench(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     try:
         bench = import_module("jupyter_hyperpod.bench")
@@ -366,6 +385,7 @@ VERBS: dict[str, Verb] = {
     "fault": _fault,
     "cluster": _cluster,
     **dict.fromkeys(mounting.VERBS, _mounting),
+    "validate": _validate,
     "bench": _bench,
     "recipe": _recipe,
     "serve": _serve,

@@ -2,64 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from ..backends.sbatch import BASE, BIND, ELASTIC, RUNNING, WAITING, Element
+from ..backends.sbatch import BASE, BIND, ELASTIC, WAITING, Element
 from ..backends.slurm import Slurm
 from ..core.errors import ClusterError
+from ..core.events import Command
 from ..core.spec import JobSpec, LaunchPlan
-from ..storage.store import write_private
+from ..policy.allocation import Place, Step, decide
 from .entry import Entry
+from .ledger import Ledger, names
 
-RECORD = "slurm.json"
 SUBMIT_PAUSE_S = 5.0
-_LIVED_S = 0.0  # squeue does not tell how long a failed element lived: it counts as failed at once
+CLOSE_S = 8.0
+# how SLURM reaches the processes of an element: the signal, and whether its batch script gets it, too
+SIGNALS = {"kill": ("KILL", True), "hang": ("STOP", False), "preempt": ("USR1", False)}
 
 
 @dataclass
 class Allocation:
-    """What one job has asked SLURM for: (part, array number), oldest first."""
+    """One job's dealings with SLURM; times on the monotonic clock."""
 
-    arrays: list[tuple[str, int]] = field(default_factory=list)
+    ledger: Ledger
+    read_s: float = 0.0  # the queue of that time has been looked at
     asked_s: float = 0.0  # what the queue said before is out of date
-    failed: set[tuple[int, int]] = field(default_factory=set)
     again_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Elements to submit, by part, and elements to give back."""
-
-    submit: dict[str, int]
-    cancel: tuple[Element, ...]
-    reason: str
+    submits: list[tuple[str, int, Future[int]]] = field(default_factory=list)
+    faults: list[tuple[Command, str, Future[str]]] = field(default_factory=list)
+    given_up: set[str] = field(default_factory=set)
+    sent_away: set[str] = field(default_factory=set)
+    released: Future[str] | None = None
 
 
 def wanted(spec: JobSpec, target: int) -> dict[str, int]:
     """Elements by part for a job that shall have ``target`` nodes, spares included."""
     base = min(spec.start_minimum, target)
     return {BASE: base, ELASTIC: target + spec.spares - base}
-
-
-def plan_step(elements: dict[str, list[Element]], wish: dict[str, int]) -> Step:
-    """What is missing is submitted. Of what is too much only elements that still wait are given back: a running one is
-    let go by its coordinator, at the end of a step."""
-    submit, cancel = dict[str, int](), list[Element]()
-    for part, count in wish.items():
-        active = [element for element in elements.get(part, ()) if element.active]
-        waiting = [element for element in active if element.state in WAITING]
-        if len(active) < count:
-            submit[part] = count - len(active)
-        cancel += waiting[: max(0, len(active) - count)]
-    words = [f"{count} {part}" for part, count in submit.items()]
-    reason = f"asks SLURM for {' and '.join(words)} node(s): {sum(wish.values())} wanted" if words else ""
-    return Step(submit, tuple(cancel), reason)
 
 
 class Allocations:
@@ -71,61 +54,107 @@ class Allocations:
         self.avoided: tuple[str, ...] = ()  # nodes that were repaired too often lately
 
     def step(self, entry: Entry, plan: LaunchPlan, now_s: float) -> None:
-        """Bring a running job closer to the nodes it wants. Raises ClusterError where SLURM refuses."""
+        """Bring an unfinished job closer to the nodes it wants."""
         self._slurm.tick()
         job = self._of(entry)
-        elements = self._elements(job)
+        _answer_faults(entry, job)
+        if not self._settle(entry, job, now_s):
+            return
+        elements = self._slurm.elements(entry.job.id, job.asked_s)
         if elements is None:
             if self._slurm.problem:
-                entry.say(self._slurm.problem)
-            return
-        self._count_failures(entry, job, elements)
-        if entry.ended or now_s < job.again_s:
-            return
-        action = plan_step(elements, wanted(entry.spec, entry.target))
-        self._tell(entry, elements)
-        if action.submit:
-            job.again_s = now_s + SUBMIT_PAUSE_S  # also where sbatch refuses
-            self._submit(entry, job, plan, action)
-        for element in action.cancel:
-            self._slurm.cancel([element.array], element.task)
-            job.asked_s = time.monotonic()
+                _tell_problem(entry, self._slurm.problem)
+        elif self._slurm.fresh_s != job.read_s:
+            job.read_s = self._slurm.fresh_s
+            job.ledger.update(elements, now_s)
+            if not entry.ended and now_s >= job.again_s:
+                self._act(entry, job, plan)
 
-    def release(self, entry: Entry) -> None:
-        """The job has ended: give everything back, once. Raises ClusterError where SLURM refuses."""
+    def begun(self, entry: Entry) -> bool:
+        """A node of the job runs, so it needs its coordinator."""
+        return bool(self._of(entry).ledger.running)
+
+    def fault(self, entry: Entry, command: Command) -> None:
+        """Break a node, as far as SLURM reaches it; answered when SLURM has."""
+        node, kind = str(command.data["node"]), str(command.data["fault"])
         job = self._of(entry)
-        self._slurm.cancel([array for _, array in job.arrays])
-        job.arrays.clear()
+        found = [element for element in job.ledger.running if node in names(element)]
+        if kind not in SIGNALS:
+            entry.done(command, False, f"SLURM cannot do {kind} to a node; it can {', '.join(SIGNALS)}")
+        elif not found:
+            entry.done(command, False, f"SLURM runs nothing of this job on {node!r}")
+        else:
+            entry.pen.write("fault.injected", {"fault": kind, "node": node, "rank": None, "member": None})
+            number, everything = SIGNALS[kind]
+            asked = self._slurm.signal(found[0].name, number, everything)
+            job.faults.append((command, f"SIG{number} sent to SLURM's {found[0].name} on {node}", asked))
+
+    def release(self, entry: Entry) -> bool:
+        """The job has ended: give everything back; True when that is done."""
+        job = self._of(entry)
+        self._slurm.tick()
+        if not self._settle(entry, job, time.monotonic()):
+            return False
+        if job.released is None and job.ledger.arrays:
+            job.released = self._slurm.cancel_job(entry.job.id)
+        if job.released is not None and not job.released.done():
+            return False
+        if job.released is not None and (error := job.released.exception()):
+            entry.pen.write("warning.raised", {"text": f"nodes could not be given back to SLURM: {error}"})
         del self._jobs[entry.job.id]
-        (entry.job.path / RECORD).unlink(missing_ok=True)
+        return True
+
+    def close(self, entries: Iterable[Entry]) -> None:
+        """The cluster ends: give the nodes of all its jobs back, waiting a while for SLURM."""
+        for entry in entries:
+            if entry.elsewhere and self._of(entry).released is None:
+                self._slurm.cancel_job(entry.job.id)
+        self._slurm.close(CLOSE_S)
 
     def nodes(self, job_id: str) -> set[str]:
         """Where SLURM runs elements of a job now, as far as the queue was read."""
-        arrays = self._jobs[job_id].arrays if job_id in self._jobs else ()
-        found = (self._slurm.elements(array, 0.0) or () for _, array in arrays)
-        return {element.node for elements in found for element in elements if element.state in RUNNING}
+        return {element.node for element in self._jobs[job_id].ledger.running} if job_id in self._jobs else set()
 
     def _of(self, entry: Entry) -> Allocation:
         if entry.job.id not in self._jobs:
-            self._jobs[entry.job.id] = Allocation(list(_recorded(entry)))
+            self._jobs[entry.job.id] = Allocation(Ledger(entry, self._slurm))
         return self._jobs[entry.job.id]
 
-    def _elements(self, job: Allocation) -> dict[str, list[Element]] | None:
-        found: dict[str, list[Element]] = {BASE: [], ELASTIC: []}
-        for part, array in job.arrays:
-            elements = self._slurm.elements(array, job.asked_s)
-            if elements is None:
-                return None
-            found[part] += elements
-        return found
+    def _settle(self, entry: Entry, job: Allocation, now_s: float) -> bool:
+        """Take in what SLURM has answered to submissions; False while one is under way."""
+        while job.submits and job.submits[0][2].done():
+            part, count, submitted = job.submits.pop(0)
+            job.asked_s = now_s
+            if error := submitted.exception():
+                job.again_s = now_s + SUBMIT_PAUSE_S
+                _tell_problem(entry, str(error))
+            else:
+                job.ledger.record(submitted.result(), part, count)
+        return not job.submits
 
-    def _submit(self, entry: Entry, job: Allocation, plan: LaunchPlan, action: Step) -> None:
-        os.makedirs(plan.log_directory, mode=0o700, exist_ok=True)
-        for part, count in action.submit.items():
-            job.arrays.append((part, self._slurm.submit(plan, self._options(entry), part, count)))
-            write_private(entry.job.path / RECORD, json.dumps(job.arrays).encode())
-        job.asked_s = time.monotonic()
-        entry.decided({"arrays": [array for _, array in job.arrays], **action.submit}, action.reason)
+    def _act(self, entry: Entry, job: Allocation, plan: LaunchPlan) -> None:
+        lost, draining = job.ledger.lost(job.read_s), self._slurm.draining
+        elements = [seen.element for seen in job.ledger.seen.values() if seen.element.active]
+        elements = [element for element in elements if element.name not in job.given_up]
+        places = [_place(element, lost, draining, job.sent_away) for element in elements]
+        decision = decide(wanted(entry.spec, entry.target), places, min(entry.spec.start_minimum, entry.target))
+        _tell_waiting(entry, elements)
+        step = decision.value
+        if step == Step({}):
+            return
+        entry.decided(_value(step), decision.reason)
+        if step.submit:
+            os.makedirs(plan.log_directory, mode=0o700, exist_ok=True)
+        for part, count in step.submit.items():
+            job.submits.append((part, count, self._slurm.submit(plan, entry.spec.slurm, part, count)))
+        job.given_up.update(step.give_up)
+        job.sent_away.update(step.send_away)
+        if over := [*step.give_back, *step.give_up]:
+            self._slurm.cancel(over)
+            job.asked_s = time.monotonic()
+        for name in step.send_away:
+            self._slurm.signal(name, *SIGNALS["preempt"])
+
 
     def _options(self, entry: Entry) -> dict[str, str]:
         """The person's options; repeat offenders are excluded beside whomever they exclude themselves."""
@@ -133,23 +162,39 @@ class Allocations:
         excluded = [name for name in (options.get("exclude", ""), *self.avoided) if name]
         return options | ({"exclude": ",".join(excluded)} if excluded else {})
 
-    def _count_failures(self, entry: Entry, job: Allocation, elements: dict[str, list[Element]]) -> None:
-        for element in (*elements[BASE], *elements[ELASTIC]):
-            name = (element.array, element.task)
-            if element.state in ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL") and name not in job.failed:
-                job.failed.add(name)
-                entry.agents = entry.agents.after(_LIVED_S, 1)
-                if reason := entry.agents.too_many(entry.spec.max_restarts):
-                    said = entry.log_tail(f"slurm-{element.array}-{element.task}")
-                    what = f"{element.array}_{element.task} on {element.node} is {element.state}"
-                    entry.end("failed", f"SLURM's {what}: {reason}; {said}", time.monotonic())
-                    return
 
-    def _tell(self, entry: Entry, elements: dict[str, list[Element]]) -> None:
-        waiting = [e for e in (*elements[BASE], *elements[ELASTIC]) if e.state in WAITING]
-        running = [e for e in (*elements[BASE], *elements[ELASTIC]) if e.state in RUNNING]
-        if entry.state == "pending" and waiting and not running:
-            entry.say(f"SLURM has not started its {len(waiting)} node(s) yet: {waiting[0].reason}")
+def _place(element: Element, lost: dict[str, float], draining: dict[str, str], sent_away: set[str]) -> Place:
+    running = element.state not in WAITING
+    drain, leaving = draining.get(element.node, ""), element.name in sent_away
+    return Place(element.name, element.part, running, element.node, lost.get(element.name), drain, leaving)
+
+
+def _value(step: Step) -> dict[str, object]:
+    given = {"give_back": step.give_back, "give_up": step.give_up, "send_away": step.send_away}
+    return {"submit": dict(step.submit)} | {name: list(names) for name, names in given.items() if names}
+
+
+def _tell_waiting(entry: Entry, elements: list[Element]) -> None:
+    waiting = [element for element in elements if element.state in WAITING]
+    if entry.state == "pending" and not entry.started and len(waiting) == len(elements) > 0:
+        entry.say(f"SLURM has not started its {len(waiting)} node(s) yet: {waiting[0].reason}")
+
+
+def _tell_problem(entry: Entry, problem: str) -> None:
+    """Why SLURM cannot be asked: the reason for which a job waits, or a warning where it runs on."""
+    if not entry.started:
+        entry.say(problem)
+    elif problem != entry.said:
+        entry.said = problem
+        entry.pen.write("warning.raised", {"text": f"{problem}; the job goes on with the nodes it has"})
+
+
+def _answer_faults(entry: Entry, job: Allocation) -> None:
+    for fault in [fault for fault in job.faults if fault[2].done()]:
+        job.faults.remove(fault)
+        command, sentence, asked = fault
+        error = asked.exception()
+        entry.done(command, error is None, str(error) if error else sentence)
 
 
 def for_head(plan: LaunchPlan, spec: JobSpec) -> LaunchPlan:
@@ -161,11 +206,3 @@ def for_head(plan: LaunchPlan, spec: JobSpec) -> LaunchPlan:
             f"say where they can: --slurm {BIND}=ADDRESS"
         )
     return replace(plan, env={**plan.env, "HYPERPOD_BIND": address})
-
-
-def _recorded(entry: Entry) -> Iterable[tuple[str, int]]:
-    try:
-        record: list[Any] = json.loads((entry.job.path / RECORD).read_text())
-        return [(str(part), int(array)) for part, array in record]
-    except (OSError, ValueError, TypeError):
-        return []

@@ -32,6 +32,7 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 READY_TIMEOUT_S = 120.0
 MAX_LOCAL_NODES = 256
+_DEFAULT_SHAPE = {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}, "isolated": False}
 _LOG_TAIL_LINES = 15
 # what belongs to the kernel or the server that happened to start the cluster, not to the jobs it will run
 _FOREIGN_PREFIXES = ("JPY_", "JUPYTERHUB_", "JUPYTER_TOKEN", "JUPYTER_SERVER")
@@ -62,7 +63,7 @@ def ensure_started(
     store.prepare()
     if _running(store, wanted):
         return
-    process = _spawn(store, {**_known_shape(store), **wanted})
+    process = _spawn(store, {**_DEFAULT_SHAPE, **known_shape(store), **wanted})
     # reaped whenever it ends, so that it is never a zombie of the kernel or server that happened to start it
     threading.Thread(target=process.wait, name="hyperpod-reaper", daemon=True).start()
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -76,7 +77,12 @@ def ensure_started(
 
 
 def wait_ready(store: Store, timeout_s: float = READY_TIMEOUT_S) -> View:
-    """Wait until every node is idle or busy and return the cluster view. Raises ClusterError."""
+    """Wait until every node is idle or busy and return the cluster view. Raises ClusterError.
+
+    A cluster that has only looked after jobs elsewhere is given the default nodes.
+    """
+    if not request(store, {"op": "status"})["states"]:
+        request(store, {"op": "extend", **_DEFAULT_SHAPE})
     deadline = time.monotonic() + timeout_s
     while True:
         view = status(store)
@@ -182,6 +188,8 @@ def _running(store: Store, wanted: Mapping[str, Any]) -> bool:
     if not wanted:
         return True
     answer = request(store, {"op": "status"})
+    if not answer["states"] and wanted.get("nodes", 0) > 0 and not wanted.get("isolated"):
+        answer = request(store, {"op": "extend", **_DEFAULT_SHAPE, **wanted})  # so far it has no local nodes at all
     for key, what in (("nodes", "nodes"), ("spares", "spare nodes"), ("queues", "as queues")):
         if answer[key] != wanted.get(key, answer[key]):
             raise Conflict(
@@ -217,15 +225,15 @@ def _spawn(store: Store, shape: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         os.close(log)
 
 
-def _known_shape(store: Store) -> dict[str, Any]:
-    """The shape of the cluster whose supervisor has died: its nodes are to be adopted."""
+def known_shape(store: Store) -> dict[str, Any]:
+    """The shape of the cluster whose supervisor has died, whose nodes are to be adopted; empty where there is none."""
     try:
         record = json.loads((store.cluster / SHAPE).read_text())
         queues = {str(name): int(nodes) for name, nodes in record.get("queues", {}).items()}
         size = {"nodes": int(record["nodes"]), "spares": int(record["spares"]), "queues": queues}
         return {**size, "isolated": bool(record.get("isolated"))}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}, "isolated": False}
+        return {}
 
 
 def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from .heads import Pulse
 from .launch import launch_plan
 from .reconcile import Failures, JobFacts
 
-WRITER = "supervisor"
+WRITER, COORDINATOR = "supervisor", "coordinator"
 ENDED_MARK = "ended"
 ENDPOINT = "coordinator.json"
 STOP_GRACE_S = 15.0
@@ -54,6 +54,11 @@ class Entry:
     def elsewhere(self) -> bool:
         """Its nodes are not the local cluster's."""
         return self.spec.backend != "local"
+
+    @property
+    def planned(self) -> bool:
+        """It is settled what a backend starts for it."""
+        return self._plan is not None
 
     @property
     def ended(self) -> bool:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..backends import slurm
 from ..backends.local import network
 from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
 from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
@@ -37,12 +38,19 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
     """
     fields = _complete({**(spec_fields or {}), **more})
     check_source(source, fields.get("filename", "<cell>"))
+    check_backend(fields.get("backend", "local"))
     fields.setdefault("mounts", mounts_of(store))
     make_spec(fields, "")
     store.prepare()
     job = _create(store, make_spec(fields, store.put_cell(source)))
     _wake(store, job)
     return job.id
+
+
+def check_backend(backend: str) -> None:
+    """Whether this machine has what a backend needs. Raises ClusterError with what was looked for."""
+    if backend == "slurm" and (problem := slurm.missing()):
+        raise ClusterError(problem)
 
 
 def mounts_of(store: Store) -> tuple[MountSpec, ...]:
@@ -174,9 +182,9 @@ def fault(
     or for a partition where the cluster's nodes share a network.
     """
     _check_fault(kind, {"rank": rank, "node": node, "target": target}, factor, duration_s)
-    if kind == "partition":
-        _check_isolated(store)
     view = _unfinished(store, job_id)
+    if kind == "partition":
+        _check_isolated(store, view)
     if view["state"] == "pending":
         raise Conflict(f"{job_id} has not started yet; inject the fault once it is running")
     nodes = [member["node"] for member in (*view["members"], *view["spares"])]
@@ -206,7 +214,12 @@ def _check_fault(kind: str, aims: Mapping[str, object], factor: float | None, du
         raise SpecError(f"{duration_s:g} s is impossible; expected more than 0, at most {THROTTLE_LIMIT_S:g}")
 
 
-def _check_isolated(store: Store) -> None:
+def _check_isolated(store: Store, view: View) -> None:
+    if view["backend"] != "local":
+        raise Conflict(
+            f"nobody here can cut a node of {view['backend']} off the network; only nodes of a local cluster can be, "
+            "where it was started with --isolate-network"
+        )
     with suppress(ClusterError):  # without a supervisor the command waits for the next one, which refuses if it must
         if not cluster.request(store, {"op": "status"})["isolated"]:
             raise Conflict(network.SHARED)

@@ -34,7 +34,7 @@ from ..storage.journal import command_writer, forget_oldest
 from ..storage.pen import Pen
 from ..storage.store import JobStore, Store, write_private
 from .allocation import Allocations, for_head
-from .cluster import EXIT_LOCKED, SHAPE, SOCKET
+from .cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE, SOCKET, known_shape
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
 from .faults import break_node, break_target, heal
 from .heads import tell_loss, tell_succession
@@ -49,6 +49,7 @@ SCAN_EVERY_S = 2.0
 LINGER_S = 1.0
 JOURNALS_KEPT = 8
 AGENT_REST_S = 0.5
+REQUESTS = "poke, status, stop, node-fault, heal, or extend where there are no nodes"
 AGENT_QUICK_LIMIT = 12
 
 
@@ -59,12 +60,8 @@ class Supervisor:
         self, store: Store, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool = False
     ) -> None:
         self.store = store
-        self.queues = dict(queues)
         self.lock = take_lock(store)
-        self.shape = {f"node-{i + 1}": i >= nodes for i in range(nodes + spares)}
-        shape = {"nodes": nodes, "spares": spares, "queues": self.queues, "isolated": isolated}
-        with suppress(StoreError):
-            write_private(store.cluster / SHAPE, json.dumps(shape).encode())
+        self._take_shape(nodes, spares, queues, isolated)
         forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{WRITER}.")
         self.selector = selectors.DefaultSelector()
         self.pen = Pen(store.cluster_events, WRITER)
@@ -81,6 +78,20 @@ class Supervisor:
         self._scanned_s = -SCAN_EVERY_S
         self._problem = self._trouble = ""
         self._before = 0  # the supervisor before this one, if it died
+
+    def _take_shape(self, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool) -> None:
+        self.queues = dict(queues)
+        self.shape = {f"node-{i + 1}": i >= nodes for i in range(nodes + spares)}
+        shape = {"nodes": nodes, "spares": spares, "queues": self.queues, "isolated": isolated}
+        with suppress(StoreError):
+            write_private(self.store.cluster / SHAPE, json.dumps(shape).encode())
+
+    def _extend(self, nodes: int, spares: int, queues: Mapping[str, int]) -> None:
+        """Local nodes for a supervisor that has only looked after jobs elsewhere so far."""
+        self._take_shape(nodes, spares, queues, False)
+        self.host.extend(self.shape)
+        facts = {"state": "running", "reason": f"{nodes} nodes and {spares} spares begin beside jobs elsewhere"}
+        self.pen.write("cluster.state", facts | {"nodes": list(self.shape), "pid": os.getpid()})
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -162,6 +173,8 @@ class Supervisor:
                 pen.close()
             return
         self.entries[job.id] = entry
+        if not (self.shape or entry.elsewhere or entry.ended):
+            self._extend(DEFAULT_NODES, DEFAULT_SPARES, {})
         entry.started = entry.started or job.id in self.host.head.jobs
         if entry.ended:
             entry.close(entry.state, time.monotonic())
@@ -210,10 +223,9 @@ class Supervisor:
             del self.entries[entry.job.id]
 
     def _clear_away(self, entry: Entry, now_s: float) -> None:
-        if entry.elsewhere:
-            self._guard(partial(self.allocations.release, entry))
+        released = not entry.elsewhere or self.allocations.release(entry)
         places = self._places(entry.job.id)
-        if not places and entry.pen.flush():
+        if not places and released and entry.pen.flush():
             entry.pen.close()
             del self.entries[entry.job.id]
         elif now_s - (entry.ended_s or now_s) > LINGER_S:
@@ -231,6 +243,8 @@ class Supervisor:
             else:
                 entry.done(command, True, "the job had not started")
                 entry.end("stopped", entry.stop_reason, now_s)
+        elif command.kind == "fault" and command.data["node"] is not None and entry.elsewhere:
+            self.allocations.fault(entry, command)
         elif command.kind == "fault" and command.data["node"] is not None:
             node, kind = str(command.data["node"]), str(command.data["fault"])
             entry.done(command, *break_node(self.host, self.entries, node, kind))
@@ -260,18 +274,18 @@ class Supervisor:
             self._guard(partial(self._act, action, now_s))
 
     def _allocate(self, entry: Entry, now_s: float) -> None:
-        """The coordinator runs here; its nodes are the scheduler's business."""
+        """The nodes are the scheduler's business; the coordinator runs here, from when the first of them does."""
         if now_s < entry.rest_until_s or entry.kill_at_s is not None:
             return
-        if entry.job.id not in self.host.head.jobs:
-            if self.host.head.state == "starting" or (not entry.started and self._renews(entry)):
-                return
-            plan = entry.plan(self.host.warm_key if entry.started else source_digest())
-            entry.started = self.host.start(for_head(plan, entry.spec), HEAD) or entry.started
-        elif entry.target != entry.commanded:
+        plan = entry.plan(self.host.warm_key if entry.started or entry.planned else source_digest())
+        if entry.target != entry.commanded:
             self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for {entry.target} nodes"))
         else:
-            self.allocations.step(entry, entry.plan(self.host.warm_key), now_s)
+            self.allocations.step(entry, plan, now_s)
+        if entry.job.id in self.host.head.jobs or not (entry.started or self.allocations.begun(entry)):
+            return
+        if self.host.head.state != "starting" and (entry.started or not self._renews(entry)):
+            entry.started = self.host.start(for_head(plan, entry.spec), HEAD) or entry.started
 
     def _act(self, action: Action, now_s: float) -> None:
         entry = self.entries[action.job_id]
@@ -390,7 +404,10 @@ class Supervisor:
             return {"ok": ok, "reason": reason} if ok else {"ok": False, "error": reason}
         if operation == "heal":
             return {"ok": True, "healed": heal(self.host, message.get("node"))}
-        return {"ok": False, "error": f"unknown request {operation!r}; expected poke, status, stop, node-fault or heal"}
+        if operation == "extend" and not self.shape:
+            self._extend(int(message["nodes"]), int(message["spares"]), message["queues"])
+            return {"ok": True, **self._status()}
+        return {"ok": False, "error": f"unknown request {operation!r}; expected {REQUESTS}"}
 
     def _status(self) -> Message:
         me = identify(os.getpid())
@@ -399,6 +416,7 @@ class Supervisor:
         ready = all(state == "idle" for state in states.values())
         size = {"nodes": len(self.shape) - spares, "spares": spares, "queues": self.queues}
         facts = {"pid": me.pid, "start": me.start, "isolated": self.host.isolated, **size}
+        facts["heads"] = len(self.host.head.jobs)
         return {**facts, "ready": ready, "states": states, "jobs": sorted(self.entries), "problem": self.pen.problem}
 
     # -- the cluster's journal ---------------------------------------------------------------------------------
@@ -411,6 +429,7 @@ class Supervisor:
                 self.pen.write("node.state", record)
 
     def _end_everything(self, size: Message) -> None:
+        self.allocations.close(self.entries.values())
         self.host.close()
         (self.store.cluster / SHAPE).unlink(missing_ok=True)
         for entry in self.entries.values():
@@ -434,8 +453,10 @@ def main(arguments: list[str] | None = None) -> int:
     if sys.platform != "linux":
         parser.error("the local cluster needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
     try:
-        shape = (options.nodes, options.spares, options.queues, options.isolate_network)
-        supervisor = Supervisor(Store(options.store), *shape)
+        store, shape = Store(options.store), (options.nodes, options.spares, options.queues, options.isolate_network)
+        if shape[:2] == (0, 0) and (grown := known_shape(store)):  # started again by the zygote, as it was at first
+            shape = (grown["nodes"], grown["spares"], grown["queues"], grown["isolated"])
+        supervisor = Supervisor(store, *shape)
     except ClusterError as error:
         note(str(error))
         return EXIT_LOCKED

@@ -49,6 +49,8 @@ EVENT_FIELDS: dict[str, frozenset[str]] = {
         "replica.stage": "replica node stage took_s text",
         # written by whoever notices
         "warning.raised": "text",
+        # what a scheduler made of one node that it was asked for, written by the supervisor
+        "allocation.changed": "scheduler element part state node reason",
         # cluster journal, written by the supervisor
         "cluster.state": "state reason nodes pid",
         "node.state": "node state reason spare slots used jobs pid incarnation",

@@ -23,8 +23,8 @@ TASKS = ("completions", "predict")
 BACKENDS = ("local", "slurm", "kubernetes")
 # what is passed on to sbatch as it is, and what is ours: where elastic nodes come from, where the coordinator listens
 SLURM_OPTIONS = (
-    "account", "constraint", "cpus-per-task", "exclude", "gres", "mem", "nodelist", "partition", "qos", "reservation",
-    "time", "elastic-partition", "bind",
+    "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gres", "mem", "nodelist", "partition", "qos",
+    "reservation", "time", "elastic-partition", "bind",
 )  # fmt: skip
 DRIVERS = ("directory", "nfs", "lustre", "juicefs", "seaweedfs", "rclone", "s3")
 ACCESS = ("private", "group", "everyone")

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from functools import cache
 
-from ..control import mounting, nodes
+from ..control import mounting, nodes, validate
 from ..control.request import (
     Parser,
     add_cluster_options,
@@ -31,6 +31,7 @@ VERB_HELP = {
     "stop": "stop a job at its next step boundary",
     "fault": "break something on purpose and watch the job recover",
     "cluster": "start, show or stop the local cluster, or heal its network",
+    "validate": "check nodes, devices, storage, network and a small training, row by row",
     **mounting.VERBS,
     "serve": "serve a model over HTTP, with as many replicas as the load needs",
     "plan": SUMMARY,
@@ -102,6 +103,7 @@ def verb_parser() -> Parser:
     nodes.add_health_options(made["health"])
     for name in mounting.VERBS:
         mounting.add_options(name, made[name])
+    validate.add_options(made["validate"])
     add_serve_options(made["serve"])
     add_plan_options(made["plan"])
     recipe = made["recipe"]

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..control import cluster, deploy, jobs, lookup, mounting, nodes, report, served, watch
+from ..control import cluster, deploy, jobs, lookup, mounting, nodes, report, served, validate, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, serve_fields, shown_fields
 from ..core.errors import NotFound
 from ..core.events import to_json
@@ -177,6 +177,12 @@ def _mounting(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | Non
     return None if answer.table is None else Rows(answer.record, answer.table)
 
 
+def _validate(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
+    rows = validate.run(options, magics.open_store(), print, lambda row: print(f"  {row.verdict}: {row.name}"))
+    print(validate.sentence(rows))
+    return Rows([row.to_json() for row in rows], validate.table(rows))
+
+
 def _recipe(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
     if options.name is None:
         rows = [[report.Cell(text) for text in row] for row in catalogue.overview()]
@@ -224,6 +230,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord
     "stop": _stop,
     "fault": _fault,
     "cluster": _cluster,
+    "validate": _validate,
     **dict.fromkeys(mounting.VERBS, _mounting),
     "serve": _serve,
     "recipe": _recipe,

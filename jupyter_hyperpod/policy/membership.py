@@ -11,6 +11,8 @@ from .decision import Decision
 BEATS_LOST_S = 2.0
 LEASE_S = 1.5  # a member that is cut off stops before it is fenced: the difference is for processes that wake up late
 PARTITION = "network partition"
+SILENT, NODE_LOST = "heartbeat lost", "node lost"
+NODE_GONE = frozenset({PARTITION, SILENT, NODE_LOST})  # causes by which not only a process is lost
 SILENT_S = 0.5  # its agent has not been heard either: the node, not the process
 STOPPED_S = 0.5
 HANG_STEPS = 3.0
@@ -160,7 +162,7 @@ def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] 
                 return Decision(
                     (pulse.member, PARTITION), f"{reason}, and its host confirms nothing that is sent to it"
                 )
-            return Decision((pulse.member, "heartbeat lost"), reason)
+            return Decision((pulse.member, SILENT), reason)
         if pulse.stopped_s > STOPPED_S:
             return Decision(
                 (pulse.member, "process stopped"), f"{pulse.member} has been stopped for {pulse.stopped_s:.1f} s"
@@ -173,7 +175,7 @@ def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] 
                 f"{pulse.member} made no progress for {pulse.progress_age_s:.1f} s, limit {timeout_s:.1f} s, "
                 "while others wait"
             )
-            cause = "heartbeat lost" if pulse.beat_age_s > SILENT_S else "process hung"
+            cause = SILENT if pulse.beat_age_s > SILENT_S else "process hung"
             return Decision((pulse.member, cause), reason)
     return Decision(None, "every member is alive")
 

@@ -17,7 +17,7 @@ from .context import Context
 from .departures import Departures
 from .durability import Durability
 from .ensemble import FORMING_S
-from .incidents import NODE_LOST, RUNG_SALVAGE
+from .incidents import RUNG_SALVAGE
 from .losses import Losses
 from .report import Reporter
 from .roster import Member
@@ -347,7 +347,7 @@ class Conductor(Durability):
         missing, self.adopting = self.adopting, {}
         reason = f"{len(missing)} member(s) did not return: {', '.join(sorted(missing))}"
         for name, record in missing.items():
-            cause, detail = NODE_LOST, "it did not return to the new coordinator"
+            cause, detail = membership.NODE_LOST, "it did not return to the new coordinator"
             lost = {"member": name, "node": record["node"], "rank": record["rank"], "cause": cause, "detail": detail}
             self.reporter.append("member.lost", lost)
             if not self.session_over:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ..core.errors import ClusterError
 from ..core.spec import JobSpec
 from ..storage.store import JobStore
 
+COORDINATOR_S, COORDINATOR_POLL_S = 600.0, 0.02
 BIND_VARIABLE, AUTOMATIC, LOOPBACK = "HYPERPOD_BIND", "auto", "127.0.0.1"
 
 
@@ -46,11 +48,14 @@ class Context:
     def bind_address(self) -> str:
         """Where this process may be reached by others: $HYPERPOD_BIND, or else only from this machine.
 
-        "auto" means the address from which this node reaches the coordinator.
+        "auto" means the address from which this node reaches the coordinator, which may begin later than its nodes.
         """
         asked = os.environ.get(BIND_VARIABLE, LOOPBACK)
         if asked != AUTOMATIC:
             return asked
+        deadline = time.monotonic() + COORDINATOR_S
+        while not self.endpoint_file.exists() and time.monotonic() < deadline:
+            time.sleep(COORDINATOR_POLL_S)
         try:
             coordinator = json.loads(self.endpoint_file.read_text())
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting it sends nothing

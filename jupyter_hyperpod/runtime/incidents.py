@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..policy.membership import NODE_LOST
+
 RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_DURABLE, RUNG_REQUEUED = range(6)
-NODE_LOST = "node lost"
 STRAGGLER = "straggler"
 HEAD = "head"  # where coordinators run; what happened to one is first told by the supervisor
 CORRUPTION = "silent data corruption"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from ..policy import membership, verdict
 from .durability import Durability
-from .incidents import CORRUPTION, NODE_LOST
+from .incidents import CORRUPTION
 from .roster import Member
 
 SUSPECT_S = 1.0
@@ -65,7 +65,7 @@ class Losses:
             member.exited = 0
             self._ensemble.end_if_all_done()
         elif member.exited is None:
-            self._lose(member, NODE_LOST, f"the connection to the agent of {member.node} was reset")
+            self._lose(member, membership.NODE_LOST, f"the connection to the agent of {member.node} was reset")
 
     def exited(self, member: Member, code: int) -> None:
         """The agent says that its worker has ended, by exit status ``code`` (a signal's number is negative)."""

@@ -109,12 +109,14 @@ class _Source:
 class Follower(Generic[Record]):
     """Reads what is new in every file of a journal. `cursor` (writer -> last seq) resumes without a gap.
 
-    Records of one writer come in order; those of one `poll` are merged by time, ties by writer.
+    Records of one writer come in order; those of one `poll` are merged by time, ties by writer. Only writers whose
+    names begin with ``writers`` are read.
     """
 
     directory: Path
     decode: Callable[[bytes], Record]
     cursor: dict[str, int] = field(default_factory=dict)
+    writers: str = ""
     problems: list[str] = field(default_factory=list)
     _sources: dict[str, _Source] = field(default_factory=dict)
 
@@ -138,7 +140,8 @@ class Follower(Generic[Record]):
 
     def _names(self) -> list[str]:
         try:
-            return sorted(name for name in os.listdir(self.directory) if name.endswith(".jsonl"))
+            names = os.listdir(self.directory)
+            return sorted(name for name in names if name.startswith(self.writers) and name.endswith(".jsonl"))
         except FileNotFoundError:
             return []
 
@@ -178,9 +181,9 @@ class Follower(Generic[Record]):
             self.problems.append(problem)
 
 
-def follow_events(directory: Path, cursor: Mapping[str, int] | None = None) -> Follower[Event]:
-    """Follow a journal of events from `cursor` (from the beginning where None)."""
-    return Follower(directory, decode_event, dict(cursor or {}))
+def follow_events(directory: Path, cursor: Mapping[str, int] | None = None, writers: str = "") -> Follower[Event]:
+    """Follow a journal of events from `cursor` (from the beginning where None), of some ``writers`` or of all."""
+    return Follower(directory, decode_event, dict(cursor or {}), writers)
 
 
 def follow_commands(directory: Path, cursor: Mapping[str, int] | None = None) -> Follower[Command]:

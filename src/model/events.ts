@@ -61,6 +61,14 @@ export const EVENT_FIELDS = {
   'deployment.opened': ['url', 'model', 'task'],
   'replica.stage': ['replica', 'node', 'stage', 'took_s', 'text'],
   'warning.raised': ['text'],
+  'allocation.changed': [
+    'scheduler',
+    'element',
+    'part',
+    'state',
+    'node',
+    'reason'
+  ],
   'cluster.state': ['state', 'reason', 'nodes', 'pid'],
   'node.state': [
     'node',

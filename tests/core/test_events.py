@@ -88,7 +88,7 @@ GOOD: dict[str, Any] = {"v": 1, "writer": "w", "seq": 1, "time_s": 1.0, "kind": 
         ({"time_s": True}, "malformed identity"),
         ({"data": []}, "malformed kind or data"),
         ({"kind": ["x"]}, "malformed kind or data"),
-        ({"kind": "job.exploded"}, "unknown kind 'job.exploded'; expected one of checkpoint.loaded"),
+        ({"kind": "job.exploded"}, "unknown kind 'job.exploded'; expected one of allocation.changed"),
         ({"data": {}}, "warning.raised lacks text"),
     ],
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
 from jupyter_hyperpod.control import jobs
-from tests.runtime.conftest import Run
+from jupyter_hyperpod.core.errors import Conflict, NotFound
+from tests.runtime.conftest import TRAIN, Run
 from tests.slurm.conftest import Submit
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
@@ -21,29 +24,102 @@ def queue(bed: Testbed, run: Run) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines()]
 
 
-def test_a_node_whose_power_is_cut_costs_no_step_and_is_replaced(bed: Testbed, job: Submit, reference: Run) -> None:
-    run = job("--nodes", "3", "--elastic", "1:3", "--spares", "0", "--slurm", "elastic-partition=spot", pause_s=0.3)
-    run.until_world(3, START_S)
-    victim = run.node_of(1)
-    bed.power_cut(victim)
-    run.until_event("member.lost", timeout_s=START_S)
-    run.until_world(2, START_S)
-    run.until_world(3, START_S)
-    assert victim not in [member["node"] for member in run.view["members"]]
-    run.finish(timeout_s=START_S)
+STORM_S = 60.0
+GATE = """
+def gate(index):
+    while index >= int(open(os.environ["GATE"]).read()):
+        time.sleep(0.01)
+"""
+
+
+class Gated:
+    """The training stands still before a step until it is let go on: faults come one after another, however slow."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "gate"
+        self.let(0)
+
+    @property
+    def source(self) -> str:
+        """The same training, behind the gate."""
+        head, loop = "settings = dict(", "        loss = step.run(loss_fn)"
+        return TRAIN.replace(head, GATE + head).replace(loop, f"        gate(step.index)\n{loop}")
+
+    def let(self, steps: int) -> None:
+        """Let it take so many steps in all."""
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(str(steps))
+        fresh.replace(self.path)
+
+
+def test_whatever_happens_to_nodes_the_trajectory_stays(
+    bed: Testbed, job: Submit, reference: Run, tmp_path: Path
+) -> None:
+    """One run on three of four nodes: each fault costs the job a node, which is replaced from the pool."""
+    gate = Gated(tmp_path)
+    options = ["--nodes", "3", "--elastic", "1:3", "--spares", "0", "--env", f"GATE={gate.path}"]
+    run = job(*options, "--slurm", "elastic-partition=spot", source=gate.source, pause_s=0.15)
+
+    def until_whole() -> None:
+        """Wait for a third node, then let the job take steps until it has a place in them."""
+        run.until(lambda: run.view["world_size"] == 3 or run.spare_is_ready(), STORM_S)
+        while not run.of_kind("step.committed") or run.of_kind("step.committed")[-1].data["world_size"] < 3:
+            gate.let(step := run.view["step"] + 1)
+            run.until_step(step, STORM_S)
+
+    def disturb(act: Callable[[str], object], undo: Callable[[str], object], steps: int = 1) -> str:
+        """In the middle of a step; then wait until three nodes commit a step again, and mend the node."""
+        gate.let(run.view["step"] + steps)
+        victim, member = run.node_of(1), run.view["members"][1]["member"]
+        act(victim)
+        run.until(lambda: member not in [m["member"] for m in run.view["members"]], STORM_S)
+        until_whole()
+        undo(victim)
+        bed.in_service(victim)
+        return victim
+
+    run.until(lambda: len(run.view["members"]) == 3, STORM_S)
+    cut_off = disturb(bed.power_cut, bed.power_on)
+    assert cut_off not in [member["node"] for member in run.view["members"]]
+    disturb(bed.freeze, bed.thaw)
+    disturb(bed.cut, bed.heal)
+    drained = disturb(lambda node: bed.drain(node, "bad disk"), bed.resume, steps=4)  # it leaves after a step
+    assert drained not in [member["node"] for member in run.view["members"]]
+    bed.stop_controller()
+    bed.slow_down(slow := run.node_of(0))
+    disturb(lambda _: run.kill(1), lambda _: bed.start_controller())
+    bed.full_speed(slow)
+    gate.let(24)
+    run.finish(timeout_s=STORM_S)
     run.same_as(reference)
-    assert run.view["incidents"][0]["cause"] in ("network partition", "node lost"), run.story()
+    causes = [incident["cause"] for incident in run.view["incidents"]]
+    assert causes.count("network partition") == 2 and "process killed" in causes, run.story()
     bed.until(lambda: all(state != "RUNNING" for _, state in queue(bed, run)), "nothing is left in the queue")
 
 
-def test_a_killed_worker_and_a_stop(bed: Testbed, job: Submit) -> None:
-    run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", pause_s=0.3)
+TELL = "import os\nprint(sorted(name for name in os.environ if name.startswith('SLURM_')))\n"
+
+
+def test_a_node_is_killed_by_hand_beside_a_local_job(bed: Testbed, job: Submit) -> None:
+    run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", source=TELL + TRAIN, pause_s=0.3)
     run.until_world(2, START_S)
-    run.kill(1)
-    run.until_event("incident.stage", stage="rejoined", timeout_s=START_S)
+    local = jobs.submit(run.store, "print('here')", {"name": "local", "spares": 0})
+    with pytest.raises(Conflict, match="nobody here can cut a node of slurm off"):
+        jobs.fault(run.store, run.job_id, "partition", node=run.node_of(1))
+    with pytest.raises(NotFound, match="has no node"):
+        jobs.fault(run.store, run.job_id, "kill", node="n1; scancel -u root")
+    jobs.fault(run.store, run.job_id, "kill", node=run.node_of(1))
+    run.until_event("command.done", kind="fault", ok=True, timeout_s=START_S)
+    run.until_world(2, START_S)
+    assert jobs.wait(run.store, local, timeout_s=START_S)["state"] == "succeeded", "it brought local nodes along"
     run.stop()
     assert run.until_ended(60)["state"] == "stopped"
     bed.until(lambda: {state for _, state in queue(bed, run)} <= {"COMPLETED", "CANCELLED", "FAILED"}, "it is over")
+    told = run.text()
+    assert len(told) == 2 and all("SLURM_JOB_ID" in text for text in told.values()), "both ranks are heard"
+    assert not any("NODELIST" in text or "NTASKS" in text for text in told.values()), "what is stale is not passed on"
+    history = [(e.data["element"], e.data["state"]) for e in run.of_kind("allocation.changed")]
+    assert sum(state == "RUNNING" for _, state in history) == 3, "two, and one in the place of the killed one"
 
 
 def test_an_urgent_job_takes_an_elastic_node_and_gives_it_back(bed: Testbed, job: Submit, reference: Run) -> None:

@@ -123,6 +123,12 @@ class LocalHost:
         else:
             self._start_zygote()
 
+    def extend(self, shape: Mapping[str, bool]) -> None:
+        """Give a host that was opened without nodes some, while it serves the heads of jobs that run elsewhere."""
+        self.nodes = {name: LocalNode(name, spare, i) for i, (name, spare) in enumerate(shape.items(), HEAD_INDEX + 1)}
+        for node in self.nodes.values() if self._zygote_ready else ():
+            self._spawn(node)
+
     def _adopt(self, node: LocalNode) -> None:
         channel = connect(self.directory, f"{node.name}.sock")
         if channel is None:

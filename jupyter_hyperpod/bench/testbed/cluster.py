@@ -29,6 +29,7 @@ TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "bridge", "unshare", "
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 UP_S = 60.0
 BOOT_S = 1.0
+COMPLETING_S = 5.0
 GPU_MAJOR = 195
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -179,6 +180,39 @@ class Testbed:
         """Undo `slow_down`."""
         self._slow.pop(node).set()
 
+    def stop_controller(self) -> None:
+        """SIGKILL for slurmctld: the nodes go on, and no command of SLURM is answered."""
+        self.run(CONTROLLER, "sh", "-c", "kill -9 $(cat /run/slurmctld.pid)")
+
+    def start_controller(self) -> None:
+        """Undo `stop_controller`: a new slurmctld goes on from the saved state."""
+        self.run(CONTROLLER, "slurmctld")
+
+    def drain(self, node: str, reason: str) -> None:
+        """SLURM takes the node out of service: what runs there may end, nothing new begins."""
+        self.run(CONTROLLER, "scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}")
+
+    def resume(self, node: str) -> None:
+        """Undo `drain`, also where SLURM has drained or downed the node by itself; a node that is in order stays so."""
+        self.run(CONTROLLER, "scontrol", "update", f"nodename={node}", "state=resume", check=False)
+
+    def in_service(self, node: str) -> None:
+        """Wait until SLURM uses the node again, and tell it to where it has put the node out of service.
+
+        A node that was cut off ends its job only when SLURM asks it again, after a minute; downing it is quicker.
+        """
+        began_s = time.monotonic()
+
+        def usable() -> bool:
+            state = self.states().get(node, "")
+            if state.startswith(("down", "drain", "fail")):
+                self.resume(node)
+            elif state.startswith("comp") and time.monotonic() > began_s + COMPLETING_S:
+                self.run(CONTROLLER, "scontrol", "update", f"nodename={node}", "state=down", "reason=testbed")
+            return state in ("idle", "alloc", "mix")
+
+        self.until(usable, f"{node} is in service")
+
     def restore(self) -> None:
         """Every node is switched on, joined, awake and idle again."""
         for node in self.nodes:
@@ -189,9 +223,8 @@ class Testbed:
             self.heal(node)
             self.thaw(node)
             self.run(node, "rm", "-f", "/run/fault")
-        wrong = [node for node, state in self.states().items() if state.rstrip("*") not in ("idle", "comp")]
-        for node in wrong:
-            self.run(CONTROLLER, "scontrol", "update", f"nodename={node}", "state=resume", check=False)
+        for node in self.nodes:
+            self.in_service(node)
         self.until(lambda: self.states() == dict.fromkeys(self.nodes, "idle"), "all nodes are idle again")
 
     # -- how ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,148 @@
+"""Random faults on a real SLURM, one after another, for as long as you like: is anything lost, or ever stuck?"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ..control import jobs
+from ..core.errors import ClusterError, Conflict, NotFound
+from ..core.events import TERMINAL_STATES
+from .laboratory import Observer, progress
+from .report import bar, not_run, report, row
+from .slurm_rig import Rig, compare, end, slurm_rig
+from .testbed import CONTROLLER, missing
+
+OURS = "jupyter_hyperpod"
+STUCK_S = 90.0
+EVERY_S = 18.0  # 200 in an hour
+
+
+def run(minutes: float = 60.0, seed: int = 0, every_s: float = EVERY_S) -> dict[str, Any]:
+    """Disturb one job on three of four nodes for ``minutes``, a fault every ``every_s`` seconds or as soon as the last
+    is mended; after each a further step has to be committed. Then compare with an undisturbed run. Needs root."""
+    if reason := missing():
+        return report("slurm-soak", [not_run(OURS, "everything", reason)], [])
+    rng = random.Random(seed)
+    dealt: Counter[str] = Counter()
+    stuck = 0
+    with slurm_rig() as rig:
+        watch = rig.train("soak", 3, "1:3", partition="train", elastic_partition="spot")
+        watch.until_step(5, STUCK_S)
+        ends_s = time.monotonic() + 60 * minutes
+        while time.monotonic() < ends_s and watch.view["state"] not in TERMINAL_STATES:
+            next_s = time.monotonic() + every_s
+            kind = rng.choice(list(FAULTS))
+            progress(f"step {watch.view['step']}, fault {dealt.total() + 1}: {kind}")
+            try:
+                dealt[kind] += _deal(rig, watch, kind, rng)
+            except ClusterError as error:
+                stuck += 1
+                progress(f"STUCK after {kind}: {error}")
+            watch.until(lambda next_s=next_s: time.monotonic() >= next_s, 2 * every_s)  # type: ignore[misc]
+        if watch.view["state"] in TERMINAL_STATES:
+            raise ClusterError(f"the job {watch.view['state']} by itself: {watch.view['reason']}")
+        end(watch)
+        bars = compare(watch)
+    case = f"{minutes:g} minutes, {dealt.total()} faults, {watch.view['step']} steps"
+    rows = [row(OURS, case, f"faults: {kind}", "faults", [count]) for kind, count in sorted(dealt.items())]
+    rows.append(row(OURS, case, "incidents", "incidents", [len(watch.view["incidents"])]))
+    bars += [bar("stuck", stuck, 0), bar("faults", dealt.total(), at_least=1)]
+    return report("slurm-soak", rows, bars) | {"seed": seed}
+
+
+def _deal(rig: Rig, watch: Observer, kind: str, rng: random.Random) -> bool:
+    """Deal a fault, see the job commit a step more, mend what was broken. Raises ClusterError where it is stuck."""
+    watch.read()
+    if not (members := watch.view["members"]):
+        return False
+    victim = rng.choice(members)
+    act, mend = FAULTS[kind]
+    try:
+        act(rig, watch, victim)
+        before = watch.view["step"]
+        watch.until(lambda: watch.view["step"] > before + 1, STUCK_S)
+    except (Conflict, NotFound):  # it has gone by now
+        return False
+    finally:
+        mend(rig, victim["node"])
+    return True
+
+
+Act = Callable[[Rig, Observer, dict[str, Any]], object]
+Mend = Callable[[Rig, str], object]
+
+
+def _fault(kind: str, **options: float) -> Act:
+    def act(_: Rig, watch: Observer, victim: dict[str, Any]) -> None:
+        jobs.fault(watch.store, watch.job_id, kind, rank=victim["rank"], **options)  # type: ignore[arg-type]
+
+    return act
+
+
+def _at_node(kind: str) -> Act:
+    def act(_: Rig, watch: Observer, victim: dict[str, Any]) -> None:
+        jobs.fault(watch.store, watch.job_id, kind, node=victim["node"])
+
+    return act
+
+
+def _urgent(rig: Rig, _: Observer, __: dict[str, Any]) -> None:
+    rig.bed.run(CONTROLLER, "srun", "-p", "urgent", "-N2", "--exclusive", "sleep", "2", timeout_s=STUCK_S)
+
+
+def _controller(rig: Rig, watch: Observer, _: dict[str, Any]) -> None:
+    rig.bed.stop_controller()
+    before = watch.view["step"]
+    watch.until(lambda: watch.view["step"] > before + 2, STUCK_S)
+    rig.bed.start_controller()
+
+
+def _resize(_: Rig, watch: Observer, __: dict[str, Any]) -> None:
+    jobs.scale(watch.store, watch.job_id, 2)
+    watch.until(lambda: watch.view["world_size"] == 2, STUCK_S)
+    jobs.scale(watch.store, watch.job_id, 3)
+
+
+def _back(rig: Rig, node: str) -> None:
+    rig.bed.in_service(node)
+
+
+def _nothing(_: Rig, __: str) -> None:
+    return
+
+
+def _heal(undo: Callable[[Rig, str], object]) -> Mend:
+    def mend(rig: Rig, node: str) -> None:
+        undo(rig, node)
+        with suppress(ClusterError):
+            rig.bed.in_service(node)
+
+    return mend
+
+
+FAULTS: dict[str, tuple[Act, Mend]] = {
+    "kill": (_fault("kill"), _nothing),
+    "hang": (_fault("hang"), _nothing),
+    "throttle": (_fault("throttle", factor=3.0, duration_s=3.0), _nothing),
+    "preempt": (_fault("preempt"), _nothing),
+    "kill the node's processes": (_at_node("kill"), _back),
+    "power cut": (
+        lambda rig, _, victim: rig.bed.power_cut(victim["node"]),
+        _heal(lambda rig, node: rig.bed.power_on(node)),
+    ),
+    "freeze": (lambda rig, _, victim: rig.bed.freeze(victim["node"]), _heal(lambda rig, node: rig.bed.thaw(node))),
+    "partition": (lambda rig, _, victim: rig.bed.cut(victim["node"]), _heal(lambda rig, node: rig.bed.heal(node))),
+    "slow node": (
+        lambda rig, _, victim: rig.bed.slow_down(victim["node"]),
+        _heal(lambda rig, node: rig.bed.full_speed(node)),
+    ),
+    "drain": (lambda rig, _, victim: rig.bed.drain(victim["node"], "soak"), _back),
+    "urgent job": (_urgent, _nothing),
+    "controller restarted": (_controller, _nothing),
+    "resize": (_resize, _nothing),
+}

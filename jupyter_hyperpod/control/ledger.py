@@ -1,0 +1,153 @@
+"""What one job has asked SLURM for, and what became of each node: its journal knows when SLURM has forgotten."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from ..backends.sbatch import RUNNING, Element
+from ..backends.slurm import History, Slurm
+from ..policy.membership import NODE_GONE
+from ..storage.journal import follow_events, read_kinds
+from ..storage.store import write_private
+from .entry import COORDINATOR, Entry
+
+RECORD = "slurm.json"
+SCHEDULER = "SLURM"
+FORGOTTEN = "FORGOTTEN"  # our own word for an end that neither the queue nor accounting knows
+FAILED = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
+
+
+class Absent:
+    """Nodes that the job's coordinator has lost and not heard of again, as its journal tells."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._follower = follow_events(entry.job.events, writers=COORDINATOR)
+        self._since_s: dict[str, float] = {}
+
+    def poll(self) -> dict[str, float]:
+        """Node -> seconds since it was lost."""
+        for event in self._follower.poll():
+            if event.kind == "member.lost" and event.data["cause"] in NODE_GONE:
+                self._since_s[event.data["node"]] = event.time_s
+            elif event.kind == "member.joined":
+                self._since_s.pop(event.data["node"], None)
+        now_s = time.time()
+        return {node: max(0.0, now_s - since_s) for node, since_s in self._since_s.items()}
+
+
+@dataclass
+class Seen:
+    """An element as it was journaled last; ``began_s`` is when it was first seen to run, on the monotonic clock."""
+
+    element: Element
+    began_s: float | None = None
+
+
+class Ledger:
+    """``arrays``: number -> (part, how many elements). ``seen``: name -> the element's newest state."""
+
+    def __init__(self, entry: Entry, slurm: Slurm) -> None:
+        self._entry = entry
+        self._slurm = slurm
+        self._absent = Absent(entry)
+        self._lookup: Future[History] | None = None
+        self.arrays = dict(self._recorded())
+        self.seen = {seen.element.name: seen for seen in self._recalled()}
+
+    @property
+    def running(self) -> list[Element]:
+        """Elements that run, as far as is known."""
+        return [seen.element for seen in self.seen.values() if seen.element.state in RUNNING]
+
+    def lost(self, now_s: float) -> dict[str, float]:
+        """Elements that run where the job has lost the node -> seconds since then."""
+        absent, found = self._absent.poll(), {}
+        for name, seen in self.seen.items():
+            lost_s = next((absent[node] for node in names(seen.element) if node in absent), None)
+            # one that began there afterwards has nothing to do with it
+            if lost_s is not None and seen.began_s is not None and seen.began_s < now_s - lost_s:
+                found[name] = lost_s
+        return found
+
+    def record(self, array: int, part: str, count: int) -> None:
+        """Remember what was submitted, also for the next supervisor. Raises StoreError."""
+        self.arrays[array] = (part, count)
+        lines = [[array, part, count] for array, (part, count) in self.arrays.items()]
+        write_private(self._entry.job.path / RECORD, json.dumps(lines).encode())
+
+    def update(self, elements: list[Element], now_s: float) -> None:
+        """Journal what has changed; ask accounting for elements that the queue has forgotten."""
+        for array in {element.array for element in elements} - self.arrays.keys():
+            # submitted by an earlier supervisor that could not record it any more
+            mine = [element for element in elements if element.array == array]
+            self.record(array, mine[0].part, max(element.task for element in mine) + 1)
+        for element in elements:
+            self._note(element, now_s)
+        if self._lookup is not None and self._lookup.done():
+            found, self._lookup = self._lookup.result(), None
+            for element in self._missing(elements):
+                self._note(_end(element, found), now_s)
+        elif self._lookup is None and (missing := self._missing(elements)):
+            self._lookup = self._slurm.history({element.array for element in missing})
+
+    def _missing(self, elements: list[Element]) -> list[Element]:
+        """Elements whose end nobody has told, and that the queue does not show."""
+        shown = {element.name for element in elements}
+        job = self._entry.job.id
+        asked = [(array, task, part) for array, (part, count) in self.arrays.items() for task in range(count)]
+        blank = [Element(array, task, "PENDING", "", "", job, part) for array, task, part in asked]
+        known = [self.seen[e.name].element if e.name in self.seen else e for e in blank if e.name not in shown]
+        return [element for element in known if element.active]
+
+    def _note(self, element: Element, now_s: float) -> None:
+        before = self.seen.get(element.name)
+        began_s = before.began_s if before and before.element.node == element.node else None
+        if element.state in RUNNING:
+            began_s = now_s if began_s is None else began_s
+        self.seen[element.name] = Seen(element, began_s)
+        if before is None or (before.element.state, before.element.node) != (element.state, element.node):
+            reason = "" if element.reason == "None" else element.reason
+            facts = {"scheduler": SCHEDULER, "element": element.name, "part": element.part, "state": element.state}
+            self._entry.pen.write("allocation.changed", facts | {"node": element.node, "reason": reason})
+            if element.state in FAILED:
+                self._count_failure(element, now_s - began_s if began_s is not None else 0.0)
+
+    def _count_failure(self, element: Element, lived_s: float) -> None:
+        entry = self._entry
+        entry.agents = entry.agents.after(lived_s, 1)
+        if reason := entry.agents.too_many(entry.spec.max_restarts):
+            said = entry.log_tail(f"slurm-{element.array}-{element.task}")
+            what = f"{element.name} on {element.node or 'no node'} is {element.state}"
+            entry.end("failed", f"SLURM's {what}: {reason}; {said}", time.monotonic())
+
+    def _recorded(self) -> Iterator[tuple[int, tuple[str, int]]]:
+        try:
+            for array, part, count in json.loads((self._entry.job.path / RECORD).read_text()):
+                yield int(array), (str(part), int(count))
+        except (OSError, ValueError, TypeError):
+            return
+
+    def _recalled(self) -> Iterator[Seen]:
+        for event in read_kinds(self._entry.job.events, ("allocation.changed",)) if self.arrays else ():
+            data = event.data
+            array, _, task = str(data["element"]).partition("_")
+            if array.isdecimal() and task.isdecimal():
+                job = self._entry.job.id
+                yield Seen(
+                    Element(int(array), int(task), data["state"], data["node"], data["reason"], job, data["part"])
+                )
+
+
+def names(element: Element) -> tuple[str, str]:
+    """What the job may call the element's node: alone there, or one of several."""
+    return element.node, f"{element.node}.{element.array}-{element.task}"
+
+
+def _end(element: Element, found: History) -> Element:
+    state, node, code = found.get(element.name, (FORGOTTEN, "", ""))
+    reason = f"accounting tells exit code {code}" if code else "neither the queue nor accounting knows its end"
+    return replace(element, state=state, node=node or element.node, reason=reason)

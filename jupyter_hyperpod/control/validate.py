@@ -1,0 +1,244 @@
+"""Is this cluster fit to train? Row by row, each as soon as it is known: pass, fail with the remedy, or skipped.
+
+What is found on the nodes is found by a real job; then a small training is disturbed, and compared with an undisturbed
+one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..backends import slurm as scheduler
+from ..core.errors import ClusterError, HyperpodError, SpecError
+from ..core.events import TERMINAL_STATES
+from ..core.spec import MountSpec
+from ..core.views import View
+from ..policy import preflight
+from ..policy.preflight import Row
+from ..storage import mounts
+from ..storage.store import Store
+from . import cluster, jobs
+from .report import Cell, Table
+
+MARK = "hyperpod-preflight "  # what `runtime.preflight` prints before its findings
+BACKENDS = ("local", "slurm")
+JOB_S = 300.0
+STEPS, PAUSE_S, FAULT_AT = 12, 0.05, 4
+EXAMINE = "from jupyter_hyperpod.runtime.preflight import examine\nexamine({directories!r})\n"
+TRAIN = f"from jupyter_hyperpod.runtime.preflight import train\ntrain({STEPS}, {PAUSE_S})\n"
+TONES = {preflight.PASSED: "good", preflight.FAILED: "bad", preflight.SKIPPED: "warn"}
+__all__ = ["Row", "Validation", "add_options", "fit", "run", "sentence", "table"]
+HEADERS = ("CHECK", "VERDICT", "FOUND")
+Say = Callable[[str], None]
+
+
+class Validation:
+    """One validation; ``with`` it, so that nothing of it is left behind, also when it is interrupted."""
+
+    def __init__(
+        self,
+        store: Store,
+        backend: str = "local",
+        nodes: int = 2,
+        slurm: Mapping[str, str] | None = None,
+        say: Say = print,
+    ) -> None:
+        """``say`` is told what is being done. Raises SpecError for what cannot be validated."""
+        if backend not in BACKENDS:
+            raise SpecError(f"backend {backend!r} cannot be validated; expected one of {', '.join(BACKENDS)}")
+        self._store = store
+        self._say = say
+        self._nodes = nodes
+        self._fields = {"backend": backend, "slurm": dict(slurm or {}), "spares": 0, "working_directory": "/"}
+        jobs.make_spec({"name": "validate", "nodes": nodes, **self._fields}, "0" * 64)
+        self._jobs: list[str] = []
+        self._directories: dict[str, Path] = {}
+
+    def __enter__(self) -> Validation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for job_id in self._jobs:
+            with suppress(HyperpodError, TimeoutError):
+                jobs.stop(self._store, job_id, "the validation has ended")
+                jobs.wait(self._store, job_id, timeout_s=30.0)
+        for directory in self._directories.values():
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def rows(self) -> Iterator[Row]:
+        """Each row as soon as it is known. What depends on a row that failed is skipped."""
+        ready = self._nodes_ready()
+        yield ready
+        names = ["devices", "EFA", "driver", "storage", "all-reduce", "training"]
+        if ready.verdict == preflight.FAILED:
+            yield from _skipped(names, "there are not enough nodes")
+            return
+        try:
+            probes = self._examine()
+        except ClusterError as error:
+            yield Row(
+                "probes", preflight.FAILED, str(error), "mend what it waits for, or drain the node, and try again"
+            )
+            yield from _skipped(names, "the probes did not come to an end")
+            return
+        yield preflight.devices(probes, preflight.expected_devices(self._fields["slurm"]))  # type: ignore[arg-type]
+        yield preflight.fabric(probes)
+        yield preflight.driver(probes)
+        for mount in self._directories:
+            yield preflight.storage(mount, probes)
+        yield preflight.all_reduce(probes)
+        yield self._train()
+
+    def _nodes_ready(self) -> Row:
+        if self._fields["backend"] == "slurm":
+            self._say("asking SLURM for its nodes")
+            jobs.check_backend("slurm")
+            partition = self._fields["slurm"].get("partition", "")  # type: ignore[attr-defined]
+            mend = "see `sinfo -R`; `scontrol update nodename=NODE state=resume` brings a node back that is in order"
+            return preflight.nodes_ready(scheduler.node_states(partition), self._nodes, mend)
+        self._say("waiting for the local nodes")
+        cluster.ensure_started(self._store)
+        view = cluster.wait_ready(self._store)
+        states = {node["node"]: (node["state"], node["reason"]) for node in view["nodes"]}
+        return preflight.nodes_ready(states, self._nodes, "`jupyter hyperpod cluster start --nodes N` with more nodes")
+
+    def _examine(self) -> list[dict[str, Any]]:
+        """What every node found. Raises ClusterError where the job fails or somebody is stuck."""
+        self._say(f"probing {self._nodes} nodes")
+        on_nodes = {}
+        for mount in (mounts.default_mount(self._store), *jobs.mounts_of(self._store)):
+            if not mount.read_only and mount.driver != "s3":
+                on_nodes[mount.name] = self._make_directory(mount)
+        job_id = self._submit("validate-nodes", EXAMINE.format(directories=on_nodes), self._nodes)
+        try:
+            view = jobs.wait(self._store, job_id, timeout_s=JOB_S)
+        except TimeoutError as error:
+            raise ClusterError(f"{error}; {self._stuck(job_id)}") from error
+        found = [line for line in self._told(job_id) if "rank" in line]
+        if view["state"] != "succeeded" or len(found) != self._nodes:
+            error_text = (view["error"] or {}).get("message", "") or view["reason"]
+            raise ClusterError(f"{job_id} {view['state']} with {len(found)} of {self._nodes} answers: {error_text}")
+        return sorted(found, key=lambda probe: int(probe["rank"]))
+
+    def _make_directory(self, mount: MountSpec) -> str:
+        """A directory of this validation in the mount; returns its path on the nodes."""
+        name = f"preflight-{secrets.token_hex(8)}"
+        self._directories[mount.name] = Path(mount.notebook_path) / name
+        self._directories[mount.name].mkdir(mode=0o700)
+        return os.path.join(mount.node_path, name)
+
+    def _told(self, job_id: str) -> list[dict[str, Any]]:
+        """What the ranks have printed behind the mark; lines may come in pieces."""
+        text: dict[str, str] = {}
+        for event in jobs.follow(self._store, job_id).poll():
+            if event.kind == "output.written" and event.data["stream"] == "stdout":
+                text[event.data["member"]] = text.get(event.data["member"], "") + event.data["text"]
+        lines = [line for said in text.values() for line in said.splitlines() if line.startswith(MARK)]
+        return [json.loads(line.removeprefix(MARK)) for line in lines]
+
+    def _stuck(self, job_id: str) -> str:
+        doing = {line["node"]: line["doing"] for line in self._told(job_id) if "doing" in line}
+        return "; ".join(f"{node} was {what}" for node, what in sorted(doing.items())) or "no node has begun"
+
+    def _train(self) -> Row:
+        """Undisturbed on one node, then on all with a rank killed: the same losses, bit for bit."""
+        try:
+            self._say("training undisturbed on one node")
+            alone = self._submit("validate-alone", TRAIN, 1)
+            jobs.wait(self._store, alone, timeout_s=JOB_S)
+            self._say(f"training on {self._nodes} nodes; one is killed")
+            disturbed = self._submit("validate-training", TRAIN, self._nodes, elastic=f"1:{self._nodes}")
+            faults = self._disturb(disturbed)
+            view = jobs.wait(self._store, disturbed, timeout_s=JOB_S)
+        except (TimeoutError, ClusterError) as error:
+            return preflight.training("did not end", str(error), 0, False, False)
+        same = _result(jobs.job_view(self._store, alone)) == _result(view) is not None
+        reason = (view["error"] or {}).get("message", "") or view["reason"]
+        return preflight.training(view["state"], reason, faults, same, self._nodes < 2)
+
+    def _disturb(self, job_id: str) -> int:
+        """Kill a rank in the middle of the run; returns how many faults were really injected."""
+        deadline = time.monotonic() + JOB_S
+        while (view := jobs.job_view(self._store, job_id))["step"] < FAULT_AT or view["world_size"] < self._nodes:
+            if view["state"] in TERMINAL_STATES or time.monotonic() > deadline or self._nodes < 2:
+                return 0
+            time.sleep(0.05)
+        jobs.fault(self._store, job_id, "kill", rank=view["world_size"] - 1)
+        return 1
+
+    def _submit(self, name: str, source: str, nodes: int, **more: Any) -> str:
+        self._jobs.append(jobs.submit(self._store, source, {"name": name, "nodes": nodes, **self._fields, **more}))
+        return self._jobs[-1]
+
+
+def _skipped(names: Sequence[str], reason: str) -> Iterator[Row]:
+    for name in names:
+        yield Row(name, preflight.SKIPPED, reason)
+
+
+def _result(view: View) -> tuple[Any, ...] | None:
+    """The last loss and the state, where the run came to its end."""
+    return (view["step"], view["loss"], view["digest"]) if view["step"] == STEPS and view["digest"] else None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What `validate` may be told."""
+    parser.add_argument("--backend", choices=BACKENDS, default="local", help="what to validate (default: local)")
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to take part (default: 2)")
+    parser.add_argument(
+        "--slurm",
+        action="append",
+        type=_pair,
+        default=[],
+        metavar="OPTION=VALUE",
+        help="with --backend slurm: partition, account, gres, …, as for submit; may be repeated",
+    )
+    parser.add_argument("--strict", action="store_true", help="a check that had to be skipped counts as a failure")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form OPTION=VALUE")
+    return name, value
+
+
+def run(options: argparse.Namespace, store: Store, say: Say, tell: Callable[[Row], None]) -> list[Row]:
+    """Validate as the options ask; ``say`` hears what is done, ``tell`` each row. Ctrl-C leaves nothing behind."""
+    found = []
+    with Validation(store, options.backend, options.nodes, dict(options.slurm), say) as validation:
+        for row in validation.rows():
+            found.append(row)
+            tell(row)
+        say("cleaning up")
+    return found
+
+
+def fit(rows: Sequence[Row], strict: bool) -> bool:
+    """Whether the cluster may be used."""
+    bad = {preflight.FAILED, preflight.SKIPPED} if strict else {preflight.FAILED}
+    return not any(row.verdict in bad for row in rows)
+
+
+def sentence(rows: Sequence[Row]) -> str:
+    """Go or no-go, and how many checks of each kind that stands on."""
+    return preflight.verdict(rows)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows for people; a failure's remedy stands below it."""
+    lines = []
+    for row in rows:
+        lines.append([Cell(row.name), Cell(row.verdict, TONES[row.verdict]), Cell(row.sentence)])
+        if row.remedy:
+            lines.append([Cell(""), Cell(""), Cell(f"→ {row.remedy}", "quiet")])
+    return Table(HEADERS, lines)

@@ -1,0 +1,66 @@
+"""How many nodes more a scheduler is asked for, which it gets back, which are no longer counted on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .decision import Decision
+
+PATIENCE_S = 3.0  # a node that was only cut off for a moment is back by then
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One node that a scheduler was asked for and that it has not ended; ``node`` is empty while it waits.
+
+    ``lost_s``: for how long the job has done without it, None where it has not lost it. ``drain``: why the scheduler
+    takes the node out of service. ``leaving``: it was told to leave.
+    """
+
+    name: str
+    part: str
+    running: bool
+    node: str = ""
+    lost_s: float | None = None
+    drain: str = ""
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to ask for, by part; places that wait to be given back, and running ones to give up or to send away."""
+
+    submit: Mapping[str, int]
+    give_back: tuple[str, ...] = ()
+    give_up: tuple[str, ...] = ()
+    send_away: tuple[str, ...] = ()
+
+
+def decide(wish: Mapping[str, int], places: Sequence[Place], minimum: int) -> Decision[Step]:
+    """What is missing is asked for. Of what is too much only places that still wait are given back: a running one is
+    let go by its job, at the end of a step.
+
+    A node that the job has lost for `PATIENCE_S` is given up before the scheduler finds it down, which takes minutes.
+    One that is to go out of service is replaced, and sent away as soon as ``minimum`` others run.
+    """
+    gone = [p for p in places if p.running and p.lost_s is not None and p.lost_s >= PATIENCE_S]
+    going = [p for p in places if p.running and p.drain and p not in gone]
+    counted = [p for p in places if p not in gone and p not in going]
+    submit, back = dict[str, int](), list[str]()
+    for part, count in wish.items():
+        mine = [p for p in counted if p.part == part]
+        if len(mine) < count:
+            submit[part] = count - len(mine)
+        back += [p.name for p in mine if not p.running][: max(0, len(mine) - count)]
+    enough = sum(p.running for p in counted) >= minimum
+    away = tuple(p.name for p in going if enough and not p.leaving)
+    parts = [f"{p.node} has not been heard for {p.lost_s:.0f} s and is given up" for p in gone]
+    parts += [f"{p.node} goes out of service: {p.drain}" for p in going if not p.leaving]
+    if submit:
+        words = " and ".join(f"{count} {part}" for part, count in submit.items())
+        parts.append(f"asks SLURM for {words} node(s), {sum(wish.values())} are wanted")
+    if back:
+        parts.append(f"gives {len(back)} node(s) back that SLURM has not started yet")
+    step = Step(submit, tuple(back), tuple(p.name for p in gone), away)
+    return Decision(step, "; ".join(parts) or "nothing is missing")

@@ -1,0 +1,150 @@
+"""What a preflight finds on a node: run by every rank of a small job, printed as one line of JSON behind `MARK`."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+MARK = "hyperpod-preflight "
+PROBE_BYTES = 4 << 20
+REDUCE_FLOATS = 4 << 20
+QUERY_S = 20.0
+PEERS_S = 60.0
+NVIDIA = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+
+
+def examine(directories: dict[str, str]) -> None:
+    """Probe this node and print what was found; ``directories`` (mount -> path) are shared by all ranks.
+
+    What is being done is printed before it is, so that somebody who waits in vain knows for what.
+    """
+    rank, world, node = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["HYPERPOD_NODE"]
+    found: dict[str, Any] = {"node": node, "rank": rank, "storage": {}}
+    _say({"node": node, "doing": "counting devices"})
+    found |= _devices()
+    for name, directory in directories.items():
+        _say({"node": node, "doing": f"writing and reading the mount {name}"})
+        found["storage"][name] = _storage(Path(directory), node, world)
+    _say({"node": node, "doing": "summing over all ranks"})
+    _say(found | _reduce(rank, world, bool(found["devices"])))
+
+
+def train(steps: int, pause_s: float) -> None:
+    """A small training whose every loss depends on data, dropout and optimizer, as any real one's does."""
+    import torch
+
+    from .session import Session
+
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    data = [(x, x.sum().sin()) for x in torch.randn(64, 16)]
+
+    def loss_of(batch: Any) -> Any:
+        time.sleep(pause_s)
+        inputs, targets = batch
+        return torch.nn.functional.mse_loss(model(inputs).squeeze(-1), targets)
+
+    with Session(model, optimizer, data, global_batch=16, micro_batch=2, seed=7) as session:
+        for step in session.steps(steps):
+            step.run(loss_of)
+
+
+def _say(found: dict[str, Any]) -> None:
+    print(MARK + json.dumps(found), flush=True)
+
+
+def _devices() -> dict[str, Any]:
+    """Device files, EFA interfaces and the driver's version."""
+    gpus, neurons = glob.glob("/dev/nvidia[0-9]*"), glob.glob("/dev/neuron[0-9]*")
+    efa = [name for name in glob.glob("/sys/class/infiniband/*") if "efa" in os.path.basename(name)]
+    found: dict[str, Any] = {"devices": len(gpus) + len(neurons), "efa": len(efa), "driver": "", "driver_problem": ""}
+    if gpus:
+        found["driver"], found["driver_problem"] = _ask(NVIDIA)
+    elif neurons:
+        version = Path("/sys/module/neuron/version")
+        found["driver"] = version.read_text().strip() if version.exists() else ""
+        found["driver_problem"] = "" if version.exists() else f"no {version}"
+    return found
+
+
+def _ask(command: list[str]) -> tuple[str, str]:
+    """The first line that a command prints, and why there is none."""
+    if shutil.which(command[0]) is None:
+        return "", f"{command[0]} is not installed"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", str(error)
+    lines = done.stdout.splitlines()
+    return (lines[0].strip(), "") if done.returncode == 0 and lines else ("", done.stderr.strip()[:200] or "no answer")
+
+
+def _storage(directory: Path, node: str, world: int) -> dict[str, Any]:
+    """Write random bytes for the others, read theirs. File names are digests: a node may be called anything."""
+    found: dict[str, Any] = {"written": "", "read": {}, "took_s": 0.0, "problem": ""}
+    content = secrets.token_bytes(PROBE_BYTES)
+    began_s = time.monotonic()
+    try:
+        found["written"] = hashlib.sha256(content).hexdigest()
+        path = directory / hashlib.sha256(node.encode()).hexdigest()
+        with open(path.with_suffix(".new"), "wb") as file:
+            file.write(json.dumps(node).encode() + b"\n" + content)
+            file.flush()
+            os.fsync(file.fileno())
+        path.with_suffix(".new").replace(path.with_suffix(".probe"))
+        mine_s = time.monotonic() - began_s
+        others = _wait_for(directory, world)
+        began_s = time.monotonic()
+        for other in others:
+            name, _, body = other.read_bytes().partition(b"\n")
+            found["read"][json.loads(name)] = hashlib.sha256(body).hexdigest()
+        found["took_s"] = mine_s + time.monotonic() - began_s
+    except (OSError, ValueError) as error:
+        found["problem"] = str(error)
+    return found
+
+
+def _wait_for(directory: Path, world: int) -> list[Path]:
+    deadline = time.monotonic() + PEERS_S
+    while len(paths := sorted(directory.glob("*.probe"))) < world:
+        if time.monotonic() > deadline:
+            raise OSError(f"{len(paths)} of {world} nodes have written into {directory} within {PEERS_S:g} s")
+        time.sleep(0.05)
+    return paths
+
+
+def _reduce(rank: int, world: int, accelerated: bool) -> dict[str, Any]:
+    """A sum over all ranks of integers that floats hold exactly, timed."""
+    import torch
+    from torch import distributed
+
+    usable = accelerated and torch.cuda.is_available()
+    backend, device = ("nccl", f"cuda:{os.environ.get('LOCAL_RANK', '0')}") if usable else ("gloo", "cpu")
+    size_mb = REDUCE_FLOATS * 4 / 1e6
+    found = {"reduce_problem": "", "reduce_mb": size_mb, "reduce_mb_s": 0.0, "backend": backend}
+    try:
+        distributed.init_process_group(backend, timeout=timedelta(seconds=PEERS_S))
+        ramp = torch.arange(REDUCE_FLOATS, device=device) % 1024
+        for _ in range(2):  # the first one opens the connections
+            mine = (ramp + rank).to(torch.float32)
+            distributed.barrier()
+            began_s = time.monotonic()
+            distributed.all_reduce(mine)
+            took_s = time.monotonic() - began_s
+        expected = (ramp * world + world * (world - 1) // 2).to(torch.float32)
+        found["reduce_mb_s"] = size_mb / took_s
+        if not torch.equal(mine, expected):
+            found["reduce_problem"] = f"{int((mine != expected).sum())} of {REDUCE_FLOATS} sums are wrong"
+        distributed.destroy_process_group()
+    except (RuntimeError, ValueError, OSError) as error:
+        found["reduce_problem"] = " ".join(str(error).split())[:300]
+    return found

@@ -1,0 +1,84 @@
+"""What a scheduler is asked for, and what is no longer counted on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.policy.allocation import PATIENCE_S, Place, Step, decide
+
+WISH = {"base": 2, "elastic": 2}
+WHOLE = [
+    Place("1_0", "base", True, "n1"),
+    Place("1_1", "base", True, "n2"),
+    Place("2_0", "elastic", True, "n3"),
+    Place("2_1", "elastic", False),
+]
+
+
+def test_nothing_is_done_where_nothing_is_missing() -> None:
+    decision = decide(WISH, WHOLE, minimum=2)
+    assert decision.value == Step({})
+    assert decision.reason == "nothing is missing"
+
+
+def test_what_is_missing_is_asked_for_by_part() -> None:
+    decision = decide(WISH, WHOLE[1:], minimum=2)
+    assert decision.value == Step({"base": 1})
+    assert decision.reason == "asks SLURM for 1 base node(s), 4 are wanted"
+
+
+def test_only_what_waits_is_given_back() -> None:
+    assert decide({"base": 2, "elastic": 0}, WHOLE, minimum=2).value == Step({}, give_back=("2_1",))
+
+
+def test_a_node_that_was_lost_is_given_up_after_a_while_and_replaced() -> None:
+    cut = [replace(WHOLE[0], lost_s=PATIENCE_S - 0.1), *WHOLE[1:]]
+    assert decide(WISH, cut, minimum=2).value == Step({}), "it may be back in a moment"
+    decision = decide(WISH, [replace(WHOLE[0], lost_s=PATIENCE_S), *WHOLE[1:]], minimum=2)
+    assert decision.value == Step({"base": 1}, give_up=("1_0",))
+    assert decision.reason.startswith("n1 has not been heard for 3 s and is given up; asks SLURM for 1 base")
+
+
+def test_a_node_that_goes_out_of_service_is_replaced_and_then_leaves() -> None:
+    drained = [replace(WHOLE[0], drain="bad disk"), *WHOLE[1:]]
+    decision = decide(WISH, drained, minimum=3)
+    assert decision.value == Step({"base": 1}), "the job could not go on without it"
+    assert "n1 goes out of service: bad disk" in decision.reason
+    assert decide(WISH, drained, minimum=2).value == Step({"base": 1}, send_away=("1_0",))
+    new = Place("3_0", "base", True, "n5")
+    assert decide(WISH, [*drained, new], minimum=3).value == Step({}, send_away=("1_0",))
+    left = replace(drained[0], leaving=True)
+    assert decide(WISH, [left, *WHOLE[1:], new], minimum=3).value == Step({}), "it is told once"
+
+
+places = st.lists(
+    st.builds(
+        Place,
+        name=st.uuids().map(str),
+        part=st.sampled_from(("base", "elastic")),
+        running=st.booleans(),
+        node=st.sampled_from(("n1", "n2", "n3")),
+        lost_s=st.none() | st.floats(0, 10),
+        drain=st.sampled_from(("", "bad disk")),
+        leaving=st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+@given(st.fixed_dictionaries({"base": st.integers(0, 4), "elastic": st.integers(0, 4)}), places, st.integers(0, 4))
+def test_afterwards_each_part_has_what_it_wants(wish: Mapping[str, int], found: list[Place], minimum: int) -> None:
+    step = decide(wish, found, minimum).value
+    kept = [p for p in found if p.name not in (*step.give_back, *step.give_up) and not (p.running and p.drain)]
+    for part, count in wish.items():
+        waiting = sum(p.part == part and not p.running for p in kept)
+        running = sum(p.part == part and p.running for p in kept)
+        assert running + waiting + step.submit.get(part, 0) == max(count, running)
+    new = [Place(f"{part}-{i}", part, False) for part, count in step.submit.items() for i in range(count)]
+    done = [replace(p, leaving=p.leaving or p.name in step.send_away) for p in found]
+    done = [p for p in done if p.name not in (*step.give_back, *step.give_up)]
+    assert decide(wish, [*done, *new], minimum).value == Step({}), "asked again, it has nothing more to say"
