@@ -10,7 +10,6 @@ import ctypes
 import os
 import secrets
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ...backends.local.processes import Identity, alive, identify
 from ...core.errors import ClusterError
 from .boot import REBOOT
 from .settings import address, gres_conf, hosts, scripts, slurm_conf
@@ -27,6 +27,7 @@ from .settings import address, gres_conf, hosts, scripts, slurm_conf
 CONTROLLER = "ctl"
 TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "bridge", "unshare", "nsenter", "runuser")
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+PLACE, PREFIX = Path("/var/tmp"), "slurm-testbed-"
 UP_S = 60.0
 BOOT_S = 1.0
 COMPLETING_S = 5.0
@@ -52,7 +53,9 @@ class Testbed:
         """``environment``: what every process of the nodes finds in its environment, a mark for example."""
         self._marks = dict(environment or {})
         self.nodes = [f"n{i}" for i in range(1, nodes + 1)]
-        self.directory = Path(tempfile.mkdtemp(prefix="slurm-testbed-", dir="/var/tmp"))
+        _sweep()
+        me = identify(os.getpid())
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me.pid}-{me.start}-", dir=PLACE))
         self._up: dict[str, subprocess.Popen[bytes]] = {}
         self._slow: dict[str, threading.Event] = {}
         self._watchers: list[threading.Thread] = []
@@ -340,7 +343,16 @@ class Testbed:
         return "\n".join(f"-- {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in consoles)
 
 
+def _sweep() -> None:
+    """Remove the files of testbeds whose process was killed; everything else of them ended with it."""
+    for left in PLACE.glob(f"{PREFIX}*"):
+        pid, start, *_ = [*left.name.removeprefix(PREFIX).split("-"), "", ""]
+        if pid.isdecimal() and start.isdecimal() and not alive(Identity(int(pid), int(start))):
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def _die_with(parent: int) -> None:
+    """Loads nothing: it runs between fork and exec of a process with threads."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
