@@ -10,6 +10,7 @@ import ctypes
 import os
 import secrets
 import shutil
+import signal
 import stat
 import subprocess
 import sys
