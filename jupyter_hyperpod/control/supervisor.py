@@ -99,8 +99,7 @@ class Supervisor:
         """Serve until told to stop (everything ends) or to leave (everything goes on without a supervisor)."""
         signal.signal(signal.SIGTERM, self._leave)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        me = identify(os.getpid())
-        size = {"nodes": list(self.shape), "pid": me.pid}
+        size = {"nodes": list(self.shape), "pid": os.getpid()}
         self.pen.write("cluster.state", {"state": "starting", "reason": "the supervisor starts", **size})
         left_behind = (self.store.cluster / SOCKET).exists()
         listener = listen(self.store.cluster, SOCKET)
