@@ -20,6 +20,7 @@ from .ledger import Ledger, names
 
 SUBMIT_PAUSE_S = 5.0
 CLOSE_S = 8.0
+PACKAGE = ("PYTHONPATH",)
 # how SLURM reaches the processes of an element: the signal, and whether its batch script gets it, too
 SIGNALS = {"kill": ("KILL", True), "hang": ("STOP", False), "preempt": ("USR1", False)}
 
@@ -145,6 +146,8 @@ class Allocations:
         entry.decided(_value(step), decision.reason)
         if step.submit:
             os.makedirs(plan.log_directory, mode=0o700, exist_ok=True)
+        # nodes run the very package that submitted, also where it is not installed
+        plan = replace(plan, env={name: os.environ[name] for name in PACKAGE if name in os.environ} | dict(plan.env))
         for part, count in step.submit.items():
             job.submits.append((part, count, self._slurm.submit(plan, entry.spec.slurm, part, count)))
         job.given_up.update(step.give_up)
