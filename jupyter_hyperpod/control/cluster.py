@@ -236,6 +236,15 @@ def known_shape(store: Store) -> dict[str, Any]:
         return {}
 
 
+def settled_shape(
+    store: Store, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool
+) -> tuple[int, int, Mapping[str, int], bool]:
+    """The shape a supervisor is to have: one that began without nodes is started again with those that it got since."""
+    if (nodes, spares) == (0, 0) and (grown := known_shape(store)):
+        return grown["nodes"], grown["spares"], grown["queues"], grown["isolated"]
+    return nodes, spares, queues, isolated
+
+
 def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for processes that outlive this one: without the kernel's or server's own variables."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_FOREIGN_PREFIXES)}

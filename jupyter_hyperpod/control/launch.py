@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
+from contextlib import suppress
+from functools import lru_cache
 
 from ..backends.local.processes import identify
+from ..backends.local.warm import source_digest
 from ..core.spec import JobSpec, LaunchPlan
 from ..storage import mounts
 from ..storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
@@ -29,6 +33,19 @@ PRELOAD = (
     GATEWAY,
     "jupyter_hyperpod.loader.s3:signing",
 )
+
+
+@lru_cache(maxsize=1)
+def digest_of(second: int) -> str:
+    """The digest of the source as it was in that second: a thousand jobs at once cost one look at it."""
+    return source_digest()
+
+
+def raise_descriptor_limit() -> None:
+    """Every job costs its supervisor some descriptors, and the usual limit is a thousand."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def heir() -> dict[str, object]:

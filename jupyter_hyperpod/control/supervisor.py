@@ -34,12 +34,12 @@ from ..storage.journal import command_writer, forget_oldest
 from ..storage.pen import Pen
 from ..storage.store import JobStore, Store, write_private
 from .allocation import Allocations, for_head
-from .cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE, SOCKET, known_shape
+from .cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE, SOCKET, settled_shape
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
 from .faults import break_node, break_target, heal
 from .heads import tell_loss, tell_succession
 from .healing import Healing
-from .launch import PRELOAD, heir
+from .launch import PRELOAD, digest_of, heir, raise_descriptor_limit
 from .lock import take_lock
 from .machines import Machines, node_record
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
@@ -276,7 +276,7 @@ class Supervisor:
         """The nodes are the scheduler's business; the coordinator runs here, from when the first of them does."""
         if now_s < entry.rest_until_s or entry.kill_at_s is not None:
             return
-        plan = entry.plan(self.host.warm_key if entry.started or entry.planned else source_digest())
+        plan = entry.plan(self.host.warm_key if entry.started or entry.planned else digest_of(int(now_s)))
         if entry.target != entry.commanded:
             self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for {entry.target} nodes"))
         else:
@@ -452,10 +452,9 @@ def main(arguments: list[str] | None = None) -> int:
     if sys.platform != "linux":
         parser.error("the local cluster needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
     try:
-        store, shape = Store(options.store), (options.nodes, options.spares, options.queues, options.isolate_network)
-        if shape[:2] == (0, 0) and (grown := known_shape(store)):  # started again by the zygote, as it was at first
-            shape = (grown["nodes"], grown["spares"], grown["queues"], grown["isolated"])
-        supervisor = Supervisor(store, *shape)
+        raise_descriptor_limit()
+        asked = (options.nodes, options.spares, options.queues, options.isolate_network)
+        supervisor = Supervisor(Store(options.store), *settled_shape(Store(options.store), *asked))
     except ClusterError as error:
         note(str(error))
         return EXIT_LOCKED
