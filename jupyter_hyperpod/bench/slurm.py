@@ -169,7 +169,7 @@ def _until_world(watch: Observer, size: int) -> float:
 
 def _many(rig: Rig, many: int, seconds: float) -> Part:
     """``many`` jobs that wait for nodes: what the scheduler is asked while all of them are followed and listed."""
-    command = ["srun", "-p", "urgent", "-N4", "--exclusive", "sleep", "3600"]
+    command = ["srun", "--job-name=blocker", "-p", "urgent", "-N4", "--exclusive", "sleep", "3600"]
     blocker = rig.bed.start(CONTROLLER, command)
     rig.bed.until(lambda: set(rig.bed.states().values()) == {"alloc"}, "all nodes are taken")
     began_s = time.time()
@@ -183,8 +183,8 @@ def _many(rig: Rig, many: int, seconds: float) -> Part:
     views = jobs.list_jobs(rig.store)
     listed_s = time.time() - listing_s
     released_s = time.time()
-    blocker.terminate()
-    blocker.wait()
+    rig.bed.run(CONTROLLER, "scancel", "--name=blocker")
+    blocker.wait(SETTLE_S)
     followed_s = _until_one_runs(rig) - released_s
     queries = [at_s for at_s in rig.queries() if at_s >= began_s]
     rate = len(queries) / (time.time() - began_s)
