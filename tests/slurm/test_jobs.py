@@ -117,7 +117,7 @@ def test_a_node_is_killed_by_hand_beside_a_local_job(bed: Testbed, job: Submit) 
     assert run.until_ended(60)["state"] == "stopped"
     bed.until(lambda: {state for _, state in queue(bed, run)} <= {"COMPLETED", "CANCELLED", "FAILED"}, "it is over")
     told = run.text()
-    assert len(told) == 2 and all("SLURM_JOB_ID" in text for text in told.values()), "both ranks are heard"
+    assert {0, 1} <= told.keys() and all("SLURM_JOB_ID" in text for text in told.values()), "both ranks are heard"
     assert not any("NODELIST" in text or "NTASKS" in text for text in told.values()), "what is stale is not passed on"
     history = [(e.data["element"], e.data["state"]) for e in run.of_kind("allocation.changed")]
     assert sum(state == "RUNNING" for _, state in history) == 3, "two, and one in the place of the killed one"
