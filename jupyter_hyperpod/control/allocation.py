@@ -149,7 +149,7 @@ class Allocations:
         # nodes run the very package that submitted, also where it is not installed
         plan = replace(plan, env={name: os.environ[name] for name in PACKAGE if name in os.environ} | dict(plan.env))
         for part, count in step.submit.items():
-            job.submits.append((part, count, self._slurm.submit(plan, entry.spec.slurm, part, count)))
+            job.submits.append((part, count, self._slurm.submit(plan, self._options(entry), part, count)))
         job.given_up.update(step.give_up)
         job.sent_away.update(step.send_away)
         if over := [*step.give_back, *step.give_up]:
@@ -157,7 +157,6 @@ class Allocations:
             job.asked_s = time.monotonic()
         for name in step.send_away:
             self._slurm.signal(name, *SIGNALS["preempt"])
-
 
     def _options(self, entry: Entry) -> dict[str, str]:
         """The person's options; repeat offenders are excluded beside whomever they exclude themselves."""
