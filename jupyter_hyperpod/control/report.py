@@ -438,11 +438,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "incident.stage": lambda d: f"{d['stage']}: {d['text']}",
     "decision.made": lambda d: f"{d['policy']}: {d['reason']}",
     "fault.injected": lambda d: f"{d['fault']} injected into {_aim(d)}",
-    "allocation.changed": lambda d: (
-        f"{d['scheduler']} {d['element']} ({d['part']}) is {d['state']}"
-        + (f" on {d['node']}" if d["node"] else "")
-        + (f": {d['reason']}" if d["reason"] else "")
-    ),
+    "allocation.changed": lambda d: f"{d['scheduler']} {d['element']} {d['state']} {d['node']} {d['reason']}".rstrip(),
     "command.done": lambda d: (
         f"{d['kind']} {'done' if d['ok'] else 'refused'}" + (f": {d['reason']}" if d["reason"] else "")
     ),
