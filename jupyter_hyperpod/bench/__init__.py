@@ -22,6 +22,7 @@ NAMES = {
     "health": "an Xid in a node's kernel log of a real SLURM: labelled, drained, rebooted or replaced when (root)",
     "slurm": "a real SLURM of four nodes: a kill, a power cut, an urgent job, a thousand jobs (root)",
     "slurm-soak": "random faults on that SLURM, one after another, for as long as you like (root)",
+    "plan": "the planner: a year of a hundred thousand instances, and real jobs under faults against their simulation",
     "loading": "a model from an object store into memory: ours against other loaders, and against the machine",
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ FEWEST_STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One job, as observed. ``stalls``: seconds without progress by kind of fault, beside the step that was under way.
+    """One job, as observed. ``stalls``: what a fault costs by its kind, in seconds, until its place is taken again.
 
     ``failures`` of ``instances`` in ``observed_s``; ``injected`` of them on purpose. ``saving_s``: how long training
     stood still for a checkpoint, None where none was written. ``goodput``: useful time over the time from the first
@@ -78,7 +78,7 @@ class Measured:
         return (
             f"{self.job_id}: {self.failures} failures of {self.instances} instances in "
             f"{format_duration(self.observed_s)} ({rate}), a step {format_duration(self.step_s)}, "
-            f"without progress after a fault: {stalls or 'none seen'}; goodput {100 * self.goodput:.1f} %"
+            f"a fault costs: {stalls or 'none seen'}; goodput {100 * self.goodput:.1f} %"
         )
 
     def record(self) -> dict[str, Any]:
@@ -115,14 +115,14 @@ def measure(job_id: str, events: Sequence[Event]) -> Measured:
             f"{job_id} has committed {len(commits.times)} steps; calibrating needs at least {FEWEST_STEPS}: "
             "name a job that trained with hp.Session"
         )
-    incidents = _incidents(events)
-    joins = [event.time_s for event in events if event.kind == "generation.formed"]
-    faulty = {gap for first, _ in incidents if (gap := commits.gap(first)) is not None}
-    changed = {gap for at in joins if (gap := commits.gap(at)) is not None} - faulty
-    step_times = _step_times(commits, faulty | changed)
+    windows = _windows(commits, events)
+    disturbed = {gap for window in windows for gap in window.gaps}
+    formed = (event.time_s for event in events if event.kind == "generation.formed")
+    changed = {gap for at_s in formed if (gap := commits.gap(at_s)) is not None} - disturbed
+    step_times = _step_times(commits, disturbed | changed)
     full = max(step_times)
     step_s = step_times[full]
-    excess = [commits.seconds(gap) - step_times.get(commits.worlds[gap], step_s) for gap in sorted(changed)]
+    regroups = [commits.seconds(gap) - step_times.get(commits.worlds[gap], step_s) for gap in sorted(changed)]
     saved = [event.data["paused_s"] for event in events if event.kind == "checkpoint.saved"]
     wall_s = commits.times[-1] - commits.times[0]
     useful_s = (commits.steps[-1] - commits.steps[0]) * step_s
@@ -130,16 +130,24 @@ def measure(job_id: str, events: Sequence[Event]) -> Measured:
         job_id,
         instances=full,
         observed_s=wall_s,
-        failures=len(incidents),
+        failures=len(windows),
         injected=sum(event.kind == "fault.injected" for event in events),
         step_s=step_s,
         step_times=step_times,
-        stalls=_stalls(commits, incidents, step_s),
-        regroup_s=max(0.0, statistics.median(excess)) if excess else None,
+        stalls=_stalls(commits, windows, step_times, step_s),
+        regroup_s=max(0.0, statistics.median(regroups)) if regroups else None,
         join_s=_join_s(events),
         saving_s=statistics.median(saved) if saved else None,
         goodput=min(1.0, useful_s / wall_s),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """One fault: its kind, and the gaps between commits from its detection until its place is taken again."""
+
+    kind: str
+    gaps: range
 
 
 def _commits(events: Sequence[Event]) -> _Commits:
@@ -153,42 +161,61 @@ def _commits(events: Sequence[Event]) -> _Commits:
     return found
 
 
-def _incidents(events: Sequence[Event]) -> list[tuple[float, str]]:
-    """When each incident that cost a member was detected, and its cause."""
-    stages = (e for e in events if e.kind == "incident.stage" and e.data["stage"] == "detected")
-    return [(e.time_s, e.data["cause"]) for e in stages if e.data["cause"] in KIND_OF]
+def _windows(commits: _Commits, events: Sequence[Event]) -> list[_Window]:
+    """Every incident that cost a member. It is over when its last stage is, and the node's next worker is ready."""
+    first: dict[str, Event] = {}
+    last: dict[str, float] = {}
+    for event in events:
+        if event.kind == "incident.stage" and event.data["cause"] in KIND_OF:
+            first.setdefault(event.data["incident"], event)
+            last[event.data["incident"]] = event.time_s
+    found = []
+    for name, event in first.items():
+        ready = _ready(events, event.data["node"], event.time_s)
+        begin = commits.gap(event.time_s)
+        end = commits.gap(max(last[name], event.time_s if ready is None else ready)) or len(commits.times) - 1
+        if begin is not None:
+            found.append(_Window(KIND_OF[event.data["cause"]], range(begin, max(begin, end) + 1)))
+    return found
+
+
+def _ready(events: Sequence[Event], node: str, after_s: float) -> float | None:
+    """When the next worker of a node was ready."""
+    found = (e.time_s for e in events if e.kind == "member.ready" and e.data["node"] == node and e.time_s > after_s)
+    return min(found, default=None)
 
 
 def _step_times(commits: _Commits, disturbed: set[int]) -> dict[int, float]:
-    """Median time of an undisturbed step by the number of members."""
+    """Mean time of an undisturbed step by the number of members."""
     quiet = defaultdict(list)
     for gap in range(1, len(commits.times)):
         if gap not in disturbed:
             quiet[commits.worlds[gap]].append(commits.seconds(gap))
-    found = {world: statistics.median(gaps) for world, gaps in sorted(quiet.items()) if len(gaps) > 1}
+    found = {world: statistics.fmean(gaps) for world, gaps in sorted(quiet.items()) if len(gaps) > 1}
     if not found:
         raise SpecError("no two undisturbed steps were seen; calibrating needs a calmer job")
     return found
 
 
-def _stalls(commits: _Commits, incidents: Sequence[tuple[float, str]], step_s: float) -> dict[str, float]:
-    """Median of what a fault costs beside the step that it fell into; faults in one step share it."""
-    shared = defaultdict(list)
-    for at_s, cause in incidents:
-        if (gap := commits.gap(at_s)) is not None:
-            shared[gap].append(KIND_OF[cause])
+def _stalls(
+    commits: _Commits, windows: Sequence[_Window], step_times: Mapping[int, float], step_s: float
+) -> dict[str, float]:
+    """Mean of what a fault costs, by kind; what falls into several windows is shared among them."""
+    sharing = Counter(gap for window in windows for gap in window.gaps)
     costs = defaultdict(list)
-    for gap, kinds in shared.items():
-        for kind in kinds:
-            costs[kind].append(max(0.0, commits.seconds(gap) - step_s) / len(kinds))
-    return {kind: statistics.median(found) for kind, found in sorted(costs.items())}
+    for window in windows:
+        lost = (
+            (commits.seconds(gap) - step_times.get(commits.worlds[gap], step_s)) / sharing[gap] for gap in window.gaps
+        )
+        costs[window.kind].append(sum(lost))
+    return {kind: max(0.0, statistics.fmean(found)) for kind, found in sorted(costs.items())}
 
 
 def _join_s(events: Sequence[Event]) -> float | None:
     """Median time from the loss of a worker to the next one of its node that is ready."""
     waits = []
     for lost in (e for e in events if e.kind == "member.lost"):
-        back = (e.time_s for e in events if e.kind == "member.ready" and e.data["node"] == lost.data["node"])
-        if later := [at_s for at_s in back if at_s > lost.time_s]:
-            waits.append(min(later) - lost.time_s)
+        ready = _ready(events, lost.data["node"], lost.time_s)
+        if ready is not None:
+            waits.append(ready - lost.time_s)
     return statistics.median(waits) if waits else None

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.bench.laboratory import wait_for_idle
+from jupyter_hyperpod.planner.goodput import Checkpoints
+from jupyter_hyperpod.policy import interval
 from jupyter_hyperpod.runtime.checkpoint import MANIFEST, Directory
 from jupyter_hyperpod.runtime.dcp import FILE
 from jupyter_hyperpod.storage.store import Store
@@ -123,6 +125,22 @@ def test_everything_killed_goes_on_from_the_newest_checkpoint(job: Submit, refer
     run.same_as(reference)
     assert [incident["rung"] for incident in view["incidents"]] == [4] * len(view["incidents"]), run.story()
     assert run.of_kind("checkpoint.loaded")[0].data["step"] >= 8
+
+
+def test_the_journal_says_that_the_interval_is_dalys(job: Submit, tmp_path: Path) -> None:
+    explicit = "hp.Checkpoint(os.environ['PLACE'], every_steps=int(os.environ['EVERY']))"
+    run = job(DURABLE.replace(explicit, "os.environ['PLACE']"), env=environment(tmp_path / "run", pause_s=0.05))
+    run.until_event("step.committed", step=4)
+    os.kill(run.worker_pid(1), signal.SIGKILL)
+    view = run.finish()
+    said = [event.data for event in run.of_kind("decision.made") if event.data["policy"] == "checkpoint"]
+    thought_s = view["session"]["state_bytes"] / interval.ASSUMED_BYTES_PER_S
+    best_s = max(interval.SHORTEST_S, interval.daly_s(thought_s, interval.PRIOR_MTBF_S))
+    assert said[0]["value"] == pytest.approx(best_s, abs=0.001), run.story()
+    assert "MTBF 1 h assumed, no failure yet, saving is thought to cost" in said[0]["reason"]
+    later = [data for data in said[1:] if "observed over 1 failure, saving costs" in data["reason"]]
+    assert all(data["value"] >= interval.SHORTEST_S for data in later)
+    assert Checkpoints(thought_s).every_s(interval.PRIOR_MTBF_S) == interval.daly_s(thought_s, interval.PRIOR_MTBF_S)
 
 
 # every member goes back once, after step 10, where its weights are no longer those that were saved
