@@ -112,6 +112,10 @@ class Allocations:
                 self._slurm.cancel_job(entry.job.id)
         self._slurm.close(CLOSE_S)
 
+    def draining(self) -> dict[str, str]:
+        """Nodes that SLURM gives nothing new, with the reason that stands at each."""
+        return dict(self._slurm.draining)
+
     def nodes(self, job_id: str) -> set[str]:
         """Where SLURM runs elements of a job now, as far as the queue was read."""
         return {element.node for element in self._jobs[job_id].ledger.running} if job_id in self._jobs else set()

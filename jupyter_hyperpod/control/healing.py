@@ -16,8 +16,10 @@ from typing import Any
 
 from ..backends.local.host import LocalHost, LocalNode
 from ..backends.local.node import open_log
+from ..core.errors import SpecError
 from ..core.events import Event
-from ..core.health import labels
+from ..core.health import BY_HAND, labels, slurm_action
+from ..health import check
 from ..health.agent import stand_in
 from ..policy.healing import Past, avoid
 from ..storage.journal import command_writer, follow_events
@@ -65,9 +67,10 @@ class Healing:
         self._journal = follow_events(store.cluster_events)
         self._repairs: dict[str, Repair] = {}
         self._told: set[tuple[str, str]] = set()  # (job, node) that was told to leave
-        self._elsewhere: dict[
-            str, tuple[float, Mapping[str, Any]]
-        ] = {}  # what is asked for of nodes that are not the cluster's own
+        # what is asked for of nodes that are not the cluster's own, and since when
+        self._elsewhere: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        self._actions: dict[str, str] = {}  # newest of every node
+        self._reasons: dict[str, str] = {}  # SLURM's, as far as they have been read
         self._look_s = 0.0
         self._agent: subprocess.Popen[bytes] | None = None
         self._agent_s = 0.0
@@ -81,6 +84,7 @@ class Healing:
             for event in {str(event.data["node"]): event for event in told}.values():
                 self._asked(event, now_s)
             self._remember(told)
+            self._read_reasons()
         for name, repair in list(self._repairs.items()):
             self._advance(self._host.nodes[name], repair, now_s)
         self._elsewhere = {name: one for name, one in self._elsewhere.items() if now_s - one[0] < HOLD_S}
@@ -93,6 +97,7 @@ class Healing:
         """Nodes that are repaired again and again are avoided where there are others."""
         for event in told:
             data = event.data
+            self._actions[str(data["node"])] = str(data["action"])
             if data["action"] in ("reboot", "replace") and data["recovery"] == "Automatic":
                 self._past[str(data["node"])].append(Past(str(data["action"]), str(data["fault"]), event.time_s))
         decision = avoid(self._past, time.time())
@@ -100,6 +105,20 @@ class Healing:
             value = {"avoid": list(decision.value)}
             self._pen.write("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
         self._machines.avoided = self._allocations.avoided = decision.value
+
+    def _read_reasons(self) -> None:
+        """Somebody may have written at a node of SLURM's what it needs: exactly, or nearly."""
+        for node, reason in self._allocations.draining().items():
+            if self._reasons.get(node) == reason:
+                continue
+            self._reasons[node] = reason
+            try:
+                action = slurm_action(reason)
+            except SpecError as error:
+                self._pen.write("warning.raised", {"text": f"{node}: {error}"})
+                continue
+            if action is not None and self._actions.get(node) != action:
+                check.tell(self._store, node, action, BY_HAND, f"SLURM's reason says {reason}", ())
 
     def close(self) -> None:
         """End the agent; the next supervisor starts another."""

@@ -102,6 +102,21 @@ def test_by_hand_and_nearly_by_hand(bed: Testbed, slurm_store: Store) -> None:
     assert "there is no node" in call("nodes", "drain", "n9", status=1)
 
 
+def test_what_is_written_at_a_node_is_read(bed: Testbed, job: Submit) -> None:
+    run = training(job, pause_s=1.0)
+    nearly, exactly = run.node_of(1), run.node_of(2)
+    bed.run(CONTROLLER, "scontrol", "update", f"nodename={nearly}", "state=drain", "reason=action:reboot")
+    bed.run(CONTROLLER, "scontrol", "update", f"nodename={exactly}", "state=fail", "reason=Action:Replace")
+    bed.until(lambda: health(run, exactly)["action"] == "replace", "what is written is taken up")
+    warnings = [warning["text"] for warning in cluster.status(run.store)["warnings"]]
+    bed.until(lambda: any(nearly in w["text"] for w in cluster.status(run.store)["warnings"]), f"a warning: {warnings}")
+    warnings = [warning["text"] for warning in cluster.status(run.store)["warnings"]]
+    assert any(nearly in text and "has to be exactly Action:Reboot" in text for text in warnings), warnings
+    run.until(lambda: not {nearly, exactly} & {m["node"] for m in run.view["members"]}, START_S)
+    run.stop()
+    run.until_ended(60)
+
+
 def test_commands_and_what_scontrol_shows() -> None:
     line = (
         "NodeName=n1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=4 CPUTot=8 CPULoad=0.52 Gres=gpu:h100:8 State=MIXED+DRAIN "
