@@ -110,8 +110,8 @@ class _Bench:
         return took_s
 
     def _idle(self, seconds: float) -> list[float]:
-        mark = f"jupyter_hyperpod.health.agent --store {self.store.root} ".encode()
-        agents = [pid for pid in _pids() if mark in _command(pid)]
+        mark = f"{sys.executable} -m jupyter_hyperpod.health.agent --store {self.store.root} ".encode()
+        agents = [pid for pid in _pids() if _command(pid).startswith(mark)]
         before = {pid: _cpu_s(pid) for pid in agents}
         time.sleep(seconds)
         return [100 * (_cpu_s(pid) - before[pid]) / seconds for pid in agents]
