@@ -1,0 +1,60 @@
+"""The supervisor's part where nodes are SLURM's: what is written at them is read, and repeat offenders are avoided."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from jupyter_hyperpod.control import cluster
+from jupyter_hyperpod.control.healing import Healing
+from jupyter_hyperpod.control.machines import Machines
+from jupyter_hyperpod.health import check
+from jupyter_hyperpod.policy.healing import OFFENCES
+from jupyter_hyperpod.storage.pen import Pen
+from jupyter_hyperpod.storage.store import Store
+
+
+class Elsewhere:
+    """Allocations without a SLURM behind them (a stand-in): reasons at nodes, and whom to avoid."""
+
+    def __init__(self, **reasons: str) -> None:
+        self.reasons = reasons
+        self.avoided: tuple[str, ...] = ()
+
+    def draining(self) -> dict[str, str]:
+        return self.reasons
+
+    def nodes(self, job_id: str) -> set[str]:
+        return set()
+
+
+def healing(store: Store, allocations: Any) -> Healing:
+    pen = Pen(store.cluster_events, "supervisor")
+    host: Any = SimpleNamespace(nodes={})
+    return Healing(store, host, {}, allocations, pen, Machines())
+
+
+def test_what_is_written_at_a_node_is_taken_up_once(store: Store) -> None:
+    allocations = Elsewhere(n1="Action:Replace", n2="action:reboot", n3="Kill task failed")
+    one = healing(store, allocations)
+    now_s = time.monotonic()
+    for later in range(4):
+        one.step(now_s + later)
+    view = cluster.status(store)
+    assert {name: health["action"] for name, health in view["health"].items()} == {"n1": "replace"}
+    assert view["health"]["n1"]["fault"] == "ByHand" and len(view["health"]["n1"]["remedies"]) == 1
+    (warning,) = view["warnings"]
+    assert warning["text"].startswith("n2: reason 'action:reboot' asks for nothing")
+    assert [incident["node"] for incident in view["incidents"]] == ["n1"]
+
+
+def test_repeat_offenders_are_avoided_on_slurm_too(store: Store) -> None:
+    allocations = Elsewhere()
+    one = healing(store, allocations)
+    for _ in range(OFFENCES):
+        check.tell(store, "n2", "reboot", "NvidiaXid73", "again", ())
+        check.tell(store, "n2", "watch", "", "it is back", ())
+    one.step(time.monotonic())
+    assert allocations.avoided == ("n2",)
+    assert any("repeat offenders" in decision["reason"] for decision in cluster.status(store)["decisions"])
