@@ -17,6 +17,7 @@ from ..core.spec import LaunchPlan
 BASE, ELASTIC = "base", "elastic"
 ELASTIC_PARTITION, BIND = "elastic-partition", "bind"
 OWN_OPTIONS = (ELASTIC_PARTITION, BIND)
+STEP = 0  # the script's own srun
 WARNING_S = 60  # how long before the end of its time an element is told
 QUEUE_FORMAT = "%F|%K|%T|%N|%r|%j|%k"
 NODES_FORMAT = "%N|%T|%E"

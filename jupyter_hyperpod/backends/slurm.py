@@ -80,10 +80,9 @@ class Slurm:
         """End every element of a job, also those that were submitted and never recorded."""
         return self._order(lambda: _run(["scancel", "--quiet", f"--user={getpass.getuser()}", f"--name={job}"]), TRIES)
 
-    def signal(self, name: str, signal: str, everything: bool = False) -> Future[str]:
-        """Send a signal ("USR1") to an element's processes; ``everything``: to its batch script, too."""
-        words = ["scancel", "--quiet", f"--signal={signal}", *(["--full"] if everything else []), name]
-        return self._order(lambda: _run(words))
+    def signal(self, name: str, signal: str) -> Future[str]:
+        """Send a signal ("USR1") to the processes of an element's step; KILL comes at once, without any grace."""
+        return self._order(lambda: _run(["scancel", "--quiet", f"--signal={signal}", f"{name}.{sbatch.STEP}"]))
 
     def history(self, arrays: Iterable[int]) -> Future[History]:
         """What accounting knows of arrays that the queue has forgotten; nothing where there is no accounting."""

@@ -21,8 +21,7 @@ from .ledger import Ledger, names
 SUBMIT_PAUSE_S = 5.0
 CLOSE_S = 8.0
 PACKAGE = ("PYTHONPATH",)
-# how SLURM reaches the processes of an element: the signal, and whether its batch script gets it, too
-SIGNALS = {"kill": ("KILL", True), "hang": ("STOP", False), "preempt": ("USR1", False)}
+SIGNALS = {"kill": "KILL", "hang": "STOP", "preempt": "USR1"}
 
 
 @dataclass
@@ -86,9 +85,8 @@ class Allocations:
             entry.done(command, False, f"SLURM runs nothing of this job on {node!r}")
         else:
             entry.pen.write("fault.injected", {"fault": kind, "node": node, "rank": None, "member": None})
-            number, everything = SIGNALS[kind]
-            asked = self._slurm.signal(found[0].name, number, everything)
-            job.faults.append((command, f"SIG{number} sent to SLURM's {found[0].name} on {node}", asked))
+            asked = self._slurm.signal(found[0].name, SIGNALS[kind])
+            job.faults.append((command, f"SIG{SIGNALS[kind]} sent to SLURM's {found[0].name} on {node}", asked))
 
     def release(self, entry: Entry) -> bool:
         """The job has ended: give everything back; True when that is done."""
@@ -160,7 +158,7 @@ class Allocations:
             self._slurm.cancel(over)
             job.asked_s = time.monotonic()
         for name in step.send_away:
-            self._slurm.signal(name, *SIGNALS["preempt"])
+            self._slurm.signal(name, SIGNALS["preempt"])
 
     def _options(self, entry: Entry) -> dict[str, str]:
         """The person's options; repeat offenders are excluded beside whomever they exclude themselves."""

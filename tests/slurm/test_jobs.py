@@ -111,6 +111,7 @@ def test_a_node_is_killed_by_hand_beside_a_local_job(bed: Testbed, job: Submit) 
     killed = run.view["members"][1]["member"]
     jobs.fault(run.store, run.job_id, "kill", node=run.node_of(1))
     run.until(lambda: killed not in [member["member"] for member in run.view["members"]], START_S)
+    assert run.of_kind("member.lost"), f"it got no time to leave\n{run.story()}"
     run.until_world(2, START_S)
     assert jobs.wait(run.store, local, timeout_s=START_S)["state"] == "succeeded", "it brought local nodes along"
     run.stop()
