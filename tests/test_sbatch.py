@@ -166,16 +166,16 @@ def test_what_sinfo_prints() -> None:
 
 
 def test_what_sacct_prints() -> None:
-    """Printed by sacct of 22.05 with slurmdbd: an ended, a failed, a cancelled and a waiting element."""
+    """Recorded from sacct 22.05.8 with slurmdbd: ended, failed, cancelled, running and waiting elements."""
     printed = (
-        "1_0|COMPLETED|n1|0:0\n1_1|FAILED|n2|3:0\n2_0|CANCELLED by 0|n3|0:0\n2_[1-3]|PENDING|None assigned|0:0\n"
-        "3_0|NODE_FAIL|None assigned|1:0\n4|COMPLETED|n1|0:0\n"
+        "3_0|COMPLETED|n2|0:0\n3_1|FAILED|n3|3:0\n4_0|CANCELLED by 0|n4|0:0\n4_1|RUNNING|n2|0:0\n"
+        "5_[0-2]|PENDING|None assigned|0:0\n"
     )
     assert sbatch.history(printed) == {
-        "1_0": ("COMPLETED", "n1", "0:0"),
-        "1_1": ("FAILED", "n2", "3:0"),
-        "2_0": ("CANCELLED", "n3", "0:0"),
-        "3_0": ("NODE_FAIL", "", "1:0"),
+        "3_0": ("COMPLETED", "n2", "0:0"),
+        "3_1": ("FAILED", "n3", "3:0"),
+        "4_0": ("CANCELLED", "n4", "0:0"),
+        "4_1": ("RUNNING", "n2", "0:0"),
     }
 
 
