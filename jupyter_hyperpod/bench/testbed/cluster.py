@@ -69,6 +69,7 @@ class Testbed:
             for node in self.nodes:
                 self._boot(node, "first")
             self.until(lambda: self.states() == dict.fromkeys(self.nodes, "idle"), "all nodes are idle")
+            self.until(self._schedules, "the controller schedules")
         except BaseException:
             self.close()
             raise
@@ -338,6 +339,10 @@ class Testbed:
         subprocess.run(
             enter, check=False, timeout=30, stdin=subprocess.DEVNULL, capture_output=True, env={"PATH": PATH}
         )
+
+    def _schedules(self) -> bool:
+        """What the controller launches before its scheduler has told its settings may be lost for a minute."""
+        return "SchedulerParameters=" in (self.directory / "log" / "slurmctld.log").read_text(errors="replace")
 
     def _said(self) -> str:
         consoles = sorted((self.directory / "log").glob("*"))

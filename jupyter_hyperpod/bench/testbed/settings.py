@@ -25,6 +25,7 @@ SlurmctldHost=ctl
 SlurmUser=slurm
 SlurmdUser=root
 AuthType=auth/munge
+AuthInfo=cred_expire=5
 CredType=cred/munge
 StateSaveLocation={directory}/state
 SlurmdSpoolDir=/run/slurm/spool
