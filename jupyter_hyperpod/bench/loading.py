@@ -49,7 +49,7 @@ def run(
     with Rig(gigabytes, connections) as rig:
         for case in chosen:
             fitting = [arm for arm in CASES[case].arms if _wanted(arm, arms, peers)]
-            _Rounds(rig, case, kept, samples, reasons).measure(fitting, min(runs, CASES[case].runs or runs))
+            _Rounds(rig, case, kept, samples, reasons).measure(fitting, runs)
         rows = _rows(samples, rig.data_bytes)
         rows += [not_run(arm, CASES[case].label, why) for (case, arm), why in reasons.items()]
         return report("loading", rows, bars_of(samples, rig.data_bytes))

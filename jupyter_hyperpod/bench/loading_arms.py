@@ -41,17 +41,13 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Arms that load the same model from the same place, at most ``runs`` times.
-
-    ``parts`` says that they load only a part of it each.
-    """
+    """Arms that load the same model from the same place; ``parts`` says that they load only a part of it each."""
 
     label: str
     arms: Sequence[Arm]
     server: str = ""
     proxied: bool = False
     parts: bool = False
-    runs: int | None = None
 
 
 RUNAI_SETTINGS = {
@@ -113,7 +109,7 @@ CASES = {
         ),
     ),
     "checksum": Case("lean server, chunks verified", (MINE, VERIFIED), "lean"),
-    "parts": Case("lean server, parts of tensors", (_parts(3), _parts(8)), "lean", parts=True, runs=1),
+    "parts": Case("lean server, parts of tensors", (_parts(3), _parts(8)), "lean", parts=True),
     "ranks": Case(
         "lean server, every rank the whole model",
         (MINE, Arm(f"{OURS}, 4 ranks", "ours", ranks=({}, {}, {}, {}), job=True)),

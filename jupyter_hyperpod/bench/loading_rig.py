@@ -26,7 +26,7 @@ from .peers.loading import Task
 from .s3servers import S3Server, ask, talking
 from .weights import write_decoder
 
-RESERVED_MODELS, HUGE, BLOCK = 2.5, 2 * 2**20, 2**20
+RESERVED_MODELS, HUGE, BLOCK = 5, 2 * 2**20, 2**20
 STARTERS: dict[str, Callable[[], AbstractContextManager[S3Server]]] = {
     "lean": s3servers.lean,
     "seaweedfs": s3servers.seaweedfs,
@@ -43,7 +43,7 @@ class Reserve:
     """
 
     def __init__(self, size: int) -> None:
-        self._memory = mmap.mmap(-1, size // HUGE * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory = mmap.mmap(-1, max(HUGE, size // HUGE * HUGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with suppress(OSError):  # a kernel without huge pages
             self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._hold()

@@ -52,10 +52,10 @@ def run(
     seconds: int = 20,
     keep: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """``runs`` times each, bring up a replica of a decoder of ``layers`` and ``width`` (by default 1 GB) where there is
-    none, its weights on a lean object store and in a local file, and before and after that load them in a warm process
-    that does nothing else; and as often, kill a replica of a small one every two seconds under ``rate`` requests a
-    second for ``seconds``. Rounds found in the directory ``keep`` are not repeated."""
+    """``runs`` times each, deploy a decoder of ``layers`` and ``width`` (by default 1 GB) from a lean object store, and
+    scale one from a local file out; before and after that, load it in a warm process that does nothing else. As often,
+    kill a replica of a small one every two seconds under ``rate`` requests a second for ``seconds``. Rounds found in
+    the directory ``keep`` are not repeated."""
     kept = Kept(keep, layers=layers, width=width, rate=rate, seconds=seconds)
     growing = {case: [f"{case}-{number}" for number in range(runs)] for case in CASES}
     dying = [f"kill-{number}" for number in range(runs)]
@@ -144,37 +144,40 @@ def _scale_out(store: Store, growing: Mapping[str, Sequence[str]], kept: Kept, l
         tasks = {"store": replace(local, bucket=server.bucket, key=f"large/{WEIGHTS}", endpoint=server.endpoint)}
         tasks["store"] = replace(tasks["store"], environment=server.environment)
         tasks["local"] = local
-        urls = {"store": f"{server.url}/large", "local": str(model.parent)}
-        for case, names in growing.items():
-            job_id = deploy.serve(
-                store, urls[case], name=case, replicas="0:1", env=server.environment, scale_down_delay_s=3600.0
-            )
-            deploy.wait_ready(store, job_id)
-            alone_s = partial(_alone_s, host, tasks[case], reserve)
-            _grow(store, job_id, [name for name in names if name not in kept], kept, reserve, alone_s, size)
+        missing = {case: [name for name in names if name not in kept] for case, names in growing.items()}
+        for name in missing["store"]:
+            alone_s = partial(_alone_s, host, tasks["store"], reserve)
+            before_s = alone_s()
+            with reserve.released():
+                job_id = deploy.serve(store, f"{server.url}/large", name=name, env=server.environment)
+                deploy.wait_ready(store, job_id)
+                found = _newest(Observer(store, job_id), 1)
             _end(store, job_id)
+            _keep(kept, name, found, [before_s, alone_s()], size)
+        if missing["local"]:
+            alone_s = partial(_alone_s, host, tasks["local"], reserve)
+            _grow(store, str(model.parent), missing["local"], kept, alone_s, size)
 
 
-def _grow(
-    store: Store,
-    job_id: str,
-    names: Sequence[str],
-    kept: Kept,
-    reserve: Reserve,
-    alone_s: Callable[[], float],
-    size: int,
-) -> None:
-    """Time new replicas of a deployment that has none; memory is there when they load."""
+def _grow(store: Store, model: str, names: Sequence[str], kept: Kept, alone_s: Callable[[], float], size: int) -> None:
+    """Time second replicas of a deployment."""
+    job_id = deploy.serve(store, model, name="local", replicas="1:2", scale_down_delay_s=3600.0)
+    deploy.wait_ready(store, job_id)
     client, watch = Client.of(store, job_id), Observer(store, job_id)
+    _until(lambda: _replicas(client) == 1)
     for number, name in enumerate(names):
-        jobs.scale(store, job_id, 0)
-        _until(lambda: not _replicas(client))
         before_s = alone_s()
-        with reserve.released():
-            jobs.scale(store, job_id, 1)
-            found = _newest(watch, number + 2)
-        kept.add(name, found | {"alone": [before_s, alone_s()], "bytes": size})
-        progress(f"{name}: {kept[name]}")
+        jobs.scale(store, job_id, 2)
+        found = _newest(watch, number + 2)
+        jobs.scale(store, job_id, 1)
+        _until(lambda: _replicas(client) == 1)
+        _keep(kept, name, found, [before_s, alone_s()], size)
+    _end(store, job_id)
+
+
+def _keep(kept: Kept, name: str, stages: Result, alone_s: Sequence[float], size: int) -> None:
+    kept.add(name, stages | {"alone": alone_s, "bytes": size})
+    progress(f"{name}: {kept[name]}")
 
 
 def _end(store: Store, job_id: str) -> None:

@@ -78,8 +78,11 @@ def load_model(
                     meter.add(chunk)
             waiting = [chunk for chunk in load_plan.chunks if chunk.file not in landing.at_hand]
             with closing(landing):
-                counters, sharers = door.counters, landing.sharers
-                Stream(waiting, landing.fetch, meter, counters, connections, tell, sharers).run()
+                if waiting:
+                    counters, sharers = door.counters, landing.sharers
+                    Stream(waiting, landing.fetch, meter, counters, connections, tell, sharers).run()
+                elif tell is not None:
+                    tell(meter.read())
             found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
     finally:
         door.close()
