@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .memory import HUGE_PAGE_BYTES, libc, map_file
+from .memory import HUGE_PAGE_BYTES, LIBC, map_file
 
 TOKEN_BYTES = 32
 FLOAT_BYTES = 4
@@ -114,7 +114,7 @@ class Commons:
         first = -(-(self.starts[file] + place) // mmap.PAGESIZE) * mmap.PAGESIZE
         size = self.starts[file] + place + length - first
         if size > 0:
-            libc().madvise(self._at(first), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+            LIBC.madvise(self._at(first), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
 
     def claim(self, index: int, again: bool = False) -> bool:
         """Take chunk `index`, False where another process has it. `again`: read it beside one that is too slow."""
@@ -136,7 +136,7 @@ class Commons:
         """
         if page + HUGE_PAGE_BYTES <= len(self.memory):
             os.posix_fallocate(self.descriptor, page, 1)
-            libc().madvise(self._at(page), ctypes.c_size_t(HUGE_PAGE_BYTES), _COLLAPSE)
+            LIBC.madvise(self._at(page), ctypes.c_size_t(HUGE_PAGE_BYTES), _COLLAPSE)
 
     def _at(self, offset: int) -> ctypes.c_void_p:
         return ctypes.c_void_p(self._address + offset)

@@ -152,7 +152,10 @@ def parse_index(content: bytes, source: str) -> dict[str, str]:
 def _decode(content: bytes, source: str) -> dict[str, Any]:
     try:
         integers = _integer if b"-0" in content else None  # none of ours where json's own, which is faster, will do
-        record = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant, parse_int=integers)
+        text = content.decode()
+        record = json.loads(text, parse_constant=_no_constant, parse_int=integers)
+        if not _plainly_once(record, content):
+            record = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=integers)
         if b"\\ud" in content.lower():
             json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
@@ -160,6 +163,17 @@ def _decode(content: bytes, source: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise LoaderError(source, f"a header that is a {type(record).__name__}", "a JSON object")
     return record
+
+
+def _plainly_once(record: Any, content: bytes) -> bool:
+    """Whether it is seen at a glance that no name is given twice: as many keys are written as there are.
+
+    Where no blank follows a quote, each key is written with a colon after it; more may look so, but none is missing.
+    """
+    if not isinstance(record, dict) or any(mark in content for mark in (b'" ', b'"\t', b'"\n', b'"\r')):
+        return False
+    inner = [value for value in record.values() if isinstance(value, dict)]
+    return content.count(b'":') == len(record) + sum(map(len, inner))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

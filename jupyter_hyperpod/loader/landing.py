@@ -78,7 +78,7 @@ class HostLanding:
         for index, (source, length) in enumerate(zip(files.sources, load_plan.landings, strict=True)):
             mapped = source.map() if load_plan.whole and isinstance(source, FileSource) else None
             self._mapped.append(mapped)
-            if mapped and checks is None and isinstance(source, FileSource) and source.at_hand:
+            if mapped and checks is None and isinstance(source, FileSource) and source.resident():
                 at_hand.add(index)
             sizes.append(0 if mapped else -(-length // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
         self.at_hand = frozenset(at_hand)

@@ -1,7 +1,9 @@
 """Local files: mapped where the kernel shares its cache in place, else read in parallel.
 
 Mapping copies nothing, so it is faster where the file system keeps files in the page cache; tensors then are private
-copies on write. On network file systems several reads at once are faster than faults one page after another.
+copies on write. What is in the cache already needs nothing else: touching it ahead, by many threads, takes them longer
+than it takes who uses it first. On network file systems several reads at once are faster than faults one page after
+another.
 """
 
 from __future__ import annotations
@@ -10,15 +12,13 @@ import ctypes
 import errno
 import mmap
 import os
-import threading
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from ..core.errors import LoaderError, SpecError
-from .memory import libc
+from .memory import LIBC
 from .sources import PREFIX_BYTES, Counters
 from .wire import Cancel
 
@@ -35,7 +35,6 @@ _KNOWN = {  # by the kernel's numbers for them; else the list of all mounts is r
 PIECE_BYTES = 4 * 2**20  # between two looks at whether to go on
 _POPULATE_READ = 22
 FAULT_AROUND_BYTES = 65_536  # Linux's default
-TOUCHERS, WORTH_A_THREAD, CALLERS_PART = 4, 256, 4
 SAMPLES = 16  # counting all pages of a file would take longer than finding them missing
 _CACHESTAT = 451  # on every architecture
 
@@ -60,7 +59,7 @@ def reading_way(file_system: str) -> tuple[str, str]:
 def file_system_of(path: str) -> str:
     """Return the type of the file system that `path` is on."""
     status = (ctypes.c_long * 32)()
-    if not libc().statfs(os.fsencode(path), status) and (known := _KNOWN.get(status[0] & 0xFFFFFFFF)):
+    if not LIBC.statfs(os.fsencode(path), status) and (known := _KNOWN.get(status[0] & 0xFFFFFFFF)):
         return known
     real, best, found = os.path.realpath(path), "", "unknown"
     try:
@@ -77,23 +76,16 @@ def file_system_of(path: str) -> str:
 
 
 class FileSource:
-    """A file. Raises LoaderError where it cannot be read, ends early or has changed.
+    """A file. Raises LoaderError where it cannot be read, ends early or has changed."""
 
-    `ahead`: all of it will be wanted, so what is in the page cache is mapped while its header is being read.
-    """
-
-    def __init__(self, path: str, counters: Counters, ahead: bool = False) -> None:
+    def __init__(self, path: str, counters: Counters) -> None:
         self.name = path
         self._counters = counters
-        self._mapping: Mapping | None = None
-        self._finish: Callable[[], None] | None = None
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise LoaderError(path, error.strerror or str(error), "a readable file") from None
         self.size, self.etag = self._identity()
-        if ahead and (mapping := self.map()) is not None and self.resident():
-            self._finish = mapping.touch()
         self.prefix = self._read(0, min(PREFIX_BYTES, self.size))
 
     def read_into(self, offset: int, view: memoryview, cancel: Cancel) -> None:
@@ -123,29 +115,19 @@ class FileSource:
         arguments = _CACHESTAT, self._descriptor, ctypes.byref(extent), ctypes.byref(found), 0
         for sample in range(SAMPLES + 1):
             extent[0] = max(0, self.size - 1) * sample // SAMPLES // mmap.PAGESIZE * mmap.PAGESIZE
-            if libc().syscall(*arguments) or not found[0]:
+            if LIBC.syscall(*arguments) or not found[0]:
                 return False
         return True
 
-    @property
-    def at_hand(self) -> bool:
-        """True if nothing of it has to be fetched: it was in the page cache, and is mapped when it is closed."""
-        return self._finish is not None
-
     def map(self) -> Mapping | None:
         """Return the file in place, None where reading is the better way."""
-        if self._mapping is not None:
-            return self._mapping
         if reading_way(file_system_of(self.name))[0] == "read" or not self.size:
             return None
         memory = mmap.mmap(self._descriptor, self.size, flags=mmap.MAP_PRIVATE)
-        self._mapping = Mapping(self.name, np.frombuffer(memory, np.uint8))
-        return self._mapping
+        return Mapping(self.name, np.frombuffer(memory, np.uint8))
 
     def close(self) -> None:
         """See Source: compares the file with what it was when it was opened."""
-        if self._finish is not None:
-            self._finish()
         try:
             found = self._identity()
         finally:
@@ -174,26 +156,6 @@ class Mapping:
         self._name = name
         self.bytes = content
 
-    def touch(self) -> Callable[[], None]:
-        """Begin to have what is in the page cache mapped; return what helps with that and ends when all is.
-
-        All cores take part, the caller's less, since it has something else to do first. A fault maps what lies around.
-        """
-        pages = self.bytes[::FAULT_AROUND_BYTES]
-        cores = max(1, min(TOUCHERS, os.cpu_count() or 1, len(pages) // WORTH_A_THREAD))
-        own = len(pages) // (CALLERS_PART * cores) if cores > 1 else len(pages)
-        parts = np.array_split(pages[own:], cores - 1) if cores > 1 else []
-        threads = [threading.Thread(target=part.max, name="touch", daemon=True) for part in parts]
-        for thread in threads:
-            thread.start()
-
-        def finish() -> None:
-            pages[:own].max(initial=0)
-            for thread in threads:
-                thread.join()
-
-        return finish
-
     def look(self, offset: int, length: int) -> None:
         """Have these bytes, which are in memory, mapped."""
         self.bytes[offset : offset + length : FAULT_AROUND_BYTES].max(initial=0)
@@ -203,7 +165,7 @@ class Mapping:
         cancel.check()
         begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
         address = self.bytes.ctypes.data + begin
-        if libc().madvise(ctypes.c_void_p(address), ctypes.c_size_t(offset + length - begin), _POPULATE_READ) == 0:
+        if LIBC.madvise(ctypes.c_void_p(address), ctypes.c_size_t(offset + length - begin), _POPULATE_READ) == 0:
             return
         number = ctypes.get_errno()
         if number == errno.EINVAL:  # a kernel before 5.14

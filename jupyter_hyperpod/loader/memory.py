@@ -13,11 +13,11 @@ import os
 import threading
 import weakref
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+LIBC = ctypes.CDLL(None, use_errno=True)  # for calls that Python has not; `ctypes.get_errno` tells what failed
 HUGE_PAGE_BYTES = 2 * 2**20
 _FIXED, _NORESERVE = 0x10, 0x4000
 _FAILED = ctypes.c_void_p(-1).value
@@ -95,27 +95,21 @@ def map_file(descriptor: int, size: int, private: bool) -> np.ndarray[Any, np.dt
     try:
         _mapped(begin, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor)
     except MemoryError:
-        libc().munmap(ctypes.c_void_p(base), ctypes.c_size_t(room))
+        LIBC.munmap(ctypes.c_void_p(base), ctypes.c_size_t(room))
         raise
     block = (ctypes.c_ubyte * size).from_address(begin)
-    weakref.finalize(block, libc().munmap, ctypes.c_void_p(base), ctypes.c_size_t(room)).atexit = False
+    weakref.finalize(block, LIBC.munmap, ctypes.c_void_p(base), ctypes.c_size_t(room)).atexit = False
     return np.frombuffer(memoryview(block), np.uint8)
 
 
 def _mapped(address: int | None, size: int, protection: int, flags: int, descriptor: int) -> int:
-    call = libc().mmap
+    call = LIBC.mmap
     call.restype = ctypes.c_void_p
     call.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
     found = call(address, size, protection, flags, descriptor, 0)
     if found is None or found == _FAILED:
         raise MemoryError(f"no room for a model of {size} bytes: {os.strerror(ctypes.get_errno())}")
     return int(found)
-
-
-@cache
-def libc() -> ctypes.CDLL:
-    """The C library, for calls that Python has not; `ctypes.get_errno` tells what failed."""
-    return ctypes.CDLL(None, use_errno=True)
 
 
 POOL = Pool()

@@ -61,8 +61,7 @@ def load_model(
     began_s = time.monotonic()
     check(tp)
     early = first_connections() if connections is None else min(connections, first_connections())
-    in_place = tp[1] == 1 and not checksum and torch.device(device).type == "cpu"
-    door = Door(merged(options, endpoint_url), early - 1, ahead=in_place)
+    door = Door(merged(options, endpoint_url), early - 1)
     try:
         with telling(url, progress) as tell, closing_model(open_model(url, door)) as files:
             if order is None and model is not None:

@@ -77,14 +77,12 @@ class Source(Protocol):
 class Door:
     """Opens the objects of one load; they share connections, credentials and counters.
 
-    `early` connections to each server are made beside the one that the first header comes through. `ahead`: all of
-    each file will be wanted in place.
+    `early` connections to each server are made beside the one that the first header comes through.
     """
 
-    def __init__(self, options: Options | None = None, early: int = 0, ahead: bool = False) -> None:
+    def __init__(self, options: Options | None = None, early: int = 0) -> None:
         self.options = options or Options()
         self.early = early
-        self._ahead = ahead
         self.counters = Counters()
         self._shared: dict[Any, Any] = {}
         self._lock = threading.Lock()
@@ -102,7 +100,7 @@ class Door:
         if scheme == "file":
             from .local import FileSource, path_of
 
-            return FileSource(path_of(url), self.counters, self._ahead)
+            return FileSource(path_of(url), self.counters)
         if scheme == "s3":
             from .s3 import open_s3
 
