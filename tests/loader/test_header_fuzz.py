@@ -196,6 +196,23 @@ def test_a_file_is_loaded_as_the_library_loads_it_or_not_at_all(
     assert_same(found, expected)
 
 
+@pytest.mark.parametrize("blank", ["", " "])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":ONE,"a":ONE}',
+        '{"a":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
+        '{"__metadata__":{"b":"c","b":"c"},"a":ONE}',
+        r'{"\"a\":":ONE,"\"a\":":ONE}',
+        '{"a":ONE,"b":[{"c":1,"c":1}]}',
+    ],
+)
+def test_what_is_given_twice_is_seen(text: str, blank: str) -> None:
+    header = text.replace("ONE", '{"dtype":"U8","shape":[0],"data_offsets":[0,0]}').replace('":', f'"{blank}:')
+    content = len(header).to_bytes(8, "little") + header.encode()
+    assert "given twice" in str(ours(content))
+
+
 def test_names_of_tensors_may_be_any_text(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     state = {name: torch.ones(1) for name in ("", "ü\0\n", "../../etc", "a b", "😀")}
