@@ -17,7 +17,7 @@ from .request import PlanRequest
 
 POINTS = 49
 REACH = 16  # so many times fewer, and more, instances than asked for
-WIDTH, HEIGHT = 960, 300
+WIDTH, HEIGHT, DOT = 960, 300, 4
 _TOP, _BOTTOM, _LEFT, _GAP = 64, 46, 54, 66
 REGIMES = ("manual", "automatic")
 COLOURS = {"manual": "#d1603d", "automatic": "#1f9e89", "in place": "#5778c8"}
@@ -119,7 +119,7 @@ def _legend(found: Comparison, outcomes: Mapping[str, Outcome]) -> str:
         x = _LEFT + 110 * number
         mark = f'<line x1="{x}" x2="{x + 18}" y1="30" y2="30" stroke="{COLOURS[name]}" stroke-width="2.5"/>'
         if name == "in place":
-            mark = f'<circle cx="{x + 9}" cy="30" r="4" fill="{COLOURS[name]}"/>'
+            mark = f'<circle cx="{x + 9}" cy="30" r="{DOT}" fill="{COLOURS[name]}"/>'
         text.append(f'{mark}<text x="{x + 24}" y="34">{NAMES[name]}</text>')
     if outcomes:
         x = _LEFT + 110 * len(names)
@@ -160,8 +160,8 @@ def _draw(
     )
     for name in REGIMES:
         parts.append(_line(panel, points, name, across, up, high))
-    for name, outcome in outcomes.items():
-        parts.append(_dot(panel, outcome, name, middle, up))
+    for number, (name, outcome) in enumerate(outcomes.items()):  # side by side, for some are as good as alike
+        parts.append(_dot(panel, outcome, name, middle + DOT * (2 * number - len(outcomes) + 1), up))
     parts += _readouts(panel, points, across)
     return "".join(parts)
 
@@ -202,7 +202,7 @@ def _dot(panel: _Panel, outcome: Outcome, name: str, x: float, up: Callable[[flo
     colour = COLOURS["manual" if name == NAMES["manual"] else name]
     y, top, bottom = up(mean), up(mean + margin), up(max(mean - margin, 1e-9))
     bar = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}" stroke="{colour}" stroke-width="2"/>'
-    return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>'
+    return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT}" fill="{colour}"/>'
 
 
 def _scale(low: float, high: float, start: float, end: float, logarithmic: bool) -> Callable[[float], float]:

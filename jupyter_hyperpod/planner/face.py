@@ -117,13 +117,7 @@ def simulation_sheets(outcomes: Mapping[str, Outcome]) -> list[Sheet]:
         for name, outcome in outcomes.items()
     ]
     stages = dict.fromkeys(stage for outcome in outcomes.values() for stage in outcome.stages)
-    spent = [
-        (
-            (stage, ""),
-            *((percent(outcomes[name].share(stage)) if stage in outcomes[name].stages else "", "") for name in names),
-        )
-        for stage in stages
-    ]
+    spent = [((stage, ""), *((_part(outcomes[name], stage), "") for name in names)) for stage in stages]
     causes = list(outcomes[names[-1]].incidents.items())
     seen = [((name, ""), (_pm(estimate, 1, 1), "")) for name, estimate in causes[:CAUSES_SHOWN]]
     if rest := causes[CAUSES_SHOWN:]:
@@ -139,7 +133,7 @@ def _part(outcome: Outcome, stage: str) -> str:
     if stage not in outcome.stages:
         return ""
     share = outcome.share(stage)
-    return f"{100 * share:.2f} %" if share >= 0.00005 else "< 0.01 %"
+    return f"{100 * share:.2f} %" if share >= 0.0001 else "< 0.01 %"
 
 
 def _pm(estimate: Estimate, unit: float, digits: int) -> str:

@@ -51,7 +51,7 @@ test('the planner tells what failures cost', async ({ noise, page }) => {
     });
     await expect(page.locator('.jp-Hp-planner')).toHaveCount(1);
     await expect(
-      page.locator('.jp-LauncherCard', { hasText: 'Failure Planner' })
+      page.locator('.jp-LauncherCard', { hasText: 'Failure Planner' }).last()
     ).toBeVisible();
   });
 });
