@@ -114,8 +114,13 @@ class Slurm:
         return present is not None and not present.out
 
     def look(self, node: str) -> NodeInfo | None:
-        """How SLURM sees a node. Raises ClusterError."""
-        return next(nodes(run(["scontrol", "show", "node", "--oneliner", node])), None)
+        """How SLURM sees a node, None where it has no such. Raises ClusterError."""
+        try:
+            return next(nodes(run(["scontrol", "show", "node", "--oneliner", node])), None)
+        except ClusterError as error:
+            if f"Node {node} not found" in str(error):
+                return None
+            raise
 
 
 def run(command: Sequence[str]) -> str:
