@@ -177,7 +177,7 @@ class Testbed:
                 stop.wait(period_s * (1 - share))
                 self.thaw(node)
 
-        thread = threading.Thread(target=alternate, name=f"slow-{node}")
+        thread = threading.Thread(target=alternate, name=f"slow-{node}", daemon=True)
         self._watchers.append(thread)
         thread.start()
 
@@ -259,12 +259,15 @@ class Testbed:
 
     def _boot(self, node: str, mode: str) -> None:
         self._spawn(node, mode)
-        watcher = threading.Thread(target=self._watch, args=(node,), name=f"power-{node}")
+        watcher = threading.Thread(target=self._watch, args=(node,), name=f"power-{node}", daemon=True)
         self._watchers.append(watcher)
         watcher.start()
 
     def _watch(self, node: str) -> None:
-        """Boot a node again that SLURM reboots. What a thread starts dies with the thread, so this one stays."""
+        """Boot a node again that SLURM reboots. What a thread starts dies with the thread, so this one stays.
+
+        A daemon: where `close` is interrupted, this process may end all the same, and everything ends with it.
+        """
         while self._up[node].wait() == REBOOT and not self._closing:
             time.sleep(BOOT_S)
             self._spawn(node, "again")
