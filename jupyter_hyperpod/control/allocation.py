@@ -21,6 +21,7 @@ from .ledger import Ledger, names
 SUBMIT_PAUSE_S = 5.0
 CLOSE_S = 8.0
 PACKAGE = ("PYTHONPATH",)
+NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it
 SIGNALS = {"kill": "KILL", "hang": "STOP", "preempt": "USR1"}
 
 
@@ -170,7 +171,8 @@ class Allocations:
 def _place(element: Element, lost: dict[str, float], draining: dict[str, str], sent_away: set[str]) -> Place:
     running = element.state not in WAITING
     drain, leaving = draining.get(element.node, ""), element.name in sent_away
-    return Place(element.name, element.part, running, element.node, lost.get(element.name), drain, leaving)
+    held = "" if running or NEVER not in element.reason.lower() else element.reason
+    return Place(element.name, element.part, running, element.node, lost.get(element.name), drain, leaving, held)
 
 
 def _value(step: Step) -> dict[str, object]:

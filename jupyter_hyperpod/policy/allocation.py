@@ -15,7 +15,7 @@ class Place:
     """One node that a scheduler was asked for and that it has not ended; ``node`` is empty while it waits.
 
     ``lost_s``: for how long the job has done without it, None where it has not lost it. ``drain``: why the scheduler
-    takes the node out of service. ``leaving``: it was told to leave.
+    takes the node out of service. ``leaving``: it was told to leave. ``held``: why it will never be started.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Place:
     lost_s: float | None = None
     drain: str = ""
     leaving: bool = False
+    held: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def decide(wish: Mapping[str, int], places: Sequence[Place], minimum: int) -> De
     A node that the job has lost for `PATIENCE_S` is given up before the scheduler finds it down, which takes minutes.
     One that is to go out of service is replaced, and sent away as soon as ``minimum`` others run.
     """
-    gone = [p for p in places if p.running and p.lost_s is not None and p.lost_s >= PATIENCE_S]
+    gone = [p for p in places if p.held or (p.running and p.lost_s is not None and p.lost_s >= PATIENCE_S)]
     going = [p for p in places if p.running and p.drain and p not in gone]
     counted = [p for p in places if p not in gone and p not in going]
     submit, back = dict[str, int](), list[str]()
@@ -55,7 +56,12 @@ def decide(wish: Mapping[str, int], places: Sequence[Place], minimum: int) -> De
         back += [p.name for p in mine if not p.running][: max(0, len(mine) - count)]
     enough = sum(p.running for p in counted) >= minimum
     away = tuple(p.name for p in going if enough and not p.leaving)
-    parts = [f"{p.node} has not been heard for {p.lost_s:.0f} s and is given up" for p in gone]
+    parts = [
+        f"{p.name} is given up: {p.held}"
+        if p.held
+        else f"{p.node} has not been heard for {p.lost_s:.0f} s and is given up"
+        for p in gone
+    ]
     parts += [f"{p.node} goes out of service: {p.drain}" for p in going if not p.leaving]
     if submit:
         words = " and ".join(f"{count} {part}" for part, count in submit.items())

@@ -55,6 +55,13 @@ def test_a_node_that_goes_out_of_service_is_replaced_and_then_leaves() -> None:
     assert decide(WISH, [left, *WHOLE[1:], new], minimum=3).value == Step({}), "it is told once"
 
 
+def test_a_place_that_is_held_is_given_up_and_asked_for_again() -> None:
+    held = replace(WHOLE[3], held="launch failed requeued held")
+    decision = decide(WISH, [*WHOLE[:3], held], minimum=2)
+    assert decision.value == Step({"elastic": 1}, give_up=("2_1",))
+    assert decision.reason.startswith("2_1 is given up: launch failed requeued held; asks SLURM for 1 elastic")
+
+
 places = st.lists(
     st.builds(
         Place,

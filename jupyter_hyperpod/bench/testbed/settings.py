@@ -25,7 +25,7 @@ SlurmctldHost=ctl
 SlurmUser=slurm
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=cred_expire=5
+AuthInfo=cred_expire=30
 CredType=cred/munge
 StateSaveLocation={directory}/state
 SlurmdSpoolDir=/run/slurm/spool
