@@ -135,7 +135,8 @@ def run(command: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClusterError(f"`{command[0]}` cannot be run: {error}") from error
     if done.returncode:
-        raise ClusterError(f"`{' '.join(command)}` was refused: {' '.join(done.stderr.split())[:300]}")
+        said = " ".join(f"{done.stderr} {done.stdout}".split())  # some of it is said on standard output
+        raise ClusterError(f"`{' '.join(command)}` was refused: {said[:300]}")
     return done.stdout
 
 
