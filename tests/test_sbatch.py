@@ -70,7 +70,7 @@ def test_the_command_line() -> None:
         "--ntasks=1",
         "--output=/store/jobs/train-abcdefgh/logs/slurm-%A-%a.log",
         "--open-mode=append",
-        "--export=NIL",
+        "--export=ALL",
         "--signal=USR1@60",
         "--comment=elastic",
     ]

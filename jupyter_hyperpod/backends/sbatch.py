@@ -75,7 +75,7 @@ def arguments(plan: LaunchPlan, options: Mapping[str, str], part: str, count: in
         "ntasks": "1",
         "output": f"{plan.log_directory.replace('%', '%%')}/slurm-%A-%a.log",
         "open-mode": "append",
-        "export": "NIL",
+        "export": "ALL",  # of the little that it is run with; NIL makes every node start a login shell first
         "signal": f"USR1@{WARNING_S}",
         "comment": part,
     }

@@ -25,6 +25,7 @@ T = TypeVar("T")
 QUERY_EVERY_S = 1.1
 NODES_EVERY_S = 5.0
 WANTED_S = 5.0  # nobody has asked for so long: the scheduler is left in peace
+PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "TZ", "SLURM_CONF")
 COMMAND_TIMEOUT_S = 30.0
 AGAIN_S, TRIES = 2.0, 300
 COMMANDS = ("sbatch", "squeue", "scancel", "sinfo")
@@ -213,7 +214,5 @@ def _run(command: list[str], text: str = "") -> str:
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without the variables by which a shell inside a job would have its own options taken over."""
-    foreign = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SALLOC_", "SRUN_", "SINFO_", "SACCT_")
-    kept = {name: value for name, value in environment.items() if not name.startswith(foreign)}
-    return kept | {name: environment[name] for name in ("SLURM_CONF",) if name in environment} | {"LC_ALL": "C.UTF-8"}
+    """The little of it that SLURM's commands need, and that jobs then get: no secrets, no options for SLURM."""
+    return {name: environment[name] for name in PASSED_ON if name in environment} | {"LC_ALL": "C.UTF-8"}
