@@ -49,6 +49,19 @@ def test_what_is_written_at_a_node_is_taken_up_once(store: Store) -> None:
     assert [incident["node"] for incident in view["incidents"]] == ["n1"]
 
 
+def test_the_same_reason_written_again_after_the_node_was_back_is_taken_up_again(store: Store) -> None:
+    allocations = Elsewhere(n1="Action:Replace")
+    one = healing(store, allocations)
+    one.step(time.monotonic())
+    allocations.reasons = {}
+    check.tell(store, "n1", "watch", "", "it is back", ())
+    one.step(time.monotonic() + 2)
+    allocations.reasons = {"n1": "Action:Replace"}
+    one.step(time.monotonic() + 4)
+    health = cluster.status(store)["health"]["n1"]
+    assert health["action"] == "replace" and len(health["remedies"]) == 2
+
+
 def test_repeat_offenders_are_avoided_on_slurm_too(store: Store) -> None:
     allocations = Elsewhere()
     one = healing(store, allocations)

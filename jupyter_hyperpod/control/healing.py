@@ -108,7 +108,9 @@ class Healing:
 
     def _read_reasons(self) -> None:
         """Somebody may have written at a node of SLURM's what it needs: exactly, or nearly."""
-        for node, reason in self._allocations.draining().items():
+        draining = self._allocations.draining()
+        self._reasons = {node: reason for node, reason in self._reasons.items() if node in draining}
+        for node, reason in draining.items():
             if self._reasons.get(node) == reason:
                 continue
             self._reasons[node] = reason
