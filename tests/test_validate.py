@@ -58,7 +58,7 @@ def test_an_interrupted_validation_leaves_nothing(shared_cluster: Store, eventua
         process.communicate(timeout=60)
     assert process.returncode != 0
     for job_id in set(shared_cluster.job_ids()) - before:
-        assert jobs.job_view(shared_cluster, job_id)["state"] in TERMINAL_STATES
+        eventually(lambda job_id=job_id: jobs.job_view(shared_cluster, job_id)["state"] in TERMINAL_STATES, 30)
     assert not list(shared_cluster.shared.glob("preflight-*"))
 
 

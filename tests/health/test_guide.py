@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,10 @@ GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
 
 
 def test_the_commands(
-    cluster_of_health: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster_of_health: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    eventually: Callable[..., object],
 ) -> None:
     monkeypatch.setenv("JUPYTER_HYPERPOD_STORE", str(cluster_of_health.root))
     said = []
@@ -31,6 +35,15 @@ def test_the_commands(
     labels = cluster.status(cluster_of_health)["health"]["node-2"]["labels"]
     assert labels.get("sagemaker.amazonaws.com/deep-health-check-status") in ("Passed", None)
     assert "labelled only" in said[-1]
+
+    def told() -> bool:
+        view = cluster.status(cluster_of_health)
+        return any((one["node"], one["cause"]) == ("node-2", "NvidiaXid74") for one in view["incidents"]) or any(
+            finding["fault"] == "NvidiaXid74" for finding in view["health"]["node-2"]["findings"]
+        )
+
+    eventually(told, 30, "what was injected is seen while this test still looks")
+    assert main(["nodes", "resume", "node-2"]) == 0
 
 
 def test_the_rules() -> None:

@@ -51,6 +51,7 @@ def resumed(store: Store, node: str, cause: str) -> bool:
 @pytest.mark.parametrize(("xid", "stage"), [(74, "replaced"), (73, "repaired")])
 def test_an_idle_node_is_replaced_or_rebooted(watched: Store, eventually: Eventually, xid: int, stage: str) -> None:
     before = {node["node"]: node["pid"] for node in cluster.status(watched)["nodes"]}
+    known = len(cluster.status(watched)["incidents"])
     inject(watched, "node-4", xid)
     eventually(lambda: resumed(watched, "node-4", f"NvidiaXid{xid}"), 30)
     incident = last(watched, "node-4")
@@ -59,8 +60,9 @@ def test_an_idle_node_is_replaced_or_rebooted(watched: Store, eventually: Eventu
     )  # drained first, where another is repaired just then
     assert [*stages] == ["detected", "diagnosed", "fenced", stage, "rejoined", "resumed"]
     after = {node["node"]: node["pid"] for node in cluster.status(watched)["nodes"]}
-    assert {name for name in after if after[name] != before[name]} == {"node-4"}
+    assert after["node-4"] != before["node-4"]
     view = cluster.status(watched)
+    assert {incident["node"] for incident in view["incidents"][known:]} == {"node-4"}, "nobody else is touched"
     assert view["health"]["node-4"]["labels"] == {"sagemaker.amazonaws.com/node-health-status": "Schedulable"}
     assert not stand_in(watched, "node-4").exists(), "the log went with the node"
 
