@@ -76,17 +76,19 @@ def test_a_full_disk_refuses_the_job_and_leaves_no_half_made_one(store: Store) -
         "from jupyter_hyperpod.storage.store import Store\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))\n"
         "try:\n"
-        "    jobs.submit(Store(sys.argv[1]), 'pass')\n"
+        "    jobs.submit(Store(sys.argv[1]), 'pass', name='job')\n"
         "except StoreError as error:\n"
         "    print('refused:', error)\n"
     )
     digest = store.put_cell("pass")
-    sample = written(store)
-    enough_for_the_spec = (sample.path / "spec.json").stat().st_size + 64
+    sample = written(store, working_directory="/")
+    (journal,) = sample.events.glob("control.*")
+    too_little_for_the_journal = journal.stat().st_size - 1
+    assert too_little_for_the_journal > (sample.path / "spec.json").stat().st_size
     store.remove_job(sample.id)
     # without it, the interpreter caches cut-off byte code where the limit falls into a file
     environment = daemon_environment({"PYTHONDONTWRITEBYTECODE": "1"})
-    for room in (0, 100, enough_for_the_spec):
+    for room in (0, 100, too_little_for_the_journal):
         command = [sys.executable, "-c", script, str(store.root), str(room)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", check=True)
         assert done.stdout.startswith("refused: cannot"), done.stdout + done.stderr
