@@ -1,6 +1,6 @@
 """Durable checkpoints as files: written aside, committed by their manifest, and never believed unchecked.
 
-<path>/step-000000000040-<token>/state.safetensors   tensors
+<path>/step-000000000040-<token>/state.safetensors   tensors; of a replica of several ranks, a file for each of them
 <path>/step-000000000040-<token>/manifest.json       step, session, the files' sizes and SHA-256; written last
 <path>/.saving-<token>/                              one that is being written; whoever writes it holds a lock
 <path>/.saving-<token>.lock
@@ -21,7 +21,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,7 @@ READ_BYTES = 4 << 20
 ABANDONED_S = 3600.0  # where the driver knows no locks, age tells what nobody writes any more
 _COMMITTED = re.compile(r"step-(\d{12})-([0-9a-f]{12})")
 _SAVING = ".saving-"
+Files = Mapping[str, tuple[int, str]]  # name -> (bytes, SHA-256 in hex)
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -87,13 +88,13 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says of itself. ``files`` is name -> (bytes, SHA-256 in hex)."""
+    """What a checkpoint says of itself. ``skeletons``: of what each rank of the replica that wrote it held."""
 
     step: int
     token: str
     session: Mapping[str, Any]
-    skeleton: Any
-    files: Mapping[str, tuple[int, str]]
+    skeletons: Sequence[Any]
+    files: Files
 
     @property
     def name(self) -> str:
@@ -108,7 +109,8 @@ class Manifest:
     def encode(self) -> bytes:
         """The text of the file: the manifest after its own SHA-256."""
         content = {"format": FORMAT, "step": self.step, "token": self.token, "session": self.session}
-        content |= {"skeleton": self.skeleton, "files": {name: list(about) for name, about in self.files.items()}}
+        skeleton = self.skeletons[0] if len(self.skeletons) == 1 else list(self.skeletons)
+        content |= {"skeleton": skeleton, "files": {name: list(about) for name, about in self.files.items()}}
         text = json.dumps(content, separators=(",", ":")).encode()
         return hashlib.sha256(text).hexdigest().encode() + b"\n" + text
 
@@ -122,7 +124,9 @@ class Manifest:
         if record["format"] != FORMAT:
             raise ValueError(f"format {record['format']}, expected {FORMAT}: it was written by another version")
         files = {str(name): (int(size), str(sha)) for name, (size, sha) in record["files"].items()}
-        return cls(int(record["step"]), str(record["token"]), record["session"], record["skeleton"], files)
+        skeleton = record["skeleton"]
+        skeletons = skeleton if isinstance(skeleton, list) else [skeleton]
+        return cls(int(record["step"]), str(record["token"]), record["session"], skeletons, files)
 
 
 @dataclass
@@ -182,31 +186,34 @@ class Directory:
                 raise Refused(path, f"{name} holds {about.st_size} bytes, expected {size}")
         return found
 
-    def verify(self, manifest: Manifest, between: Callable[[], None] = lambda: None) -> Path:
-        """Compare every byte with the manifest and return the checkpoint's path. Raises Refused.
+    def verify(self, manifest: Manifest, name: str, between: Callable[[], None] = lambda: None) -> Path:
+        """Compare every byte of one file with the manifest and return its path. Raises Refused.
 
         `between` is called while reading and may raise to give up.
         """
         path = self.path / manifest.name
-        for name, (size, expected) in manifest.files.items():
-            sha = hashlib.sha256()
-            try:
-                with open(path / name, "rb") as file:
-                    while chunk := file.read(READ_BYTES):
-                        sha.update(chunk)
-                        between()
-            except OSError as error:
-                raise Refused(path, f"{name} cannot be read: {error.strerror}") from error
-            if sha.hexdigest() != expected:
-                raise Refused(
-                    path, f"{name} ({size} bytes) has SHA-256 {sha.hexdigest()[:12]}…, expected {expected[:12]}…"
-                )
-        return path
+        if name not in manifest.files:
+            raise Refused(path, f"{MANIFEST} names no {name}")
+        size, expected = manifest.files[name]
+        sha = hashlib.sha256()
+        try:
+            with open(path / name, "rb") as file:
+                while chunk := file.read(READ_BYTES):
+                    sha.update(chunk)
+                    between()
+        except OSError as error:
+            raise Refused(path, f"{name} cannot be read: {error.strerror}") from error
+        if (found := sha.hexdigest()) != expected:
+            raise Refused(path, f"{name} ({size} bytes) has SHA-256 {found[:12]}…, expected {expected[:12]}…")
+        return path / name
 
-    def draft(self) -> Draft:
+    def drafted(self, token: str) -> Path:
+        """Where the draft of this token lies."""
+        return self.path / f"{_SAVING}{token}"
+
+    def draft(self, token: str) -> Draft:
         """Begin a checkpoint aside. Raises StoreError where nothing can be written there."""
-        token = secrets.token_hex(6)
-        path = self.path / f"{_SAVING}{token}"
+        path = self.drafted(token)
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(f"{path}.lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -283,6 +290,11 @@ def write(path: Path, parts: Iterator[memoryview | bytes], between: Callable[[],
             size += len(view)
         os.fsync(file.fileno())
     return size, sha.hexdigest()
+
+
+def new_token() -> str:
+    """What tells a checkpoint from any other of the same step."""
+    return secrets.token_hex(6)
 
 
 def _unsafe(path: Path, directory: bool = False) -> str:

@@ -32,7 +32,6 @@ from ..core.errors import TrainingError
 from .checkpoint import write
 from .reduction import as_bytes
 
-FILE = "state.safetensors"
 Between = Callable[[], None]
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -44,12 +43,12 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _ALONE = "torch.distributed is disabled, unavailable or uninitialized"
 
 
-def save(directory: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> dict[str, tuple[int, str]]:
-    """Write `tensors` into `directory`; return name -> (bytes, SHA-256) of its files.
+def save(path: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> dict[str, tuple[int, str]]:
+    """Write `tensors` to the file `path`; return name -> (bytes, SHA-256) of it.
 
     `between` is called while writing and may raise to give up. Raises OSError, TrainingError.
     """
-    writer = Writer(directory, between)
+    writer = Writer(path, between)
     warnings.filterwarnings("ignore", message=_ALONE)  # one member saves for all: that is what is wanted
     try:
         dcp_save(dict(tensors), storage_writer=writer, no_dist=True)
@@ -58,11 +57,11 @@ def save(directory: Path, tensors: Mapping[str, torch.Tensor], between: Between)
     return writer.files
 
 
-def load(directory: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> None:
+def load(path: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> None:
     """Fill `tensors` with what `save` wrote. Raises OSError, TrainingError for other names, types or shapes."""
     warnings.filterwarnings("ignore", message=_ALONE)
     try:
-        dcp_load(dict(tensors), storage_reader=Reader(directory, between), no_dist=True)
+        dcp_load(dict(tensors), storage_reader=Reader(path, between), no_dist=True)
     except CheckpointException as error:
         raise _cause(error) from error
 
@@ -73,10 +72,10 @@ def _cause(error: CheckpointException) -> BaseException:
 
 
 class Writer(StorageWriter):
-    """One file a member; ``files`` tells of it afterwards."""
+    """One file a rank; ``files`` tells of it afterwards."""
 
-    def __init__(self, directory: Path, between: Between) -> None:
-        self._path = directory / FILE
+    def __init__(self, path: Path, between: Between) -> None:
+        self._path = path
         self._between = between
         self.files: dict[str, tuple[int, str]] = {}
 
@@ -111,9 +110,9 @@ class Writer(StorageWriter):
                 assert isinstance(tensor, torch.Tensor)  # `_entry` has refused anything else
                 yield as_bytes(tensor.detach().cpu().contiguous())
 
-        self.files[FILE] = write(self._path, parts(), self._between)
+        self.files[self._path.name] = write(self._path, parts(), self._between)
         done: Future[list[WriteResult]] = Future()
-        done.set_result([WriteResult(item.index, _size(item), FILE) for item in plan.items])
+        done.set_result([WriteResult(item.index, _size(item), self._path.name) for item in plan.items])
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -128,8 +127,8 @@ class Writer(StorageWriter):
 class Reader(StorageReader):
     """Reads what a `Writer` wrote, a tensor at a time, into tensors that are there already."""
 
-    def __init__(self, directory: Path, between: Between) -> None:
-        self._path = directory / FILE
+    def __init__(self, path: Path, between: Between) -> None:
+        self._path = path
         self._between = between
         self._places: dict[str, tuple[int, torch.dtype, list[int]]] = {}
 
@@ -147,7 +146,9 @@ class Reader(StorageReader):
             self._places[name] = (8 + size + about["data_offsets"][0], dtype, about["shape"])
             whole = ChunkStorageMetadata(offsets=torch.Size([0] * len(shape)), sizes=shape)
             found[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, [whole])
-        return Metadata(state_dict_metadata=found, storage_data={MetadataIndex(name): FILE for name in found})
+        return Metadata(
+            state_dict_metadata=found, storage_data={MetadataIndex(name): self._path.name for name in found}
+        )
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """The header has been read already."""

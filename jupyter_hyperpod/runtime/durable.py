@@ -1,28 +1,28 @@
 """The durable rung of one session: state is copied at a step boundary, written behind training's back, and taken up.
 
-One member writes: rank 0 of the generation. All members hold the same bits, so it does not matter who.
+One member writes: rank 0 of the generation. All members hold the same bits, so it does not matter who. Where a member
+is a replica of several ranks, each of them copies and writes its shards, and all of them hold to one course: between
+steps they tell each other how far they are, and what follows from that follows for all.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ..core.errors import HyperpodError, SpecError, TrainingError
+from ..core.errors import SpecError, TrainingError
 from ..policy import interval
 from . import replicate
-from .checkpoint import Checkpoint, Directory, Manifest, Refused
-from .inprocess import Group, Solo
+from .checkpoint import Checkpoint, Manifest, Refused, new_token
+from .inprocess import Group, Regroup, Solo
+from .saving import WAIT_S, Holding, Order, Writing, file_of, names
 from .state import TrainingState
 from .wire import Message
-
-WAIT_S = 0.01
 
 
 class Durable:
@@ -43,7 +43,7 @@ class Durable:
         self._about = dict(session)
         self._state_bytes = state_bytes
         self._directory = settings.directory if settings is not None else None
-        self._writing: _Writing | None = None
+        self._writing: Writing | None = None
         self._room: list[torch.Tensor] = []
         self._refused: set[str] = set()
         self._saved: tuple[int, str] | None = None  # step and token of the newest one written or loaded here
@@ -74,12 +74,16 @@ class Durable:
     # ---- writing ------------------------------------------------------------------------------------------
 
     def step_done(self) -> None:
-        """A step boundary: begin a checkpoint where one is due. Training waits only while the state is copied."""
+        """A step boundary: begin a checkpoint where one is due. Training waits only while the state is copied.
+
+        Raises Regroup where this member is a replica of several ranks.
+        """
         if self._settings is None:
             return
-        self._collect()
-        if self._group.rank == 0 and self._writing is None and self._due(self._settings):
-            self._begin()
+        if self._writing is not None:
+            self._proceed()
+        if self._writing is None and self._group.rank == 0:
+            self._proceed(begin=self._due(self._settings))
 
     def save(self, check: Callable[[], None] = lambda: None) -> tuple[int, str] | None:
         """Write the present state and wait for it: step and token, or None where it cannot be written.
@@ -88,7 +92,7 @@ class Durable:
         """
         self._wait(check)
         if self._saved is None or self._saved[0] != self._state.applied:
-            self._begin()
+            self._proceed(begin=True)
             self._wait(check)
         return self._saved if self._saved is not None and self._saved[0] == self._state.applied else None
 
@@ -102,14 +106,20 @@ class Durable:
         self._wait(self._group.poll)
 
     def close(self) -> None:
-        """Wait for what is being written; whoever interrupts that discards it."""
+        """Wait for what is being written; whoever interrupts that discards it. Raises Regroup as `step_done` does."""
         try:
             self._wait(lambda: None)
+        except Regroup:
+            raise
         except BaseException:
-            assert self._writing is not None
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Discard what is being written, without a word to the other ranks of the replica."""
+        if self._writing is not None:
             self._writing.cancelled.set()
             self._writing.join()
-            raise
 
     def _due(self, settings: Checkpoint) -> bool:
         if settings.every_steps is not None:
@@ -117,19 +127,37 @@ class Durable:
         every_s = settings.every_s if settings.every_s is not None else self._every_s
         return time.monotonic() - self._began_s >= every_s
 
-    def _begin(self) -> None:
+    def _wait(self, check: Callable[[], None]) -> None:
+        while self._writing is not None:
+            self._writing.join(WAIT_S)
+            self._proceed()
+            check()
+
+    def _proceed(self, begin: bool = False) -> None:
+        """Hear how far all ranks of the replica are; what follows from that, all of them do. Raises Regroup."""
+        if self._writing is None:
+            token = self._group.gather(new_token() if begin else "")[0]  # the leader says whether, and which
+            if token:
+                self._begin(token)
+            return
+        reports = self._group.gather(self._writing.report())
+        self._writing.hear(reports)
+        if not any(report["alive"] for report in reports):
+            writing, self._writing = self._writing, None
+            error = next((report["error"] for report in reports if report["error"]), "it was given up")
+            self._over(writing, reports[0]["committed"], error)
+
+    def _begin(self, token: str) -> None:
         assert self._settings is not None and self._directory is not None
-        if not self._tidied:
+        began_s = self._began_s = time.monotonic()
+        if not self._tidied and self._group.shard == 0:
             self._directory.tidy()
             self._tidied = True
-        self._began_s = time.monotonic()
         skeleton, tensors = replicate.pack(self._state.as_dict() | {"loss": self._state.loss})
         self._stage(tensors)
-        paused_s = time.monotonic() - self._began_s
-        self._writing = _Writing(
-            self._directory, self._settings.keep, self._state.applied, self._session, skeleton, self._room,
-            self._began_s, paused_s,
-        )  # fmt: skip
+        order = Order(token, self._state.applied, self._session, self._settings.keep)
+        holding = Holding(skeleton, self._room, self._group.shard, self._group.replica)
+        self._writing = Writing(self._directory, order, holding, began_s)
         self._writing.start()
 
     def _stage(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -142,33 +170,25 @@ class Durable:
         for room, tensor in zip(self._room, tensors, strict=True):
             room.copy_(tensor)
 
-    def _wait(self, check: Callable[[], None]) -> None:
-        while self._writing is not None:
-            self._writing.join(WAIT_S)
-            self._collect()
-            check()
-
-    def _collect(self) -> None:
+    def _over(self, writing: Writing, committed: bool, error: str) -> None:
         """Tell of a checkpoint that has been written, or of why it could not be."""
-        done = self._writing
-        if done is None or done.is_alive():
-            return
-        self._writing = None
-        if done.manifest is None:
-            text = f"the checkpoint of step {done.step} could not be written: {done.error}; training goes on"
-            if text.partition(":")[2] != self._trouble:
-                self._trouble = text.partition(":")[2]
-                self._group.warn(text)
+        step = writing.order.step
+        if not committed:
+            if error != self._trouble:
+                self._trouble = error
+                self._group.warn(f"the checkpoint of step {step} could not be written: {error}; training goes on")
             return
         self._trouble = ""
-        self._saved = (done.step, done.manifest.token)
-        about = {"step": done.step, "took_s": done.took_s, "paused_s": done.paused_s}
-        place = {"path": done.path, "bytes": done.manifest.size_bytes}
+        self._saved = (step, writing.order.token)
+        if writing.manifest is None:
+            return  # the leader tells of it
+        about = {"step": step, "took_s": writing.took_s, "paused_s": writing.paused_s}
+        place = {"path": writing.path, "bytes": writing.manifest.size_bytes}
         self._group.journal("checkpoint.saved", about | place)
         self._group.say({"type": "saved"} | about)
         if isinstance(self._group, Solo):
             observed_s = time.monotonic() - self._opened_s
-            self._every_s = interval.decide(0, observed_s, done.paused_s, done.took_s, self._state_bytes).value
+            self._every_s = interval.decide(0, observed_s, writing.paused_s, writing.took_s, self._state_bytes).value
 
     def _hear_interval(self, message: Message) -> None:
         """The coordinator has decided how often, and knows how old the newest checkpoint is."""
@@ -198,30 +218,47 @@ class Durable:
         return usable
 
     def load(self, step: int, token: str, check: Callable[[], None]) -> None:
-        """Become what the run was after `step`. Raises Refused, after telling of it, and what `check` raises."""
+        """Become what the run was after `step`, with all ranks of this replica or none.
+
+        Raises Refused, after telling of it, and what `check` raises; Regroup as `step_done` does.
+        """
         assert self._directory is not None
         began_s = time.monotonic()
         name = f"step-{step:012d}-{token}"
         try:
-            manifest = self._directory.manifest(self._directory.path / name)
-            path = self._directory.verify(manifest, check)
-            tensors = replicate.blank(manifest.skeleton)
-            _dcp().load(path, dict(zip(names(manifest.skeleton), tensors, strict=True)), check)
-            state = replicate.unpack(manifest.skeleton, tensors)
+            skeleton, tensors, size = self._read(name, check)
+            reason = ""
         except Refused as error:
-            self._refuse(name, error)
-            raise
+            reason = error.reason
         except (OSError, ValueError, KeyError, TrainingError) as error:
-            refusal = Refused(self._directory.path / name, f"it cannot be read: {error}")
+            reason = f"it cannot be read: {error}"
+        if reason := next(filter(None, self._group.gather(reason)), ""):
+            refusal = Refused(self._directory.path / name, reason)
             self._refuse(name, refusal)
-            raise refusal from error
+            raise refusal
+        state = replicate.unpack(skeleton, tensors, self._state.mesh)
         self._state.load(state, step, state["loss"])
         self._saved = (step, token)
         self.no_later_than = None
         took_s = time.monotonic() - began_s
-        size = replicate.size_bytes(tensors)
         text = f"{size / 1e6:.1f} MB of step {step} from its checkpoint in {took_s * 1000:.0f} ms"
+        path = self._directory.path / name
         self._group.say({"type": "loaded", "step": step, "path": str(path), "took_s": took_s, "text": text})
+
+    def _read(self, name: str, check: Callable[[], None]) -> tuple[Any, list[torch.Tensor], int]:
+        """What this rank held: skeleton, tensors, and the bytes of the whole checkpoint."""
+        from . import dcp  # half a second to import: only whoever needs it pays, on first use
+
+        assert self._directory is not None
+        manifest = self._directory.manifest(self._directory.path / name)
+        shard, shards = self._group.shard, self._group.replica
+        if len(manifest.skeletons) != shards:
+            raise ValueError(f"it has {len(manifest.skeletons)} shard(s), expected {shards}")
+        path = self._directory.verify(manifest, file_of(shard, shards), check)
+        skeleton = manifest.skeletons[shard]
+        tensors = replicate.blank(skeleton)
+        dcp.load(path, dict(zip(names(skeleton), tensors, strict=True)), check)
+        return skeleton, tensors, manifest.size_bytes
 
     def _refuse(self, name: str, error: Refused) -> None:
         self._refused.add(name)
@@ -231,7 +268,7 @@ class Durable:
 
     def _must_fit(self, manifest: Manifest) -> None:
         """Raise SpecError where a checkpoint is of another session: it would not be the same trajectory."""
-        found = dict(manifest.session)
+        found = {"replica": 1} | dict(manifest.session)
         expected = json.loads(json.dumps(self._session))
         parts = [
             f"{key} {found.get(key)}, expected {expected.get(key)}"
@@ -252,98 +289,6 @@ class Durable:
             )
 
 
-class _Writing(threading.Thread):
-    """One checkpoint on its way to storage."""
-
-    def __init__(
-        self,
-        directory: Directory,
-        keep: int,
-        step: int,
-        session: Mapping[str, Any],
-        skeleton: Any,
-        tensors: Sequence[torch.Tensor],
-        began_s: float,
-        paused_s: float,
-    ) -> None:
-        super().__init__(name=f"checkpoint-{step}", daemon=True)
-        self.step = step
-        self.paused_s = paused_s
-        self.took_s = 0.0
-        self.path = ""
-        self.manifest: Manifest | None = None
-        self.error = "it was given up"
-        self.cancelled = threading.Event()
-        self._directory = directory
-        self._keep = keep
-        self._session = session
-        self._skeleton = skeleton
-        self._tensors = tensors
-        self._began_s = began_s
-
-    def run(self) -> None:
-        """Write, commit, and remove what is older than those to keep."""
-        try:
-            self._write()
-            self._directory.prune(self._keep)
-        except _GivenUp:
-            pass
-        except OSError as error:
-            self.error = f"{error.strerror or error} ({error.filename or self._directory.path})"
-        except (HyperpodError, RuntimeError, ValueError) as error:
-            self.error = str(error)
-
-    def _write(self) -> None:
-        draft = self._directory.draft()
-        try:
-            tensors = dict(zip(names(self._skeleton), self._tensors, strict=True))
-            files = _dcp().save(draft.path, tensors, self._go_on)
-            manifest = Manifest(self.step, draft.token, self._session, self._skeleton, files)
-            self.path = str(self._directory.commit(draft, manifest))
-        except BaseException:
-            self._directory.discard(draft)
-            raise
-        self.took_s = time.monotonic() - self._began_s
-        self.manifest = manifest
-
-    def _go_on(self) -> None:
-        if self.cancelled.is_set():
-            raise _GivenUp
-
-
-class _GivenUp(Exception):
-    """Nobody waits for this checkpoint any more."""
-
-
-def names(skeleton: Any) -> list[str]:
-    """A name for every tensor of a packed state, in order: where it lies, such as ``model.0.weight``."""
-    found: dict[str, None] = {}
-
-    def walk(part: Any, path: str) -> Iterator[str]:
-        ((kind, content),) = part.items()
-        if kind == "t":
-            yield path
-        elif kind == "d":
-            for key, item in content:
-                yield from walk(item, f"{path}.{key}" if path else str(key))
-        elif kind in "lu":
-            for index, item in enumerate(content):
-                yield from walk(item, f"{path}.{index}")
-
-    for name in walk(skeleton, ""):
-        while name in found:
-            name += "'"
-        found[name] = None
-    return list(found)
-
-
 def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """Name -> ``float32 [8, 16]`` of a model's state."""
     return {name: f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for name, t in tensors.items()}
-
-
-def _dcp() -> Any:
-    """torch.distributed.checkpoint costs half a second to import: only whoever needs it pays, on first use."""
-    from . import dcp
-
-    return dcp

@@ -24,7 +24,7 @@ from .replica import refuse_stragglers
 from .wire import Message
 from .worker import Worker
 
-RELAYED = ("form", "go", "close", "stop", "hold", "offer", "snapshot", "leave")
+RELAYED = ("form", "go", "close", "stop", "hold", "offer", "snapshot", "leave", "back")
 
 
 class Rank(Group):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..core.errors import TrainingError
 from ..policy.batching import leaves_of
 from ..policy.recovery import Saved
@@ -66,8 +68,8 @@ class Meeting:
         """
         if self._durable.public is None:
             raise TrainingError("this session keeps no durable checkpoints: give it a path, hp.Session(checkpoint=...)")
-        self._durable.close()
-        self._come_back()
+        self._undisturbed(self._durable.close)
+        self._undisturbed(lambda: self._group.come_back(self._state.applied))
         self._durable.no_later_than = no_later_than
         if not self._durable.found():
             newest = "" if no_later_than is None else f" of step {no_later_than} or before"
@@ -81,10 +83,10 @@ class Meeting:
             self.regroup(call)
         return self._state.applied
 
-    def _come_back(self) -> None:
+    def _undisturbed(self, act: Callable[[], None]) -> None:
         while True:
             try:
-                self._group.come_back(self._state.applied)
+                act()
                 return
             except Regroup as call:
                 self.regroup(call)

@@ -179,7 +179,10 @@ class Session:
         try:
             if kind is None and self._meeting.go is not None:
                 self._finish()
-            self._durable.close()
+            if self._group.replica == 1:
+                self._durable.close()
+            else:  # whoever leaves with an error leaves alone: the other ranks would be waited for in vain
+                self._durable.abandon()
         finally:
             self._group.close()
             self._gradients.release()
@@ -280,11 +283,6 @@ class Session:
 
     def _open_checkpoints(self, checkpoint: str | Checkpoint | None) -> Durable:
         settings = Checkpoint(checkpoint) if isinstance(checkpoint, str) else checkpoint
-        if settings is not None and self._group.replica > 1:
-            raise SpecError(
-                f"a replica of {self._group.replica} ranks cannot keep durable checkpoints yet; "
-                "leave checkpoint= out, or train on replicas of one rank"
-            )
         if settings is None and not switched_on("peers"):
             raise SpecError(
                 "the component peers is switched off, so newcomers get their state through a durable checkpoint; "
@@ -294,6 +292,7 @@ class Session:
             "global_batch": self.global_batch,
             "micro_batch": self.micro_batch,
             "seed": self.seed,
+            "replica": self._group.replica,
             "samples": len(self.data),
             "optimizer": type(self.optimizer).__name__,
             "scheduler": type(self.scheduler).__name__ if self.scheduler is not None else None,

@@ -123,7 +123,7 @@ def test_a_checkpoint_of_another_session_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_manifest_knows_its_own_damage() -> None:
-    manifest = Manifest(3, "0" * 12, {"seed": 1}, {"v": None}, {"state.safetensors": (4, "ab")})
+    manifest = Manifest(3, "0" * 12, {"seed": 1}, [{"v": None}], {"state.safetensors": (4, "ab")})
     text = manifest.encode()
     assert Manifest.decode(text) == manifest
     for place in (0, 70, len(text) - 1):

@@ -14,7 +14,7 @@ from jupyter_hyperpod.bench.laboratory import wait_for_idle
 from jupyter_hyperpod.planner.goodput import Checkpoints
 from jupyter_hyperpod.policy import interval
 from jupyter_hyperpod.runtime.checkpoint import MANIFEST, Directory
-from jupyter_hyperpod.runtime.dcp import FILE
+from jupyter_hyperpod.runtime.saving import file_of
 from jupyter_hyperpod.storage.store import Store
 from tests.runtime.conftest import STEPS, TRAIN, Run, Submit, start
 
@@ -22,6 +22,7 @@ DURABLE = TRAIN.replace(
     "scheduler=scheduler)",
     "scheduler=scheduler, checkpoint=hp.Checkpoint(os.environ['PLACE'], every_steps=int(os.environ['EVERY'])))",
 )
+FILE = file_of(0, 1)
 Patience = Callable[[Callable[[], object], float], None]
 
 

@@ -10,12 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.notebook.arguments import cell_parser, parse
+from jupyter_hyperpod.runtime.checkpoint import MANIFEST, Directory
 from jupyter_hyperpod.runtime.inprocess import Held
 from jupyter_hyperpod.runtime.lockstep import combined, merged
+from jupyter_hyperpod.runtime.saving import file_of
 from jupyter_hyperpod.runtime.shards import check
 
 from .conftest import STEPS, Run, Submit, alive
@@ -170,6 +173,51 @@ def test_a_random_schedule_of_faults_to_ranks_of_replicas_changes_no_bit(job: Su
     print(f"seed {seed}: {nodes} nodes, {struck}")
     run.finish()
     run.same_as(calm)
+
+
+DURABLE = TRAIN.replace(
+    "scheduler=scheduler)",
+    "scheduler=scheduler, checkpoint=hp.Checkpoint(os.environ['PLACE'], every_steps=4))",
+)
+
+
+def test_everything_killed_goes_on_from_the_shards_that_were_saved(job: Submit, calm: Run, tmp_path: Path) -> None:
+    run = job(DURABLE, nodes=2, replica=2, env={"PLACE": str(tmp_path / "run"), "PAUSE_S": "0.01"})
+    run.until_event("checkpoint.saved", step=8)
+    for pid in (run.worker_pid(0), run.worker_pid(1)):
+        os.kill(pid, signal.SIGKILL)
+    view = run.finish()
+    run.same_as(calm)
+    assert {incident["rung"] for incident in view["incidents"]} == {4}, run.story()
+    assert run.of_kind("checkpoint.loaded")[0].data["step"] >= 8
+    newest = tmp_path / "run" / Path(view["checkpoint"]["path"]).name
+    assert sorted(path.name for path in newest.iterdir()) == [MANIFEST, file_of(0, 2), file_of(1, 2)]
+    shards = [safetensors.torch.load_file(newest / file_of(shard, 2)) for shard in range(2)]
+    halves = [shard["model.head.weight"].shape for shard in shards]
+    assert sum(rows for rows, _ in halves) == 13 and halves[0] != halves[1], "13 rows do not halve"
+
+
+def test_a_damaged_shard_spoils_its_checkpoint_for_all_ranks(job: Submit, calm: Run, tmp_path: Path) -> None:
+    place = {"PLACE": str(tmp_path / "run"), "PAUSE_S": "0.03"}
+    first = job(DURABLE, nodes=2, replica=2, env=place)
+    first.until_event("checkpoint.saved", step=8)
+    first.kill(0)  # whoever is rank 0 now writes, and finds what the other has left
+    first.until_event("checkpoint.saved", step=12)
+    first.stop()
+    first.finish("stopped")
+    newest = [path for _, path in Directory(tmp_path / "run").committed()]
+    with open(newest[0] / file_of(1, 2), "r+b") as file:
+        file.seek(-9, os.SEEK_END)
+        file.write(b"\xa5")
+    second = job(DURABLE, nodes=1, replica=2, env=place | {"PAUSE_S": "0"})
+    second.finish()
+    assert [e.data["path"] for e in second.of_kind("checkpoint.refused")] == [str(newest[0])], second.story()
+    loaded = [e.data["step"] for e in second.of_kind("checkpoint.loaded")]
+    assert loaded == [int(newest[1].name.split("-")[1])]
+    expected = calm.losses()
+    assert second.losses() == {step: expected[step] for step in range(loaded[0] + 1, STEPS + 1)}, second.story()
+    assert second.view["digest"] == calm.view["digest"]
+    assert not list((tmp_path / "run").glob(".saving-*"))
 
 
 # a bit flips in one rank's shard, behind torch's back, while step 6 is computed
