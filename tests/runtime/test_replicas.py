@@ -220,6 +220,27 @@ def test_a_damaged_shard_spoils_its_checkpoint_for_all_ranks(job: Submit, calm: 
     assert not list((tmp_path / "run").glob(".saving-*"))
 
 
+GOING_BACK = DURABLE.replace(
+    "        session.log(loss=loss)\n",
+    "        session.log(loss=loss)\n"
+    "        if step.number == 10 and not back:\n"
+    "            with torch.no_grad(): model.head.bias.add_(1.0)\n"
+    "            back.append(session.restore())\n",
+).replace("settings = dict(", "back = []\nsettings = dict(")
+
+
+def test_newcomers_come_through_storage_and_all_go_back_together(job: Submit, calm: Run, tmp_path: Path) -> None:
+    place = {"PLACE": str(tmp_path / "run"), "PAUSE_S": "0.02"}
+    run = job(GOING_BACK, nodes=2, replica=2, components=("init", "data", "inprocess"), env=place)
+    run.until_step(5)
+    run.kill(1)
+    run.until_world(2)
+    run.finish()
+    run.same_as(calm)
+    loaded = [e.data["step"] for e in run.of_kind("checkpoint.loaded")]
+    assert 8 in loaded and min(loaded) >= 5, run.story()
+
+
 # a bit flips in one rank's shard, behind torch's back, while step 6 is computed
 FLIPPING = TRAIN.replace(
     "    time.sleep(pause_s)\n",
