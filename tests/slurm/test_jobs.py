@@ -124,16 +124,23 @@ def test_a_node_is_killed_by_hand_beside_a_local_job(bed: Testbed, job: Submit) 
     assert sum(state == "RUNNING" for _, state in history) == 3, "two, and one in the place of the killed one"
 
 
-def test_an_urgent_job_takes_an_elastic_node_and_gives_it_back(bed: Testbed, job: Submit, reference: Run) -> None:
+def test_an_urgent_job_takes_elastic_nodes_and_gives_them_back(bed: Testbed, job: Submit, reference: Run) -> None:
     run = job("--nodes", "4", "--elastic", "2:4", "--spares", "0", "--slurm", "elastic-partition=spot", pause_s=0.4)
+
+    def members() -> set[str]:
+        return {member["member"] for member in run.view["members"]}
+
     run.until_world(4, START_S)
-    urgent = bed.start(CONTROLLER, ["srun", "-p", "urgent", "-N1", "--exclusive", "sleep", "3"])
-    run.until_world(3, START_S)
+    before = members()
+    urgent = bed.start(CONTROLLER, ["srun", "-p", "urgent", "-N2", "--exclusive", "sleep", "3"])
+    run.until_world(2, START_S)
+    stayed = members()
     assert urgent.wait(START_S) == 0
     run.until_world(4, START_S)
+    assert stayed <= before and stayed <= members(), f"nobody else begins again\n{run.story()}"
     run.finish(timeout_s=START_S)
     run.same_as(reference)
-    assert [incident["cause"] for incident in run.view["incidents"]] in ([], ["preempted"]), run.story()
+    assert {incident["cause"] for incident in run.view["incidents"]} <= {"preempted"}, run.story()
 
 
 def test_a_job_waits_and_says_why(bed: Testbed, job: Submit) -> None:

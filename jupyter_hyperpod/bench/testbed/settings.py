@@ -53,7 +53,7 @@ HealthCheckNodeState=ANY
 MinJobAge=600
 JobRequeue=1
 SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=2,sched_interval=2,requeue_delay=1,batch_sched_delay=0,preempt_youngest_first
+SchedulerParameters=bf_interval=2,sched_interval=2,requeue_delay=1,batch_sched_delay=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 PreemptType=preempt/partition_prio
