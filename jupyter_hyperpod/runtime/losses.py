@@ -37,7 +37,7 @@ class Losses:
             name, cause = decision.value
             ensemble.decided("membership", f"fence {name}", decision.reason)
             self._fence(ensemble.roster.members[name], cause, decision.reason)
-        elif ensemble.forming or ensemble.session_over:
+        elif ensemble.forming or ensemble.session_over or ensemble.waiting:
             return
         elif any(now - since > SUSPECT_S for since in ensemble.suspects.values()):
             self._regroup("a connection between members broke", ())

@@ -72,6 +72,24 @@ def test_a_spare_takes_the_place_of_a_preempted_node(job: Submit, reference: Run
     assert {e.data["world_size"] for e in run.of_kind("step.committed")} == {3}, "full strength all the time"
 
 
+LATE = """
+import os, time
+
+been = os.path.join(os.environ["HYPERPOD_JOB_DIR"], os.environ["HYPERPOD_NODE"])
+time.sleep(1.5 if os.path.exists(been) else 0)
+open(been, "w").close()
+"""
+
+
+def test_too_few_wait_in_silence_for_one_who_comes_late(job: Submit, reference: Run) -> None:
+    run = job(LATE + TRAIN, nodes=2, elastic="2:2", spares=0, env=SLOW)
+    run.until_step(4)
+    run.preempt(1)
+    nothing_was_lost(run, reference)
+    waits = [e for e in run.of_kind("decision.made") if "waiting for more" in e.data["reason"]]
+    assert len(waits) == 1, run.story()
+
+
 def test_several_leave_at_once(job: Submit, reference: Run) -> None:
     run = job(nodes=4, spares=0, env=SLOW)
     run.until_step(4)
