@@ -16,7 +16,7 @@ from jupyter_hyperpod.backends.slurm import Slurm
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.control.allocation import wanted
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
-from jupyter_hyperpod.core.spec import SLURM_OPTIONS, ElasticRange, JobSpec, LaunchPlan
+from jupyter_hyperpod.core.spec import SLURM_OPTIONS, STARTUP_DEADLINE, ElasticRange, JobSpec, LaunchPlan
 from jupyter_hyperpod.storage.store import Store
 
 PLAN = LaunchPlan(
@@ -103,10 +103,10 @@ def test_options_stay_what_they_are(options: dict[str, str]) -> None:
     try:
         JobSpec("job", "0" * 64, backend="slurm", slurm=options)
     except SpecError:
-        assert any("\n" in value for value in options.values())
+        assert any("\n" in value for value in options.values()) or STARTUP_DEADLINE in options
         return
     words = sbatch.arguments(PLAN, options, BASE, 1)
-    own = {"elastic-partition", "bind"}
+    own = {"elastic-partition", "bind", STARTUP_DEADLINE}
     assert all(f"--{name}={value}" in words for name, value in options.items() if name not in own)
     assert all(word.startswith("--") for word in words[1:])
 
@@ -143,6 +143,9 @@ def test_options_are_refused_where_they_mean_nothing() -> None:
         JobSpec("job", "0" * 64, backend="slurm", slurm={"wrap": "rm -rf /"})
     with pytest.raises(SpecError, match="belong to --backend slurm"):
         JobSpec("job", "0" * 64, slurm={"partition": "train"})
+    for wrong in ("soon", "0s"):
+        with pytest.raises(SpecError, match="a time"):
+            JobSpec("job", "0" * 64, backend="slurm", slurm={STARTUP_DEADLINE: wrong})
 
 
 def test_what_slurm_prints() -> None:

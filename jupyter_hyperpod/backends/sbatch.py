@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..core.errors import ClusterError
-from ..core.spec import LaunchPlan
+from ..core.spec import STARTUP_DEADLINE, LaunchPlan
 
 BASE, ELASTIC = "base", "elastic"
 ELASTIC_PARTITION, BIND = "elastic-partition", "bind"
-OWN_OPTIONS = (ELASTIC_PARTITION, BIND)
+OWN_OPTIONS = (ELASTIC_PARTITION, BIND, STARTUP_DEADLINE)
 STEP = 0  # the script's own srun
 WARNING_S = 60  # how long before the end of its time an element is told
 QUEUE_FORMAT = "%F|%K|%T|%N|%r|%j|%k"

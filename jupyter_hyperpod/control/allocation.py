@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -13,12 +14,14 @@ from ..backends.sbatch import BASE, BIND, ELASTIC, WAITING, Element
 from ..backends.slurm import Slurm
 from ..core.errors import ClusterError
 from ..core.events import Command
-from ..core.spec import JobSpec, LaunchPlan
-from ..policy.allocation import Place, Step, decide
+from ..core.spec import STARTUP_DEADLINE, JobSpec, LaunchPlan
+from ..core.units import parse_duration
+from ..policy.allocation import DEADLINE_S, Place, Step, decide
 from .entry import Entry
 from .ledger import Ledger, names
 
 SUBMIT_PAUSE_S = 5.0
+AVOID_S = 3600.0
 CLOSE_S = 8.0
 PACKAGE = ("PYTHONPATH",)
 NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it
@@ -37,6 +40,7 @@ class Allocation:
     faults: list[tuple[Command, str, Future[str]]] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)
     sent_away: set[str] = field(default_factory=set)
+    avoided: dict[str, float] = field(default_factory=dict)  # node -> until when
     released: Future[str] | None = None
 
 
@@ -137,11 +141,12 @@ class Allocations:
         return not job.submits
 
     def _act(self, entry: Entry, job: Allocation, plan: LaunchPlan) -> None:
-        lost, draining = job.ledger.lost(job.read_s), self._slurm.draining
+        lost, silent = job.ledger.lost(job.read_s), job.ledger.silent(job.read_s)
         elements = [seen.element for seen in job.ledger.seen.values() if seen.element.active]
         elements = [element for element in elements if element.name not in job.given_up]
-        places = [_place(element, lost, draining, job.sent_away) for element in elements]
-        decision = decide(wanted(entry.spec, entry.target), places, min(entry.spec.start_minimum, entry.target))
+        places = [_place(e, lost.get(e.name), silent.get(e.name), job, self._slurm.draining) for e in elements]
+        minimum = min(entry.spec.start_minimum, entry.target)
+        decision = decide(wanted(entry.spec, entry.target), places, minimum, _deadline_s(entry.spec))
         _tell_waiting(entry, elements)
         step = decision.value
         if step == Step({}):
@@ -149,11 +154,16 @@ class Allocations:
         entry.decided(_value(step), decision.reason)
         if step.submit:
             os.makedirs(plan.log_directory, mode=0o700, exist_ok=True)
+        job.avoided.update(dict.fromkeys(step.avoid, job.read_s + AVOID_S))
+        options = self._options(entry, job)
         # nodes run the very package that submitted, also where it is not installed
         plan = replace(plan, env={name: os.environ[name] for name in PACKAGE if name in os.environ} | dict(plan.env))
         for part, count in step.submit.items():
-            job.submits.append((part, count, self._slurm.submit(plan, self._options(entry), part, count)))
+            job.submits.append((part, count, self._slurm.submit(plan, options, part, count)))
         job.given_up.update(step.give_up)
+        for name in [name for name in step.give_up if name in silent]:
+            text = f"{name} never joined the job: {entry.log_tail('slurm-' + name.replace('_', '-'))}"
+            entry.pen.write("warning.raised", {"text": text})
         job.sent_away.update(step.send_away)
         if over := [*step.give_back, *step.give_up]:
             self._slurm.cancel(over)
@@ -161,22 +171,32 @@ class Allocations:
         for name in step.send_away:
             self._slurm.signal(name, SIGNALS["preempt"])
 
-    def _options(self, entry: Entry) -> dict[str, str]:
+    def _options(self, entry: Entry, job: Allocation) -> dict[str, str]:
         """The person's options; repeat offenders are excluded beside whomever they exclude themselves."""
         options = dict(entry.spec.slurm)
-        excluded = [name for name in (options.get("exclude", ""), *self.avoided) if name]
+        avoided = {*self.avoided, *(node for node, until_s in job.avoided.items() if job.read_s < until_s)}
+        excluded = [name for name in (options.get("exclude", ""), *sorted(avoided)) if name]
         return options | ({"exclude": ",".join(excluded)} if excluded else {})
 
 
-def _place(element: Element, lost: dict[str, float], draining: dict[str, str], sent_away: set[str]) -> Place:
+def _deadline_s(spec: JobSpec) -> float:
+    """How long a node that runs may take to join; replicas of a deployment join a gateway, in their own time."""
+    if spec.serve is not None:
+        return math.inf
+    return parse_duration(spec.slurm[STARTUP_DEADLINE]) if STARTUP_DEADLINE in spec.slurm else DEADLINE_S
+
+
+def _place(
+    element: Element, lost_s: float | None, silent_s: float | None, job: Allocation, draining: dict[str, str]
+) -> Place:
     running = element.state not in WAITING
-    drain, leaving = draining.get(element.node, ""), element.name in sent_away
+    drain, leaving = draining.get(element.node, ""), element.name in job.sent_away
     held = "" if running or NEVER not in element.reason.lower() else element.reason
-    return Place(element.name, element.part, running, element.node, lost.get(element.name), drain, leaving, held)
+    return Place(element.name, element.part, running, element.node, lost_s, drain, leaving, held, silent_s)
 
 
 def _value(step: Step) -> dict[str, object]:
-    given = {"give_back": step.give_back, "give_up": step.give_up, "send_away": step.send_away}
+    given = {"give_back": step.give_back, "give_up": step.give_up, "send_away": step.send_away, "avoid": step.avoid}
     return {"submit": dict(step.submit)} | {name: list(names) for name, names in given.items() if names}
 
 

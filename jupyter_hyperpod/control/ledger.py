@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -13,7 +14,7 @@ from ..backends.slurm import History, Slurm
 from ..policy.membership import NODE_GONE
 from ..storage.journal import follow_events, read_kinds
 from ..storage.store import write_private
-from .entry import COORDINATOR, Entry
+from .entry import COORDINATOR, ENDPOINT, Entry
 
 RECORD = "slurm.json"
 SCHEDULER = "SLURM"
@@ -21,30 +22,37 @@ FORGOTTEN = "FORGOTTEN"  # our own word for an end that neither the queue nor ac
 FAILED = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
 
 
-class Absent:
-    """Nodes that the job's coordinator has lost and not heard of again, as its journal tells."""
+class Presence:
+    """Nodes of which the job's coordinator has heard, as its journal tells; times in seconds since the Unix epoch.
+
+    ``lost_s``: when those were lost that have not been heard of again. ``joined_s``: when each has joined last.
+    """
 
     def __init__(self, entry: Entry) -> None:
         self._follower = follow_events(entry.job.events, writers=COORDINATOR)
-        self._since_s: dict[str, float] = {}
+        self.lost_s: dict[str, float] = {}
+        self.joined_s: dict[str, float] = {}
 
-    def poll(self) -> dict[str, float]:
-        """Node -> seconds since it was lost."""
+    def poll(self) -> None:
+        """Read what is new."""
         for event in self._follower.poll():
             if event.kind == "member.lost" and event.data["cause"] in NODE_GONE:
-                self._since_s[event.data["node"]] = event.time_s
+                self.lost_s[event.data["node"]] = event.time_s
             elif event.kind == "member.joined":
-                self._since_s.pop(event.data["node"], None)
-        now_s = time.time()
-        return {node: max(0.0, now_s - since_s) for node, since_s in self._since_s.items()}
+                self.joined_s[event.data["node"]] = event.time_s
+                self.lost_s.pop(event.data["node"], None)
 
 
 @dataclass
 class Seen:
-    """An element as it was journaled last; ``began_s`` is when it was first seen to run, on the monotonic clock."""
+    """An element as it was journaled last; ``began_s`` is when it was first seen to run, on the monotonic clock.
+
+    ``idle_s``: until when it is known not to have run there, in seconds since the Unix epoch; 0 where nobody looked.
+    """
 
     element: Element
     began_s: float | None = None
+    idle_s: float = 0.0
 
 
 class Ledger:
@@ -53,7 +61,9 @@ class Ledger:
     def __init__(self, entry: Entry, slurm: Slurm) -> None:
         self._entry = entry
         self._slurm = slurm
-        self._absent = Absent(entry)
+        self._presence = Presence(entry)
+        self._read_s = 0.0  # when the queue was read last, in seconds since the Unix epoch
+        self._open_s: float | None = None  # since when nodes find the job's coordinator, on the monotonic clock
         self._lookup: Future[History] | None = None
         self.arrays = dict(self._recorded())
         self.seen = {seen.element.name: seen for seen in self._recalled()}
@@ -65,12 +75,24 @@ class Ledger:
 
     def lost(self, now_s: float) -> dict[str, float]:
         """Elements that run where the job has lost the node -> seconds since then."""
-        absent, found = self._absent.poll(), {}
+        self._presence.poll()
+        since_s, found, clock_s = self._presence.lost_s, {}, time.time()
         for name, seen in self.seen.items():
-            lost_s = next((absent[node] for node in names(seen.element) if node in absent), None)
+            lost_s = next((max(0.0, clock_s - since_s[node]) for node in names(seen.element) if node in since_s), None)
             # one that began there afterwards has nothing to do with it
             if lost_s is not None and seen.began_s is not None and seen.began_s < now_s - lost_s:
                 found[name] = lost_s
+        return found
+
+    def silent(self, now_s: float) -> dict[str, float]:
+        """Elements that run and have never joined the job -> seconds for which they could have."""
+        self._presence.poll()
+        joined_s, found = self._presence.joined_s, {}
+        for name, seen in self.seen.items() if self._open_s is not None else ():
+            if seen.element.state not in RUNNING or seen.began_s is None:
+                continue
+            if not any(joined_s.get(node, -math.inf) >= seen.idle_s for node in names(seen.element)):
+                found[name] = now_s - max(seen.began_s, self._open_s or 0.0)
         return found
 
     def record(self, array: int, part: str, count: int) -> None:
@@ -85,6 +107,8 @@ class Ledger:
             # submitted by an earlier supervisor that could not record it any more
             mine = [element for element in elements if element.array == array]
             self.record(array, mine[0].part, max(element.task for element in mine) + 1)
+        if self._open_s is None and (self._entry.job.path / ENDPOINT).exists():
+            self._open_s = now_s
         for element in elements:
             self._note(element, now_s)
         if self._lookup is not None and self._lookup.done():
@@ -93,6 +117,7 @@ class Ledger:
                 self._note(_end(element, found), now_s)
         elif self._lookup is None and (missing := self._missing(elements)):
             self._lookup = self._slurm.history({element.array for element in missing})
+        self._read_s = time.time() - (time.monotonic() - self._slurm.fresh_s)
 
     def _missing(self, elements: list[Element]) -> list[Element]:
         """Elements whose end nobody has told, and that the queue does not show."""
@@ -105,16 +130,18 @@ class Ledger:
 
     def _note(self, element: Element, now_s: float) -> None:
         before = self.seen.get(element.name)
-        began_s = before.began_s if before and before.element.node == element.node else None
-        if element.state in RUNNING:
-            began_s = now_s if began_s is None else began_s
-        self.seen[element.name] = Seen(element, began_s)
+        seen = Seen(element)
+        if before and before.element.node == element.node:
+            seen.began_s, seen.idle_s = before.began_s, before.idle_s
+        if element.state in RUNNING and seen.began_s is None:
+            seen.began_s, seen.idle_s = now_s, self._read_s
+        self.seen[element.name] = seen
         if before is None or (before.element.state, before.element.node) != (element.state, element.node):
             reason = "" if element.reason == "None" else element.reason
             facts = {"scheduler": SCHEDULER, "element": element.name, "part": element.part, "state": element.state}
             self._entry.pen.write("allocation.changed", facts | {"node": element.node, "reason": reason})
             if element.state in FAILED:
-                self._count_failure(element, now_s - began_s if began_s is not None else 0.0)
+                self._count_failure(element, now_s - seen.began_s if seen.began_s is not None else 0.0)
 
     def _count_failure(self, element: Element, lived_s: float) -> None:
         entry = self._entry

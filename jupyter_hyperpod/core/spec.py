@@ -12,6 +12,7 @@ from typing import Any
 
 from .errors import SpecError
 from .rules import LogRule
+from .units import parse_duration
 
 MAX_NODES = 100_000
 MAX_SIZES = 1_000
@@ -21,10 +22,12 @@ COMPONENTS = ("init", "data", "inprocess", "peers")
 MAX_CELL_BYTES = 16 * 2**20
 TASKS = ("completions", "predict")
 BACKENDS = ("local", "slurm", "kubernetes")
-# what is passed on to sbatch as it is, and what is ours: where elastic nodes come from, where the coordinator listens
+STARTUP_DEADLINE = "startup-deadline"
+# what is passed on to sbatch as it is, and what is ours: where elastic nodes come from, where the coordinator listens,
+# how long a node that runs may take to join
 SLURM_OPTIONS = (
     "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gres", "mem", "nodelist", "partition", "qos",
-    "reservation", "time", "elastic-partition", "bind",
+    "reservation", "time", "elastic-partition", "bind", STARTUP_DEADLINE,
 )  # fmt: skip
 DRIVERS = ("directory", "nfs", "lustre", "juicefs", "seaweedfs", "rclone", "s3")
 ACCESS = ("private", "group", "everyone")
@@ -257,6 +260,8 @@ class JobSpec:
                 raise SpecError(f"SLURM option {option!r} is unknown; expected one of {', '.join(SLURM_OPTIONS)}")
             if not value or set("\0\n") & set(value):
                 raise SpecError(f"SLURM option {option} is {value[:80]!r}; expected a value on one line")
+        if STARTUP_DEADLINE in self.slurm and not parse_duration(self.slurm[STARTUP_DEADLINE]) > 0:
+            raise SpecError(f"SLURM option {STARTUP_DEADLINE} is 0; expected a time such as 5min")
         if self.slurm and self.backend != "slurm":
             raise SpecError(f"SLURM options belong to --backend slurm; the backend is {self.backend}")
         if not 1 <= self.nodes <= MAX_NODES:

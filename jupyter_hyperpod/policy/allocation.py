@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from .decision import Decision
 
 PATIENCE_S = 3.0  # a node that was only cut off for a moment is back by then
+DEADLINE_S = 300.0  # an interpreter and its libraries have come over the slowest network by then
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """One node that a scheduler was asked for and that it has not ended; ``node`` is empty while it waits.
 
-    ``lost_s``: for how long the job has done without it, None where it has not lost it. ``drain``: why the scheduler
-    takes the node out of service. ``leaving``: it was told to leave. ``held``: why it will never be started.
+    ``lost_s``: for how long the job has done without it, None where it has not lost it. ``silent_s``: for how long it
+    has run without a word to the job, None where the job has heard of it. ``drain``: why the scheduler takes the node
+    out of service. ``leaving``: it was told to leave. ``held``: why it will never be started.
     """
 
     name: str
@@ -26,28 +28,38 @@ class Place:
     drain: str = ""
     leaving: bool = False
     held: str = ""
+    silent_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to ask for, by part; places that wait to be given back, and running ones to give up or to send away."""
+    """What to ask for, by part; places that wait to be given back, and running ones to give up or to send away.
+
+    ``avoid``: nodes that are not to be asked for again soon.
+    """
 
     submit: Mapping[str, int]
     give_back: tuple[str, ...] = ()
     give_up: tuple[str, ...] = ()
     send_away: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
 
 
-def decide(wish: Mapping[str, int], places: Sequence[Place], minimum: int) -> Decision[Step]:
+def decide(
+    wish: Mapping[str, int], places: Sequence[Place], minimum: int, deadline_s: float = DEADLINE_S
+) -> Decision[Step]:
     """What is missing is asked for. Of what is too much only places that still wait are given back: a running one is
     let go by its job, at the end of a step.
 
-    A node that the job has lost for `PATIENCE_S` is given up before the scheduler finds it down, which takes minutes.
+    A node that the job has lost for `PATIENCE_S` is given up before the scheduler finds it down, which takes minutes;
+    one that runs and has never been heard is given up after ``deadline_s``, since the scheduler finds nothing wrong.
+    It would give the same node again, so that is avoided, unless nobody has joined: then it need not be the node.
     One that is to go out of service is replaced, and sent away as soon as ``minimum`` others run.
     """
-    gone = [p for p in places if p.held or (p.running and p.lost_s is not None and p.lost_s >= PATIENCE_S)]
+    gone = [p for p in places if _why_gone(p, deadline_s)]
     going = [p for p in places if p.running and p.drain and p not in gone]
     counted = [p for p in places if p not in gone and p not in going]
+    heard = any(p.running and p.silent_s is None for p in places)
     submit, back = dict[str, int](), list[str]()
     for part, count in wish.items():
         mine = [p for p in counted if p.part == part]
@@ -56,17 +68,32 @@ def decide(wish: Mapping[str, int], places: Sequence[Place], minimum: int) -> De
         back += [p.name for p in mine if not p.running][: max(0, len(mine) - count)]
     enough = sum(p.running for p in counted) >= minimum
     away = tuple(p.name for p in going if enough and not p.leaving)
-    parts = [
-        f"{p.name} is given up: {p.held}"
-        if p.held
-        else f"{p.node} has not been heard for {p.lost_s:.0f} s and is given up"
-        for p in gone
-    ]
+    parts = [_why_gone(p, deadline_s) for p in gone]
     parts += [f"{p.node} goes out of service: {p.drain}" for p in going if not p.leaving]
     if submit:
         words = " and ".join(f"{count} {part}" for part, count in submit.items())
         parts.append(f"asks SLURM for {words} node(s), {sum(wish.values())} are wanted")
+    if avoid := tuple(p.node for p in gone if _late(p, deadline_s) and heard):
+        parts.append(f"{', '.join(avoid)} is avoided")
     if back:
         parts.append(f"gives {len(back)} node(s) back that SLURM has not started yet")
-    step = Step(submit, tuple(back), tuple(p.name for p in gone), away)
+    step = Step(submit, tuple(back), tuple(p.name for p in gone), away, avoid)
     return Decision(step, "; ".join(parts) or "nothing is missing")
+
+
+def _late(place: Place, deadline_s: float) -> bool:
+    return place.running and place.silent_s is not None and place.silent_s >= deadline_s
+
+
+def _why_gone(place: Place, deadline_s: float) -> str:
+    """Why a place is given up, or ""."""
+    if place.held:
+        return f"{place.name} is given up: {place.held}"
+    if not place.running:
+        return ""
+    if place.lost_s is not None and place.lost_s >= PATIENCE_S:
+        return f"{place.node} has not been heard for {place.lost_s:.0f} s and is given up"
+    if _late(place, deadline_s):
+        ran = f"{place.name} has run on {place.node} for {place.silent_s:.0f} s"
+        return f"{ran} without joining the job, limit {deadline_s:g} s, and is given up"
+    return ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.policy.allocation import PATIENCE_S, Place, Step, decide
+from jupyter_hyperpod.policy.allocation import DEADLINE_S, PATIENCE_S, Place, Step, decide
 
 WISH = {"base": 2, "elastic": 2}
 WHOLE = [
@@ -62,6 +62,20 @@ def test_a_place_that_is_held_is_given_up_and_asked_for_again() -> None:
     assert decision.reason.startswith("2_1 is given up: launch failed requeued held; asks SLURM for 1 elastic")
 
 
+def test_a_node_that_runs_and_never_joins_is_given_up_at_its_deadline() -> None:
+    late = [replace(WHOLE[0], silent_s=DEADLINE_S - 1), *WHOLE[1:]]
+    assert decide(WISH, late, minimum=2).value == Step({}), "its libraries may still be on their way"
+    decision = decide(WISH, late, minimum=2, deadline_s=60)
+    assert decision.value == Step({"base": 1}, give_up=("1_0",), avoid=("n1",))
+    assert decision.reason.endswith("; n1 is avoided")
+    sentence = "1_0 has run on n1 for 299 s without joining the job, limit 60 s, and is given up; asks SLURM for 1 base"
+    assert decision.reason.startswith(sentence)
+    waits = [*WHOLE[:3], replace(WHOLE[3], silent_s=DEADLINE_S)]
+    assert decide(WISH, waits, minimum=2).value == Step({}), "who waits has had no time yet"
+    nobody = decide({"base": 1}, late[:1], minimum=1, deadline_s=60).value
+    assert nobody == Step({"base": 1}, give_up=("1_0",)), "nobody has joined: it need not be the node"
+
+
 places = st.lists(
     st.builds(
         Place,
@@ -72,6 +86,7 @@ places = st.lists(
         lost_s=st.none() | st.floats(0, 10),
         drain=st.sampled_from(("", "bad disk")),
         leaving=st.booleans(),
+        silent_s=st.none() | st.floats(0, 2 * DEADLINE_S),
     ),
     max_size=8,
 )

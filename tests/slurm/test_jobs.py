@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -97,13 +98,31 @@ def test_whatever_happens_to_nodes_the_trajectory_stays(
     bed.until(lambda: all(state != "RUNNING" for _, state in queue(bed, run)), "nothing is left in the queue")
 
 
+# Read by every interpreter as it starts. Each node has a /run of its own.
+HANG = """
+import os, time
+
+while os.path.exists("/run/hang"):
+    time.sleep(0.1)
+"""
 TELL = "import os\nprint(sorted(name for name in os.environ if name.startswith('SLURM_')))\n"
 
 
-def test_a_node_is_killed_by_hand_beside_a_local_job(bed: Testbed, job: Submit) -> None:
-    run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", source=TELL + TRAIN, pause_s=0.3)
-    run.until_world(2, START_S)
+def test_a_node_never_joins_and_one_is_killed_by_hand_beside_a_local_job(
+    bed: Testbed, job: Submit, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HANG)
+    bed.run("n1", "touch", "/run/hang")
+    path = os.pathsep.join((str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()))
+    options = ["--nodes", "2", "--elastic", "1:2", "--spares", "0", "--env", f"PYTHONPATH={path}"]
+    endless = TELL + TRAIN.replace("session.steps(24)", "session.steps(10_000)")
+    run = job(*options, "--slurm", "startup-deadline=20s", source=endless, pause_s=0.1)
+    run.until(lambda: bool(run.view["members"]), START_S)
     local = jobs.submit(run.store, "print('here')", {"name": "local", "spares": 0})
+    run.until_world(2, START_S)
+    given_up = [e.data["reason"] for e in run.of_kind("decision.made") if "without joining" in e.data["reason"]]
+    assert " has run on n1 for " in given_up[0] and "; n1 is avoided" in given_up[0], run.story()
+    assert any("never joined the job: " in warning["text"] for warning in run.view["warnings"])
     with pytest.raises(Conflict, match="nobody here can cut a node of slurm off"):
         jobs.fault(run.store, run.job_id, "partition", node=run.node_of(1))
     with pytest.raises(NotFound, match="has no node"):
@@ -118,10 +137,13 @@ def test_a_node_is_killed_by_hand_beside_a_local_job(bed: Testbed, job: Submit) 
     assert run.until_ended(60)["state"] == "stopped"
     bed.until(lambda: {state for _, state in queue(bed, run)} <= {"COMPLETED", "CANCELLED", "FAILED"}, "it is over")
     told = run.text()
-    assert {0, 1} <= told.keys() and all("SLURM_JOB_ID" in text for text in told.values()), "both ranks are heard"
+    assert all("SLURM_JOB_ID" in text for text in told.values())
+    assert len({event.data["node"] for event in run.of_kind("output.written")}) > 1, "all ranks are heard"
     assert not any("NODELIST" in text or "NTASKS" in text for text in told.values()), "what is stale is not passed on"
-    history = [(e.data["element"], e.data["state"]) for e in run.of_kind("allocation.changed")]
-    assert sum(state == "RUNNING" for _, state in history) == 3, "two, and one in the place of the killed one"
+    ran_on = [e.data["node"] for e in run.of_kind("allocation.changed") if e.data["state"] == "RUNNING"]
+    assert len(ran_on) == 3 + len(given_up), "two, those for whom never came, and one for the killed one"
+    assert ran_on.count("n1") == 1, "it would have got the same node again"
+    bed.run("n1", "rm", "/run/hang")
 
 
 def test_an_urgent_job_takes_elastic_nodes_and_gives_them_back(bed: Testbed, job: Submit, reference: Run) -> None:

@@ -1,0 +1,115 @@
+"""What a job knows of its nodes on SLURM beyond what SLURM says: who has joined it, who was lost, who never came."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jupyter_hyperpod.backends.sbatch import BASE, Element
+from jupyter_hyperpod.backends.slurm import Slurm
+from jupyter_hyperpod.control.entry import ENDPOINT, Entry
+from jupyter_hyperpod.control.ledger import Ledger
+from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.policy.membership import NODE_LOST
+from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.store import Store
+
+
+def element(task: int, state: str, node: str = "") -> Element:
+    return Element(1, task, state, node, "None", "job", BASE)
+
+
+class Books:
+    """A ledger whose queue is told by the test, and the journal that its job's coordinator would write."""
+
+    def __init__(self, store: Store) -> None:
+        spec = JobSpec("job", store.put_cell("pass"), nodes=2, backend="slurm", slurm={"partition": "train"})
+        self.entry = Entry(store, store.create_job(spec))
+        self.journal = event_writer(self.entry.job.events, "coordinator")
+        self.slurm = Slurm()
+        self.now_s = time.monotonic()
+        self.open()
+
+    def open(self) -> None:
+        """A supervisor begins."""
+        self.ledger = Ledger(self.entry, self.slurm)
+
+    def read(self, *elements: Element, after_s: float = 1.0) -> None:
+        """The queue is read again."""
+        self.now_s += after_s
+        self.slurm.fresh_s = time.monotonic()
+        self.ledger.update(list(elements), self.now_s)
+
+    def joined(self, node: str) -> None:
+        self.journal.append("member.joined", {"member": f"{node}.7", "node": node, "pid": 7, "host": node})
+
+    def lost(self, node: str) -> None:
+        record = {"member": f"{node}.7", "node": node, "rank": 0, "cause": NODE_LOST, "detail": ""}
+        self.journal.append("member.lost", record)
+
+    def coordinate(self) -> None:
+        (self.entry.job.path / ENDPOINT).write_text("{}")
+
+    @property
+    def silent(self) -> dict[str, float]:
+        return self.ledger.silent(self.now_s)
+
+
+@pytest.fixture
+def books(store: Store) -> Iterator[Books]:
+    found = Books(store)
+    found.ledger.record(1, BASE, 2)
+    yield found
+    found.journal.close()
+    found.entry.pen.close()
+
+
+def test_nobody_is_silent_before_there_is_somebody_to_join(books: Books) -> None:
+    books.read(element(0, "PENDING"), element(1, "PENDING"))
+    books.read(element(0, "RUNNING", "n1"), element(1, "PENDING"), after_s=50)
+    assert not books.silent
+    books.coordinate()
+    books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"), after_s=50)
+    books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"), after_s=10)
+    assert books.silent == pytest.approx({"1_0": 10, "1_1": 10})
+    books.joined("n1")
+    assert books.silent.keys() == {"1_1"}
+
+
+def test_an_element_that_begins_on_the_node_again_has_to_join_again(books: Books) -> None:
+    books.coordinate()
+    books.read(element(0, "PENDING"))
+    books.read(element(0, "RUNNING", "n1"))
+    books.joined("n1")
+    assert not books.silent
+    books.read(element(0, "PENDING"))
+    books.read(element(0, "RUNNING", "n1"))
+    books.read(element(0, "RUNNING", "n1"), after_s=5)
+    assert books.silent == pytest.approx({"1_0": 5})
+    books.joined("n1.1-0")
+    assert not books.silent, "one of several elements of a node carries its own number"
+    books.read(element(0, "COMPLETED", "n1"))
+    assert not books.silent
+
+
+def test_the_next_supervisor_knows_who_has_joined(books: Books) -> None:
+    books.coordinate()
+    books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
+    books.joined("n1")
+    books.open()
+    books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
+    books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"), after_s=3)
+    assert books.silent == pytest.approx({"1_1": 3})
+
+
+def test_a_node_that_was_lost_is_not_silent_and_one_that_began_later_is_not_lost(books: Books) -> None:
+    books.coordinate()
+    books.read(element(0, "RUNNING", "n1"))
+    books.joined("n1")
+    books.lost("n1")
+    assert not books.silent and books.ledger.lost(books.now_s + 1).keys() == {"1_0"}
+    books.read(element(0, "PENDING"), after_s=2)
+    books.read(element(0, "RUNNING", "n1"), after_s=2)
+    assert not books.ledger.lost(books.now_s)
