@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..control import jobs
+from ..control import cluster, jobs
 from ..runtime.audit import audit
 from ..storage.store import Store
 from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, submit
@@ -23,6 +23,7 @@ from .testbed import CONTROLLER, Testbed
 MODEL = {"width": 32, "heads": 2, "layers": 2, "context": 32, "micro_batch": 2, "global_batch": 24}
 ENDLESS = 10_000_000
 PAUSE_S = 0.1
+QUERIED = "queries"
 QUERIES = ("squeue", "sinfo", "sacct", "scontrol")
 _COUNT = '#!/bin/sh\necho "$(date +%s.%N) {name}" >>{log}\nexec {program} "$@"\n'
 _SUPERVISE = """
@@ -39,20 +40,24 @@ class Rig:
 
     bed: Testbed
     store: Store
-    up_s: float
+    up_s: float = 0.0
 
-    def train(self, name: str, nodes: int, elastic: str = "", steps: int = ENDLESS, **slurm: str) -> Observer:
-        """Submit the language model; ``slurm`` are options with underscores."""
+    def train(
+        self, name: str, nodes: int, elastic: str = "", steps: int = ENDLESS, save_every: int = 0, **slurm: str
+    ) -> Observer:
+        """Submit the language model, which saves its state every so many steps; ``slurm``: options with underscores."""
         options = {key.replace("_", "-"): value for key, value in slurm.items()}
         fields: dict[str, Any] = {"name": name, "nodes": nodes, "spares": 0, "backend": "slurm", "slurm": options}
         env = language_model_env(self.store, **MODEL, steps=steps) | {"LM_PAUSE_S": str(PAUSE_S)}
+        if save_every:
+            env |= {"LM_CHECKPOINT": f"shared://{name}", "LM_CHECKPOINT_EVERY": str(save_every)}
         source = LANGUAGE_MODEL.read_text()
         return submit(self.store, source, fields | {"elastic": elastic or None, "env": env})
 
     def queries(self) -> list[float]:
         """When the supervisor asked SLURM something, in seconds since the Unix epoch."""
         try:
-            return [float(line.split()[0]) for line in (self.bed.directory / "queries").read_text().splitlines()]
+            return [float(line.split()[0]) for line in (self.store.root / QUERIED).read_text().splitlines()]
         except FileNotFoundError:
             return []
 
@@ -60,15 +65,26 @@ class Rig:
 @contextmanager
 def slurm_rig(nodes: int = 4) -> Iterator[Rig]:
     """A testbed and a store of its own, whose supervisor runs on the controller; both gone afterwards."""
-    root = tempfile.mkdtemp(prefix="hyperpod-bench-")
     began_s = time.monotonic()
+    with Testbed(nodes) as bed:
+        up_s = time.monotonic() - began_s
+        with rig_on(bed) as rig:
+            rig.up_s = up_s
+            yield rig
+
+
+@contextmanager
+def rig_on(bed: Testbed) -> Iterator[Rig]:
+    """A store of its own on a testbed that others use, too."""
+    root = tempfile.mkdtemp(prefix="hyperpod-bench-")
     try:
-        with Testbed(nodes) as bed:
-            up_s = time.monotonic() - began_s
-            path = os.pathsep.join((str(_counting(bed.directory)), os.environ.get("PATH", os.defpath)))
-            store = Store(root).prepare()
-            bed.run(CONTROLLER, sys.executable, "-c", _SUPERVISE, root, env={"PATH": path})
-            yield Rig(bed, store, up_s)
+        store = Store(root).prepare()
+        path = os.pathsep.join((str(_counting(store.root)), os.environ.get("PATH", os.defpath)))
+        bed.run(CONTROLLER, sys.executable, "-c", _SUPERVISE, root, env={"PATH": path})
+        try:
+            yield Rig(bed, store)
+        finally:
+            cluster.stop(store)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -79,7 +95,7 @@ def _counting(directory: Path) -> Path:
     place.mkdir()
     for name in QUERIES:
         if program := shutil.which(name):
-            (place / name).write_text(_COUNT.format(name=name, log=directory / "queries", program=program))
+            (place / name).write_text(_COUNT.format(name=name, log=directory / QUERIED, program=program))
             (place / name).chmod(0o755)
     return place
 
@@ -91,7 +107,7 @@ def compare(watch: Observer) -> list[dict[str, Any]]:
     with laboratory(1, spares=0) as store:
         env: Mapping[str, str] = language_model_env(store, **MODEL, steps=steps)
         alone = submit(store, LANGUAGE_MODEL.read_text(), {"name": "alone", "nodes": 1, "spares": 0, "env": env})
-        alone.until_ended(timeout_s=max(120.0, 0.2 * steps))
+        alone.until_ended(timeout_s=max(300.0, 0.5 * steps))
     theirs = alone.losses()
     return [
         bar("mismatches", sum(ours.get(step) != loss for step, loss in theirs.items()), 0),

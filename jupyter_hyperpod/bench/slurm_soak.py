@@ -20,34 +20,44 @@ from .testbed import CONTROLLER, missing
 OURS = "jupyter_hyperpod"
 STUCK_S = 90.0
 EVERY_S = 18.0  # 200 in an hour
+SAVE_EVERY = 20  # steps: the last member that holds the state may be hit as well
 
 
 def run(minutes: float = 60.0, seed: int = 0, every_s: float = EVERY_S) -> dict[str, Any]:
     """Disturb one job on three of four nodes for ``minutes``, a fault every ``every_s`` seconds or as soon as the last
-    is mended; after each a further step has to be committed. Then compare with an undisturbed run. Needs root."""
+    is mended; after each further steps have to be committed. Then compare with an undisturbed run. Needs root.
+
+    Every kind of fault comes once, in random order, before any comes again; however few the minutes, each comes once.
+    """
     if reason := missing():
         return report("slurm-soak", [not_run(OURS, "everything", reason)], [])
+    with slurm_rig() as rig:
+        return soak(rig, minutes, seed, every_s)
+
+
+def soak(rig: Rig, minutes: float, seed: int, every_s: float) -> dict[str, Any]:
+    """The same on a testbed that is up."""
     rng = random.Random(seed)
     dealt: Counter[str] = Counter()
     stuck = 0
-    with slurm_rig() as rig:
-        watch = rig.train("soak", 3, "1:3", partition="train", elastic_partition="spot")
-        watch.until_step(5, STUCK_S)
-        ends_s = time.monotonic() + 60 * minutes
-        while time.monotonic() < ends_s and watch.view["state"] not in TERMINAL_STATES:
-            next_s = time.monotonic() + every_s
-            kind = rng.choice(list(FAULTS))
-            progress(f"step {watch.view['step']}, fault {dealt.total() + 1}: {kind}")
-            try:
-                dealt[kind] += _deal(rig, watch, kind, rng)
-            except ClusterError as error:
-                stuck += 1
-                progress(f"STUCK after {kind}: {error}")
-            watch.until(lambda next_s=next_s: time.monotonic() >= next_s, 2 * every_s)  # type: ignore[misc]
-        if watch.view["state"] in TERMINAL_STATES:
-            raise ClusterError(f"the job {watch.view['state']} by itself: {watch.view['reason']}")
-        end(watch)
-        bars = compare(watch)
+    watch = rig.train("soak", 3, "1:3", save_every=SAVE_EVERY, partition="train", elastic_partition="spot")
+    watch.until_step(5, STUCK_S)
+    ends_s = time.monotonic() + 60 * minutes
+    kinds: list[str] = []
+    while (kinds or not dealt or time.monotonic() < ends_s) and watch.view["state"] not in TERMINAL_STATES:
+        kinds = kinds or rng.sample(list(FAULTS), len(FAULTS))
+        kind, next_s = kinds.pop(), time.monotonic() + every_s
+        progress(f"step {watch.view['step']}, fault {dealt.total() + 1}: {kind}")
+        try:
+            dealt[kind] += _deal(rig, watch, kind, rng)
+        except ClusterError as error:
+            stuck += 1
+            progress(f"STUCK after {kind}: {error}")
+        watch.until(lambda next_s=next_s: time.monotonic() >= next_s, 2 * every_s + 1.0)  # type: ignore[misc]
+    if watch.view["state"] in TERMINAL_STATES:
+        raise ClusterError(f"the job {watch.view['state']} by itself: {watch.view['reason']}")
+    end(watch)
+    bars = compare(watch)
     case = f"{minutes:g} minutes, {dealt.total()} faults, {watch.view['step']} steps"
     rows = [row(OURS, case, f"faults: {kind}", "faults", [count]) for kind, count in sorted(dealt.items())]
     rows.append(row(OURS, case, "incidents", "incidents", [len(watch.view["incidents"])]))
@@ -56,7 +66,7 @@ def run(minutes: float = 60.0, seed: int = 0, every_s: float = EVERY_S) -> dict[
 
 
 def _deal(rig: Rig, watch: Observer, kind: str, rng: random.Random) -> bool:
-    """Deal a fault, see the job commit a step more, mend what was broken. Raises ClusterError where it is stuck."""
+    """Deal a fault, see the job commit steps, mend what was broken. Raises ClusterError where it is stuck."""
     watch.read()
     if not (members := watch.view["members"]):
         return False
@@ -64,13 +74,19 @@ def _deal(rig: Rig, watch: Observer, kind: str, rng: random.Random) -> bool:
     act, mend = FAULTS[kind]
     try:
         act(rig, watch, victim)
-        before = watch.view["step"]
-        watch.until(lambda: watch.view["step"] > before + 1, STUCK_S)
+        _until_commits(watch, 2)
     except (Conflict, NotFound):  # it has gone by now
         return False
     finally:
         mend(rig, victim["node"])
     return True
+
+
+def _until_commits(watch: Observer, count: int) -> None:
+    """Wait for so many commits, of new steps or of steps that are taken again after a checkpoint."""
+    watch.read()
+    before = len(watch.events)
+    watch.until(lambda: sum(e.kind == "step.committed" for e in watch.events[before:]) >= count, STUCK_S)
 
 
 Act = Callable[[Rig, Observer, dict[str, Any]], object]
@@ -97,8 +113,7 @@ def _urgent(rig: Rig, _: Observer, __: dict[str, Any]) -> None:
 
 def _controller(rig: Rig, watch: Observer, _: dict[str, Any]) -> None:
     rig.bed.stop_controller()
-    before = watch.view["step"]
-    watch.until(lambda: watch.view["step"] > before + 2, STUCK_S)
+    _until_commits(watch, 3)
     rig.bed.start_controller()
 
 
