@@ -17,6 +17,7 @@ OURS = "jupyter_hyperpod"
 NODES = 4
 CHANGES = ((2, 4), (4, 3), (3, 2))
 PAUSE_LIMIT_STEPS = 1.0
+PAUSE = "pause of the survivors, in ordinary steps"
 ORDINARY = 6  # undisturbed steps that an ordinary one is the median of
 SETTLE_TIMEOUT_S = 120.0
 
@@ -28,7 +29,7 @@ def run(runs: int = 5) -> dict[str, Any]:
     rows = []
     for (before, after), found in pauses.items():
         case = f"{before} to {after} nodes while training, {state_mb:.0f} MB of state"
-        rows.append(row(OURS, case, "pause of the survivors, in ordinary steps", "steps", found))
+        rows.append(row(OURS, case, PAUSE, "steps", found))
     bars = [
         bar("pause_steps", max(line["median"] for line in rows), PAUSE_LIMIT_STEPS),
         bar("restarts", restarts, 0),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .components import SAVED
+from .elastic import PAUSE
 from .loading_arms import IN_PICTURE
 
 INK, OURS_COLOUR, OTHERS_COLOUR = "#767676", "#1f9e89", "#d1603d"
@@ -50,6 +51,7 @@ class Picture:
 PICTURES = {
     "recovery": Picture("Time without progress after a fault", REGAINED, "seconds, one step subtracted", True, None),
     "overhead": Picture("An undisturbed step, relative to plain DDP", RATIO, "ratio of step times", False, 1.0),
+    "elastic": Picture("A job changes in size while it trains", PAUSE, "steps", False, 1.0, bars=True),
     "loading": Picture(
         "A model of 1 GB into cold memory", "rate", "GB/s, more is better", False, None, bars=True, cases=IN_PICTURE
     ),
