@@ -8,7 +8,6 @@ A second one for the same node and store ends at once. It dies with the process 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from ..core.health import RECOVERIES
 from ..storage.journal import follow_events, forget_oldest, read_kinds
 from ..storage.pen import Pen
 from ..storage.store import Store
+from .child import add_parent_option, follows
 from .monitor import Monitor
 from .probes import Place
 from .slurm import Slurm
@@ -33,7 +33,6 @@ SETTINGS = "health.json"
 KERNEL_LOG = "HYPERPOD_KERNEL_LOG"
 STAND_IN = "kernel-logs"  # files that stand for the kernel logs of local nodes
 JOURNALS_KEPT = 4
-_PR_SET_PDEATHSIG = 1
 
 
 def recovery(store: Store) -> str:
@@ -117,12 +116,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kernel-log", default=os.environ.get(KERNEL_LOG, ""))
     parser.add_argument("--slurm", action="store_true", help="carry remedies out through SLURM")
     parser.add_argument("--local", action="store_true", help="nodes of the local cluster, which share this machine")
-    parser.add_argument("--parent", type=int, default=0, help="end when this process does")
+    add_parent_option(parser)
     options = parser.parse_args(arguments)
-    if options.parent:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != options.parent:
-            return 0
+    if not follows(options.parent):
+        return 0
     try:
         store = Store(options.store).prepare()
         if (mark := claim(store, options.node[0])) is None:

@@ -52,26 +52,20 @@ def compare(inventory: Inventory, known: Instance | None) -> list[Finding]:
     if known is None:
         why = f"{inventory.type} is not in the table" if inventory.type else "this is no known instance type"
         return [skipped("devices", f"{why}: what it should have is not known"), skipped("efa", why)]
-    return [_devices(inventory, known), _efa(inventory, known)]
+    model, found = known.model or "accelerators", inventory.found
+    no_tool, no_directory = "there is no tool to count them", f"{INFINIBAND} is not there"
+    return [
+        _count("devices", "DevicesMissing", known.type, known.devices, model, found, no_tool),
+        _count("efa", "EfaMissing", known.type, known.efa, "EFA devices", inventory.efa_found, no_directory),
+    ]
 
 
-def _devices(inventory: Inventory, known: Instance) -> Finding:
-    if not known.devices:
-        return passed("devices", f"{known.type} has no accelerators, and needs none")
-    if inventory.found is None:
-        return skipped("devices", f"{known.type} has {known.devices} {known.model}, but there is no tool to count them")
-    said = f"{known.type} has {known.devices} {known.model}, {inventory.found} are there"
-    if inventory.found < known.devices:
-        return failed("devices", "reboot", "DevicesMissing", said)
-    return passed("devices", said)
-
-
-def _efa(inventory: Inventory, known: Instance) -> Finding:
-    if not known.efa:
-        return passed("efa", f"{known.type} has no EFA device, and needs none")
-    if inventory.efa_found is None:
-        return skipped("efa", f"{known.type} has {known.efa} EFA devices, but {INFINIBAND} is not there")
-    said = f"{known.type} has {known.efa} EFA devices, {inventory.efa_found} are there"
-    if inventory.efa_found < known.efa:
-        return failed("efa", "reboot", "EfaMissing", said)
-    return passed("efa", said)
+def _count(probe: str, fault: str, kind: str, expected: int, what: str, found: int | None, uncounted: str) -> Finding:
+    if not expected:
+        return passed(probe, f"{kind} has no {what}, and needs none")
+    said = f"{kind} has {expected} {what}"
+    if found is None:
+        return skipped(probe, f"{said}, but {uncounted}")
+    if found < expected:
+        return failed(probe, "reboot", fault, f"{said}, {found} are there")
+    return passed(probe, f"{said}, {found} are there")

@@ -8,8 +8,6 @@ Patterns are people's own, so each search is cut short after `SEARCH_S`; one tha
 from __future__ import annotations
 
 import argparse
-import ctypes
-import os
 import re
 import signal
 import sys
@@ -29,6 +27,7 @@ from ..policy.logwatch import BROKEN, Standing
 from ..storage.journal import command_writer, follow_events
 from ..storage.pen import Pen
 from ..storage.store import JobStore
+from .child import add_parent_option, follows
 
 WRITER = "rules"
 TICK_S = 0.2
@@ -36,7 +35,6 @@ SEARCH_S = 0.05
 TOO_OFTEN = 3
 LINE_LIMIT = 4096
 TELL_S = 10.0  # a value that only changes is journaled so often
-_PR_SET_PDEATHSIG = 1
 Say = Callable[[str, dict[str, Any]], object]
 Blame = Callable[[int | None, str, str], None]
 
@@ -184,12 +182,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point; nothing to do where the job has no rules."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.health.logwatch")
     parser.add_argument("--job", required=True, type=Path)
-    parser.add_argument("--parent", type=int, default=0, help="end when this process does")
+    add_parent_option(parser)
     options = parser.parse_args(arguments)
-    if options.parent:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != options.parent:
-            return 0
+    if not follows(options.parent):
+        return 0
     try:
         job = JobStore(options.job)
         return run(job, job.spec().log_rules)

@@ -1,4 +1,4 @@
-"""The health agent beside a job's own: where no supervisor of ours looks after a node, one watches while a job runs."""
+"""What watches beside a job's own processes: its output by its rules; its node where no supervisor of ours does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ def log_watcher(context: Context) -> subprocess.Popen[bytes] | None:
     """Start what watches the output of all ranks, where the job has rules about it; it ends with this process."""
     if not context.spec.log_rules:
         return None
-    command = [sys.executable, "-m", WATCHER, "--job", str(context.job.path), "--parent", str(os.getpid())]
-    try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    except OSError as error:
-        print(f"nobody watches the output: {error}", file=sys.stderr)
-        return None
+    return _start([WATCHER, "--job", str(context.job.path)], "nobody watches the output")
 
 
 def health_agent(context: Context) -> subprocess.Popen[bytes] | None:
@@ -30,9 +25,14 @@ def health_agent(context: Context) -> subprocess.Popen[bytes] | None:
     root, node = os.environ.get(ENVIRONMENT_VARIABLE), os.environ.get("SLURMD_NODENAME")
     if context.spec.backend != "slurm" or not root or not node:
         return None
-    command = [sys.executable, "-m", MODULE, "--store", root, "--node", node, "--slurm", "--parent", str(os.getpid())]
+    return _start([MODULE, "--store", root, "--node", node, "--slurm"], f"no health agent on {node}")
+
+
+def _start(module: list[str], otherwise: str) -> subprocess.Popen[bytes] | None:
+    """Start a process that ends with this one; where that cannot be, say so: the job does not need it."""
+    command = [sys.executable, "-m", *module, "--parent", str(os.getpid())]
     try:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL)
     except OSError as error:
-        print(f"no health agent on {node}: {error}", file=sys.stderr)
+        print(f"{otherwise}: {error}", file=sys.stderr)
         return None
