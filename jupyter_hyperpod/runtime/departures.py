@@ -28,27 +28,15 @@ class Departures:
 
     def preempted(self, member: Member, grace_s: float) -> None:
         """The node of a member will be taken away after ``grace_s``."""
-        ensemble = self._ensemble
-        if member.preempted:
-            return
-        member.preempted = True
-        if member.rank is None:
-            ensemble.decided("membership", f"release {member.node}", f"{member.node} is preempted while it stands by")
-            ensemble.release(member)
-            return
-        reason = f"{member.node} is preempted: rank {member.rank} has {grace_s:g} s to leave"
-        ensemble.decided("membership", f"preempt {member.node}", reason)
+        if self._marked(member, "membership", f"{member.node} is preempted while it stands by"):
+            reason = f"{member.node} is preempted: rank {member.rank} has {grace_s:g} s to leave"
+            self._ensemble.decided("membership", f"preempt {member.node}", reason)
 
     def unhealthy(self, member: Member, cause: str, reason: str) -> None:
         """Something was found at a member's node that makes it leave: an incident, but nothing is lost."""
+        if not self._marked(member, "healing", f"{member.node} stands by: {reason}"):
+            return
         ensemble = self._ensemble
-        if member.preempted:
-            return
-        member.preempted = True
-        if member.rank is None:
-            ensemble.decided("healing", f"release {member.node}", f"{member.node} stands by: {reason}")
-            ensemble.release(member)
-            return
         ensemble.decided("healing", f"drain {member.node}", reason)
         if ensemble.session is not None and not ensemble.session_over:
             member.ailment = ensemble.incidents.ailing(member.member, member.node, member.rank, cause, reason)
@@ -77,6 +65,16 @@ class Departures:
             self._part(members, now)
         elif ensemble.committed_in_generation:
             self._ask(members, now)
+
+    def _marked(self, member: Member, policy: str, at_rest: str) -> bool:
+        """Mark a member that has to go, and release one that only stands by; whether it is to leave at a step's end."""
+        if member.preempted:
+            return False
+        member.preempted = True
+        if member.rank is None:
+            self._ensemble.decided(policy, f"release {member.node}", at_rest)
+            self._ensemble.release(member)
+        return member.rank is not None
 
     def _ask(self, members: list[Member], now: float) -> None:
         ensemble = self._ensemble
