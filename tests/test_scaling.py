@@ -24,9 +24,6 @@ def by_job(decisions: tuple[Decision[Grant], ...]) -> dict[str, Decision[Grant]]
 def test_a_job_takes_its_nodes_and_the_spare_stands_by() -> None:
     (decision,) = allot([Claim("a", 0, 1, minimum=4, target=4, spares=1)], cluster(4, 1))
     assert decision.value.start == ("node-1", "node-2", "node-3", "node-4", "node-5")
-    assert (
-        decision.reason == "starts on of 4 nodes asked for, node-1, node-2, node-3, node-4 and node-5 as spare" or True
-    )
     assert "node-5 as spare" in decision.reason
 
 

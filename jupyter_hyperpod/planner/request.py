@@ -51,20 +51,12 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="failures of one instance, as in 0.05%%, 0.05%%/h or 1.2%%/d (default: 0.05%%)",
     )
-    add(
-        "--manual",
-        type=_read(Downtime.parse),
-        metavar="T",
-        default=Downtime.parse("280min"),
-        help="what a failure costs where people repair it; or by stage: detect=5min,repair=4h (default: 280min)",
-    )
-    add(
-        "--auto",
-        type=_read(Downtime.parse),
-        metavar="T",
-        default=Downtime.parse("40min"),
-        help="what a failure costs where the cluster repairs itself (default: 40min)",
-    )
+    for name, where, usual in (
+        ("--manual", "people repair it; or by stage: detect=5min,repair=4h", "280min"),
+        ("--auto", "the cluster repairs itself", "40min"),
+    ):
+        text = f"what a failure costs where {where} (default: {usual})"
+        add(name, type=_read(Downtime.parse), metavar="T", default=Downtime.parse(usual), help=text)
     add(
         "--gpu-hours",
         type=_read(parse_count),
