@@ -14,6 +14,7 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Token } from '@lumino/coreutils';
+import type { Widget } from '@lumino/widgets';
 
 import { Actions, DEFAULTS, IPreferences } from './actions';
 import { Api } from './api';
@@ -109,6 +110,21 @@ const sidebar: JupyterFrontEndPlugin<void> = {
   }
 };
 
+/** Bring a widget to the front of the main area, and into it where it is new. */
+async function reveal<W extends Widget>(
+  app: JupyterFrontEnd,
+  tracker: WidgetTracker<W>,
+  widget: W,
+  type: string
+): Promise<W> {
+  if (!widget.isAttached) {
+    app.shell.add(widget, 'main', { type });
+    await tracker.add(widget);
+  }
+  app.shell.activateById(widget.id);
+  return widget;
+}
+
 const dashboard: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:dashboard',
   description: 'One job in the main area.',
@@ -131,17 +147,10 @@ const dashboard: JupyterFrontEndPlugin<void> = {
       isVisible: () => false,
       execute: async args => {
         const id = String(args.id);
-        const known = tracker.find(candidate => candidate.jobId === id);
-        if (known) {
-          app.shell.activateById(known.id);
-          return known;
-        }
         const { DashboardWidget } = await import('./dashboard/widget');
-        const widget = new DashboardWidget(shared, id);
-        app.shell.add(widget, 'main', { type: 'Training Job' });
-        await tracker.add(widget);
-        app.shell.activateById(widget.id);
-        return widget;
+        const known = tracker.find(candidate => candidate.jobId === id);
+        const widget = known ?? new DashboardWidget(shared, id);
+        return reveal(app, tracker, widget, 'Training Job');
       }
     });
     void restorer?.restore(tracker, {
@@ -177,12 +186,7 @@ const planner: JupyterFrontEndPlugin<void> = {
       execute: async () => {
         const { PlannerWidget } = await import('./planner/widget');
         const widget = tracker.currentWidget ?? new PlannerWidget(shared);
-        if (!widget.isAttached) {
-          app.shell.add(widget, 'main', { type: 'Failure Planner' });
-          await tracker.add(widget);
-        }
-        app.shell.activateById(widget.id);
-        return widget;
+        return reveal(app, tracker, widget, 'Failure Planner');
       }
     });
     launcher?.add({
