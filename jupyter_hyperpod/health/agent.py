@@ -8,6 +8,7 @@ A second one for the same node and store ends at once. It dies with the process 
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..core.errors import HyperpodError
+from ..core.errors import ClusterError, HyperpodError
 from ..core.health import RECOVERIES
 from ..storage.journal import follow_events, forget_oldest, read_kinds
 from ..storage.pen import Pen
@@ -45,13 +46,15 @@ def recovery(store: Store) -> str:
 
 
 def claim(store: Store, name: str) -> socket.socket | None:
-    """The right to watch a node, for as long as the socket lives; None where another has it."""
+    """The right to watch a node, for as long as the socket lives; None where another has it. Raises ClusterError."""
     digest = hashlib.sha256(f"{store.root} {name}".encode()).hexdigest()[:24]
     mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         mark.bind(f"\0hyperpod-health-{digest}")
-    except OSError:
+    except OSError as error:
         mark.close()
+        if error.errno != errno.EADDRINUSE:
+            raise ClusterError(f"{name} cannot be claimed for this health agent: {error.strerror}") from error
         return None
     return mark
 

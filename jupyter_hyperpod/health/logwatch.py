@@ -50,13 +50,15 @@ def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
         raise _TooLong
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SEARCH_S)
     try:
-        return pattern.search(line)
+        signal.setitimer(signal.ITIMER_REAL, SEARCH_S)
+        try:
+            return pattern.search(line)
+        finally:  # the alarm may come before this line has run: also then it is caught below
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except _TooLong:
         raise TimeoutError(f"{pattern.pattern[:80]!r} needs more than {1000 * SEARCH_S:g} ms for a line") from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
