@@ -19,6 +19,7 @@ from . import host, inventory, neuron, nvidia, tables
 COMMAND_S = 20.0
 TYPE_VARIABLE = "HYPERPOD_INSTANCE_TYPE"
 _NETWORK = ("nfs", "nfs4", "lustre", "cifs", "ceph", "fuse.", "beegfs", "gpfs", "9p", "wekafs")
+_held: dict[str, subprocess.Popen[bytes]] = {}  # by tool, what was given up: it may not have ended yet
 _DMI = "sys/class/dmi/id/product_name"
 
 
@@ -59,26 +60,35 @@ class Answer:
     """What a command printed; ``missing`` where it is not installed, ``late`` where it did not end in time."""
 
     text: str = ""
+    status: int = 0
     missing: bool = False
     late: bool = False
 
 
 def ask(command: Sequence[str], timeout_s: float = COMMAND_S) -> Answer:
-    """Run a command without a shell and for a bounded time."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout_s,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except FileNotFoundError:
-        return Answer(missing=True)
-    except subprocess.TimeoutExpired:
+    """Run a command without a shell and for a bounded time, also where the kernel does not let go of it.
+
+    While one is held so, the same tool is not asked again: a driver that hangs holds one process and not ever more.
+    """
+    held = _held.get(command[0])
+    if held is not None and held.poll() is None:
         return Answer(late=True)
-    return Answer(done.stdout.decode(errors="replace"))
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+        )
+    except (FileNotFoundError, PermissionError):
+        return Answer(missing=True)
+    try:
+        text, _ = process.communicate(timeout=timeout_s)
+    except BaseException as error:
+        mount_probe.abandon(process)
+        _held[command[0]] = process
+        if isinstance(error, subprocess.TimeoutExpired):
+            return Answer(late=True)
+        raise
+    return Answer(text.decode(errors="replace"), process.returncode)
 
 
 def told(
@@ -196,7 +206,7 @@ def take(place: Place) -> inventory.Inventory:
         found=found,
         busy=busy,
         efa_expected=known.efa if known else None,
-        efa_found=_efa(place),
+        efa_found=efa(place),
         cpus=os.cpu_count() or 0,
         memory_bytes=int(memory[0]) * 1024 if memory and memory[0].isdecimal() else 0,
     )
@@ -215,7 +225,8 @@ def _accelerators() -> tuple[str, int | None, int | None]:
     return "cpu", None, None
 
 
-def _efa(place: Place) -> int | None:
+def efa(place: Place) -> int | None:
+    """How many EFA devices the kernel shows; None where it shows no fabric at all."""
     top = place.root / inventory.INFINIBAND.lstrip("/")
     if not top.is_dir():
         return None
