@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from ..backends import slurm as scheduler
-from ..core.errors import ClusterError, HyperpodError, SpecError
+from ..core.errors import ClusterError, Conflict, HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES
 from ..core.spec import MountSpec
 from ..core.views import View
 from ..policy import preflight
 from ..policy.preflight import Row
-from ..storage import mounts
+from ..storage import mounts, probe
 from ..storage.store import Store
 from . import cluster, jobs
 from .report import Cell, Table
 
-MARK = "hyperpod-preflight "  # what `runtime.preflight` prints before its findings
 BACKENDS = ("local", "slurm")
 JOB_S = 300.0
 STEPS, PAUSE_S, FAULT_AT = 12, 0.05, 4
@@ -62,6 +61,7 @@ class Validation:
         jobs.make_spec({"name": "validate", "nodes": nodes, **self._fields}, "0" * 64)
         self._jobs: list[str] = []
         self._directories: dict[str, Path] = {}
+        self._refused: list[Row] = []
 
     def __enter__(self) -> Validation:
         return self
@@ -93,6 +93,7 @@ class Validation:
         yield preflight.devices(probes, preflight.expected_devices(self._fields["slurm"]))  # type: ignore[arg-type]
         yield preflight.fabric(probes)
         yield preflight.driver(probes)
+        yield from self._refused
         for mount in self._directories:
             yield preflight.storage(mount, probes)
         yield preflight.all_reduce(probes)
@@ -116,8 +117,8 @@ class Validation:
         self._say(f"probing {self._nodes} nodes")
         on_nodes = {}
         for mount in (mounts.default_mount(self._store), *jobs.mounts_of(self._store)):
-            if not mount.read_only and mount.driver != "s3":
-                on_nodes[mount.name] = self._make_directory(mount)
+            if not mount.read_only and mount.driver != "s3" and self._make_directory(mount):
+                on_nodes[mount.name] = os.path.join(mount.node_path, self._directories[mount.name].name)
         job_id = self._submit("validate-nodes", EXAMINE.format(directories=on_nodes), self._nodes)
         try:
             view = jobs.wait(self._store, job_id, timeout_s=JOB_S)
@@ -125,16 +126,24 @@ class Validation:
             raise ClusterError(f"{error}; {self._stuck(job_id)}") from error
         found = [line for line in self._told(job_id) if "rank" in line]
         if view["state"] != "succeeded" or len(found) != self._nodes:
-            error_text = (view["error"] or {}).get("message", "") or view["reason"]
-            raise ClusterError(f"{job_id} {view['state']} with {len(found)} of {self._nodes} answers: {error_text}")
+            raise ClusterError(f"{job_id} {view['state']} with {len(found)} of {self._nodes} answers: {_why(view)}")
         return sorted(found, key=lambda probe: int(probe["rank"]))
 
-    def _make_directory(self, mount: MountSpec) -> str:
-        """A directory of this validation in the mount; returns its path on the nodes."""
-        name = f"preflight-{secrets.token_hex(8)}"
-        self._directories[mount.name] = Path(mount.notebook_path) / name
-        self._directories[mount.name].mkdir(mode=0o700)
-        return os.path.join(mount.node_path, name)
+    def _make_directory(self, mount: MountSpec) -> bool:
+        """Make a directory of this validation in the mount; False, and a row about it, where there can be none."""
+        found = probe.health(self._store, mount)  # a mount that hangs would hold this process, too
+        state, reason = found.state, found.reason
+        directory = Path(mount.notebook_path) / f"preflight-{secrets.token_hex(8)}"
+        if state == "ready":
+            try:
+                directory.mkdir(mode=0o700)
+            except OSError as error:
+                state, reason = "broken", f"{directory.parent} cannot be written to: {error.strerror}"
+        if state != "ready":
+            self._refused.append(preflight.unreachable(mount.name, state, reason))
+            return False
+        self._directories[mount.name] = directory
+        return True
 
     def _told(self, job_id: str) -> list[dict[str, Any]]:
         """What the ranks have printed behind the mark; lines may come in pieces."""
@@ -142,8 +151,8 @@ class Validation:
         for event in jobs.follow(self._store, job_id).poll():
             if event.kind == "output.written" and event.data["stream"] == "stdout":
                 text[event.data["member"]] = text.get(event.data["member"], "") + event.data["text"]
-        lines = [line for said in text.values() for line in said.splitlines() if line.startswith(MARK)]
-        return [json.loads(line.removeprefix(MARK)) for line in lines]
+        lines = [line for said in text.values() for line in said.splitlines() if line.startswith(preflight.MARK)]
+        return [json.loads(line.removeprefix(preflight.MARK)) for line in lines]
 
     def _stuck(self, job_id: str) -> str:
         doing = {line["node"]: line["doing"] for line in self._told(job_id) if "doing" in line}
@@ -153,36 +162,42 @@ class Validation:
         """Undisturbed on one node, then on all with a rank killed: the same losses, bit for bit."""
         try:
             self._say("training undisturbed on one node")
-            alone = self._submit("validate-alone", TRAIN, 1)
-            jobs.wait(self._store, alone, timeout_s=JOB_S)
+            alone = jobs.wait(self._store, self._submit("validate-alone", TRAIN, 1), timeout_s=JOB_S)
+            if alone["state"] != "succeeded":
+                return preflight.training(alone["state"], _why(alone), 0, False, False)
             self._say(f"training on {self._nodes} nodes; one is killed")
-            disturbed = self._submit("validate-training", TRAIN, self._nodes, elastic=f"1:{self._nodes}")
-            faults = self._disturb(disturbed)
+            disturbed = self._submit("validate-training", TRAIN, self._nodes)  # not elastic: it begins on all of them
+            self._disturb(disturbed)
             view = jobs.wait(self._store, disturbed, timeout_s=JOB_S)
         except (TimeoutError, ClusterError) as error:
             return preflight.training("did not end", str(error), 0, False, False)
-        same = _result(jobs.job_view(self._store, alone)) == _result(view) is not None
-        reason = (view["error"] or {}).get("message", "") or view["reason"]
-        return preflight.training(view["state"], reason, faults, same, self._nodes < 2)
+        faults = sum(event.kind == "fault.injected" for event in jobs.follow(self._store, disturbed).poll())
+        same = _result(alone) == _result(view) is not None
+        return preflight.training(view["state"], _why(view), faults, same, self._nodes < 2)
 
-    def _disturb(self, job_id: str) -> int:
-        """Kill a rank in the middle of the run; returns how many faults were really injected."""
+    def _disturb(self, job_id: str) -> None:
+        """Kill a rank in the middle of the run, where there are several and it is not over before."""
         deadline = time.monotonic() + JOB_S
-        while (view := jobs.job_view(self._store, job_id))["step"] < FAULT_AT or view["world_size"] < self._nodes:
+        while (view := jobs.job_view(self._store, job_id))["step"] < FAULT_AT:
             if view["state"] in TERMINAL_STATES or time.monotonic() > deadline or self._nodes < 2:
-                return 0
+                return
             time.sleep(0.05)
-        jobs.fault(self._store, job_id, "kill", rank=view["world_size"] - 1)
-        return 1
+        with suppress(Conflict):  # it has just ended
+            jobs.fault(self._store, job_id, "kill", rank=view["world_size"] - 1)
 
-    def _submit(self, name: str, source: str, nodes: int, **more: Any) -> str:
-        self._jobs.append(jobs.submit(self._store, source, {"name": name, "nodes": nodes, **self._fields, **more}))
+    def _submit(self, name: str, source: str, nodes: int) -> str:
+        self._jobs.append(jobs.submit(self._store, source, {"name": name, "nodes": nodes, **self._fields}))
         return self._jobs[-1]
 
 
 def _skipped(names: Sequence[str], reason: str) -> Iterator[Row]:
     for name in names:
         yield Row(name, preflight.SKIPPED, reason)
+
+
+def _why(view: View) -> str:
+    """What a job that has not succeeded says of itself."""
+    return (view["error"] or {}).get("message", "") or str(view["reason"])
 
 
 def _result(view: View) -> tuple[Any, ...] | None:

@@ -24,6 +24,7 @@ ROWS = ("gpu_uuid", "remapped_rows.correctable", "remapped_rows.uncorrectable", 
 QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,nounits"]
 QUERY_ROWS = ["nvidia-smi", f"--query-remapped-rows={','.join(ROWS)}", "--format=csv,nounits"]
 QUERY_LINKS = ["nvidia-smi", "nvlink", "--status"]
+QUERY_DRIVER = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
 QUERY_WATCHES = ["dcgmi", "health", "-g", "0", "-c", "-j"]
 HOT_C, TOO_HOT_C = 85, 92
 _SLOWDOWNS = {

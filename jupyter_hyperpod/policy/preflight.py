@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+MARK = "hyperpod-preflight "  # before each line that a node prints about what it found
 PASSED, FAILED, SKIPPED = "pass", "fail", "skipped"
 SERVICEABLE = frozenset({"idle", "busy", "allocated", "mixed", "completing"})
 SLOW_STORAGE_S = 5.0
@@ -104,6 +105,16 @@ def storage(mount: str, probes: Sequence[Probe]) -> Row:
     return Row(name, PASSED, f"{len(found)} nodes write, and read each other's bytes; at most {took}")
 
 
+def unreachable(mount: str, state: str, reason: str) -> Row:
+    """A mount in which this machine can prepare nothing; ``state`` is one of `storage.probe.Health`."""
+    if state == "detached":
+        return Row(
+            f"storage {mount}", SKIPPED, f"it is not mounted on this machine: {reason or 'nothing to compare with'}"
+        )
+    remedy = f"look at its server; `jupyter hyperpod mount check {mount}` tells more"
+    return Row(f"storage {mount}", FAILED, f"on this machine: {reason or state}", remedy)
+
+
 def expected_devices(options: Mapping[str, str]) -> int | None:
     """Accelerators a node that SLURM's options ask for, as in ``gres=gpu:h100:8``; None where they name none."""
     asked = [word for word in options.get("gres", "").split(",") if word.split(":")[0] in ("gpu", "neuron")]
@@ -132,8 +143,10 @@ def training(state: str, reason: str, faults: int, same: bool, alone: bool) -> R
         told = "the disturbed run ended with other bits than the undisturbed one"
         remedy = "look for nodes of another kind among them: other processors, libraries or kernels compute other bits"
         return Row("training", FAILED, told, remedy)
-    if alone or not faults:
+    if alone:
         return Row("training", SKIPPED, "it trained; with one node nobody can be killed without losing the run")
+    if not faults:
+        return Row("training", SKIPPED, "it trained to its end before a rank could be killed")
     return Row(
         "training", PASSED, f"{faults} rank killed in the middle of it; loss by loss the bits of an undisturbed run"
     )

@@ -7,19 +7,17 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
-import subprocess
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-MARK = "hyperpod-preflight "
+from ..health import nvidia, probes
+from ..policy.preflight import MARK
+
 PROBE_BYTES = 4 << 20
 REDUCE_FLOATS = 4 << 20
-QUERY_S = 20.0
 PEERS_S = 60.0
-NVIDIA = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
 
 
 def examine(directories: dict[str, str]) -> None:
@@ -65,10 +63,10 @@ def _say(found: dict[str, Any]) -> None:
 def _devices() -> dict[str, Any]:
     """Device files, EFA interfaces and the driver's version."""
     gpus, neurons = glob.glob("/dev/nvidia[0-9]*"), glob.glob("/dev/neuron[0-9]*")
-    efa = [name for name in glob.glob("/sys/class/infiniband/*") if "efa" in os.path.basename(name)]
-    found: dict[str, Any] = {"devices": len(gpus) + len(neurons), "efa": len(efa), "driver": "", "driver_problem": ""}
+    efa = probes.efa(probes.Place()) or 0
+    found: dict[str, Any] = {"devices": len(gpus) + len(neurons), "efa": efa, "driver": "", "driver_problem": ""}
     if gpus:
-        found["driver"], found["driver_problem"] = _ask(NVIDIA)
+        found["driver"], found["driver_problem"] = _version(probes.ask(nvidia.QUERY_DRIVER))
     elif neurons:
         version = Path("/sys/module/neuron/version")
         found["driver"] = version.read_text().strip() if version.exists() else ""
@@ -76,16 +74,12 @@ def _devices() -> dict[str, Any]:
     return found
 
 
-def _ask(command: list[str]) -> tuple[str, str]:
-    """The first line that a command prints, and why there is none."""
-    if shutil.which(command[0]) is None:
-        return "", f"{command[0]} is not installed"
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "", str(error)
-    lines = done.stdout.splitlines()
-    return (lines[0].strip(), "") if done.returncode == 0 and lines else ("", done.stderr.strip()[:200] or "no answer")
+def _version(answer: probes.Answer) -> tuple[str, str]:
+    """The first line of what `nvidia-smi` printed, and why there is none."""
+    if answer.missing or answer.late:
+        return "", "nvidia-smi is not installed" if answer.missing else "nvidia-smi does not answer"
+    lines = answer.text.split("\n")
+    return ("", " ".join(answer.text.split())[:200] or "no answer") if answer.status else (lines[0].strip(), "")
 
 
 def _storage(directory: Path, node: str, world: int) -> dict[str, Any]:

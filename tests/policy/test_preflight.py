@@ -102,7 +102,9 @@ def test_the_sum_has_to_be_exact_on_every_rank() -> None:
 
 def test_a_training_that_was_not_disturbed_proves_nothing() -> None:
     assert preflight.training("succeeded", "", 1, True, False).verdict == PASSED
-    assert preflight.training("succeeded", "", 0, True, False).verdict == SKIPPED
+    too_soon = preflight.training("succeeded", "", 0, True, False)
+    assert too_soon.verdict == SKIPPED and "before a rank could be killed" in too_soon.sentence
+    assert "one node" in preflight.training("succeeded", "", 0, True, True).sentence
     assert preflight.training("succeeded", "", 1, False, False).verdict == FAILED
     assert preflight.training("failed", "it broke", 1, True, False).verdict == FAILED
 
