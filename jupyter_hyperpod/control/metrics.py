@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import StoreError
+from ..core.errors import SpecError, StoreError
 from ..core.events import JOB_STATES, NODE_STATES, TERMINAL_STATES, Event
 from ..core.health import SCHEDULABLE, STATUS
 from ..core.views import UNFOLDABLE, View, apply, new_job_view
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOKEN = "metrics.token"
 JOBS_LISTED = 200
+MAX_PORT = 65_535
+REQUEST_S = 10.0  # who connects and asks for nothing holds a thread no longer
 ENDED_S = 3600.0  # jobs that ended longer ago are left out
 _LABELS = {"node": ["node"], "job": ["job", "name"]}
 
@@ -162,11 +164,15 @@ def token(store: Store) -> Path:
 
 
 def endpoint(store: Store, port: int) -> ThreadingHTTPServer:
-    """A server of ``/metrics`` on loopback, for whoever holds the token. Raises StoreError."""
+    """A server of ``/metrics`` on loopback, for whoever holds the token. Raises SpecError, StoreError."""
+    if not 0 <= port <= MAX_PORT:
+        raise SpecError(f"port {port} is impossible; expected 0 (any that is free) to {MAX_PORT}")
     metrics, wanted = Metrics(store), b"Bearer " + token(store).read_bytes()
 
     class Handler(BaseHTTPRequestHandler):
         """GET /metrics."""
+
+        timeout = REQUEST_S
 
         def do_GET(self) -> None:
             """Answer one scrape."""

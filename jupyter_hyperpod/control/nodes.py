@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from ..core.errors import ClusterError, NotFound, SpecError
@@ -60,8 +61,10 @@ def add_health_options(parser: argparse.ArgumentParser) -> None:
 def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
     """Carry out ``nodes``. Raises SpecError, NotFound, ClusterError, StoreError."""
     view = cluster.status(store)
+    if options.action == "list" and options.node is not None:
+        raise SpecError(f"`nodes list` lists all nodes; `nodes describe {options.node}` tells of one")
     if options.action == "list":
-        return Answer(view if options.node is None else [], report.nodes_table(view))
+        return Answer(view, report.nodes_table(view))
     if options.node is None:
         raise SpecError(f"`nodes {options.action}` needs a NODE; `nodes` lists them")
     if options.action == "describe":
@@ -70,27 +73,39 @@ def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
     if options.action == "update":
         wanted = slurm_action(options.reason or "")
         if wanted is None:
-            raise SpecError(f"--reason {options.reason!r} asks for nothing; expected {' or '.join(SLURM_ACTIONS)}")
+            raise SpecError(f"`nodes update` needs --reason {' or '.join(SLURM_ACTIONS)}, not {options.reason!r}")
         action = wanted
     return Answer({"node": options.node, "action": action}, lines=[ask(store, view, options.node, action, reason)])
 
 
 def ask(store: Store, view: View, node: str, action: str, reason: str) -> str:
     """Ask for a remedy by hand and return a sentence. Raises NotFound, ClusterError."""
-    local = node in {known["node"] for known in view["nodes"]}
-    hands = slurm.Slurm()
-    if not local and hands.look(node) is None:
-        raise NotFound(f"there is no node {node!r}; `jupyter hyperpod nodes` and `sinfo` list them")
+    local = _find(view, node) is None
     if action == "resume":
         done = f"{node} is returned to service"
         if not local:
             slurm.run(slurm.returned(node))
         check.tell(store, node, "watch", "", done, ())
         return done
-    done = "" if local else f": {hands.carry_out(node, action, BY_HAND)}"
+    done = "" if local else f": {slurm.Slurm().carry_out(node, action, reason)}"
     check.tell(store, node, action, BY_HAND, reason, ())
     words = {"drain": "gets no new work", "reboot": "is to be rebooted", "replace": "is to be replaced"}
     return f"{node} {words[action]}{done}"
+
+
+def _find(view: View, name: str) -> slurm.NodeInfo | None:
+    """The node as SLURM sees it, None where it is the local cluster's. Raises NotFound, ClusterError."""
+    local = [known["node"] for known in view["nodes"]]
+    if name in local:
+        return None
+    unknown = f"there is no node {name!r} here; expected one of {', '.join(local) or 'none: no cluster runs'}"
+    try:
+        found = slurm.Slurm().look(name) if slurm.installed() else None
+    except ClusterError as error:
+        raise NotFound(f"{unknown}; and SLURM cannot be asked: {error}") from error
+    if found is None:
+        raise NotFound(f"{unknown}{'; nor does SLURM have it: see `sinfo`' if slurm.installed() else ''}")
+    return found
 
 
 # -- describing ------------------------------------------------------------------------------------------------
@@ -133,8 +148,12 @@ def _facts(node: View | None, info: slurm.NodeInfo | None, health: View | None) 
         memory = format_bytes(devices.get("memory_bytes") or 0)
         kind = devices.get("type") or "no instance type that is known"
         facts.append(("instance", f"{kind}: {devices.get('cpus')} cores, {memory}"))
-        facts.append(("devices", _against(devices, "expected", "found") + f", {_or(devices.get('busy'))} busy"))
-        facts.append(("EFA", _against(devices, "efa_expected", "efa_found")))
+        facts.append(
+            ("devices", _against(devices, "expected", "found", "neither nvidia-smi nor neuron-ls is installed"))
+        )
+        if devices.get("busy") is not None:
+            facts.append(("busy", f"{devices['busy']} of them compute"))
+        facts.append(("EFA", _against(devices, "efa_expected", "efa_found", "the kernel shows no fabric")))
     if health is not None:
         facts.append(("health", f"{health['labels'].get(STATUS, SCHEDULABLE)}: {health['reason']}"))
         facts += [(name.rpartition("/")[2], text) for name, text in health["labels"].items() if name != STATUS]
@@ -143,7 +162,9 @@ def _facts(node: View | None, info: slurm.NodeInfo | None, health: View | None) 
     return [f"{label:<22} {text}" for label, text in facts]
 
 
-def _against(devices: View, expected: str, found: str) -> str:
+def _against(devices: View, expected: str, found: str, otherwise: str) -> str:
+    if devices.get(expected) is None and devices.get(found) is None:
+        return f"none known: {otherwise}"
     return f"{_or(devices.get(expected))} expected, {_or(devices.get(found))} found"
 
 
@@ -207,14 +228,12 @@ def run_health(options: argparse.Namespace, store: Store, say: Say = lambda find
 
 
 def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> Answer:
-    view = cluster.status(store)
-    here = not name or name in {node["node"] for node in view["nodes"]}
-    if name and options.deep:
-        check.begin(store.prepare(), name)
-    if here:
-        found = check.look(store.prepare(), options.deep, options.level, say)
-    else:
-        found = _elsewhere(options, store, name)
+    elsewhere = _find(cluster.status(store), name) if name else None
+    with check.labelled(store.prepare(), name) if name and options.deep else nullcontext():
+        if elsewhere is None:
+            found = check.look(store, options.deep, options.level, say)
+        else:
+            found = _elsewhere(options, store, elsewhere)
     judged = check.judge(store, name, found, options.deep) if name else {}
     record = {"node": name, "findings": [finding.to_json() for finding in found], **judged}
     failing = any(finding.failed and finding.severity != "monitor" for finding in found)
@@ -222,37 +241,32 @@ def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> An
     return Answer(record, findings_table(found), lines, ok=not failing)
 
 
-def _elsewhere(options: argparse.Namespace, store: Store, name: str) -> list[Finding]:
+def _elsewhere(options: argparse.Namespace, store: Store, node: slurm.NodeInfo) -> list[Finding]:
     """Check a node that SLURM has, by a job of its own: no other way is sure to lead there."""
-    directory = private_directory(store.prepare().cluster / "checks")
-    output = directory / f"{name.replace('/', '_')}-{time.time_ns()}.json"
-    module = [
-        sys.executable,
-        "-m",
-        "jupyter_hyperpod.health.check",
-        "--store",
-        str(store.root),
-        "--output",
-        str(output),
-    ]
-    module += [*(["--deep"] if options.deep else []), "--level", str(options.level)]
-    command = [
-        "sbatch",
-        "--wait",
-        "--quiet",
-        f"--nodelist={name}",
-        "--nodes=1",
-        "--ntasks=1",
-        "--job-name=health-check",
-    ]
+    name = node.name
+    if node.out:
+        raise ClusterError(
+            f"SLURM starts nothing on {name}, which is {'+'.join(sorted(node.states)).lower()} ({node.reason}): return "
+            f"it to service (`jupyter hyperpod nodes resume {name}`), or run `jupyter hyperpod health check` there"
+        )
+    mark = f"health-check-{time.time_ns()}"
+    directory = private_directory(store.cluster / "checks")
+    output = directory / f"{mark}.json"
+    module = [sys.executable, "-m", "jupyter_hyperpod.health.check", "--store", str(store.root)]
+    module += ["--output", str(output), *(["--deep"] if options.deep else []), "--level", str(options.level)]
+    command = ["sbatch", "--wait", "--quiet", f"--nodelist={name}", "--nodes=1", "--ntasks=1", f"--job-name={mark}"]
     command += [f"--output={directory / 'log-%j'}"]
     script = f"#!/bin/sh\nexec {shlex.join(module)}\n"
     try:
         done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=CHECK_S)
     except FileNotFoundError as error:
         raise ClusterError(f"{name} is no node of the local cluster, and `sbatch` was not found") from error
-    except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"the check of {name} did not end within {CHECK_S / 3600:g} h") from error
+    except BaseException as error:  # nobody waits any more, so it shall not begin hours later
+        with suppress(ClusterError):
+            slurm.run(["scancel", "--quiet", f"--name={mark}"])
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise ClusterError(f"the check of {name} did not end within {CHECK_S / 3600:g} h") from error
+        raise
     try:
         found = [from_json(record) for record in json.loads(output.read_text())]
         output.unlink()

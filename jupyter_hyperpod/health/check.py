@@ -9,7 +9,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..core.errors import HyperpodError
 from ..core.health import ACTIONS, Finding, labels
 from ..core.views import View, apply, new_cluster_view
 from ..policy.healing import Past, heal
-from ..storage.journal import read_events
+from ..storage.journal import forget_oldest, read_events
 from ..storage.pen import Pen
 from ..storage.store import Store, write_private
 from . import deep as deep_checks
@@ -26,6 +27,7 @@ from .monitor import boot
 from .probes import HOST, Place, take
 
 WRITER = "check"
+JOURNALS_KEPT = 32
 
 
 def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -> list[Finding]:
@@ -54,7 +56,9 @@ def tell(store: Store, node: str, action: str, fault: str, reason: str, found: S
 
     ``deep``: the label of a deep check. Raises StoreError.
     """
-    writer = Pen(store.prepare().cluster_events, f"{WRITER}-{node}")
+    name = f"{WRITER}-{node}"
+    forget_oldest(store.prepare().cluster_events, JOURNALS_KEPT, f"{name}.")  # each call writes one of its own
+    writer = Pen(store.cluster_events, name)
     incident = f"{node}-{time.time_ns() // 1_000_000}" if action != "watch" else ""
     say = writer.write
     if found:
@@ -94,11 +98,20 @@ def judge(store: Store, node: str, found: Sequence[Finding], deep: bool) -> Mapp
     return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
 
 
-def begin(store: Store, node: str) -> None:
-    """Label a node whose deep check begins."""
-    before = known(store, node)
-    if before["action"] == "watch":
-        tell(store, node, "watch", "", "a deep health check begins", (), deep="InProgress")
+@contextmanager
+def labelled(store: Store, node: str) -> Iterator[None]:
+    """Label a node while its deep check is under way; one that is given up leaves no such label."""
+
+    def say(reason: str, deep: str) -> None:
+        if known(store, node)["action"] == "watch":
+            tell(store, node, "watch", "", reason, (), deep=deep)
+
+    say("a deep health check begins", "InProgress")
+    try:
+        yield
+    except BaseException:
+        say("a deep health check did not come to its end", "")
+        raise
 
 
 def main(arguments: list[str] | None = None) -> int:

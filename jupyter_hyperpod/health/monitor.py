@@ -33,7 +33,7 @@ _STRONG = ("reboot", "replace")  # what is not taken back because a probe passes
 class Hands(Protocol):
     """Carries out remedies."""
 
-    def carry_out(self, node: str, action: str, fault: str) -> str:
+    def carry_out(self, node: str, action: str, why: str) -> str:
         """Do it and say what was done. Raises ClusterError."""
 
     def resume(self, node: str) -> None:

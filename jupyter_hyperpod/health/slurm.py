@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -64,13 +65,13 @@ def nodes(text: str) -> Iterator[NodeInfo]:
         )
 
 
-def commands(node: str, action: str, fault: str, reboots: bool) -> list[str]:
-    """What brings an action about; ``reboots``: SLURM has a program for that."""
+def commands(node: str, action: str, why: str, reboots: bool) -> list[str]:
+    """What brings an action about; ``why`` stands at a drained node; ``reboots``: SLURM has a program for that."""
     if action == "reboot" and reboots:
         return ["scontrol", "reboot", "ASAP", "nextstate=RESUME", f"reason={_REASONS[action]}", node]
     if action in _REASONS:
         return ["scontrol", "update", f"nodename={node}", "state=fail", f"reason={_REASONS[action]}"]
-    reason = f"{OWN_REASON}{fault}"[:_REASON_LIMIT]
+    reason = f"{OWN_REASON}{why}"[:_REASON_LIMIT]
     return ["scontrol", "update", f"nodename={node}", "state=drain", f"reason={reason}"]
 
 
@@ -91,11 +92,11 @@ class Slurm:
     def __init__(self) -> None:
         self._reboots: bool | None = None
 
-    def carry_out(self, node: str, action: str, fault: str) -> str:
+    def carry_out(self, node: str, action: str, why: str) -> str:
         """Ask SLURM for a remedy and return what was asked. Raises ClusterError where it refuses."""
         if self._reboots is None:
             self._reboots = reboots(run(["scontrol", "show", "config"]))
-        command = commands(node, action, fault, self._reboots)
+        command = commands(node, action, why, self._reboots)
         present = self.look(node)
         if present is not None and present.out and present.reason == _REASONS.get(action):
             return f"SLURM was asked before: {present.reason}"
@@ -116,11 +117,17 @@ class Slurm:
     def look(self, node: str) -> NodeInfo | None:
         """How SLURM sees a node, None where it has no such. Raises ClusterError."""
         try:
-            return next(nodes(run(["scontrol", "show", "node", "--oneliner", node])), None)
+            shown = nodes(run(["scontrol", "show", "node", "--oneliner", node]))
+            return next((info for info in shown if info.name == node), None)
         except ClusterError as error:
             if f"Node {node} not found" in str(error):
                 return None
             raise
+
+
+def installed() -> bool:
+    """Whether this machine has SLURM's commands."""
+    return shutil.which("scontrol") is not None
 
 
 def run(command: Sequence[str]) -> str:

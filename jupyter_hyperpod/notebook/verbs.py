@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..control import cluster, deploy, jobs, lookup, mounting, nodes, report, served, validate, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, serve_fields, shown_fields
-from ..core.errors import NotFound
+from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
 from ..core.views import View
 from ..planner.asked import ask
@@ -69,6 +69,10 @@ def _nodes(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
 
 
 def _health(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
+    if options.action == "agent":
+        raise SpecError(
+            "an agent watches until it is ended: run `jupyter hyperpod health agent NODE` in a terminal there"
+        )
     return _answered(nodes.run_health(options, magics.open_store()))
 
 
