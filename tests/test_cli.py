@@ -321,10 +321,18 @@ def test_wrong_files_and_jobs(store: Store, tmp_path: Path) -> None:
         (("cluster", "status", "--nodes", "2"), "belong to `cluster start`"),
         (("cluster", "start", "--nodes", "0"), "0 nodes is impossible"),
         ((), "the following arguments are required: VERB"),
+        (("lst",), "(did you mean list?)"),
+        (("list", "--jsno"), "(did you mean --json?)"),
+        (("metrics", "--port", "99999"), "port 99999 is impossible"),
     ):
         done = run(store, *arguments)
         assert done.returncode == 2 and said in done.stderr, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
+
+
+def test_no_arguments_at_all_show_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "run a Python file or the code cells of a notebook as a job" in capsys.readouterr().err
 
 
 def test_unwritable_store_is_a_failure_not_bad_use(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.cli.parser import build_parser
+from jupyter_hyperpod.cli.parser import ALIASES, build_parser
 from jupyter_hyperpod.cli.verbs import VERBS
 from jupyter_hyperpod.control.request import SUBMIT_OPTIONS
 from jupyter_hyperpod.notebook.arguments import VERB_HELP, cell_parser, verb_parser
@@ -28,7 +28,7 @@ def choices(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 
 def help_texts() -> str:
-    parsers = [build_parser(), *choices(build_parser()).values()]
+    parsers = [build_parser(), *dict.fromkeys(choices(build_parser()).values())]
     parsers += [cell_parser(), verb_parser(), *choices(verb_parser()).values()]
     return "\n".join(f"==== {parser.prog}\n{parser.format_help()}" for parser in parsers)
 
@@ -39,7 +39,7 @@ def test_help_is_frozen() -> None:
 
 
 def test_every_verb_is_declared_and_done() -> None:
-    assert set(choices(build_parser())) == set(VERBS)
+    assert set(choices(build_parser())) == set(VERBS) | ALIASES.keys()
     assert set(choices(verb_parser())) == set(VERB_HELP) == set(MAGIC_VERBS)
 
 

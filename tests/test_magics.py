@@ -229,6 +229,7 @@ BAD_LINES = {
     "no job yet": ("%hyperpod attach", "has not submitted a job yet"),
     "unknown job": ("%hyperpod stop nobody", "no job 'nobody'"),
     "job with a path": ("%hyperpod logs ../../secret", "not of the form"),
+    "agent": ("%hyperpod health agent node-1", "in a terminal there"),
     "cluster": ("%hyperpod cluster stop --nodes 3", "belong to `cluster start`"),
 }
 

@@ -14,7 +14,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .parser import build_parser
     from .terminal import Terminal
 
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help(sys.stderr)
+        return 2
+    options = parser.parse_args(arguments)
     terminal = Terminal()
     try:
         from . import verbs

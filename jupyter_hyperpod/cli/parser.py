@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, NoReturn
 
 from ..control import mounting, nodes
-from ..control.request import add_cluster_options, add_fault_options, add_serve_options, add_submit_options
+from ..control.request import (
+    add_cluster_options,
+    add_fault_options,
+    add_serve_options,
+    add_submit_options,
+    suggestion,
+)
 from ..control.validate import add_options as add_validate_options
 from ..core.spec import BACKENDS
 from ..planner.request import SUMMARY, add_plan_options
@@ -25,7 +31,17 @@ FOLLOW = "stay until the job ends; Ctrl-C leaves the job running"
 JSON_LINES = "print one JSON object a line"
 
 
-class _Verb(argparse.ArgumentParser):
+ALIASES = {"jobs": "list"}  # as the magic calls it
+
+
+class _Parser(argparse.ArgumentParser):
+    """Bad use is answered with the nearest word that exists."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(message + suggestion(message, list(self._option_string_actions)))
+
+
+class _Verb(_Parser):
     """One verb. Where it takes settings, they may stand before and after its options; argparse leaves the latter."""
 
     takes_settings = False
@@ -38,6 +54,8 @@ class _Verb(argparse.ArgumentParser):
             except argparse.ArgumentTypeError as error:
                 self.error(f"argument OPTION=VALUE: {error}")
             left = [word for word in left if word.startswith("-")]
+        if left:  # here, since the parser of all verbs knows nothing of this one's options
+            self.error(f"unrecognized arguments: {' '.join(left)}")
         return found, left
 
 
@@ -49,8 +67,9 @@ class _Verbs:
 
     def add(self, name: str, help: str, *, query: bool = False, json: bool = True) -> _Verb:
         text = help[0].upper() + help[1:] + "."
-        verb = self._verbs.add_parser(
-            name, help=help, description=text, formatter_class=_formatter, allow_abbrev=False, epilog=None
+        aliases = [alias for alias, verb in ALIASES.items() if verb == name]
+        verb: _Verb = self._verbs.add_parser(
+            name, aliases=aliases, help=help, description=text, formatter_class=_formatter, allow_abbrev=False
         )
         _add_store(verb, argparse.SUPPRESS)
         if json:
@@ -71,9 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the whole command line."""
     from .. import __version__
 
-    parser = argparse.ArgumentParser(
-        prog=PROG, description=DESCRIPTION, epilog=EPILOG, formatter_class=_formatter, allow_abbrev=False
-    )
+    parser = _Parser(prog=PROG, description=DESCRIPTION, epilog=EPILOG, formatter_class=_formatter, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"jupyter_hyperpod {__version__}")
     _add_store(parser, None)
     verbs = _Verbs(parser)

@@ -18,6 +18,7 @@ from ..core.errors import HyperpodError
 from ..core.events import TERMINAL_STATES, Event, to_json
 from ..core.views import summary
 from ..storage.store import Store
+from .parser import ALIASES
 from .terminal import Terminal
 
 Verb = Callable[[argparse.Namespace, Store, Terminal], int]
@@ -25,7 +26,7 @@ Verb = Callable[[argparse.Namespace, Store, Terminal], int]
 
 def run(options: argparse.Namespace, terminal: Terminal) -> int:
     """Run the verb that `options` name and return the exit status."""
-    return VERBS[options.verb](options, Store(options.store), terminal)
+    return VERBS[ALIASES.get(options.verb, options.verb)](options, Store(options.store), terminal)
 
 
 def _submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

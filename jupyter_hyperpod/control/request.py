@@ -144,6 +144,7 @@ SUBMIT_OPTIONS = (
     ),
     Option("--dry-run", "dry_run", "check everything, show what would be submitted, submit nothing", switch=True),
 )
+_INVALID_CHOICE = re.compile(r"invalid choice: .(.*?). \(choose from (.*)\)")
 _SPEC_FIELDS = frozenset(field.name for field in fields(JobSpec))
 
 
@@ -166,14 +167,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise SpecError with the nearest option that exists."""
-        raise SpecError(f"{self.prog}: {message}{self._suggestion(message)}; --help shows the options")
-
-    def _suggestion(self, message: str) -> str:
-        if not message.startswith("unrecognized arguments: "):
-            return ""
-        wrong = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
-        near = difflib.get_close_matches(wrong, list(self._option_string_actions), 1)
-        return f" (did you mean {near[0]}?)" if near else ""
+        near = suggestion(message, list(self._option_string_actions))
+        raise SpecError(f"{self.prog}: {message}{near}; --help shows the options")
 
 
 def add_submit_options(parser: argparse.ArgumentParser) -> None:
@@ -343,6 +338,15 @@ def shown_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields.get("log_rules"):
         shown["log_rules"] = [asdict(rule) for rule in fields["log_rules"]]
     return shown | ({"env": dict.fromkeys(fields["env"], "…")} if fields.get("env") else {})
+
+
+def suggestion(message: str, options: Sequence[str]) -> str:
+    """Return what may have been meant where argparse complains of an option or a choice that it does not know."""
+    if message.startswith("unrecognized arguments: "):
+        return near_matches(message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0], options)
+    if choice := _INVALID_CHOICE.search(message):
+        return near_matches(choice[1], re.findall(r"[\w.-]+", choice[2]))
+    return ""
 
 
 def near_matches(word: str, known: Sequence[str]) -> str:

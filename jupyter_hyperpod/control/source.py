@@ -72,7 +72,7 @@ def _caret(error: SyntaxError, line: str) -> str:
 def read_file(path: Path) -> str:
     """Return the Python source in a .py file or in the code cells of a notebook; raises SpecError."""
     if path.suffix not in (".py", ".ipynb"):
-        raise SpecError(f"{path.name!r} is neither a .py file nor an .ipynb notebook")
+        raise SpecError(f"{str(path)!r} is neither a .py file nor an .ipynb notebook")
     limit = MAX_CELL_BYTES if path.suffix == ".py" else MAX_NOTEBOOK_BYTES
     try:
         size = os.stat(path).st_size
