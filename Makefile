@@ -122,7 +122,7 @@ lint: install  ## ruff, mypy, tsc, eslint, prettier
 
 .PHONY: test-python
 test-python: install system  ## Python tests; PYTEST="-k name -x" narrows them
-	$(call step,Python tests,python -m pytest -m "not wheel" $(PYTEST))
+	$(call step,Python tests,python -m pytest -m "not wheel" --durations 40 $(PYTEST))
 
 .PHONY: test-js
 test-js: install  ## TypeScript tests

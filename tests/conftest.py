@@ -22,13 +22,14 @@ from hypothesis import HealthCheck, settings
 
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
-from tests.leaks import MARK, marked_processes, wait_until_gone
+from tests.leaks import MARK, command_line, environments, setting, wait_until_gone
 
 pytest_plugins = ["pytest_jupyter.jupyter_server", "tests.s3.fixtures"]
 
 T = TypeVar("T")
 SHARED_MARK = "TEST_SHARED_CLUSTER_MARK"
 RUN = os.environ.setdefault(MARK, f"pytest-{secrets.token_hex(6)}")
+_MARKED, _SHARED = setting(MARK, RUN), setting(SHARED_MARK)
 
 settings.register_profile(
     "default", deadline=None, database=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
@@ -117,28 +118,19 @@ def _left_since(before: dict[int, str]) -> dict[int, str]:
 
 def _processes() -> dict[int, str]:
     """This run's living processes but for the shared cluster's: pid -> command line (zombies have none)."""
-    found = marked_processes(RUN) | _children()
-    shared = marked_processes("", SHARED_MARK)
-    return {
-        pid: line
-        for pid, line in found.items()
-        if line and pid not in shared and pid not in _ANCESTORS and "resource_tracker" not in line
-    }
+    known = environments()
+    found = {pid for pid, environment in known.items() if _MARKED in environment} | _children()
+    found -= {pid for pid, environment in known.items() if _SHARED in environment} | _ANCESTORS
+    lines = {pid: command_line(pid) for pid in found}
+    return {pid: line for pid, line in lines.items() if line and "resource_tracker" not in line}
 
 
-def _children() -> dict[int, str]:
+def _children() -> set[int]:
     """Direct children of this process, forked ones included (they carry no mark)."""
-    found = {}
+    found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        try:
-            pids = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for pid in pids:
-            try:
-                found[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
+        with suppress(OSError):
+            found.update(map(int, (task / "children").read_text().split()))
     return found
 
 

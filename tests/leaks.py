@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 MARK = "TEST_RUN_MARK"  # not HYPERPOD_…: a daemon drops those of the process that happened to start it
@@ -40,18 +41,32 @@ def marked_processes(mark: str, variable: str = MARK) -> dict[int, str]:
 
     An empty mark stands for any value.
     """
-    wanted = f"{variable}={mark}".encode()
-    found: dict[int, str] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            if wanted in variables or (not mark and any(v.startswith(wanted) for v in variables)):
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
+    wanted = setting(variable, mark)
+    found = {pid: command_line(pid) for pid, environment in environments().items() if wanted in environment}
+    return {pid: line for pid, line in found.items() if line}
+
+
+def setting(variable: str, mark: str = "") -> bytes:
+    """What is found in the environment of a process where `variable` is `mark`, or anything where that is empty."""
+    return f"\0{variable}={mark}".encode() + (b"\0" if mark else b"")
+
+
+def environments() -> dict[int, bytes]:
+    """Return pid -> environment of every other process, as bytes: this is asked before and after every test."""
+    found: dict[int, bytes] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                found[int(name)] = b"\0" + file.read()
     return found
+
+
+def command_line(pid: int) -> str:
+    """Return what a process was started as, "" where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def wait_until_gone(mark: str, timeout_s: float, variable: str = MARK) -> dict[int, str]:
