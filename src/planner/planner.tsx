@@ -13,7 +13,7 @@ const REST_MS = 120;
 export function Planner(): JSX.Element {
   const { trans } = useShared();
   const [request, setRequest] = React.useState<IPlanRequest>(FIRST);
-  const { plan, problem, simulate, simulated } = usePlan(request);
+  const { plan, problem, simulate, simulating, simulated } = usePlan(request);
   return (
     <>
       <Connection />
@@ -37,8 +37,12 @@ export function Planner(): JSX.Element {
             value={request.convention}
             onChange={convention => setRequest({ ...request, convention })}
           />
-          <Button primary disabled={!plan || simulated} onClick={simulate}>
-            {trans.__('Simulate')}
+          <Button
+            primary
+            disabled={!plan || simulating || simulated}
+            onClick={simulate}
+          >
+            {simulating ? trans.__('Simulating…') : trans.__('Simulate')}
           </Button>
         </form>
         <div className="jp-Hp-planner-answer" aria-live="polite">
@@ -62,10 +66,12 @@ function usePlan(request: IPlanRequest) {
   const [plan, setPlan] = React.useState<IPlan | null>(null);
   const [problem, setProblem] = React.useState('');
   const [simulated, setSimulated] = React.useState(false);
+  const [simulating, setSimulating] = React.useState(false);
   const turn = React.useRef(0);
   const ask = React.useCallback(
     async (wanted: IPlanRequest) => {
       const mine = ++turn.current;
+      setSimulating(wanted.simulate === true); // takes seconds: one at a time
       try {
         const found = await model.api.plan(wanted);
         if (mine === turn.current) {
@@ -76,6 +82,10 @@ function usePlan(request: IPlanRequest) {
       } catch (error) {
         if (mine === turn.current && error instanceof ApiError) {
           setProblem(error.message);
+        }
+      } finally {
+        if (mine === turn.current) {
+          setSimulating(false);
         }
       }
     },
@@ -89,9 +99,10 @@ function usePlan(request: IPlanRequest) {
   }, [online, ask, request]);
   React.useEffect(() => {
     turn.current++; // what is still being asked is out of date
+    setSimulating(false);
   }, [request]);
   const simulate = () => ask({ ...request, simulate: true });
-  return { plan, problem, simulate, simulated };
+  return { plan, problem, simulate, simulating, simulated };
 }
 
 function Slider(props: {

@@ -156,9 +156,16 @@ describe('Planner', () => {
   });
 
   it('simulates when asked to', async () => {
+    let done: (plan: IPlan) => void = () => undefined;
+    reply = () => new Promise(resolve => (done = resolve));
     const button = host.querySelector<HTMLButtonElement>('.jp-Hp-button')!;
     await act(async () => button.click());
+    expect(button.textContent).toBe('Simulating…');
+    await act(async () => button.click());
+    expect(asked).toHaveLength(2);
     expect(asked[1].simulate).toBe(true);
+    await act(async () => done(answer('simulated')));
+    expect(button.textContent).toBe('Simulate');
     expect(button.disabled).toBe(true);
   });
 });
