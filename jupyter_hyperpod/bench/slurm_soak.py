@@ -43,10 +43,11 @@ def soak(rig: Rig, minutes: float, seed: int, every_s: float) -> dict[str, Any]:
     watch = rig.train("soak", 3, "1:3", save_every=SAVE_EVERY, partition="train", elastic_partition="spot")
     watch.until_step(5, STUCK_S)
     ends_s = time.monotonic() + 60 * minutes
-    kinds: list[str] = []
-    while (kinds or not dealt or time.monotonic() < ends_s) and watch.view["state"] not in TERMINAL_STATES:
-        kinds = kinds or rng.sample(list(FAULTS), len(FAULTS))
+    kinds, first_round = rng.sample(list(FAULTS), len(FAULTS)), True
+    while (first_round or time.monotonic() < ends_s) and watch.view["state"] not in TERMINAL_STATES:
         kind, next_s = kinds.pop(), time.monotonic() + every_s
+        if not kinds:
+            kinds, first_round = rng.sample(list(FAULTS), len(FAULTS)), False
         progress(f"step {watch.view['step']}, fault {dealt.total() + 1}: {kind}")
         try:
             dealt[kind] += _deal(rig, watch, kind, rng)
