@@ -24,7 +24,6 @@ class DeviceLanding:
     """One block of device memory a file, and the staging buffers of every thread."""
 
     sharers = 1
-    at_hand: frozenset[int] = frozenset()
 
     def __init__(self, files: Files, load_plan: LoadPlan, device: torch.device, checks: Verifier | None) -> None:
         self._files = files

@@ -68,8 +68,6 @@ def with_whom(setting: str, files: Files, environment: Environment[str, str]) ->
 class FanOut:
     """A landing (see `landing.Landing`) in memory that this rank shares with others of its job."""
 
-    at_hand: frozenset[int] = frozenset()
-
     def __init__(
         self,
         job: JobStore,

@@ -23,13 +23,8 @@ from .wire import Cancel
 
 
 class Landing(Protocol):
-    """Takes chunks, gives tensors.
+    """Takes chunks, gives tensors. `sharers`: processes of this host that land the same chunks, this one included."""
 
-    `sharers`: processes of this host that land the same chunks, this one included. `at_hand`: files (indices) of which
-    nothing has to be fetched.
-    """
-
-    at_hand: frozenset[int]
     sharers: int
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
@@ -40,6 +35,14 @@ class Landing(Protocol):
 
     def close(self) -> None:
         """End what only the load needs: nothing is fetched any more."""
+
+
+def at_hand(files: Files, tp: tuple[int, int], device: torch.device, checksum: bool | str | None) -> frozenset[int]:
+    """Return which files (indices) are in the page cache and will be mapped, so that nothing of them is fetched."""
+    if tp[1] > 1 or device.type != "cpu" or checksum:
+        return frozenset()
+    sources = enumerate(files.sources)
+    return frozenset(i for i, one in sources if isinstance(one, FileSource) and one.mappable and one.resident())
 
 
 def land(
@@ -73,15 +76,11 @@ class HostLanding:
         self._files = files
         self._checks = checks
         self._mapped: list[Mapping | None] = []
-        at_hand = set()
         sizes = []
-        for index, (source, length) in enumerate(zip(files.sources, load_plan.landings, strict=True)):
+        for source, length in zip(files.sources, load_plan.landings, strict=True):
             mapped = source.map() if load_plan.whole and isinstance(source, FileSource) else None
             self._mapped.append(mapped)
-            if mapped and checks is None and isinstance(source, FileSource) and source.resident():
-                at_hand.add(index)
             sizes.append(0 if mapped else -(-length // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
-        self.at_hand = frozenset(at_hand)
         block = POOL.lease(sum(sizes)) if any(sizes) else np.empty(0, np.uint8)
         ends = np.cumsum(sizes)
         self._landed: list[made.Bytes] = []

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import mmap
 import os
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -119,9 +120,14 @@ class FileSource:
                 return False
         return True
 
+    @cached_property
+    def mappable(self) -> bool:
+        """Whether mapping is the better way to read it."""
+        return bool(self.size) and reading_way(file_system_of(self.name))[0] == "map"
+
     def map(self) -> Mapping | None:
         """Return the file in place, None where reading is the better way."""
-        if reading_way(file_system_of(self.name))[0] == "read" or not self.size:
+        if not self.mappable:
             return None
         memory = mmap.mmap(self._descriptor, self.size, flags=mmap.MAP_PRIVATE)
         return Mapping(self.name, np.frombuffer(memory, np.uint8))

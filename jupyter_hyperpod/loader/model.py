@@ -12,7 +12,7 @@ from torch import nn
 
 from .assign import assign, check_fit
 from .files import closing_model, open_model
-from .landing import land
+from .landing import at_hand, land
 from .plan import EARLY_BYTES, plan
 from .progress import Callback, Meter
 from .sources import Door, Options, merged, public_name
@@ -67,19 +67,16 @@ def load_model(
             if order is None and model is not None:
                 order = list(model.state_dict())
             early_bytes = None if checksum else EARLY_BYTES  # checksums are of whole chunks
-            load_plan = plan(files.headers, tp, order, rules=tp_rules, early_bytes=early_bytes)
+            there = at_hand(files, tp, torch.device(device), checksum)
+            load_plan = plan(files.headers, tp, order, rules=tp_rules, early_bytes=early_bytes, at_hand=there)
             if model is not None:
                 check_fit(model, load_plan, public_name(url))
             landing = land(files, load_plan, torch.device(device), door, url, checksum, fanout)
             meter = Meter(load_plan, began_s)
-            for chunk in load_plan.chunks:
-                if chunk.file in landing.at_hand:
-                    meter.add(chunk)
-            waiting = [chunk for chunk in load_plan.chunks if chunk.file not in landing.at_hand]
             with closing(landing):
-                if waiting:
+                if load_plan.chunks:
                     counters, sharers = door.counters, landing.sharers
-                    Stream(waiting, landing.fetch, meter, counters, connections, tell, sharers).run()
+                    Stream(load_plan.chunks, landing.fetch, meter, counters, connections, tell, sharers).run()
                 elif tell is not None:
                     tell(meter.read())
             found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -73,8 +73,9 @@ class Placed(NamedTuple):
 class LoadPlan:
     """All of one load: tensors, bytes that land from each file, chunks in the order in which they are fetched.
 
-    `first_layer` are the tensors (indices) that have to be there before the model's first block can compute.
-    `whole` files land as they lie. `tp` is whose part it is: (rank, size).
+    `first_layer` are the tensors (indices) that have to be there before the model's first block can compute; none where
+    nothing is read. `whole` files land as they lie. `tp` is whose part it is: (rank, size). `there` counts the bytes
+    that need not be read.
     """
 
     tensors: tuple[Placed, ...]
@@ -83,6 +84,7 @@ class LoadPlan:
     first_layer: frozenset[int]
     whole: bool = True
     tp: tuple[int, int] = (0, 1)
+    there: int = 0
 
     @property
     def bytes(self) -> int:
@@ -97,26 +99,35 @@ def plan(
     chunk_bytes: int = CHUNK_BYTES,
     rules: Sequence[Rule] = LLAMA_RULES,
     early_bytes: int | None = None,
+    at_hand: Collection[int] = (),
 ) -> LoadPlan:
     """Plan the load of rank `tp[0]` of `tp[1]` in ranges of at most `chunk_bytes`, tensors of `order` first.
 
-    Whole files are read in ranges of `early_bytes` up to the end of the first block, if it is given.
+    Whole files are read in ranges of `early_bytes` up to the end of the first block, if it is given; those `at_hand`
+    (indices) are not read.
     Raises LoaderError where two files hold the same tensor and SpecError for rules that do not fit.
     """
     _check_names(files)
-    positions = {name: position for position, name in enumerate(load_order(files, order))}
     tensors: list[Placed] = []
     chunks: list[Chunk] = []
     landings = []
     for index, header in enumerate(files):
+        if index in at_hand:
+            tensors += _as_it_lies(index, header)
+            landings.append(header.data_bytes)
+            continue
         add = _whole_file if tp[1] == 1 else _parts
         landings.append(add(index, header, tp, rules, chunk_bytes, tensors, chunks))
+    there = sum(landings[index] for index in at_hand)
+    if not chunks:
+        return LoadPlan(tuple(tensors), tuple(landings), (), frozenset(), tp[1] == 1, tp, there)
+    positions = {name: position for position, name in enumerate(load_order(files, order))}
     first = first_layer([tensor.name for tensor in tensors], positions)
     if early_bytes is not None and tp[1] == 1:
         chunks = [piece for chunk in chunks for piece in _early(chunk, first, tensors, early_bytes)]
     urgency = [positions[tensor.name] for tensor in tensors]
     ordered = sorted(chunks, key=lambda chunk: (min(urgency[i] for i in chunk.tensors), chunk.file, chunk.offset))
-    return LoadPlan(tuple(tensors), tuple(landings), tuple(ordered), first, tp[1] == 1, tp)
+    return LoadPlan(tuple(tensors), tuple(landings), tuple(ordered), first, tp[1] == 1, tp, there)
 
 
 def load_order(files: Sequence[Header], order: Sequence[str] | None = None) -> list[str]:
@@ -157,6 +168,10 @@ def _check_names(files: Sequence[Header]) -> None:
             seen[entry.name] = index
 
 
+def _as_it_lies(file: int, header: Header) -> list[Placed]:
+    return [Placed(e.name, e.dtype, e.shape, file, e.begin, e.bytes) for e in header.entries]
+
+
 def _whole_file(
     file: int,
     header: Header,
@@ -167,7 +182,7 @@ def _whole_file(
     chunks: list[Chunk],
 ) -> int:
     base = len(tensors)
-    tensors += [Placed(e.name, e.dtype, e.shape, file, e.begin, e.bytes) for e in header.entries]
+    tensors += _as_it_lies(file, header)
     begins = [entry.begin for entry in header.entries]
     ends = [entry.end for entry in header.entries]
     for begin in range(0, header.data_bytes, chunk_bytes):

@@ -51,14 +51,15 @@ class Meter:
     def __init__(self, load_plan: LoadPlan, began_s: float) -> None:
         self._lock = threading.Lock()
         self._began_s = began_s
-        self._bytes_total = load_plan.bytes
-        self._bytes_done = 0
+        self._bytes_done = load_plan.there
+        self._bytes_total = load_plan.there + load_plan.bytes
         self._missing = [0] * len(load_plan.tensors)
         for chunk in load_plan.chunks:
             for index in chunk.tensors:
                 self._missing[index] += 1
         self._first = {index for index in load_plan.first_layer if self._missing[index]}
-        self._first_layer_s: float | None = None
+        known = load_plan.tensors and not self._first
+        self._first_layer_s = time.monotonic() - began_s if known else None
         self._tensors_done = self._missing.count(0)
 
     def add(self, chunk: Chunk) -> None:

@@ -16,13 +16,11 @@ from urllib.parse import urlsplit
 import numpy as np
 import torch
 
-from .loading import PAGE_BYTES, Facts, Load, Task, header_of, huge_block, ranges
+from .loading import LIBC, PAGE_BYTES, POPULATE_WRITE, Facts, Load, Task, header_of, huge_block, ranges
 from .signed import headers_for
 
 BLOCK = 512 * 1024
 KEEPS = False
-POPULATE_WRITE = 23
-LIBC = ctypes.CDLL(None)
 
 
 class Connection:
