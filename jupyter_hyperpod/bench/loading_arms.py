@@ -60,7 +60,7 @@ BROKEN = {"kinds": ["503", "reset", "truncate"], "probability": 0.05}
 
 MINE = Arm(OURS, "ours")
 YARDSTICK = Arm(LIMIT, "limit", connections=4)
-ORDINARY = Arm(CONVENTIONAL, "conventional", "boto3", settings={"directory": SHARED_MEMORY})
+ORDINARY = Arm(CONVENTIONAL, "conventional", "boto3", connections=10, settings={"directory": SHARED_MEMORY})
 RUNAI = Arm("Run:ai Model Streamer", "runai", "runai", environment=RUNAI_SETTINGS)
 FAST = Arm("fastsafetensors", "fastsafetensors", "fastsafetensors", settings={"directory": SHARED_MEMORY})
 OTHERS = (

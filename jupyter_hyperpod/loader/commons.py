@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .memory import HUGE_PAGE_BYTES, LIBC, map_file
+from .memory import LIBC, map_file
+from .plan import HUGE_PAGE_BYTES
 
 TOKEN_BYTES = 32
 FLOAT_BYTES = 4

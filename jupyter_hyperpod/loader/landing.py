@@ -14,8 +14,8 @@ from . import tensors as made
 from .fanout import FanOut, with_whom
 from .files import Files
 from .local import FileSource, Mapping
-from .memory import HUGE_PAGE_BYTES, POOL
-from .plan import Chunk, LoadPlan, Placed
+from .memory import POOL
+from .plan import HUGE_PAGE_BYTES, Chunk, LoadPlan, Placed
 from .sources import Door
 from .stream import Outcome
 from .verify import Verifier, verifier
@@ -86,7 +86,8 @@ class HostLanding:
         self._landed: list[made.Bytes] = []
         for index, (mapped, header) in enumerate(zip(self._mapped, files.headers, strict=True)):
             begin = int(ends[index]) - sizes[index]
-            here = mapped.bytes[header.data_offset :] if mapped else block[begin : begin + sizes[index]]
+            phase = load_plan.landings[index] - header.data_bytes
+            here = mapped.bytes[header.data_offset - phase :] if mapped else block[begin : begin + sizes[index]]
             self._landed.append(here)
         self._views = [memoryview(landed.data) for landed in self._landed]
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from .plan import HUGE_PAGE_BYTES
+
 LIBC = ctypes.CDLL(None, use_errno=True)  # for calls that Python has not; `ctypes.get_errno` tells what failed
-HUGE_PAGE_BYTES = 2 * 2**20
 _FIXED, _NORESERVE = 0x10, 0x4000
 _FAILED = ctypes.c_void_p(-1).value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from .assign import assign, check_fit
+from .fanout import with_whom
 from .files import closing_model, open_model
 from .landing import at_hand, land
 from .plan import EARLY_BYTES, plan
@@ -68,7 +70,16 @@ def load_model(
                 order = list(model.state_dict())
             early_bytes = None if checksum else EARLY_BYTES  # checksums are of whole chunks
             there = at_hand(files, tp, torch.device(device), checksum)
-            load_plan = plan(files.headers, tp, order, rules=tp_rules, early_bytes=early_bytes, at_hand=there)
+            alone = with_whom(fanout, files, os.environ)[0] is None
+            load_plan = plan(
+                files.headers,
+                tp,
+                order,
+                rules=tp_rules,
+                early_bytes=early_bytes,
+                at_hand=there,
+                aligned=alone and not checksum,  # ranks that share memory share huge pages of it
+            )
             if model is not None:
                 check_fit(model, load_plan, public_name(url))
             landing = land(files, load_plan, torch.device(device), door, url, checksum, fanout)

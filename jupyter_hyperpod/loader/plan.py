@@ -1,8 +1,11 @@
 """Headers → which bytes are read, in which order, and where they land. Pure.
 
-A whole model lands as it lies in its files, so chunks are uniform whatever the tensors are. A tensor-parallel part
-lands tensor by tensor, and only its own bytes are read: a tensor split on its first dimension is one range, one split
-on another is many short pieces at a constant distance (`Chunk.rows` of them).
+A whole model lands as it lies in its files, so chunks are uniform whatever the tensors are. They end where the parts of
+most uploads do, at multiples of their size in the file: a store that keeps parts then reads one for a chunk, not two.
+In memory a file begins as far behind a huge page's border as its data do in the file, so chunks hardly share pages.
+
+A tensor-parallel part lands tensor by tensor, and only its own bytes are read: a tensor split on its first dimension is
+one range, one split on another is many short pieces at a constant distance (`Chunk.rows` of them).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from .tp import LLAMA_RULES, Rule, part
 CHUNK_BYTES = 8 * 2**20
 EARLY_BYTES = 4 * 2**20  # up to the first block: it is there earlier when more connections share it
 ALIGN_BYTES = 64
+HUGE_PAGE_BYTES = 2 * 2**20
 MAX_ROWS = 512  # pieces in one chunk: what one connection is busy with before others may take over
 SHORT_BYTES = 512 * 1024  # pieces below cost more to ask for than to read
 BLOCK_BYTES = 2 * 2**20  # of whole rows, which ranks read for each other where pieces are short
@@ -100,11 +104,12 @@ def plan(
     rules: Sequence[Rule] = LLAMA_RULES,
     early_bytes: int | None = None,
     at_hand: Collection[int] = (),
+    aligned: bool = False,
 ) -> LoadPlan:
     """Plan the load of rank `tp[0]` of `tp[1]` in ranges of at most `chunk_bytes`, tensors of `order` first.
 
     Whole files are read in ranges of `early_bytes` up to the end of the first block, if it is given; those `at_hand`
-    (indices) are not read.
+    (indices) are not read. `aligned` ranges end at multiples of their size in the file, others in its data.
     Raises LoaderError where two files hold the same tensor and SpecError for rules that do not fit.
     """
     _check_names(files)
@@ -112,19 +117,23 @@ def plan(
     chunks: list[Chunk] = []
     landings = []
     for index, header in enumerate(files):
-        if index in at_hand:
-            tensors += _as_it_lies(index, header)
-            landings.append(header.data_bytes)
+        if tp[1] > 1:
+            landings.append(_parts(index, header, tp, rules, chunk_bytes, tensors, chunks))
             continue
-        add = _whole_file if tp[1] == 1 else _parts
-        landings.append(add(index, header, tp, rules, chunk_bytes, tensors, chunks))
-    there = sum(landings[index] for index in at_hand)
+        base = len(tensors)
+        phase = phase_of(header) if aligned else 0
+        tensors += [Placed(e.name, e.dtype, e.shape, index, phase + e.begin, e.bytes) for e in header.entries]
+        landings.append(phase + header.data_bytes)
+        if index not in at_hand:
+            chunks += _whole_file(index, header, base, phase, 0 if aligned else header.data_offset, chunk_bytes)
+    there = sum(files[index].data_bytes for index in at_hand)
     if not chunks:
         return LoadPlan(tuple(tensors), tuple(landings), (), frozenset(), tp[1] == 1, tp, there)
     positions = {name: position for position, name in enumerate(load_order(files, order))}
     first = first_layer([tensor.name for tensor in tensors], positions)
     if early_bytes is not None and tp[1] == 1:
-        chunks = [piece for chunk in chunks for piece in _early(chunk, first, tensors, early_bytes)]
+        origins = [0 if aligned else header.data_offset for header in files]
+        chunks = [p for chunk in chunks for p in _early(chunk, first, tensors, early_bytes, origins[chunk.file])]
     urgency = [positions[tensor.name] for tensor in tensors]
     ordered = sorted(chunks, key=lambda chunk: (min(urgency[i] for i in chunk.tensors), chunk.file, chunk.offset))
     return LoadPlan(tuple(tensors), tuple(landings), tuple(ordered), first, tp[1] == 1, tp, there)
@@ -168,45 +177,45 @@ def _check_names(files: Sequence[Header]) -> None:
             seen[entry.name] = index
 
 
-def _as_it_lies(file: int, header: Header) -> list[Placed]:
-    return [Placed(e.name, e.dtype, e.shape, file, e.begin, e.bytes) for e in header.entries]
+def phase_of(header: Header) -> int:
+    """How far behind a huge page's border a whole file's data land, tensors aligned as if they began at one."""
+    return header.data_offset % HUGE_PAGE_BYTES // ALIGN_BYTES * ALIGN_BYTES
 
 
-def _whole_file(
-    file: int,
-    header: Header,
-    tp: tuple[int, int],
-    rules: Sequence[Rule],
-    chunk_bytes: int,
-    tensors: list[Placed],
-    chunks: list[Chunk],
-) -> int:
-    base = len(tensors)
-    tensors += _as_it_lies(file, header)
+def _whole_file(file: int, header: Header, base: int, phase: int, origin: int, chunk_bytes: int) -> Iterator[Chunk]:
+    """Cut a file at multiples of `chunk_bytes` from `origin` on; its tensors are numbered from `base` on."""
     begins = [entry.begin for entry in header.entries]
     ends = [entry.end for entry in header.entries]
-    for begin in range(0, header.data_bytes, chunk_bytes):
-        end = min(begin + chunk_bytes, header.data_bytes)
-        inside = range(base + bisect_right(ends, begin), base + bisect_right(begins, end - 1))
-        chunks.append(Chunk(file, header.data_offset + begin, end - begin, begin, inside))
-    return header.data_bytes
+    for offset, length in _cuts(header.data_offset, header.file_bytes, origin, chunk_bytes):
+        begin = offset - header.data_offset
+        inside = range(base + bisect_right(ends, begin), base + bisect_right(begins, begin + length - 1))
+        yield Chunk(file, offset, length, phase + begin, inside)
 
 
-def _early(chunk: Chunk, first: frozenset[int], tensors: Sequence[Placed], early_bytes: int) -> Iterator[Chunk]:
-    """Cut a chunk that the first block needs."""
+def _early(
+    chunk: Chunk, first: frozenset[int], tensors: Sequence[Placed], early_bytes: int, origin: int
+) -> Iterator[Chunk]:
+    """Cut a chunk that the first block needs, at multiples of `early_bytes` from `origin` on."""
     if first.isdisjoint(chunk.tensors):
         yield chunk
         return
-    for begin in range(0, chunk.length, early_bytes):
-        length = min(early_bytes, chunk.length - begin)
-        place = chunk.place + begin
+    for offset, length in _cuts(chunk.offset, chunk.offset + chunk.length, origin, early_bytes):
+        place = chunk.place + offset - chunk.offset
         inside = [
             i
             for i in chunk.tensors
             if tensors[i].place < place + length and tensors[i].place + tensors[i].bytes > place
         ]
         found = range(inside[0], inside[-1] + 1)
-        yield replace(chunk, offset=chunk.offset + begin, length=length, place=place, tensors=found)
+        yield replace(chunk, offset=offset, length=length, place=place, tensors=found)
+
+
+def _cuts(begin: int, end: int, origin: int, size: int) -> Iterator[tuple[int, int]]:
+    """Offsets and lengths of pieces between multiples of `size` from `origin` on."""
+    while begin < end:
+        length = min(end - begin, size - (begin - origin) % size)
+        yield begin, length
+        begin += length
 
 
 def _parts(

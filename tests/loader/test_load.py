@@ -11,7 +11,7 @@ import torch
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError, SpecError
-from jupyter_hyperpod.loader.plan import CHUNK_BYTES
+from jupyter_hyperpod.loader.plan import CHUNK_BYTES, EARLY_BYTES
 from jupyter_hyperpod.loader.progress import Progress
 from jupyter_hyperpod.loader.sources import Options
 from tests.loader.models import Net, assert_same, decoder, encoded
@@ -189,8 +189,9 @@ def test_all_dtypes_empty_tensors_and_none(tmp_path: Path) -> None:
 
 
 def test_more_than_one_chunk_arrives_in_the_order_of_the_model() -> None:
-    big = {f"layers.{i}.weight": torch.full((CHUNK_BYTES // 4,), i, dtype=torch.int32) for i in (0, 1, 10, 2)}
+    big = {f"layers.{i}.weight": torch.full((CHUNK_BYTES // 2,), i, dtype=torch.int32) for i in (0, 1, 10, 2)}
     with serving({"/m.safetensors": encoded(big)}) as server:
         assert_same(hp.load_model(f"{server.url}/m.safetensors", connections=1), big)
         begins = [request.begin // CHUNK_BYTES for request in server.requests[1:]]
-    assert begins == [0, 0, 1, 3, 2]  # the first in two pieces; as they lie, the tenth comes before the second
+    assert begins == [0, 0, 1, 1, 2, 2, 3, 4, 6, 7, 8, 5]  # the first's in pieces; the tenth lies before the second
+    assert all(request.begin % EARLY_BYTES == 0 for request in server.requests[2:])  # as parts of uploads do
