@@ -7,6 +7,7 @@ import { Button, Section, StateChip, stateLabel } from '../components/parts';
 import { byName } from '../derive';
 import { formatClockwork } from '../format';
 import type { IClusterView, INodeView } from '../model/views';
+import { Elsewhere } from './elsewhere';
 import { NodeHealth } from './health';
 import { NodeGrid } from './nodes';
 
@@ -47,6 +48,7 @@ export function ClusterSection(): JSX.Element {
         <>
           {cluster.state === 'lost' && <StartCluster lost={cluster.reason} />}
           <Nodes cluster={cluster} />
+          <Elsewhere cluster={cluster} />
         </>
       )}
     </Section>
@@ -81,7 +83,11 @@ function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
   const nodes = [...cluster.nodes].sort((a, b) => byName(a.node, b.node));
   const chosen = nodes.find(node => node.node === selected);
   if (nodes.length === 0) {
-    return <p className="jp-Hp-quiet">{trans.__('Nodes are starting…')}</p>;
+    const text =
+      cluster.state === 'starting'
+        ? trans.__('Nodes are starting…')
+        : trans.__('No local nodes: the first local job brings them.');
+    return <p className="jp-Hp-quiet">{text}</p>;
   }
   return (
     <>

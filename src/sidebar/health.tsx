@@ -4,7 +4,7 @@ import { useShared } from '../components/context';
 import { formatDuration } from '../format';
 import type { IClusterView, IDevices, IFinding } from '../model/views';
 
-const STATUS = 'sagemaker.amazonaws.com/node-health-status';
+export const STATUS = 'sagemaker.amazonaws.com/node-health-status';
 /** Older findings are left to `jupyter hyperpod nodes describe`. */
 const SHOWN = 5;
 

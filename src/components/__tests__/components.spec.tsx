@@ -245,6 +245,18 @@ describe('ClusterSection', () => {
     ]) {
       expect(text).toContain(words);
     }
+    const alone = { ...cluster, nodes: [], health: view.health };
+    draw(<ClusterSection />, shared({ cluster: alone }));
+    expect(host.textContent).toContain('No local nodes');
+    const elsewhere = host.querySelector<HTMLDetailsElement>(
+      '[data-elsewhere=node-2]'
+    )!;
+    expect(elsewhere.textContent).toContain('UnschedulablePendingReplacement');
+    act(() => {
+      elsewhere.open = true;
+      elsewhere.dispatchEvent(new Event('toggle'));
+    });
+    expect(elsewhere.textContent).toContain('no reboot mends that');
   });
 
   it('offers to start a cluster that is stopped', async () => {

@@ -1,0 +1,60 @@
+import * as React from 'react';
+
+import { useShared } from '../components/context';
+import { byName } from '../derive';
+import type { IClusterView } from '../model/views';
+import { NodeHealth, STATUS } from './health';
+
+/** More are left to `jupyter hyperpod nodes`; those with something to do about come first. */
+const SHOWN = 100;
+
+/** Nodes of a scheduler, as the health agents on them tell. */
+export function Elsewhere(props: {
+  cluster: IClusterView;
+}): JSX.Element | null {
+  const { cluster } = props;
+  const { trans } = useShared();
+  const local = new Set(cluster.nodes.map(node => node.node));
+  const calm = (name: string) => cluster.health[name].action === 'watch';
+  const names = Object.keys(cluster.health)
+    .filter(name => !local.has(name))
+    .sort((a, b) => Number(calm(a)) - Number(calm(b)) || byName(a, b));
+  if (names.length === 0) {
+    return null;
+  }
+  return (
+    <section>
+      <h3 className="jp-Hp-label">
+        {trans._n(
+          '%1 node of a scheduler',
+          '%1 nodes of a scheduler',
+          names.length
+        )}
+      </h3>
+      {names.slice(0, SHOWN).map(name => (
+        <Node key={name} name={name} cluster={cluster} />
+      ))}
+      {names.length > SHOWN && (
+        <p className="jp-Hp-small">
+          {trans.__('%1 more', names.length - SHOWN)}
+        </p>
+      )}
+    </section>
+  );
+}
+
+function Node(props: { name: string; cluster: IClusterView }): JSX.Element {
+  const { name, cluster } = props;
+  const [open, setOpen] = React.useState(false);
+  return (
+    <details
+      data-elsewhere={name}
+      onToggle={event => setOpen(event.currentTarget.open)}
+    >
+      <summary>
+        {`${name}: ${cluster.health[name].labels[STATUS] ?? '–'}`}
+      </summary>
+      {open && <NodeHealth name={name} cluster={cluster} />}
+    </details>
+  );
+}
