@@ -103,6 +103,13 @@ class Observer:
         self.read()
         return self.view
 
+    def until_through(self, idle_s: float = 120.0) -> View:
+        """Wait for a terminal state, however long that takes, while a step is committed at least every ``idle_s``."""
+        while self.view["state"] not in TERMINAL_STATES:
+            step = self.view["step"]
+            self.until(lambda step=step: self.view["state"] in TERMINAL_STATES or self.view["step"] > step, idle_s)  # type: ignore[misc]
+        return self.until_ended(idle_s)
+
     def read(self) -> None:
         """Read what is there by now."""
         self._keep(self._follower.poll())

@@ -46,7 +46,7 @@ def run(minutes: float = 30.0, seed: int = 0, members: int = 4, every_s: float =
         steps = watch.view["step"]
         alone = fields | {"nodes": 1, "spares": 0, "env": env | {"LM_STEPS": str(steps)}}
         reference = submit(store, LANGUAGE_MODEL.read_text(), alone)
-        reference.until_ended(timeout_s=max(120.0, 0.1 * steps))
+        reference.until_through()
     return _report(readings, dealt, watch, reference, minutes)
 
 
