@@ -15,7 +15,8 @@ from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
 
 pytestmark = pytest.mark.slurm
 INTERRUPTED = """
-import sys, time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background has inherited to ignore it
 from jupyter_hyperpod.bench.testbed import Testbed
 with Testbed(1) as bed:
     bed.freeze("n1")
