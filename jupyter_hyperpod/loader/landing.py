@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from ..core.errors import StoreError
+from ..storage.store import JobStore
 from . import tensors as made
-from .fanout import FanOut, with_whom
+from .fanout import FanOut
 from .files import Files
 from .local import FileSource, Mapping
 from .memory import POOL
@@ -52,11 +53,10 @@ def land(
     door: Door,
     url: str,
     checksum: bool | str | None,
-    fanout: str = "off",
+    job: JobStore | None,
 ) -> Landing:
-    """Prepare a landing for the planned chunks. Raises LoaderError, MemoryError and SpecError."""
+    """Prepare a landing for the planned chunks; the ranks of ``job`` share it. Raises LoaderError and MemoryError."""
     checks = verifier(files, load_plan, door, url, checksum)
-    job, _ = with_whom(fanout, files, os.environ)
     if job is not None and load_plan.chunks:
         with suppress(OSError, StoreError):  # ranks that cannot meet load each for itself
             return FanOut(job, files, load_plan, checks, device, os.environ)

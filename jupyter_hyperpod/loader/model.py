@@ -70,7 +70,7 @@ def load_model(
                 order = list(model.state_dict())
             early_bytes = None if checksum else EARLY_BYTES  # checksums are of whole chunks
             there = at_hand(files, tp, torch.device(device), checksum)
-            alone = with_whom(fanout, files, os.environ)[0] is None
+            job, _ = with_whom(fanout, files, os.environ)
             load_plan = plan(
                 files.headers,
                 tp,
@@ -78,11 +78,11 @@ def load_model(
                 rules=tp_rules,
                 early_bytes=early_bytes,
                 at_hand=there,
-                aligned=alone and not checksum,  # ranks that share memory share huge pages of it
+                aligned=job is None and not checksum,  # ranks that share memory share huge pages of it
             )
             if model is not None:
                 check_fit(model, load_plan, public_name(url))
-            landing = land(files, load_plan, torch.device(device), door, url, checksum, fanout)
+            landing = land(files, load_plan, torch.device(device), door, url, checksum, job)
             meter = Meter(load_plan, began_s)
             with closing(landing):
                 if load_plan.chunks:
