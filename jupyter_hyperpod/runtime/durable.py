@@ -112,11 +112,20 @@ class Durable:
         except Regroup:
             raise
         except BaseException:
-            self.abandon()
+            self._abandon()
             raise
 
-    def abandon(self) -> None:
-        """Discard what is being written, without a word to the other ranks of the replica."""
+    def leave(self) -> None:
+        """The session is over, well or not: wait for what is being written, where no other rank is needed for that.
+
+        Whoever leaves with an error leaves alone: the other ranks of its replica would be waited for in vain.
+        """
+        if self._group.replica == 1:
+            self.close()
+        else:
+            self._abandon()
+
+    def _abandon(self) -> None:
         if self._writing is not None:
             self._writing.cancelled.set()
             self._writing.join()

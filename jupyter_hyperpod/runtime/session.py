@@ -179,10 +179,7 @@ class Session:
         try:
             if kind is None and self._meeting.go is not None:
                 self._finish()
-            if self._group.replica == 1:
-                self._durable.close()
-            else:  # whoever leaves with an error leaves alone: the other ranks would be waited for in vain
-                self._durable.abandon()
+            self._durable.leave()
         finally:
             self._group.close()
             self._gradients.release()
