@@ -97,6 +97,12 @@ def files_left(directory: Path) -> list[str]:
     return left
 
 
+def described(path: Path) -> str:
+    """Return a path, with some of the files in it where it is a directory: they tell who left it."""
+    inside = sorted(str(p.relative_to(path)) for p in path.rglob("*") if not p.is_dir()) if path.is_dir() else []
+    return f"{path}: {', '.join(inside[:8])}" if inside else str(path)
+
+
 def strays_in_tree() -> set[str]:
     """Return untracked files of the working tree that are not ignored, and its sockets (git does not see those)."""
     listed = subprocess.run(
@@ -133,7 +139,7 @@ def main(command: list[str]) -> int:
             f"shared memory /dev/shm/{name}" for name in sorted(shared_memory() - memory) if "hyperpod" in name
         ]
         problems += [f"in the working tree {name}" for name in sorted(strays_in_tree() - strays)]
-        problems += [f"temporary file {directory / name}" for name in files_left(directory)]
+        problems += [f"temporary file {described(directory / name)}" for name in files_left(directory)]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     for problem in problems:

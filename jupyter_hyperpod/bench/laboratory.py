@@ -35,7 +35,15 @@ def laboratory(nodes: int, spares: int, isolated: bool = False) -> Iterator[Stor
         yield store
     finally:
         cluster.stop(store)
-        shutil.rmtree(root, ignore_errors=True)
+        remove(root)
+
+
+def remove(root: str, timeout_s: float = 10.0) -> None:
+    """Remove a directory into which what has just been ended may still write. Raises OSError where that goes on."""
+    deadline = time.monotonic() + timeout_s
+    while os.path.lexists(root):
+        shutil.rmtree(root, ignore_errors=time.monotonic() < deadline)
+        time.sleep(0.01)
 
 
 def wait_for_idle(store: Store, timeout_s: float = 60.0) -> None:

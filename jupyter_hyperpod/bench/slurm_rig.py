@@ -8,16 +8,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..control import cluster, jobs
-from ..core.events import TERMINAL_STATES
+from ..core.errors import ClusterError
 from ..runtime.audit import audit
 from ..storage.store import Store
-from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, submit
+from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, remove, submit
 from .report import bar
 from .testbed import CONTROLLER, Testbed
 
@@ -87,8 +87,10 @@ def rig_on(bed: Testbed) -> Iterator[Rig]:
             yield Rig(bed, store)
         finally:
             cluster.stop(store)
+            with suppress(ClusterError):  # what SLURM is still ending would write into the store that is removed
+                bed.until_empty()
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        remove(root)
 
 
 def _counting(directory: Path) -> Path:
@@ -109,10 +111,7 @@ def compare(watch: Observer) -> list[dict[str, Any]]:
     with laboratory(1, spares=0) as store:
         env: Mapping[str, str] = language_model_env(store, **MODEL, steps=steps)
         alone = submit(store, LANGUAGE_MODEL.read_text(), {"name": "alone", "nodes": 1, "spares": 0, "env": env})
-        while not _over(alone):
-            taken = alone.view["step"]
-            alone.until(lambda taken=taken: alone.view["step"] > taken or _over(alone), STEP_S)  # type: ignore[misc]
-        alone.read()
+        alone.until_through(STEP_S)
     theirs = alone.losses()
     return [
         bar("mismatches", sum(ours.get(step) != loss for step, loss in theirs.items()), 0),
@@ -120,10 +119,6 @@ def compare(watch: Observer) -> list[dict[str, Any]]:
         bar("samples_repeated", len(audit(watch.events).problems), 0),
         bar("steps_compared", len(theirs), at_least=max(1, steps)),
     ]
-
-
-def _over(watch: Observer) -> bool:
-    return watch.view["state"] in TERMINAL_STATES
 
 
 def end(watch: Observer) -> None:
