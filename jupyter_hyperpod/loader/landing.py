@@ -14,7 +14,7 @@ from ..storage.store import JobStore
 from . import tensors as made
 from .fanout import FanOut
 from .files import Files
-from .local import FileSource, Mapping
+from .local import FileSource, Mapping, map_ahead
 from .memory import POOL
 from .plan import HUGE_PAGE_BYTES, Chunk, LoadPlan, Placed
 from .sources import Door
@@ -89,6 +89,8 @@ class HostLanding:
             phase = load_plan.landings[index] - header.data_bytes
             here = mapped.bytes[header.data_offset - phase :] if mapped else block[begin : begin + sizes[index]]
             self._landed.append(here)
+        if not load_plan.chunks:
+            map_ahead(filter(None, self._mapped))
         self._views = [memoryview(landed.data) for landed in self._landed]
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:

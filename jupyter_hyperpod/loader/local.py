@@ -12,6 +12,10 @@ import ctypes
 import errno
 import mmap
 import os
+import threading
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -33,9 +37,11 @@ _KNOWN = {  # by the kernel's numbers for them; else the list of all mounts is r
     0x2FC12FC1: "zfs",
     0xF2F52010: "f2fs",
 }
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PIECE_BYTES = 4 * 2**20  # between two looks at whether to go on
 _POPULATE_READ = 22
 FAULT_AROUND_BYTES = 65_536  # Linux's default
+AHEAD_BYTES = 256 * 2**20  # few calls: between two, the thread waits for whoever runs Python
 SAMPLES = 16  # counting all pages of a file would take longer than finding them missing
 _CACHESTAT = 451  # on every architecture
 
@@ -158,7 +164,7 @@ class FileSource:
 class Mapping:
     """A file in memory, copied on write."""
 
-    def __init__(self, name: str, content: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    def __init__(self, name: str, content: Bytes) -> None:
         self._name = name
         self.bytes = content
 
@@ -179,3 +185,23 @@ class Mapping:
             return
         found = f"{os.strerror(number)} in bytes {offset}-{offset + length - 1}"
         raise LoaderError(self._name, found, "its bytes", "the file was truncated, or its disk fails")
+
+
+def map_ahead(mappings: Iterable[Mapping]) -> None:
+    """Have files that are in the page cache mapped by a thread, last bytes first, while the caller uses the first.
+
+    The thread ends when all is mapped, or soon after nobody needs it any more.
+    """
+    if len(os.sched_getaffinity(0)) > 1:
+        wanted = [(weakref.ref(mapping.bytes), mapping.bytes.size) for mapping in mappings]
+        threading.Thread(target=_map_ahead, args=(wanted[::-1],), name="load-ahead", daemon=True).start()
+
+
+def _map_ahead(wanted: Iterable[tuple[weakref.ref[Bytes], int]]) -> None:
+    for content, size in wanted:
+        for begin in range((size - 1) // AHEAD_BYTES * AHEAD_BYTES, -1, -AHEAD_BYTES):
+            if (still := content()) is None:
+                break
+            with suppress(LoaderError):  # whoever uses these bytes will hear of it
+                Mapping("", still).populate(begin, min(AHEAD_BYTES, size - begin), Cancel())
+            del still

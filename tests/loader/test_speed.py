@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.bench.proxy import FaultProxy, Faults
+from jupyter_hyperpod.loader.local import FileSource, _map_ahead
 from jupyter_hyperpod.loader.progress import Progress
-from jupyter_hyperpod.loader.sources import Options
+from jupyter_hyperpod.loader.sources import Counters, Options
 from jupyter_hyperpod.loader.wire import BATCH_BYTES
 from tests.loader.models import assert_same, encoded
 from tests.loader.ranges import serving
@@ -41,3 +46,37 @@ def test_a_file_is_read_only_where_it_is_not_in_the_page_cache(tmp_path: Path) -
     os.close(descriptor)
     assert_same(hp.load_model(str(file), progress=told.append), STATE)
     assert told[-1].done and told[-1].first_layer_s is not None
+
+
+def test_a_file_in_the_page_cache_is_mapped_ahead(tmp_path: Path, eventually: Callable[..., None]) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(encoded(STATE))
+    found = hp.load_model(str(file))
+    if len(os.sched_getaffinity(0)) > 1:
+        eventually(lambda: resident_bytes(file) >= file.stat().st_size)
+    eventually(lambda: not any(thread.name == "load-ahead" for thread in threading.enumerate()))
+    assert_same(found, STATE)
+    del found
+    gc.collect()
+    assert not resident_bytes(file), "the file stays mapped as long as its tensors"
+
+
+def test_mapping_ahead_ends_quietly_where_nobody_needs_it_or_the_file_has_shrunk(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(encoded(STATE))
+    source = FileSource(str(file), Counters())
+    mapping = source.map()
+    assert mapping is not None
+    os.truncate(file, 4096)
+    wanted = [(weakref.ref(mapping.bytes), mapping.bytes.size)]
+    _map_ahead(wanted)
+    del mapping
+    gc.collect()
+    assert wanted[0][0]() is None
+    _map_ahead(wanted)
+
+
+def resident_bytes(file: Path) -> int:
+    """How much of a file is mapped by this process and has its pages there."""
+    blocks = Path("/proc/self/smaps").read_text().split(str(file))[1:]
+    return sum(int(line.split()[1]) * 1024 for block in blocks for line in block.splitlines()[1:5] if "Rss:" in line)
