@@ -122,7 +122,7 @@ def plan(
             continue
         base = len(tensors)
         phase = phase_of(header) if aligned else 0
-        tensors += [Placed(e.name, e.dtype, e.shape, index, phase + e.begin, e.bytes) for e in header.entries]
+        tensors += [Placed(name, kind, shape, index, phase + a, b - a) for name, kind, shape, a, b in header.entries]
         landings.append(phase + header.data_bytes)
         if index not in at_hand:
             chunks += _whole_file(index, header, base, phase, 0 if aligned else header.data_offset, chunk_bytes)
@@ -168,6 +168,8 @@ def first_layer(names: Sequence[str], positions: Mapping[str, int]) -> frozenset
 
 
 def _check_names(files: Sequence[Header]) -> None:
+    if len(files) == 1:
+        return  # no header gives a name twice
     seen: dict[str, int] = {}
     for index, header in enumerate(files):
         for entry in header.entries:

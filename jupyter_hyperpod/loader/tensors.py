@@ -56,10 +56,13 @@ def format_dtype(dtype: torch.dtype) -> str:
 
 def view(landed: Bytes, tensor: Placed, source: str) -> torch.Tensor:
     """Return `tensor`, of shape `tensor.shape`, in place; only one that no alignment fits is copied."""
-    dtype = torch_dtype(tensor.dtype, source)
-    if not tensor.bytes:
-        return torch.empty(tensor.shape, dtype=dtype)
-    flat = torch.frombuffer(landed, dtype=dtype, count=tensor.bytes // dtype.itemsize, offset=tensor.place)
+    _, name, shape, _, place, length = tensor
+    dtype = _DTYPES.get(name) or torch_dtype(name, source)
+    if not length:
+        return torch.empty(shape, dtype=dtype)
+    flat = torch.frombuffer(landed, dtype=dtype, count=length // dtype.itemsize, offset=place)
     if flat.data_ptr() % dtype.itemsize:
-        flat = torch.frombuffer(bytearray(landed[tensor.place : tensor.place + tensor.bytes]), dtype=dtype)
-    return flat if len(tensor.shape) == 1 else flat.view(tensor.shape)
+        flat = torch.frombuffer(bytearray(landed[place : place + length]), dtype=dtype)
+    if len(shape) == 1:
+        return flat
+    return flat.view(*shape) if shape else flat.view(shape)  # numbers are taken faster than a tuple of them
