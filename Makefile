@@ -60,18 +60,25 @@ node_modules/.stamp: $(STAMPS)/node package.json yarn.lock .yarnrc.yml
 	$(call step,npm packages,jlpm install --immutable | tail -n 3)
 	@touch $@
 
+# Those of npm come meanwhile. Python's are compiled by all cores, where pip would take one; some are no Python at all.
+$(STAMPS)/packages: $(STAMPS)/node pyproject.toml constraints.txt
+	$(call step,Python packages,$(MAKE) node_modules/.stamp & npm=$$!; trap "kill $$npm 2>/dev/null || true" EXIT; \
+		python .ci/requirements | $(PIP) --no-compile --requirement /dev/stdin; wait $$npm; \
+		python -m compileall -qq -j 0 $(VENV)/lib || true)
+	@touch $@
+
 $(BUNDLE): node_modules/.stamp tsconfig.json package.json $(shell find src labextension/style labextension/schema -type f 2>/dev/null)
 	$(call step,lab extension,jlpm run build:prod)
 	@touch $@
 
-$(STAMPS)/installed: $(STAMPS)/tools pyproject.toml constraints.txt package.json | $(BUNDLE)
+$(STAMPS)/installed: $(STAMPS)/packages package.json | $(BUNDLE)
 	@rm -rf $(LINK)
-	$(call step,Python packages,$(PIP) --no-build-isolation --editable '.[dev]')
+	$(call step,this package,$(PIP) --no-build-isolation --editable '.[dev]')
 	@rm -rf $(LINK) && ln -s $(CURDIR)/labextension/dist $(LINK)
 	@touch $@
 
 .PHONY: install
-install: $(BUNDLE) $(STAMPS)/installed  ## create .venv, build the lab extension, install everything
+install: $(STAMPS)/packages $(BUNDLE) $(STAMPS)/installed  ## create .venv, build the lab extension, install everything
 
 ui-tests/node_modules/.stamp: $(STAMPS)/node ui-tests/package.json ui-tests/yarn.lock
 	$(call step,npm packages of the browser tests,cd ui-tests && jlpm install --immutable | tail -n 3)
