@@ -121,6 +121,10 @@ test: install system-all  ## run every check; nothing is skipped silently
 	@started=$$SECONDS; python tests/leaks.py $(MAKE) --keep-going SYSTEM_READY=true $(PIECES); \
 	printf '\nmake test: everything passed in %s s\n' "$$((SECONDS - started))"
 
+.PHONY: soak
+soak: install system  ## random faults on a real SLURM for MINUTES=5, one as soon as the last is mended; needs root
+	$(call step,random faults on SLURM,python tests/leaks.py jupyter hyperpod bench slurm-soak minutes=$${MINUTES:-5} every_s=0)
+
 .PHONY: lint
 lint: install  ## ruff, mypy, tsc, eslint, prettier
 	$(call step,ruff,ruff check .)

@@ -8,13 +8,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..control import cluster, jobs
-from ..core.errors import ClusterError
 from ..runtime.audit import audit
 from ..storage.store import Store
 from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, remove, submit
@@ -42,7 +41,7 @@ class Rig:
 
     bed: Testbed
     store: Store
-    up_s: float = 0.0
+    up_s: float
 
     def train(
         self, name: str, nodes: int, elastic: str = "", steps: int = ENDLESS, save_every: int = 0, **slurm: str
@@ -67,30 +66,19 @@ class Rig:
 @contextmanager
 def slurm_rig(nodes: int = 4) -> Iterator[Rig]:
     """A testbed and a store of its own, whose supervisor runs on the controller; both gone afterwards."""
-    began_s = time.monotonic()
-    with Testbed(nodes) as bed:
-        up_s = time.monotonic() - began_s
-        with rig_on(bed) as rig:
-            rig.up_s = up_s
-            yield rig
-
-
-@contextmanager
-def rig_on(bed: Testbed) -> Iterator[Rig]:
-    """A store of its own on a testbed that others use, too."""
     root = tempfile.mkdtemp(prefix="hyperpod-bench-")
     try:
-        store = Store(root).prepare()
-        path = os.pathsep.join((str(_counting(store.root)), os.environ.get("PATH", os.defpath)))
-        bed.run(CONTROLLER, sys.executable, "-c", _SUPERVISE, root, env={"PATH": path})
-        try:
-            yield Rig(bed, store)
-        finally:
-            cluster.stop(store)
-            with suppress(ClusterError):  # what SLURM is still ending would write into the store that is removed
-                bed.until_empty()
+        store, began_s = Store(root).prepare(), time.monotonic()
+        with Testbed(nodes) as bed:
+            rig = Rig(bed, store, time.monotonic() - began_s)
+            path = os.pathsep.join((str(_counting(store.root)), os.environ.get("PATH", os.defpath)))
+            bed.run(CONTROLLER, sys.executable, "-c", _SUPERVISE, root, env={"PATH": path})
+            try:
+                yield rig
+            finally:
+                cluster.stop(store)
     finally:
-        remove(root)
+        remove(root)  # after the testbed, whose nodes may be writing there until they are switched off
 
 
 def _counting(directory: Path) -> Path:

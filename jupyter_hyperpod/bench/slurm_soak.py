@@ -32,11 +32,10 @@ def run(minutes: float = 60.0, seed: int = 0, every_s: float = EVERY_S) -> dict[
     if reason := missing():
         return report("slurm-soak", [not_run(OURS, "everything", reason)], [])
     with slurm_rig() as rig:
-        return soak(rig, minutes, seed, every_s)
+        return _soak(rig, minutes, seed, every_s)
 
 
-def soak(rig: Rig, minutes: float, seed: int, every_s: float) -> dict[str, Any]:
-    """The same on a testbed that is up."""
+def _soak(rig: Rig, minutes: float, seed: int, every_s: float) -> dict[str, Any]:
     rng = random.Random(seed)
     dealt: Counter[str] = Counter()
     stuck = 0

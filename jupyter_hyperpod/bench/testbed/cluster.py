@@ -218,12 +218,6 @@ class Testbed:
 
         self.until(usable, f"{node} is in service")
 
-    def until_empty(self) -> None:
-        """Wait until no process of a job is left on any node that is on, whatever SLURM makes of it."""
-        command = ("pgrep", "slurmstepd")
-        on = [node for node in self.nodes if self._up[node].poll() is None]
-        self.until(lambda: not any(self.run(n, *command, check=False).stdout for n in on), "all jobs have ended")
-
     def restore(self) -> None:
         """Every node is switched on, joined, awake and idle again."""
         for node in self.nodes:
