@@ -8,6 +8,9 @@ import { NodeHealth, STATUS } from './health';
 /** More are left to `jupyter hyperpod nodes`; those with something to do about come first. */
 const SHOWN = 100;
 
+/** The states of local nodes that look like what is being done about a scheduler's. */
+const COLOURS: Record<string, string> = { watch: 'ready', replace: 'lost' };
+
 /** Nodes of a scheduler, as the health agents on them tell. */
 export function Elsewhere(props: {
   cluster: IClusterView;
@@ -23,7 +26,7 @@ export function Elsewhere(props: {
     return null;
   }
   return (
-    <section>
+    <section className="jp-Hp-elsewhere">
       <h3 className="jp-Hp-label">
         {trans._n(
           '%1 node of a scheduler',
@@ -46,15 +49,30 @@ export function Elsewhere(props: {
 function Node(props: { name: string; cluster: IClusterView }): JSX.Element {
   const { name, cluster } = props;
   const [open, setOpen] = React.useState(false);
+  const { action, labels } = cluster.health[name];
   return (
     <details
       data-elsewhere={name}
       onToggle={event => setOpen(event.currentTarget.open)}
     >
       <summary>
-        {`${name}: ${cluster.health[name].labels[STATUS] ?? '–'}`}
+        <span
+          className="jp-Hp-dot"
+          data-state={COLOURS[action] ?? 'drained'}
+          aria-hidden
+        />
+        <span>{name}</span>
+        {labels[STATUS] && (
+          <span className="jp-Hp-small" title={labels[STATUS]}>
+            {labels[STATUS]}
+          </span>
+        )}
       </summary>
-      {open && <NodeHealth name={name} cluster={cluster} />}
+      {open && (
+        <div className="jp-Hp-detail">
+          <NodeHealth name={name} cluster={cluster} />
+        </div>
+      )}
     </details>
   );
 }

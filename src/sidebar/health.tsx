@@ -27,7 +27,9 @@ export function NodeHealth(props: {
     <div className="jp-Hp-health">
       <dl className="jp-Hp-facts">
         <dt>{trans.__('Health')}</dt>
-        <dd data-health={health.action}>{health.labels[STATUS] ?? '–'}</dd>
+        <dd data-health={health.action}>
+          {health.labels[STATUS] ?? trans.__('not labelled')}
+        </dd>
         <dt>{trans.__('Devices')}</dt>
         <dd>{devices(health.devices, trans)}</dd>
         <dt>{trans.__('Probes')}</dt>

@@ -55,7 +55,7 @@ test.describe('a recorded job', () => {
     page,
     server
   }) => {
-    const recorded = await replay(server, '--steps', '1000');
+    const recorded = await replay(server, '--steps', '1000', '--health');
     writer = recorded.writer;
     const cells = [recorded.id, 'gone-abcdefgh'].map(jobCell);
     await openPanel(page);
@@ -70,6 +70,11 @@ test.describe('a recorded job', () => {
     await expect(
       page.locator('.jp-Hp-sidebar .jp-Hp-stages li').last()
     ).toContainText('Resumed');
+
+    const elsewhere = page.locator('[data-elsewhere="n1"]');
+    await elsewhere.locator('summary').click();
+    await expect(elsewhere).toContainText('NvidiaXid74');
+    await elsewhere.scrollIntoViewIfNeeded();
 
     const fallback = page.locator('.jp-Hp-fallback');
     await expect(fallback).toContainText('gone-abcdefgh');

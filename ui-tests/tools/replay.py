@@ -7,6 +7,7 @@ alone; what is shown from it is labelled "recorded". Prints the job's id, then g
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import time
@@ -20,6 +21,7 @@ from jupyter_hyperpod.storage.journal import Writer, event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 
 MICRO_BATCHES = 16
+HEALTH = Path(__file__).parents[2] / "tests" / "journals" / "cluster-health.jsonl"
 
 
 @dataclass
@@ -102,7 +104,13 @@ class Training:
         self.r.say("coordinator", "decision.made", policy="membership", value=len(self.nodes), reason=reason)
 
     def _member(self, node: int, rank: int | None) -> dict[str, Any]:
-        return {"member": f"node-{node}.1", "node": f"node-{node}", "rank": rank, "pid": 5200 + node, "host": "127.0.0.1"}
+        return {
+            "member": f"node-{node}.1",
+            "node": f"node-{node}",
+            "rank": rank,
+            "pid": 5200 + node,
+            "host": "127.0.0.1",
+        }
 
     def start(self) -> None:
         self.r.cluster("cluster.state", state="running", reason="5 nodes are ready", nodes=5, pid=4000)
@@ -127,7 +135,13 @@ class Training:
     def output(self, rank: int, text: str, stream: str = "stdout") -> None:
         node = self.nodes[rank]
         self.r.say(
-            f"agent-{node}", "output.written", member=f"node-{node}.1", node=f"node-{node}", rank=rank, stream=stream, text=text
+            f"agent-{node}",
+            "output.written",
+            member=f"node-{node}.1",
+            node=f"node-{node}",
+            rank=rank,
+            stream=stream,
+            text=text,
         )
 
     def step(self, step: int, redone: int = 0) -> None:
@@ -148,7 +162,9 @@ class Training:
             redone=redone,
         )
         if step % 20 == 0:
-            self.output((step // 20) % len(self.nodes), f"step {step:5d}  loss {loss:.4f}  {duration_s * 1000:.0f} ms\n")
+            self.output(
+                (step // 20) % len(self.nodes), f"step {step:5d}  loss {loss:.4f}  {duration_s * 1000:.0f} ms\n"
+            )
 
     def lose(self, number: int, node: int) -> None:
         """Node `node` is killed; the spare takes its place, the node comes back as the spare."""
@@ -189,6 +205,7 @@ def main() -> None:
     parser.add_argument("--past", type=int, default=420, help="steps that have been done when this script begins")
     parser.add_argument("--step-time-s", type=float, default=0.1)
     parser.add_argument("--extra-nodes", type=int, default=0, help="idle nodes beside the five")
+    parser.add_argument("--health", action="store_true", help="what agents tell of two nodes of a scheduler")
     options = parser.parse_args()
     store = Store(options.store).prepare()
     spec = JobSpec("tinylm", store.put_cell("# recorded\n"), nodes=4, elastic=ElasticRange(2, 8))
@@ -197,6 +214,10 @@ def main() -> None:
     recording.say("control", "job.submitted", id=job.id, spec=spec.to_json())
     training = Training(recording, options.steps, options.step_time_s)
     training.start()
+    for line in HEALTH.read_text().splitlines() if options.health else ():
+        told = json.loads(line)
+        if told["kind"] in ("node.findings", "node.health"):
+            recording.cluster(told["kind"], **told["data"])
     for number in range(options.extra_nodes):
         state = ("idle", "busy", "idle", "lost" if number % 97 == 0 else "idle")[number % 4]
         recording.node(f"node-{number + 6}", state, "recorded")
