@@ -113,3 +113,17 @@ def test_a_node_that_was_lost_is_not_silent_and_one_that_began_later_is_not_lost
     books.read(element(0, "PENDING"), after_s=2)
     books.read(element(0, "RUNNING", "n1"), after_s=2)
     assert not books.ledger.lost(books.now_s)
+
+
+def test_what_was_told_to_end_has_not_failed_unless_it_began_once_more(books: Books) -> None:
+    def failures() -> int:
+        return books.entry.agents.quick
+
+    books.coordinate()
+    books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
+    books.ledger.dismissed.update(["1_0", "1_1"])
+    books.read(element(0, "FAILED", "n1"), element(1, "PENDING"))
+    assert not failures(), "its signal came before it could take one"
+    books.read(element(0, "FAILED", "n1"), element(1, "RUNNING", "n1"))
+    books.read(element(0, "FAILED", "n1"), element(1, "FAILED", "n1"))
+    assert failures() == 1

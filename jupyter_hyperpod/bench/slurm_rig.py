@@ -16,7 +16,7 @@ from typing import Any
 from ..control import cluster, jobs
 from ..runtime.audit import audit
 from ..storage.store import Store
-from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, remove, submit
+from .laboratory import LANGUAGE_MODEL, Observer, laboratory, language_model_env, progress, remove, submit
 from .report import bar
 from .testbed import CONTROLLER, Testbed
 
@@ -64,8 +64,11 @@ class Rig:
 
 
 @contextmanager
-def slurm_rig(nodes: int = 4) -> Iterator[Rig]:
-    """A testbed and a store of its own, whose supervisor runs on the controller; both gone afterwards."""
+def slurm_rig(nodes: int = 4, keep: str = "") -> Iterator[Rig]:
+    """A testbed and a store of its own, whose supervisor runs on the controller; both gone afterwards.
+
+    ``keep`` names a directory, not there yet, that gets the store's journals: what went wrong can be looked up.
+    """
     root = tempfile.mkdtemp(prefix="hyperpod-bench-")
     try:
         store, began_s = Store(root).prepare(), time.monotonic()
@@ -77,6 +80,8 @@ def slurm_rig(nodes: int = 4) -> Iterator[Rig]:
                 yield rig
             finally:
                 cluster.stop(store)
+        if keep:
+            shutil.copytree(root, keep, ignore=shutil.ignore_patterns("*.sock", "checkpoints"))
     finally:
         remove(root)  # after the testbed, whose nodes may be writing there until they are switched off
 
@@ -101,10 +106,13 @@ def compare(watch: Observer) -> list[dict[str, Any]]:
         alone = submit(store, LANGUAGE_MODEL.read_text(), {"name": "alone", "nodes": 1, "spares": 0, "env": env})
         alone.until_through(STEP_S)
     theirs = alone.losses()
+    problems = audit(watch.events).problems
+    for problem in problems:
+        progress(f"NOT EXACTLY ONCE: {problem}")
     return [
         bar("mismatches", sum(ours.get(step) != loss for step, loss in theirs.items()), 0),
         bar("steps_lost", len(set(range(1, steps + 1)) - ours.keys()), 0),
-        bar("samples_repeated", len(audit(watch.events).problems), 0),
+        bar("samples_repeated", len(problems), 0),
         bar("steps_compared", len(theirs), at_least=max(1, steps)),
     ]
 

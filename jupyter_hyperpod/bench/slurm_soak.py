@@ -23,15 +23,16 @@ EVERY_S = 18.0  # 200 in an hour
 SAVE_EVERY = 20  # steps: the last member that holds the state may be hit as well
 
 
-def run(minutes: float = 60.0, seed: int = 0, every_s: float = EVERY_S) -> dict[str, Any]:
+def run(minutes: float = 60.0, seed: int = 0, every_s: float = EVERY_S, keep: str = "") -> dict[str, Any]:
     """Disturb one job on three of four nodes for ``minutes``, a fault every ``every_s`` seconds or as soon as the last
     is mended; after each further steps have to be committed. Then compare with an undisturbed run. Needs root.
 
     Every kind of fault comes once, in random order, before any comes again; however few the minutes, each comes once.
+    ``keep`` names a directory that gets the journals.
     """
     if reason := missing():
         return report("slurm-soak", [not_run(OURS, "everything", reason)], [])
-    with slurm_rig() as rig:
+    with slurm_rig(keep=keep) as rig:
         return _soak(rig, minutes, seed, every_s)
 
 

@@ -22,6 +22,7 @@ from .ledger import Ledger, names
 
 SUBMIT_PAUSE_S = 5.0
 AVOID_S = 3600.0
+SENT_AGAIN_S = 60.0  # what has been told to leave, and is still there then, may not have heard it
 CLOSE_S = 8.0
 PACKAGE = ("PYTHONPATH",)
 NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it
@@ -39,7 +40,7 @@ class Allocation:
     submits: list[tuple[str, int, Future[int]]] = field(default_factory=list)
     faults: list[tuple[Command, str, Future[str]]] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)
-    sent_away: set[str] = field(default_factory=set)
+    sent_away: dict[str, float] = field(default_factory=dict)  # element -> when
     avoided: dict[str, float] = field(default_factory=dict)  # node -> until when
     released: Future[str] | None = None
 
@@ -142,6 +143,9 @@ class Allocations:
 
     def _act(self, entry: Entry, job: Allocation, plan: LaunchPlan) -> None:
         lost, silent = job.ledger.lost(job.read_s), job.ledger.silent(job.read_s)
+        running = {element.name for element in job.ledger.running}  # what SLURM has queued again is told again, too
+        told = job.sent_away.items()
+        job.sent_away = {n: at_s for n, at_s in told if n in running and job.read_s < at_s + SENT_AGAIN_S}
         elements = [seen.element for seen in job.ledger.seen.values() if seen.element.active]
         elements = [element for element in elements if element.name not in job.given_up]
         places = [_place(e, lost.get(e.name), silent.get(e.name), job, self._slurm.draining) for e in elements]
@@ -164,8 +168,10 @@ class Allocations:
         for name in [name for name in step.give_up if name in silent]:
             text = f"{name} never joined the job: {entry.log_tail('slurm-' + name.replace('_', '-'))}"
             entry.pen.write("warning.raised", {"text": text})
-        job.sent_away.update(step.send_away)
-        if over := [*step.give_back, *step.give_up]:
+        job.sent_away.update(dict.fromkeys(step.send_away, job.read_s))
+        over = [*step.give_back, *step.give_up]
+        job.ledger.dismissed.update([*over, *step.send_away])
+        if over:
             self._slurm.cancel(over)
             job.asked_s = time.monotonic()
         for name in step.send_away:

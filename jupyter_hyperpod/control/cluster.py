@@ -36,7 +36,7 @@ _DEFAULT_SHAPE = {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}
 _LOG_TAIL_LINES = 15
 # what belongs to the kernel or the server that happened to start the cluster, not to the jobs it will run
 _FOREIGN_PREFIXES = ("JPY_", "JUPYTERHUB_", "JUPYTER_TOKEN", "JUPYTER_SERVER")
-_OF_ONE_JOB = ("HYPERPOD_JOB_ID", "HYPERPOD_JOB_DIR", "HYPERPOD_CELL", "HYPERPOD_MOUNTS", "HYPERPOD_NODE")
+_OF_ONE_JOB = tuple(f"HYPERPOD_{name}" for name in ("JOB_ID", "JOB_DIR", "CELL", "MOUNTS", "NODE", "MEMBER"))
 
 
 def ensure_started(

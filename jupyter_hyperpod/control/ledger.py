@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from ..backends.sbatch import RUNNING, Element
+from ..backends.sbatch import RUNNING, WAITING, Element
 from ..backends.slurm import History, Slurm
 from ..policy.membership import NODE_GONE
 from ..storage.journal import follow_events, read_kinds
@@ -56,13 +56,17 @@ class Seen:
 
 
 class Ledger:
-    """``arrays``: number -> (part, how many elements). ``seen``: name -> the element's newest state."""
+    """``arrays``: number -> (part, how many elements). ``seen``: name -> the element's newest state.
+
+    ``dismissed``: names of those that were told to end, so that their end is no failure, whatever SLURM calls it.
+    """
 
     def __init__(self, entry: Entry, slurm: Slurm) -> None:
         self._entry = entry
         self._slurm = slurm
         self._presence = Presence(entry)
         self._read_s = 0.0  # when the queue was read last, in seconds since the Unix epoch
+        self.dismissed: set[str] = set()
         self._open_s: float | None = None  # since when nodes find the job's coordinator, on the monotonic clock
         self._lookup: Future[History] | None = None
         self.arrays = dict(self._recorded())
@@ -136,11 +140,13 @@ class Ledger:
         if element.state in RUNNING and seen.began_s is None:
             seen.began_s, seen.idle_s = now_s, self._read_s
         self.seen[element.name] = seen
+        if element.state in WAITING:
+            self.dismissed.discard(element.name)  # it begins once more
         if before is None or (before.element.state, before.element.node) != (element.state, element.node):
             reason = "" if element.reason == "None" else element.reason
             facts = {"scheduler": SCHEDULER, "element": element.name, "part": element.part, "state": element.state}
             self._entry.pen.write("allocation.changed", facts | {"node": element.node, "reason": reason})
-            if element.state in FAILED:
+            if element.state in FAILED and element.name not in self.dismissed:
                 self._count_failure(element, now_s - seen.began_s if seen.began_s is not None else 0.0)
 
     def _count_failure(self, element: Element, lived_s: float) -> None:

@@ -47,7 +47,9 @@ def telling(
     elif progress is False:
         yield None
     elif "HYPERPOD_JOB_DIR" in environment and "HYPERPOD_NODE" in environment:
-        journal = Journal(JobStore(Path(environment["HYPERPOD_JOB_DIR"])), environment["HYPERPOD_NODE"], name)
+        node = environment["HYPERPOD_NODE"]
+        member = environment.get("HYPERPOD_MEMBER", f"{node}.{os.getpid()}")
+        journal = Journal(JobStore(Path(environment["HYPERPOD_JOB_DIR"])), node, member, name)
         with journal:
             yield journal
     elif _shows:
@@ -63,8 +65,8 @@ def telling(
 class Journal:
     """Tells a job's journal, as a member of it; a journal that cannot be written ends no load."""
 
-    def __init__(self, job: JobStore, node: str, name: str) -> None:
-        self._job, self._node, self._name = job, node, name
+    def __init__(self, job: JobStore, node: str, member: str, name: str) -> None:
+        self._job, self._node, self._member, self._name = job, node, member, name
         self._last: Progress | None = None
         self._said_s = 0.0
         self._state = ""
@@ -86,9 +88,8 @@ class Journal:
 
     def _say(self, state: str, now: Progress) -> None:
         self._state, self._said_s = state, now.elapsed_s
-        member = f"{self._node}.{os.getpid()}"
         record = {
-            "member": member,
+            "member": self._member,
             "node": self._node,
             "state": state,
             "url": self._name,
@@ -100,7 +101,7 @@ class Journal:
         with suppress(StoreError), _writing:
             key = os.getpid(), self._job.events
             if key not in _writers:
-                _writers[key] = event_writer(self._job.events, f"worker-{member}")
+                _writers[key] = event_writer(self._job.events, f"worker-{self._member}")
             _writers[key].append("model.loading", record)
 
 

@@ -107,7 +107,7 @@ class Agent:
         else:
             process = WorkerProcess(main)
         self.process = process
-        self.member = f"{context.node}.{process.pid}"
+        self.member = context.member(process.pid)
         self.rank = None
         self.held = False
         self.status = {}

@@ -14,18 +14,20 @@ from ..core.spec import JobSpec
 from ..storage.store import JobStore
 
 COORDINATOR_S, COORDINATOR_POLL_S = 600.0, 0.02
+MEMBER_VARIABLE = "HYPERPOD_MEMBER"
 BIND_VARIABLE, AUTOMATIC, LOOPBACK = "HYPERPOD_BIND", "auto", "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The job this process belongs to and the node it runs on."""
+    """The job this process belongs to, the node it runs on, and when it began (milliseconds since the epoch, hex)."""
 
     job: JobStore
     node: str
     cell: Path
     spec: JobSpec
     spare: bool = False
+    born: str = ""
 
     @classmethod
     def from_environment(cls) -> Context:
@@ -38,7 +40,12 @@ class Context:
             raise ClusterError(
                 f"${error.args[0]} is not set: this module is started by a backend, not by hand"
             ) from error
-        return cls(job, node, cell, job.spec(), bool(os.environ.get("HYPERPOD_SPARE")))
+        born = f"{time.time_ns() // 1_000_000:x}"
+        return cls(job, node, cell, job.spec(), bool(os.environ.get("HYPERPOD_SPARE")), born)
+
+    def member(self, pid: int) -> str:
+        """What a worker is called. A node that boots again gives its pids again, but no name ever means two workers."""
+        return f"{self.node}.{self.born}.{pid}"
 
     @property
     def endpoint_file(self) -> Path:

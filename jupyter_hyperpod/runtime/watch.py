@@ -91,5 +91,5 @@ def _by_whom(finding: Finding, go: Go) -> str:
     rank = _owner(finding, go)
     if rank is None or go.world_size == 1:
         return ""
-    node = go.owners[rank].rpartition(".")[0]
+    node = go.owners[rank].rsplit(".", 2)[0]
     return f" (micro-batch {finding.micro_batches[0]} was computed by rank {rank} on {node})"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import Fenced, Stopped
-from .context import BIND_VARIABLE, Context
+from .context import BIND_VARIABLE, MEMBER_VARIABLE, Context
 from .progress import Progress
 from .replica import Place
 from .report import Reporter
@@ -92,7 +92,8 @@ def main(context: Context, channel: Channel, progress: Progress, *links: Channel
     host, port = listener.getsockname()[:2]
     place = Place(shard, links, context.spec.replica)
     orders = channel if shard == 0 else links[0]
-    me = Worker(context, orders, channel, progress, listener, f"{context.node}.{os.getpid()}", place=place)
+    me = Worker(context, orders, channel, progress, listener, context.member(os.getpid()), place=place)
+    os.environ[MEMBER_VARIABLE] = me.member
     _current = me
     if (ports := place.assemble(port)) is not None:
         me.say({"type": "hello", "pid": os.getpid(), "host": host, "port": port} | ports)
