@@ -89,8 +89,7 @@ class HostLanding:
             phase = load_plan.landings[index] - header.data_bytes
             here = mapped.bytes[header.data_offset - phase :] if mapped else block[begin : begin + sizes[index]]
             self._landed.append(here)
-        if not load_plan.chunks:
-            map_ahead(filter(None, self._mapped))
+        self._there = not load_plan.chunks
         self._views = [memoryview(landed.data) for landed in self._landed]
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
@@ -114,3 +113,5 @@ class HostLanding:
 
     def close(self) -> None:
         """See Landing."""
+        if self._there:
+            map_ahead(filter(None, self._mapped))

@@ -90,7 +90,7 @@ def load_model(
                     Stream(load_plan.chunks, landing.fetch, meter, counters, connections, tell, sharers).run()
                 elif tell is not None:
                     tell(meter.read())
-            found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
+                found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
     finally:
         door.close()
     return found if model is None else assign(model, found)
