@@ -9,6 +9,7 @@ import pytest
 
 from jupyter_hyperpod.backends.sbatch import BASE, Element
 from jupyter_hyperpod.backends.slurm import Slurm
+from jupyter_hyperpod.control.allocation import SENT_AGAIN_S, still_leaving
 from jupyter_hyperpod.control.entry import ENDPOINT, Entry
 from jupyter_hyperpod.control.ledger import Ledger
 from jupyter_hyperpod.core.spec import JobSpec
@@ -127,3 +128,10 @@ def test_what_was_told_to_end_has_not_failed_unless_it_began_once_more(books: Bo
     books.read(element(0, "FAILED", "n1"), element(1, "RUNNING", "n1"))
     books.read(element(0, "FAILED", "n1"), element(1, "FAILED", "n1"))
     assert failures() == 1
+
+
+def test_who_was_told_to_leave_is_told_again_after_beginning_anew_or_staying_for_long() -> None:
+    told = {"1_0": 0.0, "1_1": 0.0}
+    assert still_leaving(told, {"1_0", "1_1"}, SENT_AGAIN_S - 1) == told
+    assert still_leaving(told, {"1_1"}, 1.0) == {"1_1": 0.0}, "SLURM has queued the other again"
+    assert not still_leaving(told, {"1_0", "1_1"}, SENT_AGAIN_S)

@@ -80,10 +80,12 @@ def slurm_rig(nodes: int = 4, keep: str = "") -> Iterator[Rig]:
                 yield rig
             finally:
                 cluster.stop(store)
-        if keep:
-            shutil.copytree(root, keep, ignore=shutil.ignore_patterns("*.sock", "checkpoints"))
-    finally:
-        remove(root)  # after the testbed, whose nodes may be writing there until they are switched off
+    finally:  # after the testbed, whose nodes may be writing there until they are switched off
+        try:
+            if keep:
+                shutil.copytree(root, keep, ignore=shutil.ignore_patterns("*.sock", "checkpoints"))
+        finally:
+            remove(root)
 
 
 def _counting(directory: Path) -> Path:

@@ -6,7 +6,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +22,7 @@ from .ledger import Ledger, names
 
 SUBMIT_PAUSE_S = 5.0
 AVOID_S = 3600.0
-SENT_AGAIN_S = 60.0  # what has been told to leave, and is still there then, may not have heard it
+SENT_AGAIN_S = 60.0
 CLOSE_S = 8.0
 PACKAGE = ("PYTHONPATH",)
 NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it
@@ -49,6 +49,15 @@ def wanted(spec: JobSpec, target: int) -> dict[str, int]:
     """Elements by part for a job that shall have ``target`` nodes, spares included."""
     base = min(spec.start_minimum, target)
     return {BASE: base, ELASTIC: target + spec.spares - base}
+
+
+def still_leaving(sent_away: Mapping[str, float], running: Collection[str], now_s: float) -> dict[str, float]:
+    """Of elements told to leave (name -> when), those that need not be told again.
+
+    What SLURM has queued again has the name of what was told, and what stays for long may not have heard it.
+    """
+    told = sent_away.items()
+    return {name: told_s for name, told_s in told if name in running and now_s < told_s + SENT_AGAIN_S}
 
 
 class Allocations:
@@ -143,9 +152,7 @@ class Allocations:
 
     def _act(self, entry: Entry, job: Allocation, plan: LaunchPlan) -> None:
         lost, silent = job.ledger.lost(job.read_s), job.ledger.silent(job.read_s)
-        running = {element.name for element in job.ledger.running}  # what SLURM has queued again is told again, too
-        told = job.sent_away.items()
-        job.sent_away = {n: at_s for n, at_s in told if n in running and job.read_s < at_s + SENT_AGAIN_S}
+        job.sent_away = still_leaving(job.sent_away, {element.name for element in job.ledger.running}, job.read_s)
         elements = [seen.element for seen in job.ledger.seen.values() if seen.element.active]
         elements = [element for element in elements if element.name not in job.given_up]
         places = [_place(e, lost.get(e.name), silent.get(e.name), job, self._slurm.draining) for e in elements]

@@ -14,14 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.events import Event
+from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.runtime import report
 from jupyter_hyperpod.runtime.audit import audit
+from jupyter_hyperpod.runtime.context import Context
 from jupyter_hyperpod.runtime.incidents import Incidents
 from jupyter_hyperpod.runtime.process import Output
 from jupyter_hyperpod.runtime.progress import PHASES, Progress
 from jupyter_hyperpod.runtime.report import Reporter
 from jupyter_hyperpod.runtime.worker import _describe
 from jupyter_hyperpod.storage.journal import read_events
+from jupyter_hyperpod.storage.store import Store
 
 # ---- output ---------------------------------------------------------------------------------------------------
 
@@ -298,3 +301,14 @@ def test_sessions_are_audited_one_by_one() -> None:
 
 def test_nothing_to_audit() -> None:
     assert audit([]).sentence == "no step was committed: there is nothing to audit"
+
+
+def test_a_pid_that_is_given_again_after_a_boot_makes_no_second_worker_of_one_name(
+    store: Store, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., None]
+) -> None:
+    job = store.create_job(JobSpec("job", store.put_cell("pass"), nodes=1))
+    for name, value in {"JOB_DIR": job.path, "NODE": "n1.1-0", "CELL": "cell.py"}.items():
+        monkeypatch.setenv(f"HYPERPOD_{name}", str(value))
+    first = Context.from_environment()
+    eventually(lambda: Context.from_environment().member(77) != first.member(77))
+    assert first.member(77).rsplit(".", 2)[0] == "n1.1-0" and first.member(77).endswith(".77")
