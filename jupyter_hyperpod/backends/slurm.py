@@ -42,6 +42,7 @@ class Slurm:
         self.problem = ""  # why the queue could not be read the last time
         self.fresh_s = 0.0  # when the queue that is known was asked for (`time.monotonic`)
         self.draining: dict[str, str] = {}  # node -> why it gets nothing new
+        self.draining_s = 0.0  # when that was asked for (`time.monotonic`)
         self._elements: dict[str, list[Element]] = {}
         self._wanted_s = self._query_s = self._nodes_s = 0.0
         self._orders: deque[Callable[[], None]] = deque()
@@ -162,10 +163,12 @@ class Slurm:
         self._elements, self.fresh_s, self.problem = dict(found), now_s, ""
 
     def _read_nodes(self) -> None:
+        now_s = time.monotonic()
         try:
             self.draining = sbatch.draining(_run(_NODES))
         except ClusterError:
             return  # the queue cannot be read either, which says so
+        self.draining_s = now_s
 
     def _look_up(self) -> None:
         """Ask accounting once for all that wait."""

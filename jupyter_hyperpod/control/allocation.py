@@ -18,7 +18,7 @@ from ..core.spec import STARTUP_DEADLINE, JobSpec, LaunchPlan
 from ..core.units import parse_duration
 from ..policy.allocation import DEADLINE_S, Place, Step, decide
 from .entry import Entry
-from .ledger import Ledger, names
+from .ledger import Ledger, Seen, names
 
 SUBMIT_PAUSE_S = 5.0
 AVOID_S = 3600.0
@@ -153,9 +153,10 @@ class Allocations:
     def _act(self, entry: Entry, job: Allocation, plan: LaunchPlan) -> None:
         lost, silent = job.ledger.lost(job.read_s), job.ledger.silent(job.read_s)
         job.sent_away = still_leaving(job.sent_away, {element.name for element in job.ledger.running}, job.read_s)
-        elements = [seen.element for seen in job.ledger.seen.values() if seen.element.active]
-        elements = [element for element in elements if element.name not in job.given_up]
-        places = [_place(e, lost.get(e.name), silent.get(e.name), job, self._slurm.draining) for e in elements]
+        known = [seen for seen in job.ledger.seen.values() if seen.element.active]
+        known = [seen for seen in known if seen.element.name not in job.given_up]
+        elements = [seen.element for seen in known]
+        places = [self._place(seen, lost.get(seen.element.name), silent.get(seen.element.name), job) for seen in known]
         minimum = min(entry.spec.start_minimum, entry.target)
         decision = decide(wanted(entry.spec, entry.target), places, minimum, _deadline_s(entry.spec))
         _tell_waiting(entry, elements)
@@ -184,6 +185,16 @@ class Allocations:
         for name in step.send_away:
             self._slurm.signal(name, SIGNALS["preempt"])
 
+    def _place(self, seen: Seen, lost_s: float | None, silent_s: float | None, job: Allocation) -> Place:
+        element = seen.element
+        running = element.state not in WAITING
+        # SLURM begins nothing on a node that is drained: what was known of it before is out of date
+        up_to_date = seen.began_s is not None and seen.began_s < self._slurm.draining_s
+        drain = self._slurm.draining.get(element.node, "") if up_to_date else ""
+        held = "" if running or NEVER not in element.reason.lower() else element.reason
+        leaving = element.name in job.sent_away
+        return Place(element.name, element.part, running, element.node, lost_s, drain, leaving, held, silent_s)
+
     def _options(self, entry: Entry, job: Allocation) -> dict[str, str]:
         """The person's options; repeat offenders are excluded beside whomever they exclude themselves."""
         options = dict(entry.spec.slurm)
@@ -197,15 +208,6 @@ def _deadline_s(spec: JobSpec) -> float:
     if spec.serve is not None:
         return math.inf
     return parse_duration(spec.slurm[STARTUP_DEADLINE]) if STARTUP_DEADLINE in spec.slurm else DEADLINE_S
-
-
-def _place(
-    element: Element, lost_s: float | None, silent_s: float | None, job: Allocation, draining: dict[str, str]
-) -> Place:
-    running = element.state not in WAITING
-    drain, leaving = draining.get(element.node, ""), element.name in job.sent_away
-    held = "" if running or NEVER not in element.reason.lower() else element.reason
-    return Place(element.name, element.part, running, element.node, lost_s, drain, leaving, held, silent_s)
 
 
 def _value(step: Step) -> dict[str, object]:
