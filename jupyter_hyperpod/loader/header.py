@@ -175,7 +175,7 @@ def _plainly_once(record: Any, content: bytes) -> bool:
     if not isinstance(record, dict) or _has_spaced_quote(content.rstrip(b" ")):
         return False
     keys = len(record) + sum([len(value) for value in record.values() if isinstance(value, dict)])
-    return keys in (content.count(b":"), content.count(b'":'))  # single bytes are counted much faster
+    return keys == content.count(b":") or keys == content.count(b'":')  # single bytes are counted much faster
 
 
 def _has_spaced_quote(content: bytes) -> bool:

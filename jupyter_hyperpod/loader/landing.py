@@ -15,7 +15,7 @@ from . import tensors as made
 from .fanout import FanOut
 from .files import Files
 from .local import FileSource, Mapping, map_ahead
-from .memory import POOL
+from .memory import POOL, Bytes
 from .plan import HUGE_PAGE_BYTES, Chunk, LoadPlan, Placed
 from .sources import Door
 from .stream import Outcome
@@ -83,7 +83,7 @@ class HostLanding:
             sizes.append(0 if mapped else -(-length // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
         block = POOL.lease(sum(sizes)) if any(sizes) else np.empty(0, np.uint8)
         ends = np.cumsum(sizes)
-        self._landed: list[made.Bytes] = []
+        self._landed: list[Bytes] = []
         for index, (mapped, header) in enumerate(zip(self._mapped, files.headers, strict=True)):
             begin = int(ends[index]) - sizes[index]
             phase = load_plan.landings[index] - header.data_bytes

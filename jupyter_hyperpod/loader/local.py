@@ -17,13 +17,12 @@ import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from ..core.errors import LoaderError, SpecError
-from .memory import LIBC
+from .memory import LIBC, Bytes
 from .sources import PREFIX_BYTES, Counters
 from .wire import Cancel
 
@@ -37,7 +36,6 @@ _KNOWN = {  # by the kernel's numbers for them; else the list of all mounts is r
     0x2FC12FC1: "zfs",
     0xF2F52010: "f2fs",
 }
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PIECE_BYTES = 4 * 2**20  # between two looks at whether to go on
 _POPULATE_READ = 22
 FAULT_AROUND_BYTES = 65_536  # Linux's default

@@ -19,12 +19,13 @@ import numpy as np
 
 from .plan import HUGE_PAGE_BYTES
 
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 LIBC = ctypes.CDLL(None, use_errno=True)  # for calls that Python has not; `ctypes.get_errno` tells what failed
 _FIXED, _NORESERVE = 0x10, 0x4000
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
+class Lease(Bytes):
     """Bytes of a block, shape (n,). Tensors made of it keep it; after the last one, the block returns to its pool."""
 
 
@@ -84,7 +85,7 @@ def _fresh(size: int) -> mmap.mmap:
     return block
 
 
-def map_file(descriptor: int, size: int, private: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def map_file(descriptor: int, size: int, private: bool) -> Bytes:
     """Return `size` bytes of a file in memory, shape (size,), where huge pages of it fit. Raises MemoryError.
 
     What is written to a `private` mapping is seen by nobody else. The mapping is there for as long as the array.

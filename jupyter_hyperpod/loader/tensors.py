@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
 
 from ..core.errors import LoaderError
+from .memory import Bytes
 from .plan import Placed
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _NAMES = {
     "BOOL": "bool",
     "U8": "uint8",

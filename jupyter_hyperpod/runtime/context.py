@@ -26,8 +26,8 @@ class Context:
     node: str
     cell: Path
     spec: JobSpec
-    spare: bool = False
-    born: str = ""
+    spare: bool
+    born: str
 
     @classmethod
     def from_environment(cls) -> Context:
@@ -46,6 +46,11 @@ class Context:
     def member(self, pid: int) -> str:
         """What a worker is called. A node that boots again gives its pids again, but no name ever means two workers."""
         return f"{self.node}.{self.born}.{pid}"
+
+    @staticmethod
+    def node_of(member: str) -> str:
+        """Where a worker of that name is."""
+        return member.rsplit(".", 2)[0]
 
     @property
     def endpoint_file(self) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import TrainingError
 from ..policy.guard import Finding, Guard, Reading, judge
+from .context import Context
 from .inprocess import Go, Group, Solo
 
 
@@ -91,5 +92,5 @@ def _by_whom(finding: Finding, go: Go) -> str:
     rank = _owner(finding, go)
     if rank is None or go.world_size == 1:
         return ""
-    node = go.owners[rank].rsplit(".", 2)[0]
+    node = Context.node_of(go.owners[rank])
     return f" (micro-batch {finding.micro_batches[0]} was computed by rank {rank} on {node})"
