@@ -130,6 +130,41 @@ def test_what_was_told_to_end_has_not_failed_unless_it_began_once_more(books: Bo
     assert failures() == 1
 
 
+def test_elements_that_fail_at_once_end_the_job_only_where_nobody_gets_further(books: Books) -> None:
+    def fail(node: str) -> int:
+        books.read(element(0, "PENDING"))
+        books.read(element(0, "RUNNING", node))
+        books.read(element(0, "FAILED", node))
+        return books.entry.agents.quick
+
+    books.coordinate()
+    assert [fail("n1"), fail("n1"), fail("n1")] == [1, 2, 3]
+    assert not books.ledger.misfits(0.0), "perhaps it is the job"
+    books.joined("n2")
+    assert fail("n1") == 0, "n2 has joined since: it is not the job"
+    assert [fail("n1"), fail("n1")] == [1, 2], "nobody has joined since"
+    assert not books.entry.ended
+    assert [fail("n1"), fail("n1"), fail("n1")] == [3, 4, 5]
+    assert books.entry.ended
+
+
+def test_a_node_on_which_nothing_begins_is_avoided_until_something_does(books: Books) -> None:
+    books.coordinate()
+    books.read(element(0, "RUNNING", "n1"))
+    books.joined("n1")
+    for number, avoided in enumerate((set(), {"n2"}, {"n2"})):
+        books.read(element(0, "RUNNING", "n1"), element(1, "PENDING"))
+        books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
+        books.read(element(0, "RUNNING", "n1"), element(1, "FAILED", "n2"))
+        assert (books.entry.agents.quick, books.entry.agents.total) == (0, number + 1), "n1 trains"
+        assert books.ledger.misfits(0.0) == avoided
+    assert not books.ledger.misfits(books.now_s), "it may have been repaired by now"
+    books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
+    books.joined("n2")
+    books.read(element(0, "RUNNING", "n1"), element(1, "FAILED", "n2"))
+    assert not books.ledger.misfits(0.0), "it was killed, but it had joined"
+
+
 def test_who_was_told_to_leave_is_told_again_after_beginning_anew_or_staying_for_long() -> None:
     told = {"1_0": 0.0, "1_1": 0.0}
     assert still_leaving(told, {"1_0", "1_1"}, SENT_AGAIN_S - 1) == told

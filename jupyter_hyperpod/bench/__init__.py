@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
+from ..control.request import near_matches
 from ..core.errors import SpecError
 
 NAMES = {
@@ -32,8 +34,9 @@ def run(name: str, **options: Any) -> dict[str, Any]:
     if name not in NAMES:
         raise SpecError(f"no benchmark named {name!r}; expected one of {', '.join(NAMES)}")
     module = import_module(f".{name.replace('-', '_')}", __name__)
-    try:
-        report: dict[str, Any] = module.run(**options)
-    except TypeError as error:
-        raise SpecError(f"bench {name}: {error}") from error
+    known = list(signature(module.run).parameters)
+    for option in options.keys() - set(known):
+        expected = f"expected one of {', '.join(known)}" if known else "it has none"
+        raise SpecError(f"bench {name}: no option {option!r}; {expected}{near_matches(option, known)}")
+    report: dict[str, Any] = module.run(**options)
     return report

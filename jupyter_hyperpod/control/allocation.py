@@ -22,7 +22,7 @@ from .ledger import Ledger, Seen, names
 
 SUBMIT_PAUSE_S = 5.0
 AVOID_S = 3600.0
-SENT_AGAIN_S = 60.0
+SENT_AGAIN_S = 15.0
 CLOSE_S = 8.0
 PACKAGE = ("PYTHONPATH",)
 NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it
@@ -41,6 +41,7 @@ class Allocation:
     faults: list[tuple[Command, str, Future[str]]] = field(default_factory=list)
     given_up: set[str] = field(default_factory=set)
     sent_away: dict[str, float] = field(default_factory=dict)  # element -> when
+    told: dict[str, Future[str]] = field(default_factory=dict)  # element -> whether the order to leave has reached it
     avoided: dict[str, float] = field(default_factory=dict)  # node -> until when
     released: Future[str] | None = None
 
@@ -152,6 +153,7 @@ class Allocations:
 
     def _act(self, entry: Entry, job: Allocation, plan: LaunchPlan) -> None:
         lost, silent = job.ledger.lost(job.read_s), job.ledger.silent(job.read_s)
+        _forget_untold(job)
         job.sent_away = still_leaving(job.sent_away, {element.name for element in job.ledger.running}, job.read_s)
         known = [seen for seen in job.ledger.seen.values() if seen.element.active]
         known = [seen for seen in known if seen.element.name not in job.given_up]
@@ -182,8 +184,7 @@ class Allocations:
         if over:
             self._slurm.cancel(over)
             job.asked_s = time.monotonic()
-        for name in step.send_away:
-            self._slurm.signal(name, SIGNALS["preempt"])
+        job.told |= {name: self._slurm.signal(name, SIGNALS["preempt"]) for name in step.send_away}
 
     def _place(self, seen: Seen, lost_s: float | None, silent_s: float | None, job: Allocation) -> Place:
         element = seen.element
@@ -199,6 +200,7 @@ class Allocations:
         """The person's options; repeat offenders are excluded beside whomever they exclude themselves."""
         options = dict(entry.spec.slurm)
         avoided = {*self.avoided, *(node for node, until_s in job.avoided.items() if job.read_s < until_s)}
+        avoided |= job.ledger.misfits(since_s=job.read_s - AVOID_S)
         excluded = [name for name in (options.get("exclude", ""), *sorted(avoided)) if name]
         return options | ({"exclude": ",".join(excluded)} if excluded else {})
 
@@ -228,6 +230,13 @@ def _tell_problem(entry: Entry, problem: str) -> None:
     elif problem != entry.said:
         entry.said = problem
         entry.pen.write("warning.raised", {"text": f"{problem}; the job goes on with the nodes it has"})
+
+
+def _forget_untold(job: Allocation) -> None:
+    """What SLURM could not tell to leave, as its step had not begun, is told again."""
+    for name in [name for name, told in job.told.items() if told.done()]:
+        if job.told.pop(name).exception():
+            job.sent_away.pop(name, None)
 
 
 def _answer_faults(entry: Entry, job: Allocation) -> None:

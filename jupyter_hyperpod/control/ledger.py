@@ -19,6 +19,7 @@ from .entry import COORDINATOR, ENDPOINT, Entry
 RECORD = "slurm.json"
 SCHEDULER = "SLURM"
 FORGOTTEN = "FORGOTTEN"  # our own word for an end that neither the queue nor accounting knows
+STILLBORN = 2  # once can be chance
 FAILED = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
 
 
@@ -66,6 +67,8 @@ class Ledger:
         self._slurm = slurm
         self._presence = Presence(entry)
         self._read_s = 0.0  # when the queue was read last, in seconds since the Unix epoch
+        self._failed_s = 0.0  # when an element failed last, in seconds since the Unix epoch
+        self._stillborn: dict[str, list[float]] = {}  # node -> when elements failed there, in a row, before they joined
         self.dismissed: set[str] = set()
         self._open_s: float | None = None  # since when nodes find the job's coordinator, on the monotonic clock
         self._lookup: Future[History] | None = None
@@ -76,6 +79,17 @@ class Ledger:
     def running(self) -> list[Element]:
         """Elements that run, as far as is known."""
         return [seen.element for seen in self.seen.values() if seen.element.state in RUNNING]
+
+    def misfits(self, since_s: float) -> set[str]:
+        """Nodes on which elements keep failing before they join, though others run: what they lack, others have."""
+        return {
+            node for node, ends_s in self._stillborn.items() if sum(end_s > since_s for end_s in ends_s) >= STILLBORN
+        }
+
+    def _heard(self, seen: Seen) -> bool:
+        """The job's coordinator has heard of an element since it began."""
+        joined_s = self._presence.joined_s
+        return any(joined_s.get(node, -math.inf) >= seen.idle_s for node in names(seen.element))
 
     def lost(self, now_s: float) -> dict[str, float]:
         """Elements that run where the job has lost the node -> seconds since then."""
@@ -91,11 +105,11 @@ class Ledger:
     def silent(self, now_s: float) -> dict[str, float]:
         """Elements that run and have never joined the job -> seconds for which they could have."""
         self._presence.poll()
-        joined_s, found = self._presence.joined_s, {}
+        found = {}
         for name, seen in self.seen.items() if self._open_s is not None else ():
             if seen.element.state not in RUNNING or seen.began_s is None:
                 continue
-            if not any(joined_s.get(node, -math.inf) >= seen.idle_s for node in names(seen.element)):
+            if not self._heard(seen):
                 found[name] = now_s - max(seen.began_s, self._open_s or 0.0)
         return found
 
@@ -146,12 +160,31 @@ class Ledger:
             reason = "" if element.reason == "None" else element.reason
             facts = {"scheduler": SCHEDULER, "element": element.name, "part": element.part, "state": element.state}
             self._entry.pen.write("allocation.changed", facts | {"node": element.node, "reason": reason})
-            if element.state in FAILED and element.name not in self.dismissed:
-                self._count_failure(element, now_s - seen.began_s if seen.began_s is not None else 0.0)
+            if not element.active:
+                self._ended(seen, now_s)
 
-    def _count_failure(self, element: Element, lived_s: float) -> None:
-        entry = self._entry
-        entry.agents = entry.agents.after(lived_s, 1)
+    def _ended(self, seen: Seen, now_s: float) -> None:
+        self._presence.poll()
+        name, node = seen.element.name, seen.element.node
+        failed = seen.element.state in FAILED and name not in self.dismissed
+        if self._heard(seen):
+            self._stillborn.pop(node, None)
+        elif failed and self._works():
+            self._stillborn.setdefault(node, []).append(now_s)
+        if failed:
+            self._count_failure(seen, now_s)
+
+    def _works(self) -> bool:
+        """What nodes run is not to blame: somebody has joined since the last failure, or runs it now."""
+        if max(self._presence.joined_s.values(), default=-math.inf) >= self._failed_s:
+            return True
+        return any(other.element.state in RUNNING and self._heard(other) for other in self.seen.values())
+
+    def _count_failure(self, seen: Seen, now_s: float) -> None:
+        entry, element = self._entry, seen.element
+        lived_s = now_s - seen.began_s if seen.began_s is not None else 0.0
+        entry.agents = entry.agents.after(lived_s, None if self._works() else 1)
+        self._failed_s = time.time()
         if reason := entry.agents.too_many(entry.spec.max_restarts):
             said = entry.log_tail(f"slurm-{element.array}-{element.task}")
             what = f"{element.name} on {element.node or 'no node'} is {element.state}"
