@@ -148,6 +148,18 @@ def test_elements_that_fail_at_once_end_the_job_only_where_nobody_gets_further(b
     assert books.entry.ended
 
 
+def test_while_a_node_may_still_join_elements_that_fail_at_once_are_only_asked_for_less_often(books: Books) -> None:
+    books.coordinate()
+    for _ in range(7):
+        books.read(element(0, "RUNNING", "n1"), element(1, "PENDING"), after_s=0.1)
+        books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"), after_s=0.1)
+        books.read(element(0, "RUNNING", "n1"), element(1, "FAILED", "n2"), after_s=0.1)
+    assert books.entry.agents.quick == 7 and not books.entry.ended
+    assert books.entry.rest_until_s - books.now_s == pytest.approx(8)
+    books.read(element(0, "FAILED", "n1"), element(1, "FAILED", "n2"))
+    assert books.entry.ended
+
+
 def test_a_node_on_which_nothing_begins_is_avoided_until_something_does(books: Books) -> None:
     books.coordinate()
     books.read(element(0, "RUNNING", "n1"))

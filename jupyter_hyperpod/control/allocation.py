@@ -83,7 +83,7 @@ class Allocations:
         elif self._slurm.fresh_s != job.read_s:
             job.read_s = self._slurm.fresh_s
             job.ledger.update(elements, now_s)
-            if not entry.ended and now_s >= job.again_s:
+            if not entry.ended and now_s >= max(job.again_s, entry.rest_until_s):
                 self._act(entry, job, plan)
 
     def begun(self, entry: Entry) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -15,11 +16,13 @@ from ..policy.membership import NODE_GONE
 from ..storage.journal import follow_events, read_kinds
 from ..storage.store import write_private
 from .entry import COORDINATOR, ENDPOINT, Entry
+from .reconcile import QUICK_LIMIT
 
 RECORD = "slurm.json"
 SCHEDULER = "SLURM"
 FORGOTTEN = "FORGOTTEN"  # our own word for an end that neither the queue nor accounting knows
 STILLBORN = 2  # once can be chance
+REST_S = 30.0
 FAILED = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
 
 
@@ -171,6 +174,9 @@ class Ledger:
             self._stillborn.pop(node, None)
         elif failed and self._works():
             self._stillborn.setdefault(node, []).append(now_s)
+            if len(self._stillborn[node]) == STILLBORN:
+                why = f"{STILLBORN} elements ended there before they joined; {self._said(seen.element)}"
+                self._entry.pen.write("warning.raised", {"text": f"{node} is avoided: {why}"})
         if failed:
             self._count_failure(seen, now_s)
 
@@ -181,14 +187,19 @@ class Ledger:
         return any(other.element.state in RUNNING and self._heard(other) for other in self.seen.values())
 
     def _count_failure(self, seen: Seen, now_s: float) -> None:
+        """End a job of which nothing gets further; while some node may still join, only try less and less often."""
         entry, element = self._entry, seen.element
         lived_s = now_s - seen.began_s if seen.began_s is not None else 0.0
         entry.agents = entry.agents.after(lived_s, None if self._works() else 1)
         self._failed_s = time.time()
-        if reason := entry.agents.too_many(entry.spec.max_restarts):
-            said = entry.log_tail(f"slurm-{element.array}-{element.task}")
+        if self.running and (over := entry.agents.quick - QUICK_LIMIT) >= 0:
+            entry.rest_until_s = now_s + min(2.0 ** (over + 1), REST_S)
+        if reason := entry.agents.too_many(entry.spec.max_restarts, sys.maxsize if self.running else QUICK_LIMIT):
             what = f"{element.name} on {element.node or 'no node'} is {element.state}"
-            entry.end("failed", f"SLURM's {what}: {reason}; {said}", time.monotonic())
+            entry.end("failed", f"SLURM's {what}: {reason}; {self._said(element)}", time.monotonic())
+
+    def _said(self, element: Element) -> str:
+        return self._entry.log_tail(f"slurm-{element.array}-{element.task}")
 
     def _recorded(self) -> Iterator[tuple[int, tuple[str, int]]]:
         try:

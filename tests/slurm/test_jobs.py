@@ -99,24 +99,42 @@ def test_whatever_happens_to_nodes_the_trajectory_stays(
 
 
 # Read by every interpreter as it starts. Each node has a /run of its own.
-HANG = """
+SICK = """
 import os, time
 
 while os.path.exists("/run/hang"):
     time.sleep(0.1)
+if os.path.exists("/run/broken"):
+    os._exit(3)
 """
+ENDLESS = TRAIN.replace("session.steps(24)", "session.steps(10_000)")
 TELL = "import os\nprint(sorted(name for name in os.environ if name.startswith('SLURM_')))\n"
+
+
+def sick(tmp_path: Path) -> list[str]:
+    """Options for a job that runs on nodes as they are told to be in their /run."""
+    (tmp_path / "sitecustomize.py").write_text(SICK)
+    path = os.pathsep.join((str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()))
+    return ["--env", f"PYTHONPATH={path}"]
+
+
+def test_a_node_on_which_nothing_begins_is_avoided(bed: Testbed, job: Submit, tmp_path: Path) -> None:
+    bed.run("n1", "touch", "/run/broken")
+    run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", *sick(tmp_path), source=ENDLESS, pause_s=0.1)
+    run.until_world(2, START_S)
+    assert any("n1 is avoided: 2 elements ended there" in warning["text"] for warning in run.view["warnings"])
+    assert "n1" not in {event.data["node"] for event in run.of_kind("member.joined")}
+    run.stop()
+    assert run.until_ended(60)["state"] == "stopped"
+    bed.run("n1", "rm", "/run/broken")
 
 
 def test_a_node_never_joins_and_one_is_killed_by_hand_beside_a_local_job(
     bed: Testbed, job: Submit, tmp_path: Path
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(HANG)
     bed.run("n1", "touch", "/run/hang")
-    path = os.pathsep.join((str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()))
-    options = ["--nodes", "2", "--elastic", "1:2", "--spares", "0", "--env", f"PYTHONPATH={path}"]
-    endless = TELL + TRAIN.replace("session.steps(24)", "session.steps(10_000)")
-    run = job(*options, "--slurm", "startup-deadline=20s", source=endless, pause_s=0.1)
+    options = ["--nodes", "2", "--elastic", "1:2", "--spares", "0", *sick(tmp_path)]
+    run = job(*options, "--slurm", "startup-deadline=20s", source=TELL + ENDLESS, pause_s=0.1)
     run.until(lambda: bool(run.view["members"]), START_S)
     local = jobs.submit(run.store, "print('here')", {"name": "local", "spares": 0})
     run.until_world(2, START_S)
