@@ -105,6 +105,18 @@ def test_the_next_supervisor_knows_who_has_joined(books: Books) -> None:
     assert books.silent == pytest.approx({"1_1": 3})
 
 
+def test_the_next_supervisor_knows_what_was_lost_before(books: Books) -> None:
+    books.coordinate()
+    books.read(element(0, "PENDING"), element(1, "PENDING"))
+    books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
+    books.joined("n1")
+    books.joined("n2")
+    books.lost("n1")
+    books.open()
+    books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
+    assert books.ledger.lost(time.monotonic() + 1).keys() == {"1_0"}
+
+
 def test_a_node_that_was_lost_is_not_silent_and_one_that_began_later_is_not_lost(books: Books) -> None:
     books.coordinate()
     books.read(element(0, "RUNNING", "n1"))
@@ -155,7 +167,7 @@ def test_while_a_node_may_still_join_elements_that_fail_at_once_are_only_asked_f
         books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"), after_s=0.1)
         books.read(element(0, "RUNNING", "n1"), element(1, "FAILED", "n2"), after_s=0.1)
     assert books.entry.agents.quick == 7 and not books.entry.ended
-    assert books.entry.rest_until_s - books.now_s == pytest.approx(8)
+    assert books.ledger.rest_until_s - books.now_s == pytest.approx(8)
     books.read(element(0, "FAILED", "n1"), element(1, "FAILED", "n2"))
     assert books.entry.ended
 

@@ -9,8 +9,9 @@ import pytest
 
 from jupyter_hyperpod.control import cluster, nodes
 from jupyter_hyperpod.core.errors import HyperpodError, NotFound, SpecError
-from jupyter_hyperpod.core.health import DEEP
+from jupyter_hyperpod.core.health import BY_HAND, DEEP, failed
 from jupyter_hyperpod.health import check
+from jupyter_hyperpod.storage.journal import read_kinds
 from jupyter_hyperpod.storage.store import Store
 
 
@@ -49,6 +50,28 @@ def test_a_deep_check_that_is_interrupted_leaves_no_label(store: Store) -> None:
         raise KeyboardInterrupt
     health = cluster.status(store)["health"]["n1"]
     assert DEEP not in health["labels"] and "did not come to its end" in health["reason"]
+
+
+def test_what_a_check_finds_elsewhere_is_asked_for_once_and_told_of_that_machine(store: Store) -> None:
+    looked = check.Looked([failed("devices", "isolate", "DeviceMissing", "7 of 8")], {"cpus": 3}, "boot-of-n7")
+    looked = check.Looked.from_json(looked.to_json())
+    asked: list[tuple[str, ...]] = []
+    for _ in range(2):
+        told = check.judge(store, "n7", looked, True, lambda *words: asked.append(words))
+        assert told["action"] == "replace"
+    assert asked == [("n7", "replace", "DeviceMissing")]
+    (event,) = read_kinds(store.cluster_events, ("node.health",))
+    assert (event.data["devices"], event.data["boot"]) == ({"cpus": 3}, "boot-of-n7")
+    check.tell(store, "n8", "replace", BY_HAND, "by hand", ())
+    assert [e.data["boot"] for e in read_kinds(store.cluster_events, ("node.health",))][-1] == "", "not this machine's"
+
+
+def test_with_node_recovery_none_a_check_only_labels(store: Store) -> None:
+    run(store, "health", "recovery", "None")
+    asked: list[tuple[str, ...]] = []
+    looked = check.Looked([failed("devices", "isolate", "DeviceMissing", "7 of 8")], {}, "")
+    assert check.judge(store, "n7", looked, False, lambda *words: asked.append(words))["action"] == "replace"
+    assert not asked
 
 
 def test_checks_by_the_clock_do_not_fill_the_journal(store: Store) -> None:

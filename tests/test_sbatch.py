@@ -14,7 +14,7 @@ from jupyter_hyperpod.backends import sbatch
 from jupyter_hyperpod.backends.sbatch import BASE, ELASTIC, Element
 from jupyter_hyperpod.backends.slurm import Slurm
 from jupyter_hyperpod.control import jobs
-from jupyter_hyperpod.control.allocation import wanted
+from jupyter_hyperpod.control.allocation import wanted, without
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
 from jupyter_hyperpod.core.spec import SLURM_OPTIONS, STARTUP_DEADLINE, ElasticRange, JobSpec, LaunchPlan
 from jupyter_hyperpod.storage.store import Store
@@ -163,9 +163,22 @@ def test_what_slurm_prints() -> None:
 
 def test_what_sinfo_prints() -> None:
     printed = (
-        "n1|idle|none\nn2|draining|bad disk | twice\nn3|drained*|\nn4|down*|Not responding\nn5|fail|Action:Replace\n"
+        "n1|idle|train|none\nn2|draining|train|bad disk | twice\nn3|drained*|train|\nn4|down*|train|Not responding\n"
+        "n5|fail|train|Action:Replace\nn6|draining@|train|Reboot ASAP\nn7|mixed-|train|none\nn7|mixed-|spot|none\n"
     )
-    assert sbatch.draining(printed) == {"n2": "bad disk | twice", "n3": "drained", "n5": "Action:Replace"}
+    drained = {"n2": "bad disk | twice", "n3": "drained", "n5": "Action:Replace", "n6": "Reboot ASAP"}
+    assert sbatch.draining(printed) == drained
+    assert sbatch.node_states(printed)["n4"] == ("down*", "Not responding")
+    assert sbatch.node_states(printed)["n7"] == ("mixed", "")
+    assert (sbatch.serving(printed), sbatch.serving(printed, "spot")) == ({"n1", "n7"}, {"n7"})
+
+
+def test_nodes_are_excluded_only_where_enough_others_serve() -> None:
+    theirs = {"partition": "train", "exclude": "n9"}
+    assert without(theirs, {"n1", "n2"}, {"n1", "n2", "n3", "n4"}, 2) == theirs | {"exclude": "n9,n1,n2"}
+    assert without(theirs, {"n1"}, {"n1", "n2", "n3", "n4"}, 4) == theirs, "SLURM would wait for a fourth"
+    assert without(theirs, {"n1"}, (), 4) == theirs | {"exclude": "n9,n1"}, "nobody has looked yet"
+    assert without(theirs, (), {"n1"}, 1) == theirs
 
 
 def test_what_sacct_prints() -> None:
@@ -186,6 +199,7 @@ def test_what_sacct_prints() -> None:
 def test_any_output_is_read(printed: str) -> None:
     list(sbatch.queue(printed))
     sbatch.draining(printed)
+    sbatch.serving(printed)
     sbatch.history(printed)
 
 

@@ -20,12 +20,14 @@ OWN_OPTIONS = (ELASTIC_PARTITION, BIND, STARTUP_DEADLINE)
 STEP = 0  # the script's own srun
 WARNING_S = 60  # how long before the end of its time an element is told
 QUEUE_FORMAT = "%F|%K|%T|%N|%r|%j|%k"
-NODES_FORMAT = "%N|%T|%E"
+NODES_FORMAT = "%N|%T|%R|%E"
 HISTORY_FORMAT = "JobID,State,NodeList,ExitCode"
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
 RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
-# what sinfo calls a node that shall get nothing new, or never again; a trailing mark says that it does not answer
-DRAINING = frozenset({"drained", "draining", "drained*", "draining*", "fail", "failing", "fail*", "failing*"})
+# what sinfo calls a node that shall get nothing new, or never again, and one that gets work
+DRAINING = frozenset({"drained", "draining", "fail", "failing"})
+SERVING = frozenset({"idle", "allocated", "mixed", "completing", "planned"})
+MARKS = "*~#!%$@^-+"  # behind a state: it does not answer, sleeps, wakes, is to be rebooted, is planned for, ...
 AWAY = ("unable to contact", "timed out", "connection refused", "connection reset", "communication", "cannot be run")
 NO_ACCOUNTING = "accounting storage is disabled"
 _BIND_TO = "auto"
@@ -119,20 +121,30 @@ def queue(text: str) -> Iterator[Element]:
             yield Element(int(array), int(task), state, node, reason, job, part)
 
 
+def _nodes(text: str) -> Iterator[tuple[str, str, str, str]]:
+    """(node, state, partition, why); of the marks behind a state only `*` stays: the node does not answer."""
+    for line in text.splitlines():
+        fields = line.split("|", 3)
+        if len(fields) == 4:
+            node, state, partition, why = fields
+            bare = state.rstrip(MARKS)
+            yield node, bare + "*" * ("*" in state), partition, "" if why.strip() == "none" else why.strip()
+
+
 def node_states(text: str) -> dict[str, tuple[str, str]]:
     """Node -> (state, why) in what `sinfo -h -N -o NODES_FORMAT` printed."""
-    found = {}
-    for line in text.splitlines():
-        fields = line.split("|", 2)
-        if len(fields) == 3:
-            found[fields[0]] = (fields[1], "" if fields[2].strip() in ("none", "") else fields[2].strip())
-    return found
+    return {node: (state, why) for node, state, _, why in _nodes(text)}
+
+
+def serving(text: str, partition: str = "") -> set[str]:
+    """Nodes that get work, of a partition or of all, in the same."""
+    return {node for node, state, name, _ in _nodes(text) if state in SERVING and partition in ("", name)}
 
 
 def draining(text: str) -> dict[str, str]:
     """Nodes that shall get nothing new, and why, in the same."""
     states = node_states(text).items()
-    return {node: reason or state.rstrip("*") for node, (state, reason) in states if state in DRAINING}
+    return {node: reason or state.rstrip("*") for node, (state, reason) in states if state.rstrip("*") in DRAINING}
 
 
 def history(text: str) -> dict[str, tuple[str, str, str]]:

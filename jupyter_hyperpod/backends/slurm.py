@@ -43,6 +43,7 @@ class Slurm:
         self.fresh_s = 0.0  # when the queue that is known was asked for (`time.monotonic`)
         self.draining: dict[str, str] = {}  # node -> why it gets nothing new
         self.draining_s = 0.0  # when that was asked for (`time.monotonic`)
+        self._nodes = ""
         self._elements: dict[str, list[Element]] = {}
         self._wanted_s = self._query_s = self._nodes_s = 0.0
         self._orders: deque[Callable[[], None]] = deque()
@@ -57,6 +58,10 @@ class Slurm:
     def elements(self, job: str, since_s: float) -> list[Element] | None:
         """A job's elements; None where the queue has not been read since then (`time.monotonic`)."""
         return self._elements.get(job, []) if self.fresh_s > since_s else None
+
+    def serving(self, partition: str = "") -> set[str]:
+        """Nodes that get work, of a partition or of all, as far as is known."""
+        return sbatch.serving(self._nodes, partition)
 
     def tick(self) -> None:
         """Go on reading the queue for a while."""
@@ -165,10 +170,10 @@ class Slurm:
     def _read_nodes(self) -> None:
         now_s = time.monotonic()
         try:
-            self.draining = sbatch.draining(_run(_NODES))
+            self._nodes = _run(_NODES)
         except ClusterError:
             return  # the queue cannot be read either, which says so
-        self.draining_s = now_s
+        self.draining, self.draining_s = sbatch.draining(self._nodes), now_s
 
     def _look_up(self) -> None:
         """Ask accounting once for all that wait."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from ..backends.sbatch import BASE, BIND, ELASTIC, WAITING, Element
+from ..backends.sbatch import BASE, BIND, ELASTIC, ELASTIC_PARTITION, WAITING, Element
 from ..backends.slurm import Slurm
 from ..core.errors import ClusterError
 from ..core.events import Command
@@ -43,6 +43,7 @@ class Allocation:
     sent_away: dict[str, float] = field(default_factory=dict)  # element -> when
     told: dict[str, Future[str]] = field(default_factory=dict)  # element -> whether the order to leave has reached it
     avoided: dict[str, float] = field(default_factory=dict)  # node -> until when
+    cancels: list[tuple[list[str], Future[str]]] = field(default_factory=list)
     released: Future[str] | None = None
 
 
@@ -61,6 +62,24 @@ def still_leaving(sent_away: Mapping[str, float], running: Collection[str], now_
     return {name: told_s for name, told_s in told if name in running and now_s < told_s + SENT_AGAIN_S}
 
 
+def without(
+    options: Mapping[str, str], avoided: Collection[str], serving: Collection[str], needed: int
+) -> dict[str, str]:
+    """A person's options, with nodes excluded beside those they exclude themselves, if ``needed`` others serve.
+
+    ``serving``: nodes that get work; none where that is not known yet.
+    """
+    if not avoided or (serving and len(set(serving) - set(avoided)) < needed):
+        return dict(options)
+    excluded = [name for name in (options.get("exclude", ""), *sorted(avoided)) if name]
+    return dict(options) | {"exclude": ",".join(excluded)}
+
+
+def _partition(spec: JobSpec, part: str) -> str:
+    base = spec.slurm.get("partition", "")
+    return spec.slurm.get(ELASTIC_PARTITION, base) if part == ELASTIC else base
+
+
 class Allocations:
     """All jobs of one supervisor whose nodes come from SLURM."""
 
@@ -74,6 +93,7 @@ class Allocations:
         self._slurm.tick()
         job = self._of(entry)
         _answer_faults(entry, job)
+        _look_at_cancels(entry, job, now_s)
         if not self._settle(entry, job, now_s):
             return
         elements = self._slurm.elements(entry.job.id, job.asked_s)
@@ -83,7 +103,7 @@ class Allocations:
         elif self._slurm.fresh_s != job.read_s:
             job.read_s = self._slurm.fresh_s
             job.ledger.update(elements, now_s)
-            if not entry.ended and now_s >= max(job.again_s, entry.rest_until_s):
+            if not entry.ended and now_s >= max(job.again_s, job.ledger.rest_until_s):
                 self._act(entry, job, plan)
 
     def begun(self, entry: Entry) -> bool:
@@ -121,10 +141,15 @@ class Allocations:
 
     def close(self, entries: Iterable[Entry]) -> None:
         """The cluster ends: give the nodes of all its jobs back, waiting a while for SLURM."""
+        asked = []
         for entry in entries:
             if entry.elsewhere and self._of(entry).released is None:
-                self._slurm.cancel_job(entry.job.id)
+                asked.append((entry, self._slurm.cancel_job(entry.job.id)))
         self._slurm.close(CLOSE_S)
+        for entry, order in asked:
+            if not order.done() or order.exception():
+                text = f"nodes could not be given back to SLURM: `scancel --name={entry.job.id}` does, once it answers"
+                entry.pen.write("warning.raised", {"text": text})
 
     def draining(self) -> dict[str, str]:
         """Nodes that SLURM gives nothing new, with the reason that stands at each."""
@@ -169,10 +194,10 @@ class Allocations:
         if step.submit:
             os.makedirs(plan.log_directory, mode=0o700, exist_ok=True)
         job.avoided.update(dict.fromkeys(step.avoid, job.read_s + AVOID_S))
-        options = self._options(entry, job)
         # nodes run the very package that submitted, also where it is not installed
         plan = replace(plan, env={name: os.environ[name] for name in PACKAGE if name in os.environ} | dict(plan.env))
         for part, count in step.submit.items():
+            options = self._options(entry, job, part)
             job.submits.append((part, count, self._slurm.submit(plan, options, part, count)))
         job.given_up.update(step.give_up)
         for name in [name for name in step.give_up if name in silent]:
@@ -182,7 +207,7 @@ class Allocations:
         over = [*step.give_back, *step.give_up]
         job.ledger.dismissed.update([*over, *step.send_away])
         if over:
-            self._slurm.cancel(over)
+            job.cancels.append((over, self._slurm.cancel(over)))
             job.asked_s = time.monotonic()
         job.told |= {name: self._slurm.signal(name, SIGNALS["preempt"]) for name in step.send_away}
 
@@ -196,13 +221,14 @@ class Allocations:
         leaving = element.name in job.sent_away
         return Place(element.name, element.part, running, element.node, lost_s, drain, leaving, held, silent_s)
 
-    def _options(self, entry: Entry, job: Allocation) -> dict[str, str]:
-        """The person's options; repeat offenders are excluded beside whomever they exclude themselves."""
-        options = dict(entry.spec.slurm)
-        avoided = {*self.avoided, *(node for node, until_s in job.avoided.items() if job.read_s < until_s)}
-        avoided |= job.ledger.misfits(since_s=job.read_s - AVOID_S)
-        excluded = [name for name in (options.get("exclude", ""), *sorted(avoided)) if name]
-        return options | ({"exclude": ",".join(excluded)} if excluded else {})
+    def _options(self, entry: Entry, job: Allocation, part: str) -> dict[str, str]:
+        """Nodes on which nothing begins are excluded if the job can do without; offenders if nobody misses them."""
+        serving = self._slurm.serving(_partition(entry.spec, part))
+        late = {node for node, until_s in job.avoided.items() if job.read_s < until_s}
+        misfits = job.ledger.misfits(since_s=job.read_s - AVOID_S) | late
+        minimum = min(entry.spec.start_minimum, entry.target)
+        options = without(entry.spec.slurm, misfits, serving, minimum)
+        return without(options, set(self.avoided) - misfits, serving - misfits, entry.target)
 
 
 def _deadline_s(spec: JobSpec) -> float:
@@ -237,6 +263,16 @@ def _forget_untold(job: Allocation) -> None:
     for name in [name for name, told in job.told.items() if told.done()]:
         if job.told.pop(name).exception():
             job.sent_away.pop(name, None)
+
+
+def _look_at_cancels(entry: Entry, job: Allocation, now_s: float) -> None:
+    """What SLURM has refused to end is asked for again."""
+    for order in [order for order in job.cancels if order[1].done()]:
+        job.cancels.remove(order)
+        if error := order[1].exception():
+            job.given_up -= set(order[0])
+            job.again_s = now_s + SUBMIT_PAUSE_S
+            _tell_problem(entry, str(error))
 
 
 def _answer_faults(entry: Entry, job: Allocation) -> None:

@@ -72,6 +72,7 @@ class Healing:
         self._actions: dict[str, str] = {}  # newest of every node
         self._reasons: dict[str, str] = {}  # SLURM's, as far as they have been read
         self._look_s = 0.0
+        self._begun = False  # what stood in the journal before has been read
         self._agent: subprocess.Popen[bytes] | None = None
         self._agent_s = 0.0
 
@@ -83,6 +84,7 @@ class Healing:
             told = [event for event in self._journal.poll() if event.kind == "node.health"]
             for event in {str(event.data["node"]): event for event in told}.values():
                 self._asked(event, now_s)
+            self._begun = True
             self._remember(told)
             self._read_reasons()
         for name, repair in list(self._repairs.items()):
@@ -160,7 +162,7 @@ class Healing:
             if name in self._host.nodes:
                 self._host.nodes[name].drained = ""
         elif name not in self._host.nodes:
-            if time.time() - event.time_s < NEWS_S:
+            if self._begun or time.time() - event.time_s < NEWS_S:  # that node's clock may be wrong
                 self._elsewhere[name] = (now_s, data)
         elif name not in self._repairs or self._repairs[name].action != action:
             node = self._host.nodes[name]

@@ -23,6 +23,7 @@ SCHEDULER = "SLURM"
 FORGOTTEN = "FORGOTTEN"  # our own word for an end that neither the queue nor accounting knows
 STILLBORN = 2  # once can be chance
 REST_S = 30.0
+BEFORE_S = 5.0  # by so much a queue may be older than what was journaled of it
 FAILED = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
 
 
@@ -63,6 +64,7 @@ class Ledger:
     """``arrays``: number -> (part, how many elements). ``seen``: name -> the element's newest state.
 
     ``dismissed``: names of those that were told to end, so that their end is no failure, whatever SLURM calls it.
+    ``rest_until_s``: nothing is asked for before, on the monotonic clock.
     """
 
     def __init__(self, entry: Entry, slurm: Slurm) -> None:
@@ -73,6 +75,7 @@ class Ledger:
         self._failed_s = 0.0  # when an element failed last, in seconds since the Unix epoch
         self._stillborn: dict[str, list[float]] = {}  # node -> when elements failed there, in a row, before they joined
         self.dismissed: set[str] = set()
+        self.rest_until_s = 0.0
         self._open_s: float | None = None  # since when nodes find the job's coordinator, on the monotonic clock
         self._lookup: Future[History] | None = None
         self.arrays = dict(self._recorded())
@@ -193,7 +196,7 @@ class Ledger:
         entry.agents = entry.agents.after(lived_s, None if self._works() else 1)
         self._failed_s = time.time()
         if self.running and (over := entry.agents.quick - QUICK_LIMIT) >= 0:
-            entry.rest_until_s = now_s + min(2.0 ** (over + 1), REST_S)
+            self.rest_until_s = now_s + min(2.0 ** (over + 1), REST_S)
         if reason := entry.agents.too_many(entry.spec.max_restarts, sys.maxsize if self.running else QUICK_LIMIT):
             what = f"{element.name} on {element.node or 'no node'} is {element.state}"
             entry.end("failed", f"SLURM's {what}: {reason}; {self._said(element)}", time.monotonic())
@@ -209,14 +212,22 @@ class Ledger:
             return
 
     def _recalled(self) -> Iterator[Seen]:
+        """What an earlier supervisor has seen, in its order."""
+        waited_s: dict[str, float] = {}
+        offset_s = time.monotonic() - time.time()
         for event in read_kinds(self._entry.job.events, ("allocation.changed",)) if self.arrays else ():
             data = event.data
             array, _, task = str(data["element"]).partition("_")
-            if array.isdecimal() and task.isdecimal():
-                job = self._entry.job.id
-                yield Seen(
-                    Element(int(array), int(task), data["state"], data["node"], data["reason"], job, data["part"])
-                )
+            if not (array.isdecimal() and task.isdecimal()):
+                continue
+            job, state = self._entry.job.id, data["state"]
+            seen = Seen(Element(int(array), int(task), state, data["node"], data["reason"], job, data["part"]))
+            if state in WAITING:
+                waited_s[seen.element.name] = event.time_s
+            elif state in RUNNING:
+                seen.began_s = event.time_s + offset_s
+                seen.idle_s = max(0.0, waited_s.get(seen.element.name, 0.0) - BEFORE_S)
+            yield seen
 
 
 def names(element: Element) -> tuple[str, str]:

@@ -231,17 +231,19 @@ def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> An
     elsewhere = _find(cluster.status(store), name) if name else None
     with check.labelled(store.prepare(), name) if name and options.deep else nullcontext():
         if elsewhere is None:
-            found = check.look(store, options.deep, options.level, say)
+            looked = check.look(store, options.deep, options.level, say)
         else:
-            found = _elsewhere(options, store, elsewhere)
-    judged = check.judge(store, name, found, options.deep) if name else {}
+            looked = _elsewhere(options, store, elsewhere)
+    found = looked.findings
+    carry_out = None if elsewhere is None else slurm.Slurm().carry_out
+    judged = check.judge(store, name, looked, options.deep, carry_out) if name else {}
     record = {"node": name, "findings": [finding.to_json() for finding in found], **judged}
     failing = any(finding.failed and finding.severity != "monitor" for finding in found)
     lines = [judged["reason"]] if judged else []
     return Answer(record, findings_table(found), lines, ok=not failing)
 
 
-def _elsewhere(options: argparse.Namespace, store: Store, node: slurm.NodeInfo) -> list[Finding]:
+def _elsewhere(options: argparse.Namespace, store: Store, node: slurm.NodeInfo) -> check.Looked:
     """Check a node that SLURM has, by a job of its own: no other way is sure to lead there."""
     name = node.name
     if node.out:
@@ -255,7 +257,7 @@ def _elsewhere(options: argparse.Namespace, store: Store, node: slurm.NodeInfo) 
     module = [sys.executable, "-m", "jupyter_hyperpod.health.check", "--store", str(store.root)]
     module += ["--output", str(output), *(["--deep"] if options.deep else []), "--level", str(options.level)]
     command = ["sbatch", "--wait", "--quiet", f"--nodelist={name}", "--nodes=1", "--ntasks=1", f"--job-name={mark}"]
-    command += [f"--output={directory / 'log-%j'}"]
+    command += [f"--output={str(directory).replace('%', '%%')}/log-%j"]
     script = f"#!/bin/sh\nexec {shlex.join(module)}\n"
     try:
         done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=CHECK_S)
@@ -268,9 +270,9 @@ def _elsewhere(options: argparse.Namespace, store: Store, node: slurm.NodeInfo) 
             raise ClusterError(f"the check of {name} did not end within {CHECK_S / 3600:g} h") from error
         raise
     try:
-        found = [from_json(record) for record in json.loads(output.read_text())]
+        found = check.Looked.from_json(json.loads(output.read_text()))
         output.unlink()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         said = " ".join(done.stderr.split())[:300] or f"exit status {done.returncode}"
         raise ClusterError(f"the check of {name} brought no findings: {said}; its log is in {directory}") from error
     return found

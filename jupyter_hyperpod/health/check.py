@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import HyperpodError
-from ..core.health import ACTIONS, Finding, labels
+from ..core.health import ACTIONS, Finding, from_json, labels
 from ..core.views import View, apply, new_cluster_view
 from ..policy.healing import Past, heal
 from ..storage.journal import forget_oldest, read_events
@@ -28,9 +29,29 @@ from .probes import HOST, Place, take
 
 WRITER = "check"
 JOURNALS_KEPT = 32
+CarryOut = Callable[[str, str, str], object]
 
 
-def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -> list[Finding]:
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was found at a machine; ``devices``: what it has, ``boot``: which boot that was."""
+
+    findings: list[Finding]
+    devices: Mapping[str, Any]
+    boot: str
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        findings = [finding.to_json() for finding in self.findings]
+        return {"findings": findings, "devices": dict(self.devices), "boot": self.boot}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Looked:
+        """The reverse. Raises KeyError, TypeError or ValueError."""
+        return cls([from_json(finding) for finding in record["findings"]], record["devices"], str(record["boot"]))
+
+
+def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -> Looked:
     """Run every probe, and the deep checks where they are asked for; ``say`` hears of each finding."""
     place = Place(store)
     found: list[Finding] = []
@@ -38,7 +59,7 @@ def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -
         for finding in probe.run(place):
             say(finding)
             found.append(finding)
-    return found + deep_checks.check(place, level, say) if deep else found
+    return Looked(found + deep_checks.check(place, level, say) if deep else found, take(place).to_json(), boot())
 
 
 def known(store: Store, node: str) -> View:
@@ -54,7 +75,7 @@ def known(store: Store, node: str) -> View:
 def tell(store: Store, node: str, action: str, fault: str, reason: str, found: Sequence[Finding], **more: Any) -> None:
     """Journal what a person, or a check, asks for at a node: an incident where it is more than to watch it.
 
-    ``deep``: the label of a deep check. Raises StoreError.
+    ``deep``: the label of a deep check; ``boot``: the node's, "" where it is not known. Raises StoreError.
     """
     name = f"{WRITER}-{node}"
     forget_oldest(store.prepare().cluster_events, JOURNALS_KEPT, f"{name}.")  # each call writes one of its own
@@ -77,14 +98,18 @@ def tell(store: Store, node: str, action: str, fault: str, reason: str, found: S
         "reason": reason,
         "recovery": recovery(store),
     }
-    record |= {"labels": labels(action, found, more.get("deep", "")), "boot": boot(), "incident": incident}
+    there = more.get("boot", "")
+    record |= {"labels": labels(action, found, more.get("deep", "")), "boot": there, "incident": incident}
     say("node.health", record | {"devices": more.get("devices") or known(store, node)["devices"]})
     writer.close()
 
 
-def judge(store: Store, node: str, found: Sequence[Finding], deep: bool) -> Mapping[str, Any]:
-    """Decide about what was found, journal it, and return ``{"action", "reason", "labels"}``."""
-    before = known(store, node)
+def judge(store: Store, node: str, looked: Looked, deep: bool, carry_out: CarryOut | None = None) -> Mapping[str, Any]:
+    """Decide about what was found, journal it, and return ``{"action", "reason", "labels"}``.
+
+    ``carry_out(node, action, fault)`` asks for the remedy where nobody reads that in the journal. Raises ClusterError.
+    """
+    before, found = known(store, node), looked.findings
     past = [Past(r["action"], r["fault"], r["time_s"]) for r in before["remedies"]]
     decision = heal(found, past, time.time(), recovery(store))
     action, fault = decision.value.action, decision.value.fault
@@ -94,7 +119,9 @@ def judge(store: Store, node: str, found: Sequence[Finding], deep: bool) -> Mapp
     state = "" if not deep else "Failed" if failing else "Passed"
     if before["action"] != "watch" and action == before["action"]:  # under way already: nothing is asked for twice
         return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
-    tell(store, node, action, fault, decision.reason, found, deep=state, devices=take(Place(store)).to_json())
+    tell(store, node, action, fault, decision.reason, found, deep=state, devices=looked.devices, boot=looked.boot)
+    if carry_out is not None and action != "watch" and decision.value.automatic:
+        carry_out(node, action, fault)
     return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
 
 
@@ -123,8 +150,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
     try:
-        found = look(Store(options.store), options.deep, options.level, lambda finding: None)
-        content = json.dumps([finding.to_json() for finding in found])
+        looked = look(Store(options.store), options.deep, options.level, lambda finding: None)
+        content = json.dumps(looked.to_json())
         if options.output is None:
             print(content)
         else:

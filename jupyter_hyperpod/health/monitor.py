@@ -211,11 +211,12 @@ class Monitor:
             self._stage(node, "detected", text)
         self._say("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
         self._stage(node, "diagnosed", decision.reason)
-        self._tell(node, decision.reason, found, remedy.automatic)
         if remedy.automatic and remedy.action in _STRONG:
             node.past.append(Past(remedy.action, remedy.fault, time.time()))
         if remedy.automatic and self._hands is not None:
             self._carry_out(node, remedy)
+        # last: where a job leaves the node because of it, this process may end with the job
+        self._tell(node, decision.reason, found, remedy.automatic)
 
     def _carry_out(self, node: NodeState, remedy: Remedy) -> None:
         assert self._hands is not None

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.errors import SpecError
 from ..core.events import Event
+from ..core.health import BY_HAND
 from ..core.units import format_duration
 from .causes import CORRUPT, HUNG, KILLED, PARTITION, PREEMPTED
 from .quantities import HIGHEST_RATE, HOUR_S
@@ -26,7 +27,9 @@ KIND_OF = {
     "network partition": PARTITION,
     "silent data corruption": CORRUPT,
     "preempted": PREEMPTED,
+    "unhealthy node": PREEMPTED,
 }
+LOG_RULE = "log rule "
 FEWEST_STEPS = 5
 
 
@@ -161,12 +164,20 @@ def _commits(events: Sequence[Event]) -> _Commits:
     return found
 
 
+def kind_of(cause: str) -> str:
+    """The kind of failure that an incident's cause is, "" for none, such as what a person asked for."""
+    if cause.startswith(LOG_RULE):
+        return HUNG
+    found_by_probe = cause[:1].isupper() and cause != BY_HAND  # as probes name faults; the job leaves that node alive
+    return PREEMPTED if found_by_probe else KIND_OF.get(cause, "")
+
+
 def _windows(commits: _Commits, events: Sequence[Event]) -> list[_Window]:
     """Every incident that cost a member. It is over when its last stage is, and the node's next worker is ready."""
     first: dict[str, Event] = {}
     last: dict[str, float] = {}
     for event in events:
-        if event.kind == "incident.stage" and event.data["cause"] in KIND_OF:
+        if event.kind == "incident.stage" and kind_of(event.data["cause"]):
             first.setdefault(event.data["incident"], event)
             last[event.data["incident"]] = event.time_s
     found = []
@@ -175,7 +186,7 @@ def _windows(commits: _Commits, events: Sequence[Event]) -> list[_Window]:
         begin = commits.gap(event.time_s)
         end = commits.gap(max(last[name], event.time_s if ready is None else ready)) or len(commits.times) - 1
         if begin is not None:
-            found.append(_Window(KIND_OF[event.data["cause"]], range(begin, max(begin, end) + 1)))
+            found.append(_Window(kind_of(event.data["cause"]), range(begin, max(begin, end) + 1)))
     return found
 
 

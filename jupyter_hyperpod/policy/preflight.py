@@ -11,7 +11,7 @@ from typing import Any
 
 MARK = "hyperpod-preflight "  # before each line that a node prints about what it found
 PASSED, FAILED, SKIPPED = "pass", "fail", "skipped"
-SERVICEABLE = frozenset({"idle", "busy", "allocated", "mixed", "completing"})
+SERVICEABLE = frozenset({"idle", "busy", "allocated", "mixed", "completing", "planned"})
 SLOW_STORAGE_S = 5.0
 
 
@@ -34,7 +34,7 @@ Probe = Mapping[str, Any]
 
 def nodes_ready(states: Mapping[str, tuple[str, str]], needed: int, mend: str) -> Row:
     """``states``: node -> (state, why). Fails where fewer than ``needed`` are in service; ``mend`` says what helps."""
-    wrong = {node: found for node, found in states.items() if found[0].rstrip("*~#+") not in SERVICEABLE}
+    wrong = {node: found for node, found in states.items() if found[0].rstrip("*") not in SERVICEABLE}
     wrong |= {node: (state, "it does not answer") for node, (state, _) in states.items() if state.endswith("*")}
     told = ", ".join(f"{node} is {state}{f' ({why})' if why else ''}" for node, (state, why) in sorted(wrong.items()))
     good = len(states) - len(wrong)

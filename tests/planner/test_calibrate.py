@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import Event, decode_event
-from jupyter_hyperpod.planner.calibrate import measure
+from jupyter_hyperpod.planner.calibrate import kind_of, measure
 
 JOURNALS = Path(__file__).resolve().parents[1] / "journals"
 
@@ -57,6 +57,12 @@ def test_a_failure_that_nobody_provoked_is_a_rate_unless_it_is_absurd() -> None:
     long = made(steps=8000, injected=False)
     assert measure("made", long).rate == pytest.approx(1 / (4 * 16_001 / 3600), rel=1e-3)
     assert measure("made", made(injected=False)).rate is None
+
+
+def test_what_probes_and_rules_find_are_failures_and_what_a_person_asks_for_is_none() -> None:
+    assert [kind_of(cause) for cause in ("NvidiaXid74", "MountHangs", "unhealthy node")] == ["preempted"] * 3
+    assert (kind_of("log rule loss-is-nan"), kind_of("process killed")) == ("hung", "killed")
+    assert not kind_of("ByHand") and not kind_of("slow rank")
 
 
 def test_recorded_journals_are_measured_or_refused_with_a_reason() -> None:
