@@ -111,6 +111,41 @@ ENDLESS = TRAIN.replace("session.steps(24)", "session.steps(10_000)")
 TELL = "import os\nprint(sorted(name for name in os.environ if name.startswith('SLURM_')))\n"
 
 
+NASTY = "$(touch {mark}); `touch {mark}` '\"\\ %j ${{HOME}} &| <x> *\n#SBATCH --hold\ntouch {mark}\n"
+TELL_NASTY = "import os, sys\nprint(repr((os.environ['NASTY'], os.getcwd())))\n"
+
+
+def test_hostile_words_and_places_stay_words_and_places(
+    bed: Testbed, job: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "executed"
+    nasty = NASTY.format(mark=mark)
+    place = tmp_path / NASTY.format(mark="executed")
+    place.mkdir()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.getcwd()])))
+    monkeypatch.chdir(place)
+    run = job("--nodes", "1", "--spares", "0", "--env", f"NASTY={nasty}", source=TELL_NASTY)
+    assert run.until_ended(START_S)["state"] == "succeeded", run.story()
+    assert repr((nasty, str(place))) in "".join(run.text().values())
+    assert not mark.exists() and not list(place.iterdir())
+
+
+def test_a_node_that_fails_its_health_check_is_replaced_and_a_running_job_is_scaled(
+    bed: Testbed, job: Submit, reference: Run
+) -> None:
+    run = job("--nodes", "3", "--elastic", "1:3", "--spares", "0", pause_s=0.6)
+    run.until_world(3, START_S)
+    sick_node = run.node_of(1)
+    bed.run(sick_node, "sh", "-c", "echo bad disk > /run/fault")  # SLURM's HealthCheckProgram reads it
+    run.until(lambda: sick_node not in {member["node"] for member in run.view["members"]}, START_S)
+    run.until_world(3, START_S)
+    jobs.scale(run.store, run.job_id, 2)
+    run.until_world(2, START_S)
+    run.finish(timeout_s=START_S)
+    run.same_as(reference)
+    assert not run.of_kind("member.lost"), run.story()
+
+
 def sick(tmp_path: Path) -> list[str]:
     """Options for a job that runs on nodes as they are told to be in their /run."""
     (tmp_path / "sitecustomize.py").write_text(SICK)
