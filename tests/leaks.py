@@ -1,4 +1,4 @@
-"""Run a command and insist that it leaves no process, socket, shared memory or temporary file behind.
+"""Run a command and insist that it leaves no process, socket, shared memory, mount, network or temporary file behind.
 
     python tests/leaks.py COMMAND [ARGUMENT …]
 
@@ -10,6 +10,7 @@ Exit status: that of the command, or 1 where it succeeded but left something.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from pathlib import Path
 
 MARK = "TEST_RUN_MARK"  # not HYPERPOD_…: a daemon drops those of the process that happened to start it
 GRACE_S = 5.0
+OURS = re.compile(r"hyperpod|slurm")
 TREE = Path(__file__).resolve().parents[1]
 # Caches that other people's tools keep in the temporary directory by design.
 CACHES = (
@@ -85,6 +87,20 @@ def shared_memory() -> set[str]:
         return set()
 
 
+def of_the_kernel() -> set[str]:
+    """Return mounts, network interfaces and namespaces, and control groups that look like ours or like a SLURM's."""
+    found = set()
+    with suppress(OSError), open("/proc/self/mountinfo") as lines:
+        points = [line.split(" ")[4] for line in lines]
+        found |= {f"mount {point}" for point in points if OURS.search(point)}
+    for kind, place in (("network interface", "/sys/class/net"), ("network namespace", "/run/netns")):
+        with suppress(OSError):
+            found |= {f"{kind} {name}" for name in os.listdir(place)}
+    for directory, names, _ in os.walk("/sys/fs/cgroup"):
+        found |= {f"control group {directory}/{name}" for name in names if OURS.search(name)}
+    return found
+
+
 def files_left(directory: Path) -> list[str]:
     """Return what is in `directory`, other tools' caches and empty directories left out."""
     left = []
@@ -123,7 +139,7 @@ def main(command: list[str]) -> int:
         return 2
     directory = Path(tempfile.mkdtemp(prefix="hyperpod-test."))
     mark = directory.name
-    memory = shared_memory()
+    memory, kernel = shared_memory(), of_the_kernel()
     strays = strays_in_tree()
     environment = os.environ | {
         MARK: mark,
@@ -138,14 +154,19 @@ def main(command: list[str]) -> int:
         problems += [
             f"shared memory /dev/shm/{name}" for name in sorted(shared_memory() - memory) if "hyperpod" in name
         ]
+        problems += sorted(of_the_kernel() - kernel)
         problems += [f"in the working tree {name}" for name in sorted(strays_in_tree() - strays)]
         problems += [f"temporary file {described(directory / name)}" for name in files_left(directory)]
     finally:
+        for mounted in sorted(
+            name.removeprefix("mount ") for name in of_the_kernel() - kernel if str(directory) in name
+        ):
+            subprocess.run(["umount", "--lazy", mounted], check=False)  # what is behind it is not this run's to remove
         shutil.rmtree(directory, ignore_errors=True)
     for problem in problems:
         print(f"left behind: {problem}", file=sys.stderr)
     if not problems:
-        print("\nnothing was left behind: no process, no socket, no temporary file")
+        print("\nnothing was left behind: no process, socket, mount, network or temporary file")
     return status or bool(problems)
 
 

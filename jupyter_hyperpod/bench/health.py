@@ -101,7 +101,7 @@ class _Bench:
         def back() -> bool:
             try:
                 return self.bed.states().get(node) == "idle" and self.bed.pid(node) != before
-            except AssertionError:  # it is switched off just now
+            except ClusterError:  # it is switched off just now
                 return False
 
         self._until(back, "it was rebooted", SERVED_S)

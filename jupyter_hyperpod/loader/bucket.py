@@ -13,7 +13,8 @@ from xml.sax.saxutils import escape, unescape
 from ..core.errors import HyperpodError, LoaderError, SpecError
 from . import pace
 from .http import AGAIN, ERROR_BODY_BYTES
-from .places import Views
+from .files import is_absent, is_refused
+from .places import Unsure, Views
 from .s3 import Account, account_of, refusal
 from .sources import Door
 from .wire import Broken, Cancel, Connections, Head, Malformed, target_of
@@ -48,6 +49,18 @@ class Bucket:
         """See Place."""
         self.ask("PUT", name, {}, [memoryview(content)])
 
+    def has(self, name: str) -> bool | None:
+        """See Place."""
+        try:
+            self.door.open(self.url(name)).close()
+        except LoaderError as error:
+            if is_refused(error):
+                return None
+            if is_absent(error):
+                return False
+            raise
+        return True
+
     def remove(self, name: str) -> None:
         """See Place."""
         self.ask("DELETE", name, {})
@@ -63,35 +76,38 @@ class Bucket:
     ) -> tuple[Head, bytes]:
         """Make one request, again where that may help, and return its answer. Raises LoaderError and Cancelled.
 
-        The server may take `patience` times as long as usual to answer.
+        The server may take `patience` times as long as usual to answer. What it may have done unheard is Unsure.
         """
         cancel, failures, options = cancel or Cancel(), 0, self.door.options
+        refused_as: type[LoaderError] = LoaderError
         while True:
             after_s: float | None = None
             connections, request = self._request(method, name, query, body, patience)
             try:
                 head, content = _exchange(connections, request, body, cancel)
             except Broken as error:
+                refused_as = Unsure
                 if not error.fresh:  # a kept connection that the server had closed meanwhile
                     connections.forget_idle()
                     continue
                 reason = str(error)
             except Malformed as error:
-                raise LoaderError(self.url(name), str(error), "an answer in HTTP/1.1") from None
+                raise Unsure(self.url(name), str(error), "an answer in HTTP/1.1") from None
             else:
                 failed = head.status not in (200, 204) or b"<Error>" in content
                 if not failed or (method == "DELETE" and head.status == 404):
                     return head, content
                 refused = refusal(self._account, self.url(name), head, content, WRITABLE)
                 if refused is not None and head.status not in AGAIN:
-                    raise refused
+                    raise refused_as(refused.source, refused.found, refused.expected, refused.remedy)
+                refused_as = Unsure
                 reason = f"status {head.status}"
                 after = head.fields.get("retry-after", "")
                 after_s = float(after) if after.isdigit() else None
             failures += 1
             self.door.counters.add(retries=1, throttled=reason in THROTTLED)
             if failures >= options.attempts:
-                raise LoaderError(self.url(name), f"{reason}, {failures} times", "an answer", "is the server up?")
+                raise Unsure(self.url(name), f"{reason}, {failures} times", "an answer", "is the server up?")
             cancel.sleep(pace.delay_s(failures, after_s, random.random()))
 
     def _request(
@@ -174,9 +190,7 @@ class PartsUpload:
     def abort(self) -> None:
         """See Upload."""
         with suppress(HyperpodError):
-            if self._published:
-                self._bucket.remove(self._name)
-            else:
+            if not self._published:
                 self._bucket.ask("DELETE", self._name, {"uploadId": self._id})
 
     def _is_there(self) -> bool:

@@ -77,11 +77,16 @@ def read_header(source: Source) -> Header:
 
 
 def is_absent(error: LoaderError) -> bool:
-    """True if there is no such object.
+    """True if there is no such object for who asks.
 
     Without permission to list a bucket, S3 refuses what is not there instead of saying so.
     """
-    return error.found.startswith(("nothing", "no permission", "No such file"))
+    return is_refused(error) or error.found.startswith(("nothing", "No such file"))
+
+
+def is_refused(error: LoaderError) -> bool:
+    """True if nobody says whether there is such an object."""
+    return error.found.startswith("no permission")
 
 
 def _open_index(url: str, door: Door) -> Files:

@@ -46,15 +46,16 @@ def lay_out(
 ) -> list[OutFile]:
     """Return the files of a model: `single`, or shards whose tensors take at most `shard_bytes` each, in this order.
 
-    A tensor larger than that has a shard of its own. `mark` becomes part of the shards' names. Raises SpecError where
-    a tensor is called as the format calls its metadata, or `shard_bytes` is not positive.
+    A tensor larger than that has a shard of its own. `mark` becomes part of the names, and a single file is then named
+    as a shard. Raises SpecError where a tensor is called as the format calls its metadata, or `shard_bytes` is not
+    positive.
     """
     if shard_bytes is not None and shard_bytes <= 0:
         raise SpecError(f"shard_bytes is {shard_bytes}, expected more than 0")
     if any(tensor.name == "__metadata__" for tensor in tensors):
         raise SpecError("a tensor is called '__metadata__', which safetensors keeps for itself")
     shards = _cut(tensors, shard_bytes)
-    if len(shards) == 1:
+    if len(shards) == 1 and not mark:
         return [_file(single, shards[0], metadata)]
     stem = single.removesuffix(".safetensors")
     names = [f"{stem}-{number:05}-of-{len(shards):05}{mark}.safetensors" for number in range(1, len(shards) + 1)]

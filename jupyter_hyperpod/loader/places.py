@@ -16,6 +16,14 @@ from .wire import Cancel
 Views = Sequence[memoryview]
 
 
+class Unsure(LoaderError):
+    """It failed, and may have been done all the same."""
+
+
+class Fleeting(Unsure):
+    """It was done, but may not survive a power failure."""
+
+
 class Upload(Protocol):
     """One file that is being written. `write` may be called by many threads; the other methods by one."""
 
@@ -29,11 +37,11 @@ class Upload(Protocol):
         """Make the file visible, in one step. Raises LoaderError."""
 
     def abort(self) -> None:
-        """Leave nothing behind, also of what was published."""
+        """Leave nothing of it behind. What has been published stays: it may have taken the place of another file."""
 
 
 class Place(Protocol):
-    """A directory of any kind. Methods raise LoaderError."""
+    """A directory of any kind. Methods raise LoaderError: Unsure where what they do may have been done."""
 
     def url(self, name: str) -> str:
         """Return where the file `name` is or will be."""
@@ -43,6 +51,9 @@ class Place(Protocol):
 
     def put(self, name: str, content: bytes) -> None:
         """Write a small file, in one step."""
+
+    def has(self, name: str) -> bool | None:
+        """Whether there is such a file; None where that may not be known."""
 
     def remove(self, name: str) -> None:
         """Remove a file, or do nothing where there is none."""
@@ -94,6 +105,10 @@ class FilePlace:
         except BaseException:
             upload.abort()
             raise
+
+    def has(self, name: str) -> bool:
+        """See Place."""
+        return os.path.lexists(self.url(name))
 
     def remove(self, name: str) -> None:
         """See Place."""
@@ -148,7 +163,7 @@ class FileUpload:
         """See Upload."""
         with _told(self._path, "that it can be replaced"):
             os.replace(self._temporary, self._path)
-            self._temporary = self._path
+        with _told(self._path, "that it survives a power failure", Fleeting):
             directory = os.open(os.path.dirname(self._path) or ".", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(directory)
@@ -173,9 +188,9 @@ class FileUpload:
 
 
 @contextmanager
-def _told(path: str, expected: str) -> Iterator[None]:
+def _told(path: str, expected: str, kind: type[LoaderError] = LoaderError) -> Iterator[None]:
     """Turn what the system says into a LoaderError about `path`."""
     try:
         yield
     except OSError as error:
-        raise LoaderError(path, error.strerror or str(error), expected) from None
+        raise kind(path, error.strerror or str(error), expected) from None

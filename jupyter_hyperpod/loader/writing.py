@@ -1,8 +1,9 @@
 """The engine of everything that writes models: parts of files, many at once, then all of it is made visible.
 
 Nothing of a new model is seen before it is whole. Where one is replaced, readers see the old one until one last step,
-the switch: the index is written, or the single file takes its place. Shards of a new model never have the names of
-those of the old one, which are removed after the switch.
+the switch: the index is written or removed, or the single file takes its place. Files that are there before the switch
+have names that nothing else has, so they can be removed where it fails; from the switch on, nothing of the new model is.
+What belonged to the old one is removed after the switch.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Protocol
 
 from ..core.errors import HyperpodError, LoaderError, SpecError
 from . import manifest as sums
-from .files import MAX_INDEX_BYTES, is_absent
+from .files import MAX_INDEX_BYTES, is_absent, is_refused
 from .header import INDEX_SUFFIX, parse_index
 from .layout import SINGLE, OutFile, Tensor, encode_index, lay_out, part_bytes
-from .places import Place, Upload, Views, place_of
+from .places import Fleeting, Place, Unsure, Upload, Views, place_of
 from .plan import CHUNK_BYTES, Chunk, plan
 from .progress import Callback, Meter
 from .sources import Door, read_all
@@ -65,43 +66,63 @@ class Wanted:
 
 
 def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wanted, door: Door) -> Saved:
-    """Write a model to the file or the directory `url`. Raises LoaderError; then nothing has changed there."""
+    """Write a model to the file or the directory `url`.
+
+    Raises LoaderError; then nothing has changed there, or all of the new model is there.
+    """
     began_s = time.monotonic()
     if url.endswith(".json"):
         raise SpecError(f"{url} is an index: name its directory")
     place, name = place_of(url, door)
     if name and wanted.shard_bytes is not None:
         raise SpecError(f"{url} is one file: name a directory to write shards, or leave shard_bytes out")
-    before = set() if name else _shards_at(place, door)
+    old = _Old(False) if name else _old_model(place, door)
     files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, name or SINGLE)
-    if before & {file.name for file in files}:
-        mark = f"-{secrets.token_hex(4)}"
-        files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, SINGLE, mark)
-    writer = _Writer(place, files, supply, wanted, door, began_s)
-    writer.write(name or SINGLE, switch_index=not name)
-    for old in sorted(before - {file.name for file in files}):
+    if not name and not _is_free(place, files, old):
+        files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, SINGLE, f"-{secrets.token_hex(4)}")
+    _Writer(place, files, supply, wanted, door, began_s).write(name or SINGLE, bool(old.index))
+    for shard in sorted(old.shards):
         with suppress(HyperpodError):  # the new model is there; what is left of the old one is not read any more
-            place.remove(old)
+            place.remove(shard)
     size = sum(file.header.data_bytes for file in files)
     names = tuple(file.name for file in files)
     return Saved(url, names, len(tensors), size, time.monotonic() - began_s)
 
 
-def _shards_at(place: Place, door: Door) -> set[str]:
-    """Return the files of the sharded model that is in a directory."""
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """What is in a directory: whether there is an index, None where that may not be known, and the shards it names."""
+
+    index: bool | None
+    shards: frozenset[str] = frozenset()
+
+
+def _old_model(place: Place, door: Door) -> _Old:
     try:
         source = door.open(place.url(SINGLE + INDEX_SUFFIX))
     except LoaderError as error:
         if is_absent(error):
-            return set()
+            return _Old(None if is_refused(error) else False)
         raise
     try:
-        return set(parse_index(read_all(source, MAX_INDEX_BYTES), source.name).values())
-    except LoaderError:  # a damaged index is replaced; what it named is left alone
-        return set()
+        content = read_all(source, MAX_INDEX_BYTES)
     finally:
         with suppress(LoaderError):
             source.close()
+    try:
+        return _Old(True, frozenset(parse_index(content, source.name).values()))
+    except LoaderError:  # a damaged index is replaced; what it named is left alone
+        return _Old(True)
+
+
+def _is_free(place: Place, files: Sequence[OutFile], old: _Old) -> bool:
+    """Whether files can be there before the switch without being in the way of anything."""
+    if old.index is None:
+        return False
+    if len(files) == 1 and not old.index:  # it is the switch
+        return True
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return not any(there is not False for there in threads.map(place.has, [file.name for file in files]))
 
 
 class _Writer:
@@ -118,37 +139,82 @@ class _Writer:
         self._began_s = began_s
         self._part_bytes = part_bytes(files)
         self._uploads: dict[int, Upload] = {}
+        self._published: set[int] = set()  # before the switch
+        self._may_be_seen = self._is_seen = False
         self._sums = [[""] * -(-file.header.data_bytes // CHUNK_BYTES) for file in files]
 
-    def write(self, single: str, switch_index: bool) -> None:
-        """Write everything, or nothing."""
+    def write(self, single: str, old_index: bool) -> None:
+        """Write everything and switch to it, or leave nothing. `old_index`: there is one, so only it is read."""
         load_plan = plan([file.header for file in self._files], chunk_bytes=self._part_bytes)
+        indexed = len(self._files) > 1 or self._files[0].name != single
         try:
             self._each(self._begin)
             meter = Meter(load_plan, self._began_s)
             counters, wanted = self._door.counters, self._wanted
             Stream(load_plan.chunks, self._part, meter, counters, wanted.connections, wanted.progress).run()
             self._each(self._finish)
-            self._switch(single, switch_index)
+            self._switch(indexed, old_index)
+            self._tidy(single, indexed)
         except BaseException:
-            self._each(lambda number: self._uploads[number].abort() if number in self._uploads else None)
+            self._give_up(single)
             raise
 
-    def _switch(self, single: str, switch_index: bool) -> None:
-        """Make it visible. A manifest that does not fit the files would only be in the way of reading them."""
-        place, manifest, index = self._place, sums.manifest_url(single), SINGLE + INDEX_SUFFIX
-        self._remove(manifest)
-        self._each(lambda number: self._uploads[number].publish())
-        if len(self._files) > 1:
-            place.put(index, encode_index(self._files))
-        elif switch_index:
-            self._remove(index)
-        self._uploads = {}  # from here on the new model is there
-        if len(self._files) > 1:
+    def _switch(self, indexed: bool, old_index: bool) -> None:
+        """Make it visible. Ctrl-C waits for the last step, in a thread: so it is known what has become of it."""
+        place, index = self._place, SINGLE + INDEX_SUFFIX
+        if indexed or old_index:
+            self._each(self._publish)
+
+        def last() -> None:
+            try:
+                if indexed:
+                    place.put(index, encode_index(self._files))
+                elif old_index:
+                    place.remove(index)
+                else:
+                    self._uploads[0].publish()
+            except Fleeting:
+                self._is_seen = True
+                raise
+            except Unsure:
+                raise
+            except LoaderError:
+                self._may_be_seen = False
+                raise
+            self._is_seen = True
+
+        self._may_be_seen = True
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(last).result()
+
+    def _tidy(self, single: str, indexed: bool) -> None:
+        """Remove what belonged to the old model: a manifest that does not fit would be in the way of reading."""
+        if indexed:
             with suppress(HyperpodError):  # an index is looked for first
                 self._remove(SINGLE)
         if self._wanted.checksum:
-            place.put(manifest, self._manifest().encode())
+            self._place.put(sums.manifest_url(single), self._manifest().encode())
+        else:
+            self._remove(sums.manifest_url(single))
+
+    def _give_up(self, single: str) -> None:
+        """Leave nothing of what nobody can see. What may be the model by now stays."""
+        if self._is_seen:
+            with suppress(HyperpodError):
+                self._remove(sums.manifest_url(single))
+        else:
+            self._each(self._abort)
+
+    def _abort(self, number: int) -> None:
+        if number in self._uploads:
+            self._uploads[number].abort()
+        if number in self._published and not self._may_be_seen:
+            with suppress(HyperpodError):
+                self._place.remove(self._files[number].name)
+
+    def _publish(self, number: int) -> None:
+        self._published.add(number)
+        self._uploads[number].publish()
 
     def _each(self, do: Callable[[int], None]) -> None:
         """Do something for the files, by number, some at once. Raises the first error when all have been tried."""
@@ -168,12 +234,12 @@ class _Writer:
 
     def _remove(self, name: str) -> None:
         """Remove what is there; who may only write need not be allowed to remove what is not."""
-        try:
-            self._door.open(self._place.url(name)).close()
-        except LoaderError as error:
-            if is_absent(error):
-                return
-        self._place.remove(name)
+        there = self._place.has(name)
+        if there is None:
+            with suppress(LoaderError):
+                self._place.remove(name)
+        elif there:
+            self._place.remove(name)
 
     def _part(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         file = self._files[chunk.file]

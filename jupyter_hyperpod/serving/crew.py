@@ -6,6 +6,7 @@ stages are timed from the decision that it is for, to its first answer.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -136,7 +137,9 @@ class Crew:
         decided_s = (
             self._decided_s.popleft() if name not in self._told and self._decided_s else facts["stages"]["started"]
         )
-        line = Line(facts["host"], facts["port"])
+        line, known = Line(facts["host"], facts["port"]), self._pool.replicas.get(name)
+        if known is not None and known.line.address == line.address:
+            line = known.line  # linked again: what it is being asked has to end should it be given up
         replica = Replica(name, facts["node"], facts["pid"], facts["host"], line, link, decided_s)
         self._pool.replicas[name] = replica
         return replica
@@ -161,6 +164,7 @@ class Crew:
             return
         del self._pool.replicas[replica.name]
         replica.line.close()
+        asyncio.get_running_loop().call_later(SILENT_S, replica.line.cut)  # its last answers may still be on their way
         if replica.error is not None:
             self.failure = replica.error
             text = f"the replica on {replica.node} could not load the model: {replica.error['message']}"
@@ -191,6 +195,7 @@ class Crew:
                 if replica.host == LOOPBACK:  # on this host, then; its pid is still its own, since its link is open
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(replica.pid, signal.SIGKILL)
+                replica.line.cut()  # nothing else ends what a host that is out of reach was asked
                 replica.link.close()
                 self.left(replica)
 

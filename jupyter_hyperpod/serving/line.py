@@ -9,8 +9,10 @@ from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
 from tornado.httputil import HTTPHeaders, HTTPInputError, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.tcpclient import TCPClient
+from tornado.util import TimeoutError as TooLate
 
 BODY_LIMIT_BYTES = 64 << 20
+CONNECT_S = 2.0
 IDLE_KEPT = 32
 
 Head = Callable[[int, HTTPHeaders], None]
@@ -50,29 +52,31 @@ class Line:
     """Connections to ``host:port``; a connection carries one request at a time."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
+        self.address = host, port
         self._idle: list[IOStream] = []
+        self._busy: set[IOStream] = set()
+        self._closed = False
         self._client = TCPClient()
         self._parameters = HTTP1ConnectionParameters(max_body_size=BODY_LIMIT_BYTES)
 
     async def ask(self, path: str, headers: HTTPHeaders, body: bytes, head: Head, piece: Piece) -> None:
         """Send a request; ``head(status, headers)`` and then ``piece(bytes)`` are called as the answer comes.
 
-        Raises Broken, and what ``piece`` raises. Being cancelled closes the connection, by which the replica notices.
+        Raises Broken, also where the connection is cut meanwhile, and what ``piece`` raises. Being cancelled closes the
+        connection, by which the replica notices.
         """
         sent, stream = False, None
         reading = _Reading(head, piece)
         try:
-            stream = self._take() or await self._client.connect(
-                self._host, self._port, max_buffer_size=BODY_LIMIT_BYTES
-            )
+            stream = await self._open()
+            self._check()  # it may have been closed while it connected
             stream.set_nodelay(True)
             connection = HTTP1Connection(stream, True, self._parameters)
             sent = True
             await connection.write_headers(RequestStartLine("POST", path, "HTTP/1.1"), headers, body)
             connection.finish()
             await connection.read_response(reading)
-        except (OSError, StreamClosedError, HTTPInputError) as error:
+        except (OSError, StreamClosedError, HTTPInputError, TooLate) as error:
             raise Broken(str(error) or type(error).__name__, sent) from error
         finally:
             if stream is not None:
@@ -82,6 +86,18 @@ class Line:
         if not reading.whole:
             raise Broken("the connection ended before the answer did", sent)
 
+    async def _open(self) -> IOStream:
+        self._check()
+        stream = self._take()
+        if stream is None:
+            stream = await self._client.connect(*self.address, max_buffer_size=BODY_LIMIT_BYTES, timeout=CONNECT_S)
+        self._busy.add(stream)
+        return stream
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ConnectionAbortedError("the replica was given up")
+
     def _take(self) -> IOStream | None:
         while self._idle:
             stream = self._idle.pop()
@@ -90,14 +106,23 @@ class Line:
         return None
 
     def _put_back(self, stream: IOStream, good: bool) -> None:
-        if good and not stream.closed() and len(self._idle) < IDLE_KEPT:
+        self._busy.discard(stream)
+        if good and not self._closed and not stream.closed() and len(self._idle) < IDLE_KEPT:
             self._idle.append(stream)
         else:
             stream.close()
 
     def close(self) -> None:
-        """Close the connections that carry nothing."""
+        """Take no further request, and close the connections that carry nothing."""
+        self._closed = True
         for stream in self._idle:
             with suppress(OSError):
                 stream.close()
         self._idle.clear()
+
+    def cut(self) -> None:
+        """Close all connections: whoever waits for an answer hears at once that it is broken."""
+        self.close()
+        for stream in list(self._busy):
+            with suppress(OSError):
+                stream.close()
