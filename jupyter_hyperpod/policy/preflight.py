@@ -5,7 +5,7 @@ Skipped is not passed: nothing was learnt about that row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,31 +44,41 @@ def nodes_ready(states: Mapping[str, tuple[str, str]], needed: int, mend: str) -
     return Row("nodes", PASSED, f"{good} of {len(states)} nodes are in service{f'; {told}' if told else ''}")
 
 
-def devices(probes: Sequence[Probe], expected: int | None) -> Row:
-    """Accelerators counted on every node against what the job asks of each (None: it asks for none)."""
+def devices(probes: Sequence[Probe], asked: int | None) -> Row:
+    """Accelerators counted on every node against what its type has and what the job asks of each (None: nothing).
+
+    Nodes of no known type have to have as many as the others.
+    """
     counts = {probe["node"]: int(probe["devices"]) for probe in probes}
-    if expected is None:
-        if not any(counts.values()):
-            return Row(
-                "devices", SKIPPED, "no accelerator is asked for (--slurm gres=gpu:N) and none was found: CPUs only"
-            )
-        expected = max(counts.values())
-    if wrong := {node: count for node, count in counts.items() if count != expected}:
-        told = ", ".join(f"{node} has {count}" for node, count in sorted(wrong.items()))
+    typed = {probe["node"]: probe["devices_expected"] for probe in probes if probe["devices_expected"]}
+    if asked is None and not typed and not any(counts.values()):
+        return Row("devices", SKIPPED, "no accelerator is asked for (--slurm gres=gpu:N) and none was found: CPUs only")
+    alike = max((count for node, count in counts.items() if node not in typed), default=0)
+    needed = {node: max(asked or 0, typed.get(node) or alike * (asked is None)) for node in counts}
+    if wrong := {node: count for node, count in counts.items() if count < needed[node]}:
+        told = ", ".join(f"{node} has {count} of {needed[node]}" for node, count in sorted(wrong.items()))
         remedy = "compare `nvidia-smi -L` or `neuron-ls` there with the instance's type, and reboot or replace the node"
-        return Row("devices", FAILED, f"{told}; expected {expected}", remedy)
-    return Row("devices", PASSED, f"{expected} on each of {len(counts)} nodes")
+        return Row("devices", FAILED, told, remedy)
+    return Row("devices", PASSED, f"{_span(counts.values())} on each of {len(counts)} nodes")
 
 
 def fabric(probes: Sequence[Probe]) -> Row:
-    """EFA devices; nodes of one job have to have the same number."""
+    """EFA devices against what each node's type has; nodes of one job have to have the same number."""
     counts = {probe["node"]: int(probe["efa"]) for probe in probes}
-    if not any(counts.values()):
+    needed = {probe["node"]: int(probe["efa_expected"] or 0) for probe in probes}
+    if not any(counts.values()) and not any(needed.values()):
         return Row("EFA", SKIPPED, "no EFA device was found under /sys/class/infiniband: the nodes speak TCP")
-    if len(set(counts.values())) > 1:
-        told = ", ".join(f"{node} has {count}" for node, count in sorted(counts.items()))
-        return Row("EFA", FAILED, f"{told}", "allow all EFA interfaces in the launch template and the security group")
+    short = any(count < needed[node] for node, count in counts.items())
+    if short or len(set(counts.values())) > 1:
+        of = {node: f" of {count}" if count else "" for node, count in needed.items()}
+        told = ", ".join(f"{node} has {count}{of[node]}" for node, count in sorted(counts.items()))
+        return Row("EFA", FAILED, told, "allow all EFA interfaces in the launch template and the security group")
     return Row("EFA", PASSED, f"{max(counts.values())} on each of {len(counts)} nodes")
+
+
+def _span(counts: Iterable[int]) -> str:
+    found = sorted(set(counts))
+    return f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
 def driver(probes: Sequence[Probe]) -> Row:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ..health import nvidia, probes
+from ..health import nvidia, probes, tables
 from ..policy.preflight import MARK
 
 PROBE_BYTES = 4 << 20
@@ -63,8 +63,11 @@ def _say(found: dict[str, Any]) -> None:
 def _devices() -> dict[str, Any]:
     """Device files, EFA interfaces and the driver's version."""
     gpus, neurons = glob.glob("/dev/nvidia[0-9]*"), glob.glob("/dev/neuron[0-9]*")
-    efa = probes.efa(probes.Place()) or 0
-    found: dict[str, Any] = {"devices": len(gpus) + len(neurons), "efa": efa, "driver": "", "driver_problem": ""}
+    place = probes.Place()
+    known = tables.instance(probes.type_of(place))
+    found: dict[str, Any] = {"devices": len(gpus) + len(neurons), "efa": probes.efa(place) or 0}
+    found |= {"devices_expected": known.devices if known else None, "efa_expected": known.efa if known else None}
+    found |= {"driver": "", "driver_problem": ""}
     if gpus:
         found["driver"], found["driver_problem"] = _version(probes.ask(nvidia.QUERY_DRIVER))
     elif neurons:

@@ -13,7 +13,15 @@ from jupyter_hyperpod.policy.preflight import FAILED, PASSED, SKIPPED, Row
 def probe(node: str, **found: Any) -> dict[str, Any]:
     """What a node finds where everything is in order: no accelerators, a good shared directory, a good network."""
     stored = {"written": f"digest of {node}", "read": {}, "took_s": 0.1, "problem": ""}
-    blank = {"devices": 0, "efa": 0, "driver": "", "driver_problem": "", "storage": {"shared": stored}}
+    blank = {
+        "devices": 0,
+        "efa": 0,
+        "devices_expected": None,
+        "efa_expected": None,
+        "driver": "",
+        "driver_problem": "",
+        "storage": {"shared": stored},
+    }
     reduced = {"reduce_problem": "", "reduce_mb": 16.0, "reduce_mb_s": 500.0, "backend": "gloo"}
     return {"node": node, "rank": 0} | blank | reduced | found
 
@@ -54,7 +62,19 @@ def test_devices_are_compared_with_what_is_asked_for() -> None:
     assert preflight.devices(pair(), 8).verdict == FAILED
     assert preflight.devices([probe("n1", devices=8), probe("n2", devices=8)], None).verdict == PASSED
     one_short = preflight.devices([probe("n1", devices=8), probe("n2", devices=7)], 8)
-    assert (one_short.verdict, one_short.sentence) == (FAILED, "n2 has 7; expected 8")
+    assert (one_short.verdict, one_short.sentence) == (FAILED, "n2 has 7 of 8")
+
+
+def test_devices_and_fabric_are_compared_with_what_the_type_of_the_node_has() -> None:
+    p5 = {"devices_expected": 8, "efa_expected": 32}
+    short = [probe("n1", devices=7, efa=32, **p5), probe("n2", devices=7, efa=32, **p5)]
+    assert preflight.devices(short, None).sentence == "n1 has 7 of 8, n2 has 7 of 8"
+    assert preflight.devices(short, 4).verdict == FAILED, "the machine is broken, however few are asked for"
+    assert preflight.fabric([probe("n1", **p5), probe("n2", **p5)]).sentence == "n1 has 0 of 32, n2 has 0 of 32"
+    assert preflight.fabric([probe("n1", efa=4, **p5), probe("n2", efa=4, **p5)]).verdict == FAILED
+    mixed = [probe("n1", devices=8, **p5), probe("n2", devices=4, devices_expected=4)]
+    assert preflight.devices(mixed, None).sentence == "4 to 8 on each of 2 nodes"
+    assert preflight.devices(mixed, 8).sentence == "n2 has 4 of 8"
 
 
 def test_fabric_and_driver_are_skipped_only_where_there_is_nothing() -> None:
