@@ -26,7 +26,7 @@ from .probes import HOST, Place, Probe, take
 
 Say = Callable[[str, Mapping[str, Any]], object]
 RESULTS_S = 1.0
-ASK_S = 5.0
+ASK_S, SELDOM_S = 5.0, 40.0  # a node stays out of service for minutes or days; many such nodes ask at the same time
 _STRONG = ("reboot", "replace")  # what is not taken back because a probe passes again
 
 
@@ -80,7 +80,8 @@ class Monitor:
         self.devices: dict[str, Any] = {}
         self._place, self._say, self._recovery, self._hands, self._probes = place, say, recovery, hands, probes
         self._boot = boot()
-        self._ask_s = time.monotonic() + ASK_S
+        self._pause_s = ASK_S
+        self._ask_s = time.monotonic() + self._pause_s
         self._results: queue.SimpleQueue[tuple[list[Finding], dict[str, Any]]] = queue.SimpleQueue()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="probes", daemon=True)
@@ -134,7 +135,8 @@ class Monitor:
             while True:
                 self._probed(*self._results.get_nowait())
         if time.monotonic() >= self._ask_s:
-            self._ask_s = time.monotonic() + ASK_S
+            self._pause_s = min(1.5 * self._pause_s, SELDOM_S)
+            self._ask_s = time.monotonic() + self._pause_s
             self._ask()
 
     def _ask(self) -> None:
@@ -215,6 +217,7 @@ class Monitor:
             node.past.append(Past(remedy.action, remedy.fault, time.time()))
         if remedy.automatic and self._hands is not None:
             self._carry_out(node, remedy)
+            self._pause_s, self._ask_s = ASK_S, time.monotonic() + ASK_S
         # last: where a job leaves the node because of it, this process may end with the job
         self._tell(node, decision.reason, found, remedy.automatic)
 
