@@ -42,6 +42,7 @@ KILL_EVERY_S = 2.0
 WAIT_S = 120.0
 WEIGHTS = "model.safetensors"
 CASES = {"store": "lean server", "local": "local file"}
+BARS = {"store": "load_stage_over_loading_alone", "local": "load_stage_of_local_file_over_loading_alone"}
 
 
 def run(
@@ -92,8 +93,8 @@ def _report(growing: Mapping[str, Sequence[Result]], dying: Sequence[Result], ra
         row("jupyter_hyperpod", case, names[name], unit, [found[name] for found in dying])
         for name, unit in units.items()
     ]
-    bars = [bar("load_stage_over_loading_alone", ratios["store"], LOAD_LIMIT), bar("accepted_requests_lost", lost, 0)]
-    return report("serving", rows, bars)
+    bars = [bar(BARS[case], ratio, LOAD_LIMIT) for case, ratio in ratios.items()]
+    return report("serving", rows, [*bars, bar("accepted_requests_lost", lost, 0)])
 
 
 def write_decoder(folder: Path, layers: int, width: int) -> Path:

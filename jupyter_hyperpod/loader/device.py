@@ -6,6 +6,7 @@ Not verified on a GPU; on other devices the same code runs without pinning and s
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -27,11 +28,13 @@ class DeviceLanding:
 
     def __init__(self, files: Files, load_plan: LoadPlan, device: torch.device, checks: Verifier | None) -> None:
         self._files = files
-        self._device = device
+        self._device = _numbered(device)
         self._checks = checks
         self._staging_bytes = max((chunk.bytes for chunk in load_plan.chunks), default=0)
-        self._landed = [torch.empty(length, dtype=torch.uint8, device=device) for length in load_plan.landings]
+        self._landed = [torch.empty(length, dtype=torch.uint8, device=self._device) for length in load_plan.landings]
+        self._free = _mark(self._device)
         self._local = threading.local()
+        self._stagings: list[_Staging] = []
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         """See Landing."""
@@ -51,8 +54,7 @@ class DeviceLanding:
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """See Landing. Waits for copies that are under way."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        self._settle()
         dtype = made.torch_dtype(tensor.dtype, self._files.sources[tensor.file].name)
         flat = self._landed[tensor.file][tensor.place : tensor.place + tensor.bytes]
         if flat.storage_offset() % dtype.itemsize:
@@ -60,11 +62,18 @@ class DeviceLanding:
         return flat.view(dtype).view(tensor.shape)
 
     def close(self) -> None:
-        """See Landing."""
+        """See Landing. Also after an error nothing is copied any more when the memory is given back."""
+        self._settle()
+        self._stagings.clear()
+
+    def _settle(self) -> None:
+        for staging in list(self._stagings):
+            staging.settle()
 
     def _staging(self) -> _Staging:
         if not hasattr(self._local, "staging"):
-            self._local.staging = _Staging(self._staging_bytes, self._device)
+            self._local.staging = _Staging(self._staging_bytes, self._device, self._free)
+            self._stagings.append(self._local.staging)
         staging: _Staging = self._local.staging
         return staging
 
@@ -72,10 +81,14 @@ class DeviceLanding:
 class _Staging:
     """Two buffers in turn: one is being copied while the other is being filled."""
 
-    def __init__(self, length: int, device: torch.device) -> None:
+    def __init__(self, length: int, device: torch.device, free: Any) -> None:
         cuda = device.type == "cuda"
-        self._buffers = [torch.empty(length, dtype=torch.uint8, pin_memory=cuda) for _ in range(BUFFERS)]
-        self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
+        self._stream: Any = None
+        with torch.cuda.device(device) if cuda else nullcontext():  # a thread begins with the first device
+            self._buffers = [torch.empty(length, dtype=torch.uint8, pin_memory=cuda) for _ in range(BUFFERS)]
+            if cuda:
+                self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                self._stream.wait_event(free)
         self._events: list[Any] = [None] * BUFFERS
         self._turn = 0
 
@@ -96,3 +109,24 @@ class _Staging:
                 event.record(self._stream)
                 self._events[self._turn] = event
         self._turn = (self._turn + 1) % BUFFERS
+
+    def settle(self) -> None:
+        """Wait until everything is copied."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """Say which device is meant: "cuda" is the current one of whoever asks, and each thread has its own."""
+    if device == torch.device("cuda"):
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _mark(device: torch.device) -> Any:
+    """An event after which new memory is nobody else's: what the caller began before may still use it."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event

@@ -107,7 +107,7 @@ class Deployment:
         record: dict[str, Any] = found.json() if found.status in (200, 503) else {}
         return record
 
-    def complete(self, prompt: str = "hello", **more: Any) -> Reply:
+    def complete(self, prompt: str | list[int] = "hello", **more: Any) -> Reply:
         """Ask the decoder."""
         return self.client.ask("/v1/completions", {"prompt": prompt, "max_tokens": 4, **more})
 

@@ -7,6 +7,7 @@ import socket
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,7 +153,7 @@ def test_a_model_that_is_not_there_is_refused_at_once(shared_cluster: Store, tmp
 def test_a_model_that_cannot_be_served_ends_the_deployment_with_the_reason(
     shared_cluster: Store, tmp_path: Path, decoder: Path, what: str
 ) -> None:
-    options = {}
+    options: dict[str, Any] = {}
     if what == "weights":
         (tmp_path / "config.json").write_bytes((decoder / "config.json").read_bytes())
         (tmp_path / "model.safetensors").write_bytes((decoder / "model.safetensors").read_bytes()[:-100])

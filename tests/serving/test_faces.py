@@ -7,11 +7,16 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jupyter_hyperpod import cli
-from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.bench import serving as benchmark
+from jupyter_hyperpod.bench.kept import Kept
+from jupyter_hyperpod.control import deploy, jobs
+from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.core.events import REPLICA_STAGES
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
@@ -71,6 +76,17 @@ def test_bad_use_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> No
     assert "there is no model at" in capsys.readouterr().err
 
 
+def test_another_place_than_the_local_cluster_is_refused_and_the_page_says_so(
+    store: Store, decoder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["serve", str(decoder), "--backend", "slurm"])
+    assert "unrecognized arguments: --backend slurm" in capsys.readouterr().err
+    with pytest.raises(SpecError, match="not an option of a deployment: backend"):
+        deploy.serve(store, str(decoder), backend="slurm")
+    assert "Deployments run on the local cluster only: `serve` has no `--backend`" in PAGE.read_text()
+
+
 def test_the_benchmark_reports_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_hyperpod import bench
 
@@ -79,4 +95,18 @@ def test_the_benchmark_reports_both_sides(tmp_path: Path, monkeypatch: pytest.Mo
     metrics = {row["metric"]: row["median"] for row in found["rows"]}
     assert metrics["decision to answered"] >= metrics["decision to loaded"] > 0
     assert metrics["lost"] == 0 and metrics["accepted"] == 60
-    assert {bar["name"] for bar in found["bars"]} == {"load_stage_over_loading_alone", "accepted_requests_lost"}
+    assert {bar["name"] for bar in found["bars"]} == {*benchmark.BARS.values(), "accepted_requests_lost"}
+
+
+@pytest.mark.parametrize("slow", ["store", "local"])
+def test_loads_are_judged_where_they_come_from(tmp_path: Path, slow: str) -> None:
+    """Each place has a bar of its own: what is quick from one does not make up for what is slow from the other."""
+    stages: dict[str, Any] = dict.fromkeys(REPLICA_STAGES, 2.0) | {"loading": 1.0}
+    times = dict.fromkeys(("median_s", "p99_s", "longest_s", "undisturbed_median_s"), 0.1)
+    kept = Kept(tmp_path, layers=1, width=1, rate=1, seconds=1)
+    kept.add("kill-0", {"kills": 1, "accepted": 10, "lost": 0, "sent_again": 1} | times)
+    for case in benchmark.CASES:
+        kept.add(f"{case}-0", stages | {"alone": [0.5 if case == slow else 1.0], "bytes": 1})
+    report = benchmark.run(runs=1, layers=1, width=1, rate=1, seconds=1, keep=tmp_path)
+    assert [bar["name"] for bar in report["bars"] if not bar["ok"]] == [benchmark.BARS[slow]]
+    assert benchmark.BARS["store"] == "load_stage_over_loading_alone"
