@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SpecError
 from ..core.units import format_bytes, format_duration, parse_bytes
+from ..storage.store import Mounts, Store
 from .terminal import Terminal
 
 if TYPE_CHECKING:
@@ -24,8 +25,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Declare what may stand behind ``model``."""
     add = parser.add_argument
     add("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
-    add("url", metavar="URL", help="a .safetensors file, an index or a directory: a path, s3:// or https://")
-    add("target", nargs="?", metavar="TARGET", help="shard, merge, manifest: where to write, a path or s3://")
+    add("url", metavar="URL", help="a .safetensors file, an index or a directory: a path, shared://, s3:// or https://")
+    add(
+        "target", nargs="?", metavar="TARGET", help="shard, merge, manifest: where to write, a path, shared:// or s3://"
+    )
     add("--shard-size", type=_size, metavar="SIZE", help="shard: bytes of tensors a file, at most (default: 5GB)")
     add("--checksum", action="store_true", help="shard, merge: write a manifest too; load: verify with it")
     add("--manifest", metavar="URL", help="verify, load: the manifest (default: the one beside the model)")
@@ -69,8 +72,15 @@ def _common(options: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
     def tell(progress: Progress) -> None:
         terminal.status(progress_line(progress))
 
-    reached = Options(endpoint_url=options.endpoint_url)
+    reached = Options(endpoint_url=options.endpoint_url, mounts=_mounts(options.store))
     return {"progress": tell, "connections": options.connections, "options": reached}
+
+
+def _mounts(store: str | None) -> Mounts | None:
+    """The mount table of the store that was named, None for the usual one."""
+    from ..storage.mounts import roots, table
+
+    return None if store is None else roots(table(Store(store)).values(), "notebook")
 
 
 def progress_line(progress: Progress) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import quote, urlencode
@@ -12,10 +13,10 @@ from xml.sax.saxutils import escape, unescape
 
 from ..core.errors import HyperpodError, LoaderError, SpecError
 from . import pace
-from .http import AGAIN, ERROR_BODY_BYTES
 from .files import is_absent, is_refused
+from .http import AGAIN, ERROR_BODY_BYTES
 from .places import Unsure, Views
-from .s3 import Account, account_of, refusal
+from .s3 import Account, account_of, has_expired, refusal
 from .sources import Door
 from .wire import Broken, Cancel, Connections, Head, Malformed, target_of
 
@@ -32,7 +33,7 @@ class Bucket:
     def __init__(self, url: str, door: Door) -> None:
         self.door = door
         self._url = url
-        self._account: Account = account_of(door)
+        self._account: Account = account_of(door, url)
         self._bucket, _, self._prefix = url.removeprefix("s3://").partition("/")
         if not self._bucket:
             raise SpecError(f"{url!r} is not s3://bucket/key")
@@ -61,6 +62,10 @@ class Bucket:
             raise
         return True
 
+    def comes_back(self, name: str) -> bool:
+        """See Place."""
+        return False
+
     def remove(self, name: str) -> None:
         """See Place."""
         self.ask("DELETE", name, {})
@@ -82,6 +87,7 @@ class Bucket:
         refused_as: type[LoaderError] = LoaderError
         while True:
             after_s: float | None = None
+            generation = self._account.generation
             connections, request = self._request(method, name, query, body, patience)
             try:
                 head, content = _exchange(connections, request, body, cancel)
@@ -98,12 +104,13 @@ class Bucket:
                 if not failed or (method == "DELETE" and head.status == 404):
                     return head, content
                 refused = refusal(self._account, self.url(name), head, content, WRITABLE)
+                if has_expired(content) and self._account.renew(generation):
+                    refused = None
                 if refused is not None and head.status not in AGAIN:
                     raise refused_as(refused.source, refused.found, refused.expected, refused.remedy)
                 refused_as = Unsure
                 reason = f"status {head.status}"
-                after = head.fields.get("retry-after", "")
-                after_s = float(after) if after.isdigit() else None
+                after_s = pace.asked_delay_s(head.fields, time.time())
             failures += 1
             self.door.counters.add(retries=1, throttled=reason in THROTTLED)
             if failures >= options.attempts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Callable
 from urllib.parse import urljoin, urlsplit
 
@@ -171,8 +172,7 @@ class HttpSource:
 
     def _maybe_again(self, head: Head, body: bytes) -> None:
         if head.status in AGAIN or (head.status >= 400 and self.refuse(head, body) is None):
-            after = head.fields.get("retry-after", "")
-            raise _Again(f"status {head.status}", float(after) if after.isdigit() else None)
+            raise _Again(f"status {head.status}", pace.asked_delay_s(head.fields, time.time()))
 
     def _same_object(self, head: Head, refused: bool = False) -> None:
         etag = head.fields.get("etag", "")

@@ -44,7 +44,8 @@ def load_model(
     options: Options | None = None,
     fanout: str = "auto",
 ) -> dict[str, torch.Tensor] | nn.Module:
-    """Load a safetensors model: a file, an index with its shards, or a directory, at ``s3://``, ``https://`` or a path.
+    """Load a safetensors model: a file, an index with its shards, or a directory; a path, or a URL as ``s3://…``,
+    ``https://…``, ``shared://NAME/path``.
 
     Returns name -> tensor, or `model` with its parameters and buffers replaced by what was loaded (so it may have been
     made on the meta device). Tensors share one block of memory, or the mapped file, which writing does not change.

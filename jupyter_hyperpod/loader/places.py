@@ -55,6 +55,9 @@ class Place(Protocol):
     def has(self, name: str) -> bool | None:
         """Whether there is such a file; None where that may not be known."""
 
+    def comes_back(self, name: str) -> bool:
+        """Whether such a file may be there again after it was removed."""
+
     def remove(self, name: str) -> None:
         """Remove a file, or do nothing where there is none."""
 
@@ -64,12 +67,13 @@ def place_of(url: str, door: Door, file: bool = False) -> tuple[Place, str]:
 
     It is a file where it ends in ``.safetensors``, or with `file`.
     """
+    url = door.shared.target(url)
     file = file or url.endswith(".safetensors")
     scheme = scheme_of(url)
     if scheme == "file":
         path = path_of(url)
         directory, name = os.path.split(path) if file else (path, "")
-        return FilePlace(directory or ".", door.counters), name
+        return FilePlace(directory or ".", door), name
     if scheme != "s3":
         raise SpecError(f"{public_name(url)}: models are written to s3:// and to files, not to {scheme}://")
     from .bucket import Bucket
@@ -81,9 +85,9 @@ def place_of(url: str, door: Door, file: bool = False) -> tuple[Place, str]:
 class FilePlace:
     """A directory of this machine; it is made where it is not there yet."""
 
-    def __init__(self, directory: str, counters: Counters) -> None:
+    def __init__(self, directory: str, door: Door) -> None:
         self._directory = directory
-        self._counters = counters
+        self._door = door
         self._made = False
 
     def url(self, name: str) -> str:
@@ -93,7 +97,7 @@ class FilePlace:
     def begin(self, name: str, size: int) -> FileUpload:
         """See Place."""
         self._make()
-        return FileUpload(self.url(name), size, self._counters)
+        return FileUpload(self.url(name), size, self._door.counters)
 
     def put(self, name: str, content: bytes) -> None:
         """See Place."""
@@ -109,6 +113,10 @@ class FilePlace:
     def has(self, name: str) -> bool:
         """See Place."""
         return os.path.lexists(self.url(name))
+
+    def comes_back(self, name: str) -> bool:
+        """See Place."""
+        return self._door.shared.comes_back(self.url(name))
 
     def remove(self, name: str) -> None:
         """See Place."""
@@ -172,14 +180,15 @@ class FileUpload:
 
     def abort(self) -> None:
         """See Upload."""
-        self._close()
+        with suppress(OSError):
+            self._close()
         with suppress(OSError):
             os.unlink(self._temporary)
 
     def _close(self) -> None:
         if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
 
     @contextmanager
     def _with_room(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ from urllib.parse import quote
 
 from ..core.errors import LoaderError, SpecError
 from .http import HttpSource
+from .shared import variables_of
 from .sources import Door, Options
 from .wire import Head
 
@@ -29,17 +31,24 @@ _EXPECTED_REGION = re.compile(rb"expecting '([^']{1,100})'")
 
 
 class Account:
-    """Credentials, region and endpoint; one serves a load. Thread-safe."""
+    """Credentials, region and endpoint; one serves a load. Thread-safe.
 
-    def __init__(self, options: Options) -> None:
+    What `variables` returns comes before the variables of the environment. `generation` counts credentials.
+    """
+
+    def __init__(self, options: Options, variables: Callable[[], Mapping[str, str]] = dict) -> None:
         self._lock = threading.Lock()
         self._ca_file = options.ca_file
-        self.region: str = options.region or _named("AWS_REGION", "AWS_DEFAULT_REGION") or self._configured_region()
-        named = options.endpoint_url or _named("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        self._variables = variables
+        self._own = variables()
+        named = options.region or self._named("AWS_REGION", "AWS_DEFAULT_REGION")
+        self.region: str = named or self._configured_region()
+        named = options.endpoint_url or self._named("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         self.endpoint: str | None = named or self._profile().get("endpoint_url")
+        self.generation = 0
         self._credentials: Any = None
         if not options.anonymous:
-            self._credentials = _credentials_at_hand() or self._session.get_credentials()
+            self._credentials = self._find()
             if self._credentials is None:
                 raise SpecError(
                     "no AWS credentials were found: set AWS_ACCESS_KEY_ID or a profile, or say anonymous=True"
@@ -52,13 +61,13 @@ class Account:
             from botocore.session import Session
         except ModuleNotFoundError:
             raise SpecError(NO_BOTOCORE) from None
-        return Session()
+        return Session(profile=self._own.get("AWS_PROFILE"))
 
     @cached_property
     def ca_file(self) -> str | None:
         """The certificates to trust, None for the system's."""
         found: str | None = (
-            self._ca_file or _named("AWS_CA_BUNDLE") or self._session.get_config_variable("ca_bundle") or None
+            self._ca_file or self._named("AWS_CA_BUNDLE") or self._session.get_config_variable("ca_bundle") or None
         )
         return found
 
@@ -83,10 +92,30 @@ class Account:
             _Signer(self._credentials.get_frozen_credentials(), self.region, payload).add_auth(request)
         return {name: value for name, value in request.headers.items() if name.lower() != "host"}
 
-    def renew(self) -> None:
-        """Have expired credentials fetched again."""
+    def renew(self, generation: int) -> bool:
+        """Look for other credentials than those of a generation, which are not valid any more; False for none."""
         with self._lock:
-            self._credentials = self._session.get_credentials()
+            if self._credentials is None or generation != self.generation:
+                return self._credentials is not None
+            from botocore.exceptions import BotoCoreError
+
+            self.__dict__.pop("_session", None)  # botocore's keeps the credentials that it has found
+            try:
+                self._own = self._variables()
+                found = self._find()
+                if found is None or found.get_frozen_credentials() == self._credentials.get_frozen_credentials():
+                    return False
+            except (BotoCoreError, SpecError):  # a file that is being written
+                return False
+            self._credentials = found
+            self.generation += 1
+            return True
+
+    def _find(self) -> Any:
+        return _credentials_at_hand(self._own) or self._session.get_credentials()
+
+    def _named(self, *variables: str) -> str | None:
+        return next((value for name in variables if (value := self._own.get(name) or os.environ.get(name))), None)
 
     def _configured_region(self) -> str:
         return self._session.get_config_variable("region") or DEFAULT_REGION
@@ -98,20 +127,20 @@ class Account:
         return found
 
 
-def _named(*variables: str) -> str | None:
-    return next((value for name in variables if (value := os.environ.get(name))), None)
+def _credentials_at_hand(own: Mapping[str, str]) -> Any:
+    """Return a mount's own keys, or those in the environment, which come first for botocore too.
 
-
-def _credentials_at_hand() -> Any:
-    """Return the keys in the environment, which come first for botocore too; None where it has to look further."""
+    None where it has to look further.
+    """
     try:
         from botocore.credentials import Credentials
     except ModuleNotFoundError:
         raise SpecError(NO_BOTOCORE) from None
-    access, secret = _named("AWS_ACCESS_KEY_ID"), _named("AWS_SECRET_ACCESS_KEY")
-    if not access or not secret or _named("AWS_CREDENTIAL_EXPIRATION"):
+    given = own if own.get("AWS_ACCESS_KEY_ID") else os.environ
+    access, secret = given.get("AWS_ACCESS_KEY_ID"), given.get("AWS_SECRET_ACCESS_KEY")
+    if not access or not secret or given.get("AWS_CREDENTIAL_EXPIRATION"):
         return None
-    return Credentials(access, secret, _named("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"), method="env")
+    return Credentials(access, secret, given.get("AWS_SESSION_TOKEN") or given.get("AWS_SECURITY_TOKEN"), method="env")
 
 
 def _Signer(credentials: Any, region: str, payload: str) -> Any:
@@ -140,15 +169,17 @@ def split(url: str) -> tuple[str, str]:
     return bucket, key
 
 
-def account_of(door: Door) -> Account:
-    """Return the account that the objects of one load share."""
-    account: Account = door.once("account", lambda: Account(door.options))
+def account_of(door: Door, url: str) -> Account:
+    """Return the account that the objects of one load share: one a mount, and one for all else."""
+    spec = door.shared.bucket(url)
+    named = "" if spec is None else spec.name
+    account: Account = door.once(("account", named), lambda: Account(door.options, lambda: variables_of(url, spec)))
     return account
 
 
 def open_s3(url: str, door: Door) -> HttpSource:
     """Open ``s3://bucket/key``. Raises LoaderError and SpecError."""
-    return S3Source(url, account_of(door), door)
+    return S3Source(url, account_of(door, url), door)
 
 
 class S3Source(HttpSource):
@@ -161,14 +192,18 @@ class S3Source(HttpSource):
         self._account = account
         self._signature: dict[str, str] = {}
         self._signed_s = -SIGNATURE_S
-        self._renewed = False
+        self._generation = 0
+        self._used = threading.local()
+        self._skewed = False
         super().__init__(account.locate(bucket, key), door, name=url)
 
     def headers(self) -> dict[str, str]:
         """See HttpSource."""
-        if time.monotonic() - self._signed_s >= SIGNATURE_S:
+        generation = self._account.generation
+        if time.monotonic() - self._signed_s >= SIGNATURE_S or generation != self._generation:
             self._signature = self._account.sign("GET", self._url, {})
-            self._signed_s = time.monotonic()
+            self._signed_s, self._generation = time.monotonic(), generation
+        self._used.generation = self._generation
         return self._signature
 
     def trusted(self) -> str | None:
@@ -177,9 +212,10 @@ class S3Source(HttpSource):
 
     def refuse(self, head: Head, body: bytes) -> LoaderError | None:
         """See HttpSource; names the region, the code and what to do."""
-        if _code(body) in ("ExpiredToken", "RequestTimeTooSkewed") and not self._renewed:
-            self._renewed, self._signed_s = True, -SIGNATURE_S
-            self._account.renew()
+        if has_expired(body) and self._account.renew(self._used.generation):
+            return None
+        if _code(body) == "RequestTimeTooSkewed" and not self._skewed:
+            self._skewed, self._signed_s = True, -SIGNATURE_S
             return None
         wanted = "a readable object" if head.status in (401, 403) else "an object"
         return refusal(self._account, self.name, head, body, wanted)
@@ -197,6 +233,11 @@ def refusal(account: Account, name: str, head: Head, body: bytes, wanted: str) -
     if head.status in (401, 403):
         return LoaderError(name, f"no permission: {status}", wanted, "check keys and policy")
     return LoaderError(name, f"nothing: {status}" if head.status == 404 else status, wanted)
+
+
+def has_expired(body: bytes) -> bool:
+    """True if an answer says that credentials were valid once, or were replaced."""
+    return _code(body) in ("ExpiredToken", "TokenRefreshRequired", "InvalidAccessKeyId")
 
 
 def _code(body: bytes) -> str:

@@ -33,7 +33,7 @@ def save_model(
     connections: int | None = None,
     options: Options | None = None,
 ) -> Saved:
-    """Write a module, or name -> tensor, as safetensors to ``s3://…``, ``file://…`` or a path.
+    """Write a module, or name -> tensor, as safetensors to ``s3://…``, ``shared://…``, ``file://…`` or a path.
 
     A `url` that ends in ``.safetensors`` is one file. Anything else is a directory, in which a model that is there is
     replaced: shards of at most `shard_bytes` (5 GB) with an index, or one file where that is enough. `checksum` writes
@@ -41,7 +41,8 @@ def save_model(
     again. `progress`, `connections`, `endpoint_url` and `options` are those of `load_model`.
 
     Nobody sees a part of the model: it appears when all of it is written. Raises LoaderError, which names the object,
-    what was found and what was expected, and SpecError; then, and after Ctrl-C, nothing has changed.
+    what was found and what was expected, and SpecError; then, and after Ctrl-C, nothing has changed, or all of the new
+    model is there. Raises Conflict for a mount that is read-only.
     """
     state = _state(model)
     supply = _Memory(state, url)

@@ -64,7 +64,7 @@ def shard_model(
 ) -> Saved:
     """Write the model `url` into the directory `target` in shards of at most `shard_bytes`; both may be the same.
 
-    Raises LoaderError and SpecError; then nothing has changed at `target`.
+    Raises LoaderError, SpecError and Conflict as `save_model` does.
     """
     return _rewrite(url, target, Wanted(shard_bytes, checksum, {}, connections, progress), options)
 

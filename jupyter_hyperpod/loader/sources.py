@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..core.errors import LoaderError, SpecError
+from ..storage.store import Mounts
+from .shared import Shared
 from .wire import Cancel
 
 PREFIX_BYTES = 65_536  # read when an object is opened: the header of most models
@@ -18,7 +20,8 @@ PREFIX_BYTES = 65_536  # read when an object is opened: the header of most model
 class Options:
     """How objects are reached. What is None comes from the environment, through botocore's session for S3.
 
-    `anonymous` reads S3 without signing; `headers` are sent with http(s) requests, to the URL's own host only.
+    `anonymous` reads S3 without signing; `headers` are sent with http(s) requests, to the URL's own host only. `mounts`
+    are those that ``shared://`` knows, by default this process's.
     """
 
     endpoint_url: str | None = None
@@ -28,6 +31,7 @@ class Options:
     ca_file: str | None = None
     timeout_s: float = 10.0
     attempts: int = 8
+    mounts: Mounts | None = None
 
 
 def merged(options: Options | None, endpoint_url: str | None) -> Options:
@@ -84,6 +88,7 @@ class Door:
         self.options = options or Options()
         self.early = early
         self.counters = Counters()
+        self.shared = Shared(self.options.mounts)
         self._shared: dict[Any, Any] = {}
         self._lock = threading.Lock()
 
@@ -96,11 +101,14 @@ class Door:
 
     def open(self, url: str) -> Source:
         """Open an object; raises LoaderError where there is none, or no permission."""
+        url = self.shared.locate(url)
         scheme = scheme_of(url)
         if scheme == "file":
             from .local import FileSource, path_of
 
-            return FileSource(path_of(url), self.counters)
+            path = path_of(url)
+            self.shared.fetch(path)
+            return FileSource(path, self.counters)
         if scheme == "s3":
             from .s3 import open_s3
 

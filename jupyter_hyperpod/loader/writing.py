@@ -1,9 +1,9 @@
 """The engine of everything that writes models: parts of files, many at once, then all of it is made visible.
 
 Nothing of a new model is seen before it is whole. Where one is replaced, readers see the old one until one last step,
-the switch: the index is written or removed, or the single file takes its place. Files that are there before the switch
-have names that nothing else has, so they can be removed where it fails; from the switch on, nothing of the new model is.
-What belonged to the old one is removed after the switch.
+the switch: the index is written or removed, or the single file takes its place. What is published before has names that
+nothing else had, so it can be removed where the switch fails; from the switch on, nothing of the new model is removed.
+What belonged to the old one goes after the switch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..core.errors import HyperpodError, LoaderError, SpecError
@@ -76,14 +76,13 @@ def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wan
     place, name = place_of(url, door)
     if name and wanted.shard_bytes is not None:
         raise SpecError(f"{url} is one file: name a directory to write shards, or leave shard_bytes out")
+    if place.comes_back(manifest := sums.manifest_url(name or SINGLE)) and _is_there(place.url(manifest), door):
+        wanted = replace(wanted, checksum=True)  # the old one could not be removed
     old = _Old(False) if name else _old_model(place, door)
     files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, name or SINGLE)
     if not name and not _is_free(place, files, old):
         files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, SINGLE, f"-{secrets.token_hex(4)}")
-    _Writer(place, files, supply, wanted, door, began_s).write(name or SINGLE, bool(old.index))
-    for shard in sorted(old.shards):
-        with suppress(HyperpodError):  # the new model is there; what is left of the old one is not read any more
-            place.remove(shard)
+    _Writer(place, files, supply, wanted, door, began_s, old, name or SINGLE).write()
     size = sum(file.header.data_bytes for file in files)
     names = tuple(file.name for file in files)
     return Saved(url, names, len(tensors), size, time.monotonic() - began_s)
@@ -95,6 +94,16 @@ class _Old:
 
     index: bool | None
     shards: frozenset[str] = frozenset()
+
+
+def _is_there(url: str, door: Door) -> bool:
+    try:
+        door.open(url).close()
+    except LoaderError as error:
+        if is_absent(error):
+            return False
+        raise
+    return True
 
 
 def _old_model(place: Place, door: Door) -> _Old:
@@ -117,19 +126,37 @@ def _old_model(place: Place, door: Door) -> _Old:
 
 def _is_free(place: Place, files: Sequence[OutFile], old: _Old) -> bool:
     """Whether files can be there before the switch without being in the way of anything."""
-    if old.index is None:
+    names = [file.name for file in files]
+    if old.index is None or old.shards.intersection(names):
         return False
-    if len(files) == 1 and not old.index:  # it is the switch
+    if len(names) == 1 and not old.index:  # it is the switch
         return True
+    if len(names) == 1 and place.comes_back(SINGLE + INDEX_SUFFIX):  # removing it would not be the switch
+        return False
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return not any(there is not False for there in threads.map(place.has, [file.name for file in files]))
+        return all(there is False for there in threads.map(place.has, names))
+
+
+def _to_its_end(do: Callable[[], None]) -> None:
+    """Do something in a thread. Ctrl-C is raised when it has ended, so that it is known what has become of it."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(int).result()  # what is begun while a thread is being started would not be waited for
+        thread.submit(do).result()
 
 
 class _Writer:
     """Writes the files of one model."""
 
     def __init__(
-        self, place: Place, files: Sequence[OutFile], supply: Supply, wanted: Wanted, door: Door, began_s: float
+        self,
+        place: Place,
+        files: Sequence[OutFile],
+        supply: Supply,
+        wanted: Wanted,
+        door: Door,
+        began_s: float,
+        old: _Old,
+        single: str,
     ) -> None:
         self._place = place
         self._files = files
@@ -139,71 +166,79 @@ class _Writer:
         self._began_s = began_s
         self._part_bytes = part_bytes(files)
         self._uploads: dict[int, Upload] = {}
+        self._old = old
+        self._indexed = len(files) > 1 or files[0].name != single
+        self._manifest_name = sums.manifest_url(single)
         self._published: set[int] = set()  # before the switch
         self._may_be_seen = self._is_seen = False
+        self._manifest_fits = False
         self._sums = [[""] * -(-file.header.data_bytes // CHUNK_BYTES) for file in files]
 
-    def write(self, single: str, old_index: bool) -> None:
-        """Write everything and switch to it, or leave nothing. `old_index`: there is one, so only it is read."""
+    def write(self) -> None:
+        """Write everything and switch to it, or leave nothing."""
         load_plan = plan([file.header for file in self._files], chunk_bytes=self._part_bytes)
-        indexed = len(self._files) > 1 or self._files[0].name != single
         try:
             self._each(self._begin)
             meter = Meter(load_plan, self._began_s)
             counters, wanted = self._door.counters, self._wanted
             Stream(load_plan.chunks, self._part, meter, counters, wanted.connections, wanted.progress).run()
             self._each(self._finish)
-            self._switch(indexed, old_index)
-            self._tidy(single, indexed)
-        except BaseException:
-            self._give_up(single)
+            self._switch()
+            self._put_manifest()
+            self._clear()
+        except BaseException as error:
+            self._give_up(error)
             raise
 
-    def _switch(self, indexed: bool, old_index: bool) -> None:
-        """Make it visible. Ctrl-C waits for the last step, in a thread: so it is known what has become of it."""
+    def _switch(self) -> None:
+        """Make it visible."""
         place, index = self._place, SINGLE + INDEX_SUFFIX
-        if indexed or old_index:
+        if self._indexed or self._old.index:
             self._each(self._publish)
 
         def last() -> None:
             try:
-                if indexed:
+                if self._indexed:
                     place.put(index, encode_index(self._files))
-                elif old_index:
+                elif self._old.index:
                     place.remove(index)
                 else:
                     self._uploads[0].publish()
-            except Fleeting:
-                self._is_seen = True
-                raise
-            except Unsure:
-                raise
-            except LoaderError:
-                self._may_be_seen = False
+            except LoaderError as error:
+                self._is_seen, self._may_be_seen = isinstance(error, Fleeting), isinstance(error, Unsure)
                 raise
             self._is_seen = True
 
         self._may_be_seen = True
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(last).result()
+        _to_its_end(last)
 
-    def _tidy(self, single: str, indexed: bool) -> None:
-        """Remove what belonged to the old model: a manifest that does not fit would be in the way of reading."""
-        if indexed:
+    def _put_manifest(self) -> None:
+        """Write the manifest, or remove the old one: it does not fit, and would be in the way of reading."""
+        if self._wanted.checksum:
+            self._place.put(self._manifest_name, self._manifest().encode())
+        else:
+            self._remove(self._manifest_name)
+        self._manifest_fits = True
+
+    def _clear(self) -> None:
+        """Remove what is left of the old model; nobody reads it any more."""
+        for shard in sorted(self._old.shards):
+            with suppress(HyperpodError):
+                self._place.remove(shard)
+        if self._indexed:
             with suppress(HyperpodError):  # an index is looked for first
                 self._remove(SINGLE)
-        if self._wanted.checksum:
-            self._place.put(sums.manifest_url(single), self._manifest().encode())
-        else:
-            self._remove(sums.manifest_url(single))
 
-    def _give_up(self, single: str) -> None:
+    def _give_up(self, error: BaseException) -> None:
         """Leave nothing of what nobody can see. What may be the model by now stays."""
-        if self._is_seen:
-            with suppress(HyperpodError):
-                self._remove(sums.manifest_url(single))
-        else:
+        if not self._is_seen:
             self._each(self._abort)
+            return
+        if not self._manifest_fits:
+            with suppress(HyperpodError):
+                self._remove(self._manifest_name)
+        if not isinstance(error, Fleeting):  # a power failure may bring the old one back
+            self._clear()
 
     def _abort(self, number: int) -> None:
         if number in self._uploads:
@@ -218,9 +253,13 @@ class _Writer:
 
     def _each(self, do: Callable[[int], None]) -> None:
         """Do something for the files, by number, some at once. Raises the first error when all have been tried."""
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            for done in [threads.submit(do, number) for number in range(len(self._files))]:
-                done.result()
+
+        def all_of_them() -> None:
+            with ThreadPoolExecutor(AT_ONCE) as threads:
+                for done in [threads.submit(do, number) for number in range(len(self._files))]:
+                    done.result()
+
+        _to_its_end(all_of_them)
 
     def _begin(self, number: int) -> None:
         file = self._files[number]

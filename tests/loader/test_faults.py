@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.progress import Progress
 from jupyter_hyperpod.loader.sources import PREFIX_BYTES, Options
+from jupyter_hyperpod.loader.wire import Cancel, Connection, Head
 from tests.loader.models import assert_same, encoded
 from tests.loader.ranges import Answer, Misbehaviour, Request, serving
 
@@ -29,6 +31,7 @@ Environment = Callable[[S3Server], None]
 SHARDS = 40
 MENDED = sorted(KINDS.keys() - {"short", "corrupt", "etag"})  # asking again helps
 QUICK = Options(timeout_s=0.5)
+NOW_S = 1_700_000_000.0
 
 
 def _shards() -> dict[str, dict[str, torch.Tensor]]:
@@ -97,7 +100,7 @@ def fails(url: str, found: str, expected: str, **options: Any) -> LoaderError:
     assert error.source == url
     assert found in error.found, error
     assert expected in error.expected, error
-    assert not model.layers[0].w.any()
+    assert not model.get_parameter("layers.0.w").any()
     return error
 
 
@@ -147,6 +150,28 @@ def test_a_server_that_names_a_time_is_not_asked_before(
     began_s = time.monotonic()
     assert_same(hp.load_model(f"{server.url}/m/{LARGE}", connections=1), LARGE_STATE)
     assert time.monotonic() - began_s >= 1
+
+
+@pytest.mark.parametrize("how", ["load", "save"])
+def test_a_server_that_names_a_date_is_not_asked_before(
+    how: str, weed: S3Server, environment_of: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment_of(weed)
+    slept: list[float] = []
+    refusals = [{"retry-after": formatdate(NOW_S + 9, usegmt=True), "date": formatdate(NOW_S, usegmt=True)}]
+
+    def head(connection: Connection) -> Head:
+        found = real(connection)
+        return Head(503, found.fields | refusals.pop()) if refusals and slept == [] else found
+
+    real = Connection.head
+    monkeypatch.setattr(Connection, "head", head)
+    monkeypatch.setattr(Cancel, "sleep", lambda cancel, seconds: slept.append(seconds))
+    if how == "load":
+        assert_same(hp.load_model(f"{weed.url}/m/{LARGE}", connections=1), LARGE_STATE)
+    else:
+        hp.save_model(LARGE_STATE, f"{weed.url}/dated.safetensors", connections=1)
+    assert [9 <= seconds <= 9 * 1.25 for seconds in slept] == [True]
 
 
 @pytest.mark.parametrize("kind", ["503", "reset", "truncate"])

@@ -108,7 +108,7 @@ def ours(content: bytes) -> Header | LoaderError:
 def theirs(content: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]] | None:
     """What the format's library makes of it, None where it refuses."""
     try:
-        found = safetensors.deserialize(content)
+        found = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
     except SafetensorError:
         return None
     return {name: (one["dtype"], tuple(one["shape"]), bytes(one["data"])) for name, one in found}

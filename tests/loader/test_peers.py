@@ -86,7 +86,7 @@ def test_a_claim_is_one_processs_until_it_dies() -> None:
     commons.view(0, 10, 3)[:] = b"abc"
     assert other.private[other.starts[0] + 10 :][:3].tobytes() == b"abc"
     other.private[other.starts[0] + 10] = ord("x")
-    assert commons.view(0, 10, 3) == b"abc", "what one writes to its tensors nobody else sees"
+    assert bytes(commons.view(0, 10, 3)) == b"abc", "what one writes to its tensors nobody else sees"
     with pytest.raises(OSError, match="something else"):
         Commons.attach(commons.place, 4000, [100])
 

@@ -116,30 +116,6 @@ def test_wrong_requests(tmp_path: Path) -> None:
     assert not names(tmp_path)
 
 
-@pytest.fixture(params=["file", "weed", "rclone"])
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, environment_of: Environment
-) -> Iterator[tuple[str, Callable[[], set[str]]]]:
-    """A directory: its URL, and what is in it, begun uploads included."""
-    if request.param == "file":
-        yield str(tmp_path), lambda: names(tmp_path)
-        return
-    server = request.getfixturevalue("seaweedfs" if request.param == "weed" else "rclone_s3")
-    environment_of(server)
-    client = server.client()
-    prefix = f"{tmp_path.name}/"
-
-    def listed() -> set[str]:
-        found = client.list_objects_v2(Bucket=server.bucket, Prefix=prefix).get("Contents", [])
-        begun = client.list_multipart_uploads(Bucket=server.bucket).get("Uploads", [])
-        return {one["Key"].removeprefix(prefix) for one in found} | {
-            f"upload of {one['Key']}" for one in begun if one["Key"].startswith(prefix)
-        }
-
-    yield f"{server.url}/{tmp_path.name}", listed
-    client.close()
-
-
 @pytest.mark.s3
 def test_a_model_takes_the_place_of_another(place: tuple[str, Callable[[], set[str]]]) -> None:
     url, listed = place
@@ -173,14 +149,6 @@ def test_many_parts(place: tuple[str, Callable[[], set[str]]]) -> None:
 
 class Enough(Exception):
     pass
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C is heard, also where these tests run in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.s3
