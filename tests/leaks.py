@@ -101,6 +101,14 @@ def of_the_kernel() -> set[str]:
     return found
 
 
+def kernel_left(before: set[str]) -> set[str]:
+    """Return what is still there after a while that was not before: the kernel removes some of it late."""
+    deadline = time.monotonic() + GRACE_S
+    while (left := of_the_kernel() - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
 def files_left(directory: Path) -> list[str]:
     """Return what is in `directory`, other tools' caches and empty directories left out."""
     left = []
@@ -154,15 +162,16 @@ def main(command: list[str]) -> int:
         problems += [
             f"shared memory /dev/shm/{name}" for name in sorted(shared_memory() - memory) if "hyperpod" in name
         ]
-        problems += sorted(of_the_kernel() - kernel)
+        problems += sorted(kernel_left(kernel))
         problems += [f"in the working tree {name}" for name in sorted(strays_in_tree() - strays)]
         problems += [f"temporary file {described(directory / name)}" for name in files_left(directory)]
     finally:
         for mounted in sorted(
             name.removeprefix("mount ") for name in of_the_kernel() - kernel if str(directory) in name
         ):
-            subprocess.run(["umount", "--lazy", mounted], check=False)  # what is behind it is not this run's to remove
-        shutil.rmtree(directory, ignore_errors=True)
+            subprocess.run(["umount", "--lazy", mounted], check=False)
+        if not any(str(directory) in name for name in of_the_kernel()):  # what is behind a mount is not this run's
+            shutil.rmtree(directory, ignore_errors=True)
     for problem in problems:
         print(f"left behind: {problem}", file=sys.stderr)
     if not problems:

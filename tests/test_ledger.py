@@ -176,12 +176,14 @@ def test_a_node_on_which_nothing_begins_is_avoided_until_something_does(books: B
     books.coordinate()
     books.read(element(0, "RUNNING", "n1"))
     books.joined("n1")
-    for number, avoided in enumerate((set(), {"n2"}, {"n2"})):
+    for avoided, rest_s, seen_to_run in ((set(), None, True), ({"n2"}, 2, False), ({"n2"}, 4, True)):
         books.read(element(0, "RUNNING", "n1"), element(1, "PENDING"))
-        books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
+        if seen_to_run:
+            books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
         books.read(element(0, "RUNNING", "n1"), element(1, "FAILED", "n2"))
-        assert (books.entry.agents.quick, books.entry.agents.total) == (0, number + 1), "n1 trains"
+        assert (books.entry.agents.quick, books.entry.agents.total) == (0, 0), "n1 trains"
         assert books.ledger.misfits(0.0) == avoided
+        assert rest_s is None or books.ledger.rest_until_s - books.now_s == pytest.approx(rest_s)
     assert not books.ledger.misfits(books.now_s), "it may have been repaired by now"
     books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
     books.joined("n2")

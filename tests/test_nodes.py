@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.control import cluster, nodes
-from jupyter_hyperpod.core.errors import HyperpodError, NotFound, SpecError
+from jupyter_hyperpod.core.errors import ClusterError, HyperpodError, NotFound, SpecError
 from jupyter_hyperpod.core.health import BY_HAND, DEEP, failed
 from jupyter_hyperpod.health import check
 from jupyter_hyperpod.storage.journal import read_kinds
@@ -52,18 +52,28 @@ def test_a_deep_check_that_is_interrupted_leaves_no_label(store: Store) -> None:
     assert DEEP not in health["labels"] and "did not come to its end" in health["reason"]
 
 
-def test_what_a_check_finds_elsewhere_is_asked_for_once_and_told_of_that_machine(store: Store) -> None:
+def test_what_a_check_finds_elsewhere_is_asked_for_and_told_once_of_that_machine(store: Store) -> None:
     looked = check.Looked([failed("devices", "isolate", "DeviceMissing", "7 of 8")], {"cpus": 3}, "boot-of-n7")
     looked = check.Looked.from_json(looked.to_json())
     asked: list[tuple[str, ...]] = []
     for _ in range(2):
         told = check.judge(store, "n7", looked, True, lambda *words: asked.append(words))
         assert told["action"] == "replace"
-    assert asked == [("n7", "replace", "DeviceMissing")]
+    assert asked == [("n7", "replace", "DeviceMissing")] * 2, "the first may have been undone"
     (event,) = read_kinds(store.cluster_events, ("node.health",))
     assert (event.data["devices"], event.data["boot"]) == ({"cpus": 3}, "boot-of-n7")
     check.tell(store, "n8", "replace", BY_HAND, "by hand", ())
     assert [e.data["boot"] for e in read_kinds(store.cluster_events, ("node.health",))][-1] == "", "not this machine's"
+
+
+def test_a_remedy_that_is_refused_is_not_told_as_if_it_were_under_way(store: Store) -> None:
+    def refuse(*_: str) -> None:
+        raise ClusterError("access denied")
+
+    looked = check.Looked([failed("devices", "isolate", "DeviceMissing", "7 of 8")], {}, "")
+    with pytest.raises(ClusterError):
+        check.judge(store, "n7", looked, False, refuse)
+    assert check.known(store, "n7")["action"] == "watch"
 
 
 def test_with_node_recovery_none_a_check_only_labels(store: Store) -> None:

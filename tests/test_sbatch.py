@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.backends import sbatch
+from jupyter_hyperpod.backends import sbatch, slurm
 from jupyter_hyperpod.backends.sbatch import BASE, ELASTIC, Element
 from jupyter_hyperpod.backends.slurm import Slurm
 from jupyter_hyperpod.control import jobs
@@ -163,14 +163,16 @@ def test_what_slurm_prints() -> None:
 
 def test_what_sinfo_prints() -> None:
     printed = (
-        "n1|idle|train|none\nn2|draining|train|bad disk | twice\nn3|drained*|train|\nn4|down*|train|Not responding\n"
-        "n5|fail|train|Action:Replace\nn6|draining@|train|Reboot ASAP\nn7|mixed-|train|none\nn7|mixed-|spot|none\n"
+        "n1|idle|train*|none\nn2|draining|train*|bad disk | twice\nn3|drained*|train|\nn4|down*|train|Not responding\n"
+        "n5|fail|train|Action:Replace\nn6|draining@|train|Reboot ASAP\nn7|mixed-|train*|none\nn7|mixed-|spot|none\n"
+        "n8|idle|big|none\n"
     )
     drained = {"n2": "bad disk | twice", "n3": "drained", "n5": "Action:Replace", "n6": "Reboot ASAP"}
     assert sbatch.draining(printed) == drained
     assert sbatch.node_states(printed)["n4"] == ("down*", "Not responding")
     assert sbatch.node_states(printed)["n7"] == ("mixed", "")
     assert (sbatch.serving(printed), sbatch.serving(printed, "spot")) == ({"n1", "n7"}, {"n7"})
+    assert sbatch.serving(printed, "spot,big") == {"n7", "n8"} and not sbatch.serving(printed, "none")
 
 
 def test_nodes_are_excluded_only_where_enough_others_serve() -> None:
@@ -216,3 +218,20 @@ def test_without_slurm_it_is_said_what_was_looked_for(
     with pytest.raises(ClusterError, match=r"`sbatch`.* not found in PATH \(.*login node.*--backend local"):
         jobs.submit(store, "print(1)", {"backend": "slurm"})
     assert not store.job_ids(), "nothing half-made is left"
+
+
+def test_who_is_to_leave_is_told_even_if_the_controller_has_forgotten_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that went on from a state that was saved before the step began says nothing of it, and does nothing."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], text: str = "") -> str:
+        commands.append(command)
+        return ""
+
+    monkeypatch.setattr(slurm, "_run", run)
+    scheduler = Slurm()
+    for signal in ("USR1", "KILL"):
+        scheduler.signal("92_0", signal).result(10)
+    scheduler.close(10)
+    sent = [command[1:] for command in commands if command[0] == "scancel"]
+    assert sent == [["--quiet", "--signal=USR1", "92_0"], ["--quiet", "--signal=KILL", "92_0.0"]]

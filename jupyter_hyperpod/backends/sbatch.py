@@ -20,7 +20,7 @@ OWN_OPTIONS = (ELASTIC_PARTITION, BIND, STARTUP_DEADLINE)
 STEP = 0  # the script's own srun
 WARNING_S = 60  # how long before the end of its time an element is told
 QUEUE_FORMAT = "%F|%K|%T|%N|%r|%j|%k"
-NODES_FORMAT = "%N|%T|%R|%E"
+NODES_FORMAT = "%N|%T|%P|%E"
 HISTORY_FORMAT = "JobID,State,NodeList,ExitCode"
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
 RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
@@ -122,7 +122,10 @@ def queue(text: str) -> Iterator[Element]:
 
 
 def _nodes(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """(node, state, partition, why); of the marks behind a state only `*` stays: the node does not answer."""
+    """(node, state, partition, why); of the marks behind a state only `*` stays: the node does not answer.
+
+    The mark of the default partition stays, too.
+    """
     for line in text.splitlines():
         fields = line.split("|", 3)
         if len(fields) == 4:
@@ -136,9 +139,14 @@ def node_states(text: str) -> dict[str, tuple[str, str]]:
     return {node: (state, why) for node, state, _, why in _nodes(text)}
 
 
-def serving(text: str, partition: str = "") -> set[str]:
-    """Nodes that get work, of a partition or of all, in the same."""
-    return {node for node, state, name, _ in _nodes(text) if state in SERVING and partition in ("", name)}
+def serving(text: str, partitions: str = "") -> set[str]:
+    """Nodes that get work, of partitions ("a,b") or of the default one, in the same."""
+    wanted = set(filter(None, partitions.split(",")))
+    return {
+        node
+        for node, state, name, _ in _nodes(text)
+        if state in SERVING and (name.rstrip("*") in wanted if wanted else name.endswith("*"))
+    }
 
 
 def draining(text: str) -> dict[str, str]:

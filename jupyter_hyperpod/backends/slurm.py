@@ -59,9 +59,9 @@ class Slurm:
         """A job's elements; None where the queue has not been read since then (`time.monotonic`)."""
         return self._elements.get(job, []) if self.fresh_s > since_s else None
 
-    def serving(self, partition: str = "") -> set[str]:
-        """Nodes that get work, of a partition or of all, as far as is known."""
-        return sbatch.serving(self._nodes, partition)
+    def serving(self, partitions: str = "") -> set[str]:
+        """Nodes that get work, of partitions or of the default one, as far as is known."""
+        return sbatch.serving(self._nodes, partitions)
 
     def tick(self) -> None:
         """Go on reading the queue for a while."""
@@ -89,7 +89,10 @@ class Slurm:
 
     def signal(self, name: str, signal: str) -> Future[str]:
         """Send a signal ("USR1") to the processes of an element's step; KILL comes at once, without any grace."""
-        return self._order(lambda: _run(["scancel", "--quiet", f"--signal={signal}", f"{name}.{sbatch.STEP}"]))
+        # a controller that went on from its saved state may not know the step, which the node's slurmd does; but what
+        # ends or stops an element as a whole also changes its state
+        whole = name if signal == "USR1" else f"{name}.{sbatch.STEP}"
+        return self._order(lambda: _run(["scancel", "--quiet", f"--signal={signal}", whole]))
 
     def history(self, arrays: Iterable[int]) -> Future[History]:
         """What accounting knows of arrays that the queue has forgotten; nothing where there is no accounting."""

@@ -103,7 +103,7 @@ class Allocations:
         elif self._slurm.fresh_s != job.read_s:
             job.read_s = self._slurm.fresh_s
             job.ledger.update(elements, now_s)
-            if not entry.ended and now_s >= max(job.again_s, job.ledger.rest_until_s):
+            if not entry.ended and now_s >= job.again_s:
                 self._act(entry, job, plan)
 
     def begun(self, entry: Entry) -> bool:
@@ -185,7 +185,8 @@ class Allocations:
         elements = [seen.element for seen in known]
         places = [self._place(seen, lost.get(seen.element.name), silent.get(seen.element.name), job) for seen in known]
         minimum = min(entry.spec.start_minimum, entry.target)
-        decision = decide(wanted(entry.spec, entry.target), places, minimum, _deadline_s(entry.spec))
+        rests = job.read_s < job.ledger.rest_until_s
+        decision = decide(wanted(entry.spec, entry.target), places, minimum, _deadline_s(entry.spec), rests)
         _tell_waiting(entry, elements)
         step = decision.value
         if step == Step({}):
@@ -223,12 +224,12 @@ class Allocations:
 
     def _options(self, entry: Entry, job: Allocation, part: str) -> dict[str, str]:
         """Nodes on which nothing begins are excluded if the job can do without; offenders if nobody misses them."""
-        serving = self._slurm.serving(_partition(entry.spec, part))
+        serving, shared = self._slurm.serving(_partition(entry.spec, part)), "cpus-per-task" in entry.spec.slurm
         late = {node for node, until_s in job.avoided.items() if job.read_s < until_s}
         misfits = job.ledger.misfits(since_s=job.read_s - AVOID_S) | late
-        minimum = min(entry.spec.start_minimum, entry.target)
-        options = without(entry.spec.slurm, misfits, serving, minimum)
-        return without(options, set(self.avoided) - misfits, serving - misfits, entry.target)
+        minimum, most = min(entry.spec.start_minimum, entry.target), entry.target
+        options = without(entry.spec.slurm, misfits, serving, 1 if shared else minimum)
+        return without(options, set(self.avoided) - misfits, serving - misfits, 1 if shared else most)
 
 
 def _deadline_s(spec: JobSpec) -> float:
@@ -259,10 +260,10 @@ def _tell_problem(entry: Entry, problem: str) -> None:
 
 
 def _forget_untold(job: Allocation) -> None:
-    """What SLURM could not tell to leave, as its step had not begun, is told again."""
+    """What SLURM could not tell to leave is told again in a moment."""
     for name in [name for name, told in job.told.items() if told.done()]:
         if job.told.pop(name).exception():
-            job.sent_away.pop(name, None)
+            job.sent_away[name] = job.read_s - SENT_AGAIN_S + SUBMIT_PAUSE_S
 
 
 def _look_at_cancels(entry: Entry, job: Allocation, now_s: float) -> None:

@@ -157,8 +157,8 @@ class Ledger:
         seen = Seen(element)
         if before and before.element.node == element.node:
             seen.began_s, seen.idle_s = before.began_s, before.idle_s
-        if element.state in RUNNING and seen.began_s is None:
-            seen.began_s, seen.idle_s = now_s, self._read_s
+        if element.state not in WAITING and seen.began_s is None:
+            seen.began_s, seen.idle_s = now_s if element.state in RUNNING else None, self._read_s
         self.seen[element.name] = seen
         if element.state in WAITING:
             self.dismissed.discard(element.name)  # it begins once more
@@ -175,11 +175,9 @@ class Ledger:
         failed = seen.element.state in FAILED and name not in self.dismissed
         if self._heard(seen):
             self._stillborn.pop(node, None)
-        elif failed and self._works():
-            self._stillborn.setdefault(node, []).append(now_s)
-            if len(self._stillborn[node]) == STILLBORN:
-                why = f"{STILLBORN} elements ended there before they joined; {self._said(seen.element)}"
-                self._entry.pen.write("warning.raised", {"text": f"{node} is avoided: {why}"})
+        elif failed and node and self._works():
+            self._count_stillborn(seen.element, now_s)
+            return
         if failed:
             self._count_failure(seen, now_s)
 
@@ -188,6 +186,19 @@ class Ledger:
         if max(self._presence.joined_s.values(), default=-math.inf) >= self._failed_s:
             return True
         return any(other.element.state in RUNNING and self._heard(other) for other in self.seen.values())
+
+    def _count_stillborn(self, element: Element, now_s: float) -> None:
+        """It is the node: the job goes on without it, and tries it less and less often where there is no other."""
+        ends_s = self._stillborn.setdefault(element.node, [])
+        ends_s.append(now_s)
+        self._failed_s = time.time()
+        self._entry.agents = replace(self._entry.agents, quick=0)
+        if len(ends_s) >= STILLBORN:
+            self.rest_until_s = now_s + min(2.0 ** (len(ends_s) - 1), REST_S)
+        if len(ends_s) == STILLBORN:
+            why = f"{STILLBORN} elements in a row ended there before they joined; {self._said(element)}"
+            text = f"{element.node} is avoided where enough others serve: {why}"
+            self._entry.pen.write("warning.raised", {"text": text})
 
     def _count_failure(self, seen: Seen, now_s: float) -> None:
         """End a job of which nothing gets further; while some node may still join, only try less and less often."""

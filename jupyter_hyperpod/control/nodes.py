@@ -272,7 +272,7 @@ def _elsewhere(options: argparse.Namespace, store: Store, node: slurm.NodeInfo) 
     try:
         found = check.Looked.from_json(json.loads(output.read_text()))
         output.unlink()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SpecError) as error:
         said = " ".join(done.stderr.split())[:300] or f"exit status {done.returncode}"
         raise ClusterError(f"the check of {name} brought no findings: {said}; its log is in {directory}") from error
     return found

@@ -117,11 +117,11 @@ def judge(store: Store, node: str, looked: Looked, deep: bool, carry_out: CarryO
         action, fault = before["action"], before["fault"]
     failing = any(finding.failed and finding.severity != "monitor" for finding in found)
     state = "" if not deep else "Failed" if failing else "Passed"
+    if carry_out is not None and action != "watch" and decision.value.automatic:
+        carry_out(node, action, fault)  # first: where it is refused, nothing shall look as if it were under way
     if before["action"] != "watch" and action == before["action"]:  # under way already: nothing is asked for twice
         return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
     tell(store, node, action, fault, decision.reason, found, deep=state, devices=looked.devices, boot=looked.boot)
-    if carry_out is not None and action != "watch" and decision.value.automatic:
-        carry_out(node, action, fault)
     return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
 
 

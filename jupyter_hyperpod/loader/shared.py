@@ -36,7 +36,8 @@ class Shared:
             from ..storage import copying, mounts
 
             copying.refuse_read_only(address, url, self._known())
-            mounts.make_way(address, self._known())
+            if "://" not in address:
+                mounts.make_way(address, self._known())
         return address
 
     def bucket(self, url: str) -> MountSpec | None:

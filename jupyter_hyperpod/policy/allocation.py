@@ -46,7 +46,11 @@ class Step:
 
 
 def decide(
-    wish: Mapping[str, int], places: Sequence[Place], minimum: int, deadline_s: float = DEADLINE_S
+    wish: Mapping[str, int],
+    places: Sequence[Place],
+    minimum: int,
+    deadline_s: float = DEADLINE_S,
+    rests: bool = False,
 ) -> Decision[Step]:
     """What is missing is asked for. Of what is too much only places that still wait are given back: a running one is
     let go by its job, at the end of a step.
@@ -54,6 +58,7 @@ def decide(
     A node that the job has lost for `PATIENCE_S` is given up before the scheduler finds it down, which takes minutes;
     one that runs and has never been heard is given up after ``deadline_s``, since the scheduler finds nothing wrong.
     It would give the same node again, so that is avoided, unless nobody has joined: then it need not be the node.
+    ``rests``: nothing is asked for at the moment.
     One that is to go out of service is replaced, and sent away as soon as ``minimum`` others run.
     """
     gone = [p for p in places if _why_gone(p, deadline_s)]
@@ -63,7 +68,7 @@ def decide(
     submit, back = dict[str, int](), list[str]()
     for part, count in wish.items():
         mine = [p for p in counted if p.part == part]
-        if len(mine) < count:
+        if len(mine) < count and not rests:
             submit[part] = count - len(mine)
         back += [p.name for p in mine if not p.running][: max(0, len(mine) - count)]
     enough = sum(p.running for p in counted) >= minimum

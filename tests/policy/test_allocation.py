@@ -31,6 +31,12 @@ def test_what_is_missing_is_asked_for_by_part() -> None:
     assert decision.reason == "asks SLURM for 1 base node(s), 4 are wanted"
 
 
+def test_nothing_is_asked_for_while_the_job_rests() -> None:
+    assert decide(WISH, WHOLE[1:], minimum=2, rests=True).value == Step({})
+    lost = [replace(WHOLE[0], lost_s=PATIENCE_S), *WHOLE[1:]]
+    assert decide(WISH, lost, minimum=2, rests=True).value == Step({}, give_up=("1_0",))
+
+
 def test_only_what_waits_is_given_back() -> None:
     assert decide({"base": 2, "elastic": 0}, WHOLE, minimum=2).value == Step({}, give_back=("2_1",))
 
