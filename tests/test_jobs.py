@@ -83,7 +83,7 @@ def test_a_full_disk_refuses_the_job_and_leaves_no_half_made_one(store: Store) -
     digest = store.put_cell("pass")
     sample = written(store, working_directory="/")
     (journal,) = sample.events.glob("control.*")
-    too_little_for_the_journal = journal.stat().st_size - 1
+    too_little_for_the_journal = journal.stat().st_size - 20  # times are not always written with as many digits
     assert too_little_for_the_journal > (sample.path / "spec.json").stat().st_size
     store.remove_job(sample.id)
     # without it, the interpreter caches cut-off byte code where the limit falls into a file
