@@ -11,13 +11,16 @@ from ..core.spec import MountSpec
 from . import drivers
 
 _LIMIT_BYTES = 64 << 10
+IDENTITY = frozenset({"AWS_ACCESS_KEY_ID", "AWS_PROFILE"})
 
 
 def of(spec: MountSpec, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables with secrets that the driver of `spec` reads. Raises SpecError for a file that is not private."""
     names = drivers.DRIVERS[spec.driver].secrets
-    found = {name: environment[name] for name in names if name in environment}
-    return found | (read(spec.credentials, names) if spec.credentials else {})
+    own = read(spec.credentials, names) if spec.credentials else {}
+    # another account's key or token beside these would be sent along
+    besides = [name for name in names if not (IDENTITY.intersection(own) and name.startswith("AWS_"))]
+    return {name: environment[name] for name in besides if name in environment} | own
 
 
 def read(path: str, allowed: tuple[str, ...]) -> dict[str, str]:

@@ -111,12 +111,12 @@ def test_credentials_come_from_the_environment_or_a_private_file(tmp_path: Path)
     file = tmp_path / "keys"
     file.write_text("# mine\nexport AWS_ACCESS_KEY_ID='me'\nAWS_SECRET_ACCESS_KEY=s=1\n")
     file.chmod(0o600)
-    environment = {"AWS_ACCESS_KEY_ID": "other", "AWS_PROFILE": "p", "OTHER": "x"}
+    environment = {"AWS_ACCESS_KEY_ID": "other", "AWS_PROFILE": "p", "AWS_SESSION_TOKEN": "others", "OTHER": "x"}
     mount = spec("s3", "s3://b")
-    assert credentials.of(mount, environment) == {"AWS_ACCESS_KEY_ID": "other", "AWS_PROFILE": "p"}
+    assert credentials.of(mount, environment) == {name: environment[name] for name in environment if name != "OTHER"}
     mount = spec("s3", "s3://b", credentials=str(file))
-    found = credentials.of(mount, environment)
-    assert (found["AWS_ACCESS_KEY_ID"], found["AWS_SECRET_ACCESS_KEY"]) == ("me", "s=1")
+    mine = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "s=1"}
+    assert credentials.of(mount, environment) == mine, "another account's token is not sent along"
 
 
 @pytest.mark.parametrize("case", ["mode", "missing", "link", "line"])
