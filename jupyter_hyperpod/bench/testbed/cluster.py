@@ -101,10 +101,13 @@ class Testbed:
         timeout_s: float = 60.0,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a node, in the present directory."""
+        """Run a command on a node, in the present directory. Raises ClusterError where it fails or takes too long."""
         found = {**os.environ, "PATH": PATH, **self.environment, **(env or {})}
         enter = ["nsenter", "-t", str(self.pid(node)), "-m", "-u", "-i", "-n", "-p", f"--wdns={os.getcwd()}", "--"]
-        done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=timeout_s, env=found)
+        try:
+            done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=timeout_s, env=found)
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"{command} on {node} took more than {timeout_s:g} s") from error
         if check and done.returncode:
             raise ClusterError(f"{command} on {node} ended with {done.returncode}: {done.stderr}{done.stdout}")
         return done
