@@ -88,11 +88,11 @@ class Slurm:
         return self._order(lambda: _run(["scancel", "--quiet", f"--user={getpass.getuser()}", f"--name={job}"]), TRIES)
 
     def signal(self, name: str, signal: str) -> Future[str]:
-        """Send a signal ("USR1") to the processes of an element's step; KILL comes at once, without any grace."""
+        """Send a signal ("USR1") to an element's processes; KILL comes at once, without any grace."""
         # a controller that went on from its saved state may not know the step, which the node's slurmd does; but what
         # ends or stops an element as a whole also changes its state
-        whole = name if signal == "USR1" else f"{name}.{sbatch.STEP}"
-        return self._order(lambda: _run(["scancel", "--quiet", f"--signal={signal}", whole]))
+        target = name if signal == "USR1" else f"{name}.{sbatch.STEP}"
+        return self._order(lambda: _run(["scancel", "--quiet", f"--signal={signal}", target]))
 
     def history(self, arrays: Iterable[int]) -> Future[History]:
         """What accounting knows of arrays that the queue has forgotten; nothing where there is no accounting."""

@@ -194,7 +194,7 @@ class Ledger:
         self._failed_s = time.time()
         self._entry.agents = replace(self._entry.agents, quick=0)
         if len(ends_s) >= STILLBORN:
-            self.rest_until_s = now_s + min(2.0 ** (len(ends_s) - 1), REST_S)
+            self._rest(now_s, len(ends_s) - 1)
         if len(ends_s) == STILLBORN:
             why = f"{STILLBORN} elements in a row ended there before they joined; {self._said(element)}"
             text = f"{element.node} is avoided where enough others serve: {why}"
@@ -207,10 +207,14 @@ class Ledger:
         entry.agents = entry.agents.after(lived_s, None if self._works() else 1)
         self._failed_s = time.time()
         if self.running and (over := entry.agents.quick - QUICK_LIMIT) >= 0:
-            self.rest_until_s = now_s + min(2.0 ** (over + 1), REST_S)
+            self._rest(now_s, over + 1)
         if reason := entry.agents.too_many(entry.spec.max_restarts, sys.maxsize if self.running else QUICK_LIMIT):
             what = f"{element.name} on {element.node or 'no node'} is {element.state}"
             entry.end("failed", f"SLURM's {what}: {reason}; {self._said(element)}", time.monotonic())
+
+    def _rest(self, now_s: float, times: int) -> None:
+        """Ask for nothing for a while, twice as long each time."""
+        self.rest_until_s = now_s + min(2.0**times, REST_S)
 
     def _said(self, element: Element) -> str:
         return self._entry.log_tail(f"slurm-{element.array}-{element.task}")

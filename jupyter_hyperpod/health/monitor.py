@@ -80,8 +80,7 @@ class Monitor:
         self.devices: dict[str, Any] = {}
         self._place, self._say, self._recovery, self._hands, self._probes = place, say, recovery, hands, probes
         self._boot = boot()
-        self._pause_s = ASK_S
-        self._ask_s = time.monotonic() + self._pause_s
+        self._ask_in(ASK_S)
         self._results: queue.SimpleQueue[tuple[list[Finding], dict[str, Any]]] = queue.SimpleQueue()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="probes", daemon=True)
@@ -135,9 +134,11 @@ class Monitor:
             while True:
                 self._probed(*self._results.get_nowait())
         if time.monotonic() >= self._ask_s:
-            self._pause_s = min(1.5 * self._pause_s, SELDOM_S)
-            self._ask_s = time.monotonic() + self._pause_s
+            self._ask_in(min(1.5 * self._pause_s, SELDOM_S))
             self._ask()
+
+    def _ask_in(self, pause_s: float) -> None:
+        self._pause_s, self._ask_s = pause_s, time.monotonic() + pause_s
 
     def _ask(self) -> None:
         """Somebody may have returned a node to service that was taken out of it."""
@@ -217,7 +218,7 @@ class Monitor:
             node.past.append(Past(remedy.action, remedy.fault, time.time()))
         if remedy.automatic and self._hands is not None:
             self._carry_out(node, remedy)
-            self._pause_s, self._ask_s = ASK_S, time.monotonic() + ASK_S
+            self._ask_in(ASK_S)
         # last: where a job leaves the node because of it, this process may end with the job
         self._tell(node, decision.reason, found, remedy.automatic)
 

@@ -58,8 +58,8 @@ def decide(
     A node that the job has lost for `PATIENCE_S` is given up before the scheduler finds it down, which takes minutes;
     one that runs and has never been heard is given up after ``deadline_s``, since the scheduler finds nothing wrong.
     It would give the same node again, so that is avoided, unless nobody has joined: then it need not be the node.
-    ``rests``: nothing is asked for at the moment.
     One that is to go out of service is replaced, and sent away as soon as ``minimum`` others run.
+    While the job ``rests`` nothing is asked for.
     """
     gone = [p for p in places if _why_gone(p, deadline_s)]
     going = [p for p in places if p.running and p.drain and p not in gone]

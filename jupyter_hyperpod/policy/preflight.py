@@ -53,8 +53,8 @@ def devices(probes: Sequence[Probe], asked: int | None) -> Row:
     typed = {probe["node"]: probe["devices_expected"] for probe in probes if probe["devices_expected"]}
     if asked is None and not typed and not any(counts.values()):
         return Row("devices", SKIPPED, "no accelerator is asked for (--slurm gres=gpu:N) and none was found: CPUs only")
-    alike = max((count for node, count in counts.items() if node not in typed), default=0)
-    needed = {node: max(asked or 0, typed.get(node) or alike * (asked is None)) for node in counts}
+    alike = max((count for node, count in counts.items() if node not in typed), default=0) if asked is None else 0
+    needed = {node: max(asked or 0, typed.get(node, alike)) for node in counts}
     if wrong := {node: count for node, count in counts.items() if count < needed[node]}:
         told = ", ".join(f"{node} has {count} of {needed[node]}" for node, count in sorted(wrong.items()))
         remedy = "compare `nvidia-smi -L` or `neuron-ls` there with the instance's type, and reboot or replace the node"
