@@ -95,6 +95,22 @@ def test_an_element_that_begins_on_the_node_again_has_to_join_again(books: Books
     assert not books.silent
 
 
+def test_what_slurm_has_queued_again_is_known_also_by_the_next_supervisor(books: Books) -> None:
+    def requeued() -> set[str]:
+        return {name for name, seen in books.ledger.seen.items() if seen.requeued}
+
+    books.read(element(0, "PENDING"), element(1, "RUNNING", "n2"))
+    books.read(element(0, "RUNNING", "n1"), element(1, "SUSPENDED", "n2"))
+    assert not requeued()
+    books.read(element(0, "PENDING"), element(1, "RUNNING", "n2"))
+    books.read(element(0, "PENDING"), element(1, "COMPLETING", "n2"))
+    assert requeued() == {"1_0"}
+    books.open()
+    assert requeued() == {"1_0"}
+    books.read(element(0, "CONFIGURING", "n1"), element(1, "PENDING"))
+    assert requeued() == {"1_1"}, "the other is about to start"
+
+
 def test_the_next_supervisor_knows_who_has_joined(books: Books) -> None:
     books.coordinate()
     books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))

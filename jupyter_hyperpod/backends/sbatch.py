@@ -1,7 +1,7 @@
 """A LaunchPlan as a SLURM array of one-node jobs, and what SLURM says about it, as text. Pure.
 
-Every node of a job is an array element of its own: what becomes of one is nobody else's end, and SLURM requeues it by
-itself. The elements that must be there come from one partition, those that may be taken back from another.
+Every node of a job is an array element of its own: what becomes of one is nobody else's end. The elements that must be
+there come from one partition, those that may be taken back from another.
 Formats: sbatch(1) and squeue(1) of 22.05.
 """
 
@@ -23,6 +23,7 @@ QUEUE_FORMAT = "%F|%K|%T|%N|%r|%j|%k"
 NODES_FORMAT = "%N|%T|%P|%E"
 HISTORY_FORMAT = "JobID,State,NodeList,ExitCode"
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
+QUEUED = frozenset({"PENDING", "REQUEUED"})  # of those that wait, what only lacks nodes or time
 RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
 # what sinfo calls a node that shall get nothing new, or never again, and one that gets work
 DRAINING = frozenset({"drained", "draining", "fail", "failing"})

@@ -26,6 +26,7 @@ SENT_AGAIN_S = 15.0
 CLOSE_S = 8.0
 PACKAGE = ("PYTHONPATH",)
 NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it
+REQUEUED = "SLURM lets what it has requeued wait for `cred_expire`, two minutes by default, whatever is idle"
 SIGNALS = {"kill": "KILL", "hang": "STOP", "preempt": "USR1"}
 
 
@@ -219,6 +220,7 @@ class Allocations:
         up_to_date = seen.began_s is not None and seen.began_s < self._slurm.draining_s
         drain = self._slurm.draining.get(element.node, "") if up_to_date else ""
         held = "" if running or NEVER not in element.reason.lower() else element.reason
+        held = held or (REQUEUED if seen.requeued else "")
         leaving = element.name in job.sent_away
         return Place(element.name, element.part, running, element.node, lost_s, drain, leaving, held, silent_s)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from ..backends.sbatch import RUNNING, WAITING, Element
+from ..backends.sbatch import QUEUED, RUNNING, WAITING, Element
 from ..backends.slurm import History, Slurm
 from ..policy.membership import NODE_GONE
 from ..storage.journal import follow_events, read_kinds
@@ -53,11 +53,22 @@ class Seen:
     """An element as it was journaled last; ``began_s`` is when it was first seen to run, on the monotonic clock.
 
     ``idle_s``: until when it is known not to have run there, in seconds since the Unix epoch; 0 where nobody looked.
+    ``requeued``: it waits again, after it has run.
     """
 
     element: Element
     began_s: float | None = None
     idle_s: float = 0.0
+    requeued: bool = False
+
+    def follows(self, before: Seen | None) -> None:
+        """Take over what was known of the same element before."""
+        if before is None:
+            return
+        if self.element.state in QUEUED:
+            self.requeued = before.requeued or before.element.state in RUNNING
+        if before.element.node == self.element.node:
+            self.began_s, self.idle_s = before.began_s, before.idle_s
 
 
 class Ledger:
@@ -79,7 +90,7 @@ class Ledger:
         self._open_s: float | None = None  # since when nodes find the job's coordinator, on the monotonic clock
         self._lookup: Future[History] | None = None
         self.arrays = dict(self._recorded())
-        self.seen = {seen.element.name: seen for seen in self._recalled()}
+        self.seen = self._recalled()
 
     @property
     def running(self) -> list[Element]:
@@ -155,8 +166,7 @@ class Ledger:
     def _note(self, element: Element, now_s: float) -> None:
         before = self.seen.get(element.name)
         seen = Seen(element)
-        if before and before.element.node == element.node:
-            seen.began_s, seen.idle_s = before.began_s, before.idle_s
+        seen.follows(before)
         if element.state not in WAITING and seen.began_s is None:
             seen.began_s, seen.idle_s = now_s if element.state in RUNNING else None, self._read_s
         self.seen[element.name] = seen
@@ -226,8 +236,9 @@ class Ledger:
         except (OSError, ValueError, TypeError):
             return
 
-    def _recalled(self) -> Iterator[Seen]:
-        """What an earlier supervisor has seen, in its order."""
+    def _recalled(self) -> dict[str, Seen]:
+        """What an earlier supervisor has seen last, by name."""
+        found: dict[str, Seen] = {}
         waited_s: dict[str, float] = {}
         offset_s = time.monotonic() - time.time()
         for event in read_kinds(self._entry.job.events, ("allocation.changed",)) if self.arrays else ():
@@ -235,14 +246,16 @@ class Ledger:
             array, _, task = str(data["element"]).partition("_")
             if not (array.isdecimal() and task.isdecimal()):
                 continue
-            job, state = self._entry.job.id, data["state"]
+            job, name, state = self._entry.job.id, data["element"], data["state"]
             seen = Seen(Element(int(array), int(task), state, data["node"], data["reason"], job, data["part"]))
+            seen.follows(found.get(name))
             if state in WAITING:
-                waited_s[seen.element.name] = event.time_s
+                waited_s[name] = event.time_s
             elif state in RUNNING:
                 seen.began_s = event.time_s + offset_s
-                seen.idle_s = max(0.0, waited_s.get(seen.element.name, 0.0) - BEFORE_S)
-            yield seen
+                seen.idle_s = max(0.0, waited_s.get(name, 0.0) - BEFORE_S)
+            found[name] = seen
+        return found
 
 
 def names(element: Element) -> tuple[str, str]:

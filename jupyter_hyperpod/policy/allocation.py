@@ -17,7 +17,7 @@ class Place:
 
     ``lost_s``: for how long the job has done without it, None where it has not lost it. ``silent_s``: for how long it
     has run without a word to the job, None where the job has heard of it. ``drain``: why the scheduler takes the node
-    out of service. ``leaving``: it was told to leave. ``held``: why it will never be started.
+    out of service. ``leaving``: it was told to leave. ``held``: why it will not be started, or not soon.
     """
 
     name: str

@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
 from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.control.allocation import REQUEUED
 from jupyter_hyperpod.core.errors import Conflict, NotFound
 from tests.runtime.conftest import TRAIN, Run
 from tests.slurm.conftest import Submit
@@ -164,6 +165,22 @@ def test_a_node_on_which_nothing_begins_is_avoided(bed: Testbed, job: Submit, tm
     run.stop()
     assert run.until_ended(60)["state"] == "stopped"
     bed.run("n1", "rm", "/run/broken")
+
+
+def test_what_slurm_has_requeued_is_not_waited_for(bed: Testbed, job: Submit) -> None:
+    run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", source=ENDLESS, pause_s=0.1)
+    run.until_world(2, START_S)
+    lost, began = run.view["members"][1], run.of_kind("allocation.changed")
+    name = next(e.data["element"] for e in began if e.data["node"] == lost["node"])
+    bed.run(CONTROLLER, "scontrol", "requeue", name)
+    run.until(lambda: lost["member"] not in [member["member"] for member in run.view["members"]], START_S)
+    run.until_world(2, START_S)
+    why = f"{name} is given up: {REQUEUED}"
+    assert sum(why in e.data["reason"] for e in run.of_kind("decision.made")) == 1, run.story()
+    states = [e.data["state"] for e in run.of_kind("allocation.changed") if e.data["element"] == name]
+    assert states.count("RUNNING") == 1 and states[-1] == "CANCELLED", run.story()
+    run.stop()
+    assert run.until_ended(60)["state"] == "stopped"
 
 
 def test_a_node_never_joins_and_one_is_killed_by_hand_beside_a_local_job(
