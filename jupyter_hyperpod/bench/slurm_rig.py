@@ -67,7 +67,8 @@ class Rig:
 def slurm_rig(nodes: int = 4, keep: str = "") -> Iterator[Rig]:
     """A testbed and a store of its own, whose supervisor runs on the controller; both gone afterwards.
 
-    ``keep`` names a directory, not there yet, that gets the store's journals: what went wrong can be looked up.
+    ``keep`` names a directory, not there yet, that gets the store's journals and SLURM's logs: what went wrong can be
+    looked up.
     """
     root = tempfile.mkdtemp(prefix="hyperpod-bench-")
     try:
@@ -80,6 +81,8 @@ def slurm_rig(nodes: int = 4, keep: str = "") -> Iterator[Rig]:
                 yield rig
             finally:
                 cluster.stop(store)
+                if keep:
+                    shutil.copytree(bed.logs, store.root / "slurm")
     finally:  # after the testbed, whose nodes may be writing there until they are switched off
         try:
             if keep:

@@ -6,7 +6,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from ..control import jobs
@@ -28,7 +27,7 @@ def run(minutes: float = 60.0, seed: int = 0, every_s: float = EVERY_S, keep: st
     is mended; after each further steps have to be committed. Then compare with an undisturbed run. Needs root.
 
     Every kind of fault comes once, in random order, before any comes again; however few the minutes, each comes once.
-    ``keep`` names a directory that gets the journals.
+    ``keep`` names a directory that gets the journals and SLURM's logs.
     """
     if reason := missing():
         return report("slurm-soak", [not_run(OURS, "everything", reason)], [])
@@ -53,7 +52,7 @@ def _soak(rig: Rig, minutes: float, seed: int, every_s: float) -> dict[str, Any]
             dealt[kind] += _deal(rig, watch, kind, rng)
         except ClusterError as error:
             stuck += 1
-            progress(f"STUCK after {kind}: {error}")
+            progress(f"STUCK after {kind}: {error}\n{rig.bed.situation()}")
         watch.until(lambda next_s=next_s: time.monotonic() >= next_s, 2 * every_s + 1.0)  # type: ignore[misc]
     if watch.view["state"] in TERMINAL_STATES:
         raise ClusterError(f"the job {watch.view['state']} by itself: {watch.view['reason']}")
@@ -135,8 +134,10 @@ def _nothing(_: Rig, __: str) -> None:
 def _heal(undo: Callable[[Rig, str], object]) -> Mend:
     def mend(rig: Rig, node: str) -> None:
         undo(rig, node)
-        with suppress(ClusterError):
+        try:
             rig.bed.in_service(node)
+        except ClusterError as error:  # the job has to live with it; what comes next is dealt to three nodes
+            progress(f"{node} is not back: {error}")
 
     return mend
 

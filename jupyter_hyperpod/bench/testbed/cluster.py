@@ -57,6 +57,7 @@ class Testbed:
         _sweep()
         me = identify(os.getpid())
         self.directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me.pid}-{me.start}-", dir=PLACE))
+        self.logs = self.directory / "log"
         self._up: dict[str, subprocess.Popen[bytes]] = {}
         self._slow: dict[str, threading.Event] = {}
         self._watchers: list[threading.Thread] = []
@@ -127,6 +128,12 @@ class Testbed:
         """Node -> state, as `sinfo` says it ("idle", "alloc", "down*", "drain", …)."""
         done = self.run(CONTROLLER, "sinfo", "-h", "-N", "-p", "train", "-o", "%N %t", check=False)
         return dict(line.split() for line in done.stdout.splitlines())
+
+    def situation(self) -> str:
+        """What SLURM says of its nodes and jobs, for people: where something waits, the answer is in there."""
+        nodes = self.run(CONTROLLER, "sinfo", "-N", "-o", "%.6N %.9P %.12T %.19H %E", check=False)
+        queue = self.run(CONTROLLER, "squeue", "-a", "-o", "%.10i %.9P %.10T %.10M %.10l %.20S %.6D %R", check=False)
+        return f"{nodes.stdout}{nodes.stderr}{queue.stdout}{queue.stderr}"
 
     def until(self, holds: Callable[[], bool], what: str, timeout_s: float = UP_S) -> None:
         """Wait until something holds. Raises ClusterError with what the nodes said last."""
@@ -276,7 +283,7 @@ class Testbed:
             self._spawn(node, "again")
 
     def _spawn(self, node: str, mode: str) -> None:
-        console = os.open(self.directory / "log" / f"{node}.console", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        console = os.open(self.logs / f"{node}.console", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         spaces = ["--mount", "--uts", "--pid", "--ipc", "--net", "--fork", "--kill-child", "--mount-proc"]
         init = [sys.executable, str(Path(__file__).with_name("boot.py")), node, str(self.directory), mode]
         me = os.getpid()
@@ -348,10 +355,10 @@ class Testbed:
 
     def _schedules(self) -> bool:
         """What the controller launches before its scheduler has told its settings may be lost for a minute."""
-        return "SchedulerParameters=" in (self.directory / "log" / "slurmctld.log").read_text(errors="replace")
+        return "SchedulerParameters=" in (self.logs / "slurmctld.log").read_text(errors="replace")
 
     def _said(self) -> str:
-        consoles = sorted((self.directory / "log").glob("*"))
+        consoles = sorted(self.logs.glob("*"))
         return "\n".join(f"-- {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in consoles)
 
 
