@@ -34,7 +34,10 @@ def test_every_promise_is_judged_by_medians() -> None:
         ("local", PREAD): [facts(0.2)],
         ("local", MAPPED): [facts(0.019)],
         ("local", SAFETENSORS): [facts(0.021)],
-        ("parts", f"{OURS}, tp = 3"): [facts(1.0, body_bytes=1010.0), facts(1.0, body_bytes=1100.0)],
+        ("parts", f"{OURS}, tp = 3"): [
+            facts(1.0, body_bytes=1010.0, largest_share=1.01),
+            facts(1.0, body_bytes=1100.0, largest_share=1.04),
+        ],
     }
     found = {one["name"]: (round(one["value"], 4), one["ok"]) for one in bars_of(samples, 1000)}
     assert found == {
@@ -47,6 +50,7 @@ def test_every_promise_is_judged_by_medians() -> None:
         "first_layer_fraction": (0.08, True),
         "checksum_slowdown": (1.2, False),
         "tp_bytes_ratio": (1.1, False),
+        "tp_rank_bytes_ratio": (1.04, True),
         "local_fraction": (0.95, True),
         "local_vs_safetensors": (1.05, True),
     }

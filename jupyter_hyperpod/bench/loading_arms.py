@@ -88,9 +88,10 @@ VERIFIED = Arm(
 )
 
 
-def _parts(size: int) -> Arm:
-    """All ranks of one degree, at the same time, in one job."""
-    return Arm(f"{OURS}, tp = {size}", "ours", ranks=[{"tp": [rank, size]} for rank in range(size)], job=True)
+def _parts(size: int, job: bool = True) -> Arm:
+    """All ranks of one degree, at the same time, in one job or each for itself."""
+    ranks = [{"tp": [rank, size]} for rank in range(size)]
+    return Arm(f"{OURS}, tp = {size}", "ours", ranks=ranks, job=job)
 
 
 CASES = {
@@ -110,6 +111,9 @@ CASES = {
     ),
     "checksum": Case("lean server, chunks verified", (MINE, VERIFIED), "lean"),
     "parts": Case("lean server, parts of tensors", (_parts(3), _parts(8)), "lean", parts=True),
+    "alone": Case(
+        "lean server, parts of tensors, no job", (_parts(3, job=False), _parts(8, job=False)), "lean", parts=True
+    ),
     "ranks": Case(
         "lean server, every rank the whole model",
         (MINE, Arm(f"{OURS}, 4 ranks", "ours", ranks=({}, {}, {}, {}), job=True)),

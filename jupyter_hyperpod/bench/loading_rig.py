@@ -156,6 +156,8 @@ class Rig:
 def once(rig: Rig, case: Case, arm: Arm, seed: int) -> Facts:
     """One load by every rank of an arm at the same time; times are those of the slowest, CPU seconds are added up.
 
+    ``largest_share``: what a rank of ours has fetched, of what it holds; the largest of them.
+
     Raises HyperpodError with the last words of what failed, NotInstalled among them.
     """
     rig.prepare(case.server, arm)
@@ -176,6 +178,8 @@ def once(rig: Rig, case: Case, arm: Arm, seed: int) -> Facts:
             environment["HYPERPOD_JOB_DIR"] = str(job.path)
         found = rig.together(arm, [replace(task, environment=environment) for task in tasks])
     facts = {name: max(one[name] for one in found) for name in found[0]}
+    if "fetched_bytes" in facts:
+        facts["largest_share"] = max(one["fetched_bytes"] / one["held_bytes"] for one in found)
     facts["cpu_s"] = sum(one["cpu_s"] for one in found)
     facts["held_bytes"] = sum(one["held_bytes"] for one in found)
     if counter:

@@ -108,7 +108,10 @@ def _at_node(kind: str) -> Act:
 
 
 def _urgent(rig: Rig, _: Observer, __: dict[str, Any]) -> None:
-    rig.bed.run(CONTROLLER, "srun", "-p", "urgent", "-N2", "--exclusive", "sleep", "2", timeout_s=STUCK_S)
+    command = ["srun", "-p", "urgent", "-N2", "--exclusive", "sleep", "2"]
+    done = rig.bed.run(CONTROLLER, *command, timeout_s=STUCK_S, check=False)
+    if done.returncode:  # it has had its nodes, which is all that this job owes it
+        progress(f"the urgent job ended with {done.returncode}: {done.stderr}")
 
 
 def _controller(rig: Rig, watch: Observer, _: dict[str, Any]) -> None:
@@ -125,6 +128,12 @@ def _resize(_: Rig, watch: Observer, __: dict[str, Any]) -> None:
 
 def _back(rig: Rig, node: str) -> None:
     rig.bed.in_service(node)
+
+
+def _all_back(rig: Rig, _: str) -> None:
+    """A controller that goes on from a saved state drains nodes again that were in service."""
+    for node in rig.bed.nodes:
+        rig.bed.in_service(node)
 
 
 def _nothing(_: Rig, __: str) -> None:
@@ -160,6 +169,6 @@ FAULTS: dict[str, tuple[Act, Mend]] = {
     ),
     "drain": (lambda rig, _, victim: rig.bed.drain(victim["node"], "soak"), _back),
     "urgent job": (_urgent, _nothing),
-    "controller restarted": (_controller, _nothing),
+    "controller restarted": (_controller, _all_back),
     "resize": (_resize, _nothing),
 }

@@ -29,6 +29,7 @@ def prepare(task: Task) -> Load:
         tensors: Mapping[str, torch.Tensor] = call(progress=last.append)
         facts["first_layer_s"] = last[-1].first_layer_s
         facts["elapsed_s"] = last[-1].elapsed_s
+        facts["fetched_bytes"] = last[-1].bytes_fetched
         return tensors
 
     return load

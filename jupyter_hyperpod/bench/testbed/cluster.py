@@ -59,6 +59,7 @@ class Testbed:
         self.directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{me.pid}-{me.start}-", dir=PLACE))
         self.logs = self.directory / "log"
         self._up: dict[str, subprocess.Popen[bytes]] = {}
+        self._booted_s: dict[str, int] = {}  # node -> in whole seconds since the Unix epoch, as SLURM counts
         self._slow: dict[str, threading.Event] = {}
         self._watchers: list[threading.Thread] = []
         self._closing = False
@@ -200,7 +201,10 @@ class Testbed:
         self.run(CONTROLLER, "sh", "-c", "kill -9 $(cat /run/slurmctld.pid)")
 
     def start_controller(self) -> None:
-        """Undo `stop_controller`: a new slurmctld goes on from the saved state."""
+        """Undo `stop_controller`: a new slurmctld goes on from the saved state, which lacks the last seconds.
+
+        A node that was put in service just before, for example, may be drained again.
+        """
         self.run(CONTROLLER, "slurmctld")
 
     def drain(self, node: str, reason: str) -> None:
@@ -224,7 +228,7 @@ class Testbed:
                 self.resume(node)
             elif state.startswith("comp") and time.monotonic() > began_s + COMPLETING_S:
                 self.run(CONTROLLER, "scontrol", "update", f"nodename={node}", "state=down", "reason=testbed")
-            return state in ("idle", "alloc", "mix")
+            return state in ("idle", "alloc", "mix") and self._registered(node)
 
         self.until(usable, f"{node} is in service")
 
@@ -283,6 +287,7 @@ class Testbed:
             self._spawn(node, "again")
 
     def _spawn(self, node: str, mode: str) -> None:
+        self._booted_s[node] = int(time.time())
         console = os.open(self.logs / f"{node}.console", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         spaces = ["--mount", "--uts", "--pid", "--ipc", "--net", "--fork", "--kill-child", "--mount-proc"]
         init = [sys.executable, str(Path(__file__).with_name("boot.py")), node, str(self.directory), mode]
@@ -352,6 +357,13 @@ class Testbed:
         subprocess.run(
             enter, check=False, timeout=30, stdin=subprocess.DEVNULL, capture_output=True, env={"PATH": PATH}
         )
+
+    def _registered(self, node: str) -> bool:
+        """SLURM knows of the node's last boot; until then it may end what it has begun there since."""
+        shown = self.run(CONTROLLER, "scontrol", "show", "node", node, env={"SLURM_TIME_FORMAT": "%s"}, check=False)
+        _, found, rest = shown.stdout.partition("SlurmdStartTime=")
+        began = rest.split(maxsplit=1)[0] if found else ""
+        return began.isdecimal() and int(began) >= self._booted_s[node]
 
     def _schedules(self) -> bool:
         """What the controller launches before its scheduler has told its settings may be lost for a minute."""
