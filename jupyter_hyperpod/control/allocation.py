@@ -24,6 +24,7 @@ SUBMIT_PAUSE_S = 5.0
 AVOID_S = 3600.0
 SENT_AGAIN_S = 15.0
 CLOSE_S = 8.0
+BARE_S = 10.0  # what replaces a node is usually there by then
 PACKAGE = ("PYTHONPATH",)
 NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it
 REQUEUED = "SLURM lets what it has requeued wait for `cred_expire`, two minutes by default, whatever is idle"
@@ -46,6 +47,8 @@ class Allocation:
     avoided: dict[str, float] = field(default_factory=dict)  # node -> until when
     cancels: list[tuple[list[str], Future[str]]] = field(default_factory=list)
     released: Future[str] | None = None
+    bare_s: float | None = None  # since when nothing runs
+    bare_said: str = ""
 
 
 def wanted(spec: JobSpec, target: int) -> dict[str, int]:
@@ -189,6 +192,7 @@ class Allocations:
         rests = job.read_s < job.ledger.rest_until_s
         decision = decide(wanted(entry.spec, entry.target), places, minimum, _deadline_s(entry.spec), rests)
         _tell_waiting(entry, elements)
+        _tell_bare(entry, job, elements)
         step = decision.value
         if step == Step({}):
             return
@@ -250,6 +254,19 @@ def _tell_waiting(entry: Entry, elements: list[Element]) -> None:
     waiting = [element for element in elements if element.state in WAITING]
     if entry.state == "pending" and not entry.started and len(waiting) == len(elements) > 0:
         entry.say(f"SLURM has not started its {len(waiting)} node(s) yet: {waiting[0].reason}")
+
+
+def _tell_bare(entry: Entry, job: Allocation, elements: list[Element]) -> None:
+    """Why a job that has begun has no node any more, once a reason."""
+    if not elements or any(element.state not in WAITING for element in elements):
+        job.bare_s, job.bare_said = None, ""
+        return
+    job.bare_s = job.read_s if job.bare_s is None else job.bare_s
+    reason = elements[0].reason
+    if entry.started and job.read_s >= job.bare_s + BARE_S and reason != job.bare_said:
+        job.bare_said = reason
+        text = f"no node is left, and SLURM has not started any of the {len(elements)} asked for: {reason}"
+        entry.pen.write("warning.raised", {"text": text})
 
 
 def _tell_problem(entry: Entry, problem: str) -> None:

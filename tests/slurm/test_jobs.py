@@ -167,7 +167,7 @@ def test_a_node_on_which_nothing_begins_is_avoided(bed: Testbed, job: Submit, tm
     bed.run("n1", "rm", "/run/broken")
 
 
-def test_what_slurm_has_requeued_is_not_waited_for(bed: Testbed, job: Submit) -> None:
+def test_what_slurm_has_requeued_is_not_waited_for_and_a_job_without_nodes_says_why(bed: Testbed, job: Submit) -> None:
     run = job("--nodes", "2", "--elastic", "1:2", "--spares", "0", source=ENDLESS, pause_s=0.1)
     run.until_world(2, START_S)
     lost, began = run.view["members"][1], run.of_kind("allocation.changed")
@@ -179,6 +179,12 @@ def test_what_slurm_has_requeued_is_not_waited_for(bed: Testbed, job: Submit) ->
     assert sum(why in e.data["reason"] for e in run.of_kind("decision.made")) == 1, run.story()
     states = [e.data["state"] for e in run.of_kind("allocation.changed") if e.data["element"] == name]
     assert states.count("RUNNING") == 1 and states[-1] == "CANCELLED", run.story()
+    urgent = bed.start(CONTROLLER, ["srun", "-p", "urgent", "-N4", "--exclusive", "sleep", "600"])
+    bare = "no node is left, and SLURM has not started any of the 2 asked for: "
+    run.until(lambda: any(warning["text"].startswith(bare) for warning in run.view["warnings"]), START_S)
+    bed.run(CONTROLLER, "scancel", "--partition=urgent")
+    urgent.wait(30)
+    run.until_world(2, START_S)
     run.stop()
     assert run.until_ended(60)["state"] == "stopped"
 

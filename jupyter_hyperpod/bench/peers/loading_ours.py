@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -26,9 +27,10 @@ def prepare(task: Task) -> Load:
 
     def load(facts: Facts) -> Mapping[str, torch.Tensor]:
         last: list[Any] = []
+        began_s = time.perf_counter()
         tensors: Mapping[str, torch.Tensor] = call(progress=last.append)
+        facts["call_s"] = time.perf_counter() - began_s
         facts["first_layer_s"] = last[-1].first_layer_s
-        facts["elapsed_s"] = last[-1].elapsed_s
         facts["fetched_bytes"] = last[-1].bytes_fetched
         return tensors
 
