@@ -152,10 +152,14 @@ def seaweedfs(tls: tuple[Path, Path, Path] | None = None) -> Iterator[S3Server]:
             command += [f"-s3.cert.file={certificate}", f"-s3.key.file={key}"]
             scheme = "https"
         endpoint = f"{scheme}://127.0.0.1:{ports['s3']}"
-        with _running(command, directory, {}) as process:
-            server = S3Server("seaweedfs", endpoint, access, secret, None, process, certificate=trusted)
-            _make_bucket(server, directory)
-            yield server
+        try:
+            with _running(command, directory, {}) as process:
+                server = S3Server("seaweedfs", endpoint, access, secret, None, process, certificate=trusted)
+                _make_bucket(server, directory)
+                yield server
+        finally:
+            for part, port in ports.items():  # weed leaves them, and cannot be told to have them elsewhere
+                Path(f"/tmp/seaweedfs-{part}-grpc-{port + GRPC_OFFSET}.sock").unlink(missing_ok=True)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,24 @@ def test_a_server_that_is_left_is_gone_with_its_files() -> None:
     with s3servers.lean() as server:
         assert server.root and server.root.is_dir() and server.process.poll() is None
     assert server.process.returncode is not None and not server.root.parent.exists()
+
+
+def test_seaweedfs_leaves_no_socket_where_it_puts_them_by_itself() -> None:
+    with s3servers.seaweedfs() as server:
+        assert server.client().list_buckets()["Buckets"]
+        left = [path for path in Path("/tmp").glob("seaweedfs-*.sock") if _of(server, path)]
+        assert left, "it has other places for them now: no need to remove them any more"
+    assert not [path for path in left if path.exists()]
+
+
+def _of(server: S3Server, path: Path) -> bool:
+    """Whether that process listens there, as the kernel tells."""
+    inodes = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(f" {path}")}
+    names = set()
+    for entry in Path(f"/proc/{server.process.pid}/fd").iterdir():
+        with suppress(OSError):
+            names.add(os.readlink(entry))
+    return any(f"socket:[{inode}]" in names for inode in inodes)
 
 
 def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
