@@ -9,9 +9,9 @@ import pytest
 
 from jupyter_hyperpod.backends.sbatch import BASE, Element
 from jupyter_hyperpod.backends.slurm import Slurm
-from jupyter_hyperpod.control.allocation import SENT_AGAIN_S, still_leaving
+from jupyter_hyperpod.control.allocation import SENT_AGAIN_S, still_leaving, why_held
 from jupyter_hyperpod.control.entry import ENDPOINT, Entry
-from jupyter_hyperpod.control.ledger import Ledger
+from jupyter_hyperpod.control.ledger import Ledger, Seen
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.policy.membership import NODE_LOST
 from jupyter_hyperpod.storage.journal import event_writer
@@ -109,6 +109,45 @@ def test_what_slurm_has_queued_again_is_known_also_by_the_next_supervisor(books:
     assert requeued() == {"1_0"}
     books.read(element(0, "CONFIGURING", "n1"), element(1, "PENDING"))
     assert requeued() == {"1_1"}, "the other is about to start"
+    books.read(element(0, "PENDING"), element(1, "CANCELLED"))
+    books.read(element(0, "PENDING"), element(1, "PENDING"))
+    assert requeued() == {"1_0"}, "a controller that was restarted does not know of the other's end"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "waits"),
+    [
+        ("PENDING", "None", "cred_expire"),
+        ("PENDING", "BeginTime", "cred_expire"),
+        ("PENDING", "Priority", ""),
+        ("PENDING", "JobHeldAdmin", ""),
+        ("PENDING", "job requeued in held state", ""),
+        ("PENDING", "launch failed requeued held", "launch failed"),
+        ("CONFIGURING", "None", ""),
+        ("RUNNING", "launch failed requeued held", ""),
+    ],
+)
+def test_only_what_slurm_itself_delays_is_not_waited_for(state: str, reason: str, waits: str) -> None:
+    found = Element(1, 0, state, "", reason, "job", BASE)
+    why = why_held(Seen(found, requeued=state == "PENDING"))
+    assert waits in why and bool(waits) == bool(why)
+    assert why_held(Seen(found)) == (why if "launch" in waits else ""), "it has not had a node yet"
+
+
+def test_what_is_requeued_again_and_again_before_it_joins_is_asked_for_less_often(books: Books) -> None:
+    def once(node: str, number: int) -> float:
+        books.read(element(number, "RUNNING", node))
+        if node == "n2":
+            books.joined(node)
+        books.read(element(number, "PENDING"))
+        return books.ledger.rest_until_s - books.now_s
+
+    assert once("n1", 0) < 0, "once can be chance"
+    assert once("n1", 1) == pytest.approx(2)
+    assert once("n1", 2) == pytest.approx(4)
+    once("n2", 3)
+    books.ledger.rest_until_s = 0.0
+    assert once("n1", 4) < 0, "one has joined in between"
 
 
 def test_the_next_supervisor_knows_who_has_joined(books: Books) -> None:

@@ -108,16 +108,20 @@ def _at_node(kind: str) -> Act:
 
 
 def _urgent(rig: Rig, _: Observer, __: dict[str, Any]) -> None:
-    command = ["srun", "-p", "urgent", "-N2", "--exclusive", "sleep", "2"]
+    command = ["srun", "-p", "urgent", "-N2", "--exclusive", "sh", "-c", "echo here; sleep 2"]
     done = rig.bed.run(CONTROLLER, *command, timeout_s=STUCK_S, check=False)
+    if "here" not in done.stdout:
+        raise ClusterError(f"the urgent job got no node: {done.stderr}")
     if done.returncode:  # it has had its nodes, which is all that this job owes it
         progress(f"the urgent job ended with {done.returncode}: {done.stderr}")
 
 
 def _controller(rig: Rig, watch: Observer, _: dict[str, Any]) -> None:
     rig.bed.stop_controller()
-    _until_commits(watch, 3)
-    rig.bed.start_controller()
+    try:
+        _until_commits(watch, 3)
+    finally:
+        rig.bed.start_controller()
 
 
 def _resize(_: Rig, watch: Observer, __: dict[str, Any]) -> None:
@@ -133,7 +137,7 @@ def _back(rig: Rig, node: str) -> None:
 def _all_back(rig: Rig, _: str) -> None:
     """A controller that goes on from a saved state drains nodes again that were in service."""
     for node in rig.bed.nodes:
-        rig.bed.in_service(node)
+        _heal(_nothing)(rig, node)
 
 
 def _nothing(_: Rig, __: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from ..backends.sbatch import BASE, BIND, ELASTIC, ELASTIC_PARTITION, WAITING, Element
+from ..backends.sbatch import BASE, BIND, ELASTIC, ELASTIC_PARTITION, QUEUED, WAITING, Element
 from ..backends.slurm import Slurm
 from ..core.errors import ClusterError
 from ..core.events import Command
@@ -27,6 +27,7 @@ CLOSE_S = 8.0
 BARE_S = 10.0  # what replaces a node is usually there by then
 PACKAGE = ("PYTHONPATH",)
 NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it
+DELAYED = ("BeginTime", "None")  # what SLURM says of what it has just requeued
 REQUEUED = "SLURM lets what it has requeued wait for `cred_expire`, two minutes by default, whatever is idle"
 SIGNALS = {"kill": "KILL", "hang": "STOP", "preempt": "USR1"}
 
@@ -48,7 +49,7 @@ class Allocation:
     cancels: list[tuple[list[str], Future[str]]] = field(default_factory=list)
     released: Future[str] | None = None
     bare_s: float | None = None  # since when nothing runs
-    bare_said: str = ""
+    bare_said: set[str] = field(default_factory=set)
 
 
 def wanted(spec: JobSpec, target: int) -> dict[str, int]:
@@ -77,6 +78,14 @@ def without(
         return dict(options)
     excluded = [name for name in (options.get("exclude", ""), *sorted(avoided)) if name]
     return dict(options) | {"exclude": ",".join(excluded)}
+
+
+def why_held(seen: Seen) -> str:
+    """Why SLURM will not start an element that waits, or not soon; "" where it may. What a person holds stays held."""
+    element = seen.element
+    if element.state in WAITING and NEVER in element.reason.lower():
+        return element.reason
+    return REQUEUED if seen.requeued and element.reason in DELAYED else ""
 
 
 def _partition(spec: JobSpec, part: str) -> str:
@@ -181,13 +190,15 @@ class Allocations:
         return not job.submits
 
     def _act(self, entry: Entry, job: Allocation, plan: LaunchPlan) -> None:
-        lost, silent = job.ledger.lost(job.read_s), job.ledger.silent(job.read_s)
+        seen, lost, silent = job.ledger.seen, job.ledger.lost(job.read_s), job.ledger.silent(job.read_s)
         _forget_untold(job)
+        # what is active all the same is ordinary again: a controller that was restarted does not know its end
+        job.given_up -= {name for name in job.given_up if name in seen and not seen[name].element.active}
         job.sent_away = still_leaving(job.sent_away, {element.name for element in job.ledger.running}, job.read_s)
-        known = [seen for seen in job.ledger.seen.values() if seen.element.active]
-        known = [seen for seen in known if seen.element.name not in job.given_up]
-        elements = [seen.element for seen in known]
-        places = [self._place(seen, lost.get(seen.element.name), silent.get(seen.element.name), job) for seen in known]
+        known = [one for one in seen.values() if one.element.active]
+        known = [one for one in known if one.element.name not in job.given_up]
+        elements = [one.element for one in known]
+        places = [self._place(one, lost.get(one.element.name), silent.get(one.element.name), job) for one in known]
         minimum = min(entry.spec.start_minimum, entry.target)
         rests = job.read_s < job.ledger.rest_until_s
         decision = decide(wanted(entry.spec, entry.target), places, minimum, _deadline_s(entry.spec), rests)
@@ -223,10 +234,10 @@ class Allocations:
         # SLURM begins nothing on a node that is drained: what was known of it before is out of date
         up_to_date = seen.began_s is not None and seen.began_s < self._slurm.draining_s
         drain = self._slurm.draining.get(element.node, "") if up_to_date else ""
-        held = "" if running or NEVER not in element.reason.lower() else element.reason
-        held = held or (REQUEUED if seen.requeued else "")
         leaving = element.name in job.sent_away
-        return Place(element.name, element.part, running, element.node, lost_s, drain, leaving, held, silent_s)
+        return Place(
+            element.name, element.part, running, element.node, lost_s, drain, leaving, why_held(seen), silent_s
+        )
 
     def _options(self, entry: Entry, job: Allocation, part: str) -> dict[str, str]:
         """Nodes on which nothing begins are excluded if the job can do without; offenders if nobody misses them."""
@@ -257,14 +268,14 @@ def _tell_waiting(entry: Entry, elements: list[Element]) -> None:
 
 
 def _tell_bare(entry: Entry, job: Allocation, elements: list[Element]) -> None:
-    """Why a job that has begun has no node any more, once a reason."""
-    if not elements or any(element.state not in WAITING for element in elements):
-        job.bare_s, job.bare_said = None, ""
+    """Why a job that has begun has no node any more, each reason once."""
+    if not elements or any(element.state not in QUEUED for element in elements):
+        job.bare_s, job.bare_said = None, set()
         return
     job.bare_s = job.read_s if job.bare_s is None else job.bare_s
     reason = elements[0].reason
-    if entry.started and job.read_s >= job.bare_s + BARE_S and reason != job.bare_said:
-        job.bare_said = reason
+    if entry.started and job.read_s >= job.bare_s + BARE_S and reason not in {"None", *job.bare_said}:
+        job.bare_said.add(reason)
         text = f"no node is left, and SLURM has not started any of the {len(elements)} asked for: {reason}"
         entry.pen.write("warning.raised", {"text": text})
 

@@ -53,7 +53,7 @@ class Seen:
     """An element as it was journaled last; ``began_s`` is when it was first seen to run, on the monotonic clock.
 
     ``idle_s``: until when it is known not to have run there, in seconds since the Unix epoch; 0 where nobody looked.
-    ``requeued``: it waits again, after it has run.
+    ``requeued``: it waits again, after it had a node.
     """
 
     element: Element
@@ -66,7 +66,7 @@ class Seen:
         if before is None:
             return
         if self.element.state in QUEUED:
-            self.requeued = before.requeued or before.element.state in RUNNING
+            self.requeued = before.requeued or (before.element.active and before.element.state not in QUEUED)
         if before.element.node == self.element.node:
             self.began_s, self.idle_s = before.began_s, before.idle_s
 
@@ -85,6 +85,7 @@ class Ledger:
         self._read_s = 0.0  # when the queue was read last, in seconds since the Unix epoch
         self._failed_s = 0.0  # when an element failed last, in seconds since the Unix epoch
         self._stillborn: dict[str, list[float]] = {}  # node -> when elements failed there, in a row, before they joined
+        self._returned = 0  # how many elements in a row were requeued before they joined
         self.dismissed: set[str] = set()
         self.rest_until_s = 0.0
         self._open_s: float | None = None  # since when nodes find the job's coordinator, on the monotonic clock
@@ -170,6 +171,8 @@ class Ledger:
         if element.state not in WAITING and seen.began_s is None:
             seen.began_s, seen.idle_s = now_s if element.state in RUNNING else None, self._read_s
         self.seen[element.name] = seen
+        if before and seen.requeued and not before.requeued:
+            self._count_returned(before, now_s)
         if element.state in WAITING:
             self.dismissed.discard(element.name)  # it begins once more
         if before is None or (before.element.state, before.element.node) != (element.state, element.node):
@@ -209,6 +212,13 @@ class Ledger:
             why = f"{STILLBORN} elements in a row ended there before they joined; {self._said(element)}"
             text = f"{element.node} is avoided where enough others serve: {why}"
             self._entry.pen.write("warning.raised", {"text": text})
+
+    def _count_returned(self, before: Seen, now_s: float) -> None:
+        """SLURM would let what never gets further wait for long, so asking anew slows down, too."""
+        self._presence.poll()
+        self._returned = 0 if self._heard(before) else self._returned + 1
+        if self._returned > 1:
+            self._rest(now_s, self._returned - 1)
 
     def _count_failure(self, seen: Seen, now_s: float) -> None:
         """End a job of which nothing gets further; while some node may still join, only try less and less often."""
@@ -251,7 +261,7 @@ class Ledger:
             seen.follows(found.get(name))
             if state in WAITING:
                 waited_s[name] = event.time_s
-            elif state in RUNNING:
+            elif state in RUNNING and seen.began_s is None:
                 seen.began_s = event.time_s + offset_s
                 seen.idle_s = max(0.0, waited_s.get(name, 0.0) - BEFORE_S)
             found[name] = seen

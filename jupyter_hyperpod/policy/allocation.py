@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to ask for, by part; places that wait to be given back, and running ones to give up or to send away.
+    """What to ask for, by part; places that wait to be given back, others to give up, and running ones to send away.
 
     ``avoid``: nodes that are not to be asked for again soon.
     """

@@ -103,10 +103,11 @@ def test_loads_are_judged_where_they_come_from(tmp_path: Path, slow: str) -> Non
     """Each place has a bar of its own: what is quick from one does not make up for what is slow from the other."""
     stages: dict[str, Any] = dict.fromkeys(REPLICA_STAGES, 2.0) | {"loading": 1.0}
     times = dict.fromkeys(("median_s", "p99_s", "longest_s", "undisturbed_median_s"), 0.1)
-    kept = Kept(tmp_path, layers=1, width=1, rate=1, seconds=1)
+    kept = Kept(tmp_path, layers=1, width=1, rate=1, seconds=1, format=benchmark.FORMAT)
     kept.add("kill-0", {"kills": 1, "accepted": 10, "lost": 0, "sent_again": 1} | times)
     for case in benchmark.CASES:
-        alone = {"seconds": 0.5 if case == slow else 1.0, "call_s": 0.4}
+        call_s = 0.5 if case == slow else 0.9
+        alone = {"seconds": call_s + 0.1, "call_s": call_s}
         kept.add(f"{case}-0", stages | {"alone": [alone], "bytes": 1})
     report = benchmark.run(runs=1, layers=1, width=1, rate=1, seconds=1, keep=tmp_path)
     assert [bar["name"] for bar in report["bars"] if not bar["ok"]] == [benchmark.BARS[slow]]

@@ -177,8 +177,12 @@ def test_what_slurm_has_requeued_is_not_waited_for_and_a_job_without_nodes_says_
     run.until_world(2, START_S)
     why = f"{name} is given up: {REQUEUED}"
     assert sum(why in e.data["reason"] for e in run.of_kind("decision.made")) == 1, run.story()
-    states = [e.data["state"] for e in run.of_kind("allocation.changed") if e.data["element"] == name]
-    assert states.count("RUNNING") == 1 and states[-1] == "CANCELLED", run.story()
+
+    def states() -> list[str]:
+        return [e.data["state"] for e in run.of_kind("allocation.changed") if e.data["element"] == name]
+
+    run.until(lambda: states()[-1] == "CANCELLED", START_S)
+    assert states().count("RUNNING") == 1, run.story()
     urgent = bed.start(CONTROLLER, ["srun", "-p", "urgent", "-N4", "--exclusive", "sleep", "600"])
     bare = "no node is left, and SLURM has not started any of the 2 asked for: "
     run.until(lambda: any(warning["text"].startswith(bare) for warning in run.view["warnings"]), START_S)

@@ -132,9 +132,13 @@ class Testbed:
 
     def situation(self) -> str:
         """What SLURM says of its nodes and jobs, for people: where something waits, the answer is in there."""
-        nodes = self.run(CONTROLLER, "sinfo", "-N", "-o", "%.6N %.9P %.12T %.19H %E", check=False)
-        queue = self.run(CONTROLLER, "squeue", "-a", "-o", "%.10i %.9P %.10T %.10M %.10l %.20S %.6D %R", check=False)
-        return f"{nodes.stdout}{nodes.stderr}{queue.stdout}{queue.stderr}"
+        nodes = ("sinfo", "-N", "-o", "%.6N %.9P %.12T %.19H %E")
+        queue = ("squeue", "-a", "-o", "%.10i %.9P %.10T %.10M %.10l %.20S %.6D %R")
+        try:
+            told = [self.run(CONTROLLER, *ask, check=False) for ask in (nodes, queue)]
+            return "".join(one.stdout + one.stderr for one in told)
+        except ClusterError as error:
+            return str(error)
 
     def until(self, holds: Callable[[], bool], what: str, timeout_s: float = UP_S) -> None:
         """Wait until something holds. Raises ClusterError with what the nodes said last."""
