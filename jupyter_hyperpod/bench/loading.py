@@ -153,14 +153,16 @@ def bars_of(samples: Samples, data_bytes: int) -> list[dict[str, Any]]:
     add("checksum_slowdown", median("checksum", CHECKSUMS), median("checksum", OURS), 1.15)
     add("fanout_bytes_ratio", median("ranks", f"{OURS}, 4 ranks", "body_bytes"), data_bytes, 1.05)
     add("fanout_time_ratio", median("ranks", f"{OURS}, 4 ranks"), median("ranks", OURS), 1.5)
-    shares = {"parts": "tp_bytes_ratio", "alone": "tp_rank_bytes_ratio"}  # of all ranks together; of the largest
-    for case, name in shares.items():
-        found = [one for (where, _), all in samples.items() if where == case for one in all]
-        if found:
-            read = [one["largest_share"] if case == "alone" else one["body_bytes"] / one["held_bytes"] for one in found]
-            bars.append(bar(name, max(read), 1.05))
+    if parts := _all_of(samples, "parts"):
+        bars.append(bar("tp_bytes_ratio", max(one["body_bytes"] / one["held_bytes"] for one in parts), 1.05))
+    if alone := _all_of(samples, "alone"):
+        bars.append(bar("tp_rank_bytes_ratio", max(one["largest_share"] for one in alone), 1.05))
     add("faults_slowdown", median("faults", FAULTS), median("faults", OURS), 2.0)
     local = [value for name in LOCAL if (value := median("local", name))]
     add("local_fraction", min(local, default=None), median("local", OURS), at_least=0.9)
     add("local_vs_safetensors", median("local", SAFETENSORS), median("local", OURS), at_least=1.0)
     return bars
+
+
+def _all_of(samples: Samples, case: str) -> list[Facts]:
+    return [one for (where, _), found in samples.items() if where == case for one in found]

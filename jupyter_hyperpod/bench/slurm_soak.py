@@ -134,10 +134,17 @@ def _back(rig: Rig, node: str) -> None:
     rig.bed.in_service(node)
 
 
+def _back_if_it_can(rig: Rig, node: str) -> None:
+    try:
+        rig.bed.in_service(node)
+    except ClusterError as error:  # the job has to live with it; what comes next is dealt to three nodes
+        progress(f"{node} is not back: {error}")
+
+
 def _all_back(rig: Rig, _: str) -> None:
     """A controller that goes on from a saved state drains nodes again that were in service."""
     for node in rig.bed.nodes:
-        _heal(_nothing)(rig, node)
+        _back_if_it_can(rig, node)
 
 
 def _nothing(_: Rig, __: str) -> None:
@@ -147,10 +154,7 @@ def _nothing(_: Rig, __: str) -> None:
 def _heal(undo: Callable[[Rig, str], object]) -> Mend:
     def mend(rig: Rig, node: str) -> None:
         undo(rig, node)
-        try:
-            rig.bed.in_service(node)
-        except ClusterError as error:  # the job has to live with it; what comes next is dealt to three nodes
-            progress(f"{node} is not back: {error}")
+        _back_if_it_can(rig, node)
 
     return mend
 

@@ -195,8 +195,7 @@ class Allocations:
         # what is active all the same is ordinary again: a controller that was restarted does not know its end
         job.given_up -= {name for name in job.given_up if name in seen and not seen[name].element.active}
         job.sent_away = still_leaving(job.sent_away, {element.name for element in job.ledger.running}, job.read_s)
-        known = [one for one in seen.values() if one.element.active]
-        known = [one for one in known if one.element.name not in job.given_up]
+        known = [one for name, one in seen.items() if one.element.active and name not in job.given_up]
         elements = [one.element for one in known]
         places = [self._place(one, lost.get(one.element.name), silent.get(one.element.name), job) for one in known]
         minimum = min(entry.spec.start_minimum, entry.target)
