@@ -42,6 +42,8 @@ class Shared:
 
     def bucket(self, url: str) -> MountSpec | None:
         """Return the mount that an s3:// URL lies in, where an address in a mount has led to it."""
+        if not self._buckets:  # nearly always: the import takes longer than a request
+            return None
         from ..storage.mounts import specs_by_prefix
 
         return specs_by_prefix(url, self._buckets)
@@ -76,6 +78,8 @@ class Shared:
 
 def variables_of(url: str, spec: MountSpec | None) -> Mapping[str, str]:
     """Return what a mount says of its bucket, as AWS clients read it from the environment. Raises SpecError."""
+    if spec is None:
+        return {}
     from ..storage import remote
 
-    return remote.environment(url, {spec.name: spec}) if spec is not None else {}
+    return remote.environment(url, {spec.name: spec})

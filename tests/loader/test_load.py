@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import fsspec
@@ -54,6 +57,30 @@ def test_requests_are_signed_with_the_keys_of_the_environment(monkeypatch: pytes
         heads = [request.head.decode() for request in server.requests]
     assert all("Credential=AKIDEXAMPLE/" in head and "/eu-west-1/s3/aws4_request" in head for head in heads)
     assert not any("range" in head.partition("SignedHeaders=")[2].partition(",")[0] for head in heads)
+
+
+ALL_IMPORTED = """
+import sys
+from jupyter_hyperpod.loader import local, model, s3
+
+s3.signing()
+before = set(sys.modules)
+for url in sys.argv[2:]:
+    model.load_model(url, endpoint_url=sys.argv[1])
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_a_load_imports_nothing_of_the_mounts_that_it_is_not_from(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(CONTENT)
+    keys = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-a-real-key", "AWS_REGION": "eu-west-1"}
+    with serving({"/bucket/model.safetensors": CONTENT}) as server:
+        urls = ["s3://bucket/model.safetensors", f"{server.url}/bucket/model.safetensors", str(path)]
+        command = [sys.executable, "-c", ALL_IMPORTED, server.url, *urls]
+        done = subprocess.run(command, env={**os.environ, **keys}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []  # one import takes longer than a request
 
 
 def test_through_fsspec() -> None:
