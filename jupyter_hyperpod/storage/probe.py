@@ -11,14 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, BinaryIO
 
-from ..core.errors import NotFound, StoreError
+from ..core.errors import HyperpodError, NotFound, StoreError
 from ..core.spec import MountSpec
 from ..core.units import format_duration
 from . import drivers, mounts
@@ -29,7 +30,10 @@ LIST_TIMEOUT_S = 10.0
 CHECK_TIMEOUT_S = 60.0
 START_S = 20.0
 _AT_ONCE = 8
-_SCRIPT = Path(__file__).with_name("inspection.py")
+INSPECTION, FILING = (Path(__file__).with_name(f"{name}.py") for name in ("inspection", "filing"))
+BLOCK_BYTES = 1 << 20
+_HEAD_BYTES = 65_536  # a mount that says more before its content is none that we asked
+Kinds = Mapping[int, type[HyperpodError]]
 _GONE = (errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.EHOSTDOWN)
 
 
@@ -49,17 +53,27 @@ class Health:
     took_s: float = 0.0
 
 
-def ask(store: Store, name: str, operation: str, path: str, *arguments: str, timeout_s: float) -> list[dict[str, Any]]:
-    """Run an operation of `inspection` on `path` of mount `name` and return its lines.
+def ask(
+    store: Store,
+    name: str,
+    operation: str,
+    path: str,
+    *arguments: str,
+    timeout_s: float,
+    script: Path = INSPECTION,
+    content: BinaryIO | int = subprocess.DEVNULL,
+    kinds: Kinds = MappingProxyType({}),
+    shown: str = "",
+    lane: str = "probe",
+) -> list[dict[str, Any]]:
+    """Run an operation of `script` on `path` of mount `name`, with `content` as its input, and return its lines.
 
-    Raises Hangs after `timeout_s`, StoreError with the system's words, NotFound where `path` is not there. While one
-    question to a mount cannot be given up (its process is held by the kernel), no other is asked.
+    Raises Hangs after `timeout_s`, StoreError with the system's words, NotFound where `path` is not there, or what
+    `kinds` has for an error's number. While one question of a `lane` to a mount cannot be given up (its process is held
+    by the kernel), no other is asked.
     """
-    lock = _lock(store, name, time.monotonic() + timeout_s)
-    command = [sys.executable, "-I", "-S", str(_SCRIPT), operation, path, *arguments]
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", pass_fds=(lock,)
-    )
+    lock = _lock(store, f"{name}.{lane}", name, time.monotonic() + timeout_s)
+    process = _start(script, operation, path, *arguments, content=content, pass_fds=(lock,))
     os.close(lock)  # held by the child for as long as that is there
     try:
         started = _wait_readable(process, START_S)  # a busy machine is not a mount that hangs
@@ -76,10 +90,54 @@ def ask(store: Store, name: str, operation: str, path: str, *arguments: str, tim
         lines = []
     if not lines:
         raise StoreError(f"mount {name!r} could not be asked: {err.decode(errors='replace').strip()[-500:]}")
-    if "error" in lines[-1]:
-        kind = NotFound if lines[-1]["errno"] == errno.ENOENT else StoreError
-        raise kind(f"{path} of mount {name!r}: {lines[-1]['error']}{_advice(lines[-1]['errno'])}")
+    _raise_told(lines[-1], name, shown or path, kinds)
     return lines
+
+
+def content_of(name: str, root: str, path: str, timeout_s: float, kinds: Kinds) -> Iterator[bytes]:
+    """Yield a file's blocks, read by a process of its own. Raises Hangs where nothing comes for so long, as `ask` else.
+
+    It asks beside other questions: a long file holds up nobody.
+    """
+    process = _start(FILING, "read", root, path)
+    assert process.stdout is not None
+    try:
+        head, allowed_s = b"", START_S
+        while head.count(b"\n") < 2:
+            if not _wait_readable(process, allowed_s):
+                raise Hangs(_hangs(name, path, timeout_s))
+            block = os.read(process.stdout.fileno(), BLOCK_BYTES)
+            head, allowed_s = head + block, timeout_s
+            if not block or (head.count(b"\n") < 2 and len(head) > _HEAD_BYTES):
+                raise StoreError(f"mount {name!r} could not be asked for {path}")
+        _, told, block = head.split(b"\n", 2)
+        about = json.loads(told)
+        _raise_told(about, name, path, kinds)
+        left = int(about["bytes"])
+        while left > 0:
+            if not block and not _wait_readable(process, timeout_s):
+                raise Hangs(_hangs(name, path, timeout_s))
+            block = block or os.read(process.stdout.fileno(), BLOCK_BYTES)
+            if not block:
+                raise StoreError(f"{path} of mount {name!r}: {left} bytes are missing at its end; expected all of them")
+            yield block
+            left, block = left - len(block), b""
+    finally:
+        abandon(process)
+
+
+def _start(
+    script: Path, *arguments: str, content: BinaryIO | int = subprocess.DEVNULL, pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-I", "-S", str(script), *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, bufsize=0, stdin=content, stdout=pipe, stderr=pipe, cwd="/", pass_fds=pass_fds)
+
+
+def _raise_told(told: Mapping[str, Any], name: str, path: str, kinds: Kinds) -> None:
+    if "error" in told:
+        kind = kinds.get(told["errno"], NotFound if told["errno"] == errno.ENOENT else StoreError)
+        raise kind(f"{path} of mount {name!r}: {told['error']}{_advice(told['errno'])}")
 
 
 def _wait_readable(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
@@ -101,9 +159,9 @@ def _hangs(name: str, path: str, timeout_s: float) -> str:
     )
 
 
-def _lock(store: Store, name: str, deadline: float) -> int:
+def _lock(store: Store, file: str, name: str, deadline: float) -> int:
     """At most one question a mount at a time, so that a mount that hangs holds one process and not ever more."""
-    path = private_directory(store.root / "mounts") / f"{name}.probe"
+    path = private_directory(store.root / "mounts") / file
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -129,13 +129,16 @@ def listing(url: str, specs: Mapping[str, MountSpec] | None = None) -> list[dict
     with errors("list", url):
         found = system.ls(path, detail=True)
     return [
-        {
-            "name": str(one["name"]).rstrip("/").rpartition("/")[2],
-            "kind": "directory" if one.get("type") == "directory" else "file",
-            "bytes": int(one.get("size") or 0),
-            "changed_ns": int(changed.timestamp() * 1e9) if (changed := one.get("LastModified")) else 0,
-            "mode": "-",
-        }
-        for one in found
-        if str(one["name"]).strip("/") != path.strip("/") or one.get("type") != "directory"
+        entry(one) for one in found if str(one["name"]).strip("/") != path.strip("/") or one.get("type") != "directory"
     ]
+
+
+def entry(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What fsspec says of one object, as `inspection.listing` tells of a file."""
+    return {
+        "name": str(about["name"]).rstrip("/").rpartition("/")[2],
+        "kind": "directory" if about.get("type") == "directory" else "file",
+        "bytes": int(about.get("size") or 0),
+        "changed_ns": int(changed.timestamp() * 1e9) if (changed := about.get("LastModified")) else 0,
+        "mode": "-",
+    }

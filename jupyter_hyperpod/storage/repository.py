@@ -93,6 +93,15 @@ class Repository:
                     found[relative] = ("dirty", os.path.getsize(path))
         return dict(sorted(found.items()))
 
+    def listed(self, directory: str) -> dict[str, int | None]:
+        """Name -> bytes of what the store is known to have directly in a directory; None where it is one itself."""
+        found: dict[str, int | None] = {}
+        for path, record in self._records().items():
+            if not directory or path.startswith(directory + "/"):
+                name, below, _ = path[len(directory) :].lstrip("/").partition("/")
+                found[name] = None if below else record.size
+        return found
+
     def _state(self, record: Record) -> str:
         try:
             about = os.stat(os.path.join(self.root, record.path))

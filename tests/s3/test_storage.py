@@ -16,10 +16,10 @@ import torch
 from jupyter_hyperpod.bench.proxy import Faults
 from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.control import attach
-from jupyter_hyperpod.core.errors import NotFound, StoreError
+from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import MountSpec
 from jupyter_hyperpod.runtime.datacache import TokenDataset
-from jupyter_hyperpod.storage import blocks, copying, mounts, probe, remote
+from jupyter_hyperpod.storage import blocks, copying, mounts, probe, remote, shelves
 from jupyter_hyperpod.storage.repository import Repository
 from jupyter_hyperpod.storage.store import Store, known_mounts, resolve_url
 from tests.storage import volumes
@@ -231,3 +231,57 @@ def test_a_bucket_mounted_for_real(mounted: MountSpec, store: Store, eventually:
     attach.detach(store, mounted)
     attach.attach(store, mounted)
     assert (root / "renamed").read_bytes() == TOKENS
+
+
+def test_what_only_the_bucket_has_is_in_the_file_browser(bucket: MountSpec, store: Store, tmp_path: Path) -> None:
+    for name in ("a", "sub/b", "sub/deep/c"):
+        put(bucket, f"data/{name}", name.encode())
+    root = str(tmp_path / "fs")
+    spec = MountSpec("fs", root, root, repository=f"{bucket.source}/data")
+    mounts.add(store, spec)
+    mounts.make_root(spec, root)
+    assert Repository(spec, root, mounts.table(store)).refresh() == 3
+    shelf = shelves.shelf(store, "fs")
+    Path(root, "b").write_bytes(b"here")
+    kinds = [(one.name, one.kind, one.bytes) for one in shelf.page("", "")[0] if not one.name.startswith(".")]
+    assert kinds == [("a", "file", 1), ("b", "file", 4), ("sub", "directory", 0)]
+    assert [one.name for one in shelf.page("sub", "")[0]] == ["b", "deep"]
+    assert (shelf.look("sub/deep").kind, shelf.look("sub/b").bytes) == ("directory", 5)
+    assert not Path(root, "sub").exists()
+    assert b"".join(shelf.content("sub/b")) == b"sub/b" == Path(root, "sub", "b").read_bytes()
+    with pytest.raises(NotFound):
+        shelf.look("sub/x")
+    with pytest.raises(NotFound):
+        shelf.page("x", "")
+
+
+def test_a_bucket_in_the_file_browser(bucket: MountSpec, store: Store, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(shelves, "PAGE", 2)
+    shelf = shelves.shelf(store, bucket.name)
+    source = tmp_path / "part"
+    source.write_bytes(os.urandom(shelves.CHUNK_BYTES + 5))
+    for name in ("run/b ü.bin", "run/a", "top"):
+        shelf.put(name, source)
+    assert [(one.name, one.kind) for one in shelf.page("", "")[0]] == [("run", "directory"), ("top", "file")]
+    shelf.put("run/c", source)
+    first, after = shelf.page("run", "")
+    second, last = shelf.page("run", after or "")
+    assert [one.name for one in (*first, *second)] == ["a", "b ü.bin", "c"] and (after, last) == ("b ü.bin", None)
+    assert (shelf.look("run").kind, shelf.look("run/a").bytes) == ("directory", source.stat().st_size)
+    assert b"".join(shelf.content("run/b ü.bin")) == source.read_bytes()
+    with pytest.raises(Conflict, match="there already"):
+        shelf.move("run/a", "top")
+    shelf.move("run/a", "run/d")
+    with pytest.raises(NotFound):
+        shelf.look("run/a")
+    with pytest.raises(Conflict, match="not empty"):
+        shelf.remove("run")
+    shelf.remove("run/d")
+    with pytest.raises(NotFound):
+        list(shelf.content("run/d"))
+    shelf.discard("top")
+    assert [one.name for one in shelf.page("", "")[0]] == [f".Trash-{os.getuid()}", "run"]
+    with pytest.raises(Conflict, match="no empty directories"):
+        shelf.make("new")
+    with pytest.raises(SpecError):
+        shelf.look("../other")

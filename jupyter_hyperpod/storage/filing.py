@@ -1,0 +1,194 @@
+"""What a file browser does with the files of a mount, run as a script in a process of its own, as `inspection` is.
+
+    python -I -S filing.py OPERATION ROOT PATH [ARGUMENT …]
+
+prints a line when it begins, then one JSON object; `read` prints the content after that, `write` takes it from its
+standard input. Nothing outside of ROOT is read or written, whatever links are there. Standard library only and no
+relative import; who starts it, bounds it and reads it is `probe`.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import json
+import os
+import secrets
+import shutil
+import stat
+import sys
+import time
+from contextlib import suppress
+from urllib.parse import quote
+
+BLOCK_BYTES = 1 << 20
+NEW_FILE = 0o666  # less the umask
+
+
+def within(root: str, path: str, follow: bool) -> str:
+    """Return where `path` below `root` really is, its last part followed if it is a link. Raises OSError outside."""
+    base = os.path.realpath(root)
+    parts = path.split("/") if path else []
+    if any(part in ("", ".", "..") for part in parts):
+        raise OSError(errno.EINVAL, "no path below the mount")
+    joined = os.path.join(base, *parts)
+    if parts and not follow:
+        found = os.path.join(os.path.realpath(os.path.dirname(joined)), parts[-1])
+    else:
+        found = os.path.realpath(joined)
+    if found != base and not found.startswith(base.rstrip("/") + "/"):
+        raise OSError(errno.EXDEV, "a link leads out of the mount there")
+    return found
+
+
+def look(root: str, path: str) -> dict[str, object]:
+    """One file or directory: name, kind, size, time of the last change, whether it may be written to."""
+    return _entry(within(root, path, True), os.path.basename(path))
+
+
+def page(root: str, path: str, after: str, limit: str) -> dict[str, object]:
+    """So many entries of a directory in the order of their names, those that come after `after`.
+
+    Names that are not UTF-8 are left out: they have no URL.
+    """
+    place = within(root, path, True)
+    with os.scandir(place) as found:
+        names = (one.name for one in found if one.name > after and _is_text(one.name))
+        chosen = heapq.nsmallest(int(limit) + 1, names)
+    entries = []
+    for name in chosen[: int(limit)]:
+        with suppress(OSError):  # removed meanwhile, or a link that leads nowhere
+            entries.append(_entry(within(root, f"{path}/{name}".lstrip("/"), True), name))
+    return {"entries": entries, "after": chosen[int(limit) - 1] if len(chosen) > int(limit) else None}
+
+
+def read(root: str, path: str) -> dict[str, object]:
+    """The file's size, and then so many bytes of it; fewer where it cannot be read to its end."""
+    with open(within(root, path, True), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EISDIR if stat.S_ISDIR(about.st_mode) else errno.EINVAL, "no file")
+        print(json.dumps({"bytes": about.st_size}), flush=True)
+        left = about.st_size
+        with suppress(OSError):
+            while left and (block := file.read(min(left, BLOCK_BYTES))):
+                sys.stdout.buffer.write(block)
+                left -= len(block)
+            sys.stdout.buffer.flush()
+    return {}
+
+
+def write(root: str, path: str) -> dict[str, object]:
+    """A file with the content of standard input: seen when it is whole; one that is there keeps its mode."""
+    place = within(root, path, True)
+    if os.path.isdir(place):
+        raise OSError(errno.EISDIR, "a directory")
+    temporary = os.path.join(os.path.dirname(place), f".{os.path.basename(place)[:200]}.{secrets.token_hex(4)}.part")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, BLOCK_BYTES)
+            file.flush()
+            os.fsync(descriptor)
+            with suppress(FileNotFoundError):
+                os.fchmod(descriptor, stat.S_IMODE(os.stat(place).st_mode))
+        os.rename(temporary, place)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return look(root, path)
+
+
+def make(root: str, path: str) -> dict[str, object]:
+    """A new directory."""
+    os.mkdir(within(root, path, False))
+    return look(root, path)
+
+
+def move(root: str, path: str, to: str) -> dict[str, object]:
+    """Another name; nothing is replaced."""
+    place, goal = within(root, path, False), within(root, to, False)
+    if os.path.lexists(goal):
+        raise OSError(errno.EEXIST, "there already")
+    os.rename(place, goal)
+    return look(root, to)
+
+
+def remove(root: str, path: str) -> dict[str, object]:
+    """Away with a file, a link or an empty directory."""
+    place = within(root, path, False)
+    if os.path.isdir(place) and not os.path.islink(place):
+        os.rmdir(place)
+    else:
+        os.unlink(place)
+    return {"removed": True}
+
+
+def discard(root: str, path: str) -> dict[str, object]:
+    """Away with a file or a whole directory, into the mount's trash of this person, as desktops have it.
+
+    ``.Trash-UID`` of the freedesktop.org Trash specification 1.0.
+    """
+    place, base = within(root, path, False), os.path.realpath(root)
+    trash = os.path.join(base, f".Trash-{os.getuid()}")
+    for one in (trash, os.path.join(trash, "files"), os.path.join(trash, "info")):
+        with suppress(FileExistsError):
+            os.mkdir(one, 0o700)
+        about = os.lstat(one)
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+            raise OSError(
+                errno.EPERM, f"{os.path.basename(one)} is no directory of yours: nothing goes there"
+            )
+    name = f"{os.path.basename(place)[:200]}.{secrets.token_hex(4)}"
+    about_it = os.path.join(trash, "info", f"{name}.trashinfo")
+    words = f"Path={quote(os.path.relpath(place, base))}\nDeletionDate={time.strftime('%Y-%m-%dT%H:%M:%S')}\n"
+    os.lstat(place)  # nothing there is an error before anything is written
+    with open(os.open(about_it, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(f"[Trash Info]\n{words}")
+    try:
+        os.rename(place, os.path.join(trash, "files", name))
+    except BaseException:
+        os.unlink(about_it)
+        raise
+    return {"discarded": name}
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _entry(place: str, name: str) -> dict[str, object]:
+    about = os.stat(place)
+    kinds = ((stat.S_ISDIR, "directory"), (stat.S_ISREG, "file"))
+    return {
+        "name": name,
+        "kind": next((kind for test, kind in kinds if test(about.st_mode)), "other"),
+        "bytes": about.st_size,
+        "changed_ns": about.st_mtime_ns,
+        "writable": os.access(place, os.W_OK),
+    }
+
+
+OPERATIONS = {one.__name__: one for one in (look, page, read, write, make, move, remove, discard)}
+
+
+def main(operation: str, *arguments: str) -> int:
+    """Run one operation; what fails is told as ``{"error", "errno"}``."""
+    print("asking", flush=True)
+    try:
+        result = OPERATIONS[operation](*arguments)
+    except OSError as error:
+        print(json.dumps({"error": error.strerror or str(error), "errno": error.errno}))
+        return 1
+    if result:
+        print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
