@@ -27,7 +27,10 @@ export class Actions {
   constructor(
     private readonly _model: HyperpodModel,
     private readonly _trans: TranslationBundle,
-    private readonly _open: (id: string) => void
+    private readonly _show: {
+      job: (id: string) => void;
+      files: (mount: string) => void;
+    }
   ) {}
 
   preferences: IPreferences = DEFAULTS;
@@ -41,7 +44,12 @@ export class Actions {
   }
 
   openJob(id: string): void {
-    this._open(id);
+    this._show.job(id);
+  }
+
+  /** The files of a mount, where there is a file browser. */
+  showFiles(mount: string): void {
+    this._show.files(mount);
   }
 
   async startCluster(): Promise<void> {

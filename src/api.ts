@@ -3,7 +3,7 @@
  */
 
 import { URLExt } from '@jupyterlab/coreutils';
-import { ServerConnection } from '@jupyterlab/services';
+import { Contents, ServerConnection } from '@jupyterlab/services';
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
@@ -15,7 +15,8 @@ import type {
   IJobView
 } from './model/views';
 
-const ROOT = 'jupyter_hyperpod/api/v1';
+/** Where the server extension answers, below the server's base URL. */
+export const ROOT = 'jupyter_hyperpod/api/v1';
 const FIRST_DELAY_MS = 500;
 const LONGEST_DELAY_MS = 30_000;
 
@@ -101,6 +102,12 @@ export class Api {
   async mounts(): Promise<IMount[]> {
     const found = await this._request<{ mounts: IMount[] }>('mounts');
     return found.mounts;
+  }
+
+  /** The entries of a directory of a mount behind the name `after`, as many as make a page. */
+  contentsAfter(path: string, after: string): Promise<Contents.IModel> {
+    const query = `after=${encodeURIComponent(after)}`;
+    return this._request(`contents/${URLExt.encodeParts(path)}?${query}`);
   }
 
   plan(request: IPlanRequest): Promise<IPlan> {

@@ -8,6 +8,7 @@ import type { IJobSummary } from './model/views';
 
 export namespace CommandIDs {
   export const showPanel = 'hyperpod:show-panel';
+  export const showFiles = 'hyperpod:show-files';
   export const openPlanner = 'hyperpod:open-planner';
   export const startCluster = 'hyperpod:start-cluster';
   export const stopCluster = 'hyperpod:stop-cluster';
@@ -73,6 +74,7 @@ export function addCommands(
   const category = trans.__('Training on a cluster');
   for (const command of [
     CommandIDs.showPanel,
+    CommandIDs.showFiles,
     CommandIDs.openPlanner,
     CommandIDs.startCluster,
     CommandIDs.stopCluster,

@@ -35,3 +35,18 @@ export const plannerIcon = new LabIcon({
   </g>
 </svg>`
 });
+
+/** Two shelves that a network joins. */
+export const mountsIcon = new LabIcon({
+  name: 'jupyter_hyperpod:mounts',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">
+  <g class="jp-icon3 jp-icon-selectable" stroke="#616161" stroke-width="1.6" style="fill: none" stroke-linecap="round" stroke-linejoin="round">
+    <path d="M4.500 4.500h15v5h-15zM4.500 9.500h15v5h-15zM12 14.500v4.500M5 19h14"/>
+  </g>
+  <g class="jp-icon3 jp-icon-selectable" fill="#616161">
+    <circle cx="7.800" cy="7" r="1.200"/>
+    <circle cx="7.800" cy="12" r="1.200"/>
+    <circle cx="12" cy="19" r="2"/>
+  </g>
+</svg>`
+});

@@ -6,6 +6,7 @@ import {
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { ICommandPalette, WidgetTracker } from '@jupyterlab/apputils';
+import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { ILauncher } from '@jupyterlab/launcher';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { IRunningSessionManagers } from '@jupyterlab/running';
@@ -21,7 +22,8 @@ import { Api } from './api';
 import { addCommands, CommandIDs } from './commands';
 import type { IShared } from './components/context';
 import type { DashboardWidget } from './dashboard/widget';
-import { hyperpodIcon, plannerIcon } from './icons';
+import { mountBrowser, showMount } from './files';
+import { hyperpodIcon, mountsIcon, plannerIcon } from './icons';
 import { HyperpodModel } from './model/model';
 import type { PlannerWidget } from './planner/widget';
 import { JobRenderer, MIME_TYPE } from './renderer/renderer';
@@ -52,8 +54,14 @@ const core: JupyterFrontEndPlugin<IShared> = {
     const trans = (translator ?? nullTranslator).load('jupyter_hyperpod');
     const api = new Api(ServerConnection.makeSettings());
     const model = new HyperpodModel(api);
-    const actions = new Actions(model, trans, id => {
-      void app.commands.execute(CommandIDs.openJob, { id });
+    const run = (command: string, args: { [name: string]: string }) => {
+      if (app.commands.hasCommand(command)) {
+        void app.commands.execute(command, args);
+      }
+    };
+    const actions = new Actions(model, trans, {
+      job: id => run(CommandIDs.openJob, { id }),
+      files: mount => run(CommandIDs.showFiles, { mount })
     });
     const shared = { model, actions, trans };
     addCommands(app.commands, shared, palette);
@@ -106,6 +114,42 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     launcher?.add({
       command: CommandIDs.showPanel,
       category: shared.trans.__('Other')
+    });
+  }
+};
+
+const files: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter_hyperpod:files',
+  description: 'A file browser of the mounts.',
+  autoStart: true,
+  requires: [IHyperpod, IFileBrowserFactory],
+  optional: [ILayoutRestorer],
+  activate: (
+    app: JupyterFrontEnd,
+    shared: IShared,
+    factory: IFileBrowserFactory,
+    restorer: ILayoutRestorer | null
+  ): void => {
+    const { contents } = app.serviceManager;
+    const browser = mountBrowser(shared, factory, contents);
+    app.shell.add(browser, 'left', { rank: 451, type: 'File Browser' });
+    restorer?.add(browser, browser.id);
+    app.commands.addCommand(CommandIDs.showFiles, {
+      label: shared.trans.__('Files of Mounts'),
+      caption: shared.trans.__('Show the files of the shared storage'),
+      icon: mountsIcon,
+      describedBy: {
+        args: {
+          type: 'object',
+          properties: {
+            mount: { type: 'string', description: 'All mounts where missing' }
+          }
+        }
+      },
+      execute: async args => {
+        app.shell.activateById(browser.id);
+        await showMount(browser, String(args.mount ?? ''));
+      }
     });
   }
 };
@@ -263,4 +307,13 @@ const status: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default [core, sidebar, dashboard, planner, renderer, running, status];
+export default [
+  core,
+  sidebar,
+  files,
+  dashboard,
+  planner,
+  renderer,
+  running,
+  status
+];

@@ -48,7 +48,16 @@ THIRD_PARTY = {
     "serving": {"torch", "tornado"},
     "backends": {"torch"},  # the warm interpreter preloads it
     "control": {"traitlets", "prometheus_client"},
-    "server": {"jupyter_server", "jupyter_events", "jupyter_core", "jsonschema", "tornado", "traitlets", "yaml"},
+    "server": {
+        "jupyter_server",
+        "jupyter_events",
+        "jupyter_core",
+        "jsonschema",
+        "nbformat",
+        "tornado",
+        "traitlets",
+        "yaml",
+    },
     "notebook": {"IPython", "ipykernel", "ipywidgets", "traitlets"},
     "bench": {"torch", "numpy", "matplotlib", "nbclient", "nbformat", "botocore"},
 }

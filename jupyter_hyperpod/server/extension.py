@@ -15,6 +15,7 @@ from .. import __version__
 from ..control.metrics import Metrics
 from ..core.events import Event
 from ..storage.store import Store
+from .contents import MountContents
 from .contract import Contract
 from .handlers import ROUTES
 from .stream import StreamHandler
@@ -70,6 +71,11 @@ class HyperpodExtension(ExtensionApp):
         min=1024,
         help="Largest body of a request, in bytes.",
     ).tag(config=True)
+    max_file_bytes = Int(
+        32 * 1024 * 1024,
+        min=1024,
+        help="Largest file of a mount that the browser opens or saves in one piece, in bytes; downloads have no limit.",
+    ).tag(config=True)
     max_message_bytes = Int(
         1024 * 1024,
         min=1024,
@@ -86,6 +92,8 @@ class HyperpodExtension(ExtensionApp):
         self.metrics = Metrics(self.job_store)
         self.requests = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="hyperpod-request")
         self.streams = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="hyperpod-stream")
+        own = self.serverapp.contents_manager
+        self.contents = MountContents(self.job_store, self.requests, self.max_file_bytes, own, parent=self.serverapp)
         self.sockets: set[StreamHandler] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False

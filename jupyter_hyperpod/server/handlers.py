@@ -2,76 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from jupyter_server.auth.decorator import authorized
-from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
 from ..control import cluster, jobs
 from ..control.metrics import CONTENT_TYPE
-from ..core.errors import HyperpodError, UserError
 from ..core.views import summary
 from ..planner import face
 from ..storage import probe
-from .errors import JsonErrors, Refused, refusal
-from .stream import AUTH_RESOURCE, StreamHandler
+from .base import ROOT, Handler
+from .drive import ContentsHandler, DownloadHandler
+from .errors import Refused
+from .stream import StreamHandler
 
-if TYPE_CHECKING:
-    from .extension import HyperpodExtension
-
-ROOT = "/jupyter_hyperpod/api/v1"
 FAULTS_REFUSED = "this server does not allow faults to be injected"
 FAULTS_HINT = "Start it with --HyperpodExtension.allow_faults=True."
-Result = TypeVar("Result")
-
-
-@web.stream_request_body
-class Handler(JsonErrors, APIHandler):
-    """Authentication, a bounded body, JSON in and out, and errors as ``{"message", "hint"?}``."""
-
-    auth_resource = AUTH_RESOURCE
-
-    def initialize(self, extension: HyperpodExtension) -> None:
-        self.extension = extension
-        self.store = extension.job_store
-        self._body = bytearray()
-
-    async def prepare(self) -> None:  # type: ignore[override]
-        """Refuse strangers, and bodies that are too large before a byte of them is read."""
-        limit = self.extension.max_body_bytes
-        self.request.connection.set_max_body_size(limit)  # type: ignore[union-attr]
-        await super().prepare()
-        if int(self.request.headers.get("Content-Length", 0)) > limit:
-            raise Refused(413, f"the body is larger than {limit} bytes")
-
-    def data_received(self, chunk: bytes) -> None:
-        """Collect the body; `prepare` has bounded it."""
-        self._body += chunk
-
-    def body(self, operation: str) -> dict[str, Any]:
-        """The request's JSON, checked against the OpenAPI file; an empty body is ``{}``. Raises Refused."""
-        try:
-            value = json.loads(bytes(self._body) or b"{}")
-        except (ValueError, RecursionError) as error:
-            raise Refused(400, f"the body is not JSON: {error}") from error
-        try:
-            return self.extension.contract.check_body(operation, value)
-        except UserError as error:
-            raise refusal(error) from error
-
-    async def call(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        """Run ``function(store, …)`` in a thread; raises Refused for what it raises on purpose."""
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(
-                self.extension.requests, lambda: function(self.store, *arguments, **named)
-            )
-        except (HyperpodError, OSError) as error:
-            raise refusal(error) from error
 
 
 class SettingsHandler(Handler):
@@ -231,6 +180,8 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/cluster/stop", ClusterStopHandler),
     (f"{ROOT}/cluster/heal", ClusterHealHandler),
     (f"{ROOT}/mounts", MountsHandler),
+    (f"{ROOT}/contents((?:/.*)?)", ContentsHandler),
+    (f"{ROOT}/files(/.*)", DownloadHandler),
     (f"{ROOT}/metrics", MetricsHandler),
     (f"{ROOT}/plan", PlanHandler),
     (f"{ROOT}/jobs", JobsHandler),

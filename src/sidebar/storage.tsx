@@ -1,4 +1,4 @@
-import { refreshIcon } from '@jupyterlab/ui-components';
+import { folderIcon, refreshIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { ApiError, IMount } from '../api';
@@ -70,7 +70,7 @@ export function StorageSection(): JSX.Element {
 }
 
 function Mount({ mount }: { mount: IMount }): JSX.Element {
-  const { trans } = useShared();
+  const { actions, trans } = useShared();
   const { total_bytes: total, free_bytes: free } = mount;
   const labels: Record<string, string> = {
     ready: trans.__('Ready'),
@@ -99,6 +99,13 @@ function Mount({ mount }: { mount: IMount }): JSX.Element {
             trans={trans}
             title={mount.reason}
           />
+          {['ready', 'remote'].includes(mount.state) && (
+            <Button
+              icon={folderIcon}
+              title={trans.__('Show the files of %1', mount.name)}
+              onClick={() => actions.showFiles(mount.name)}
+            />
+          )}
         </span>
       </div>
       {total !== null && free !== null && total > 0 && (

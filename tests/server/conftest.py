@@ -42,12 +42,19 @@ def extension_config() -> dict[str, Any]:
 
 
 @pytest.fixture
-def jp_server_config(store: Store, extension_config: dict[str, Any]) -> Config:
+def server_config() -> dict[str, Any]:
+    """Override to configure Jupyter's own parts."""
+    return {}
+
+
+@pytest.fixture
+def jp_server_config(store: Store, extension_config: dict[str, Any], server_config: dict[str, Any]) -> Config:
     quick = {"store": str(store.root), "poll_interval_s": 0.005, "idle_interval_s": 0.05}
     return Config(
         {
             "ServerApp": {"jpserver_extensions": {"jupyter_hyperpod": True}},
             "HyperpodExtension": quick | extension_config,
+            **server_config,
         }
     )
 
@@ -74,14 +81,14 @@ def api(extension: HyperpodExtension, jp_fetch: Any) -> Api:
     """``await api("POST", "/jobs/x/stop", {})`` -> (status, JSON)."""
 
     async def call(method: str, path: str, body: Any = None, **kwargs: Any) -> tuple[int, Any]:
-        if method == "POST" and not isinstance(body, bytes):
+        if method in ("POST", "PUT", "PATCH") and not isinstance(body, bytes):
             body = json.dumps({} if body is None else body)
         try:
             answer = await jp_fetch(*f"{ROOT}{path}".split("/"), method=method, body=body, **kwargs)
         except HTTPClientError as error:
             assert error.response is not None, error
             answer = error.response
-        return answer.code, json.loads(answer.body)
+        return answer.code, json.loads(answer.body or b"null")
 
     return call
 

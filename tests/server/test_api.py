@@ -21,6 +21,7 @@ from jupyter_hyperpod.storage.store import Store
 from tests.server.conftest import Api, MakeJob
 
 UNKNOWN = "nothing-abcdefgh"
+FILE = "shared/results.txt"
 
 
 def operations(openapi: dict[str, Any]) -> list[tuple[str, str]]:
@@ -40,7 +41,7 @@ def check(openapi: dict[str, Any], schema: str, value: Any) -> None:
 
 def test_the_openapi_file_names_the_routes_and_their_verbs(openapi: dict[str, Any]) -> None:
     served = {
-        (verb.upper(), pattern.removeprefix(ROOT).replace("([^/]+)", "{id}"))
+        (verb.upper(), re.sub(r"\(\(?.*/\.\*.*\)", "/{path}", pattern.removeprefix(ROOT).replace("([^/]+)", "{id}")))
         for pattern, handler in ROUTES
         for verb in ("get", "post", "put", "patch", "delete", "head", "options")
         if any(verb in base.__dict__ for base in handler.__mro__ if base.__module__.startswith("jupyter_hyperpod"))
@@ -61,12 +62,12 @@ async def test_strangers_are_refused_everywhere(
 ) -> None:
     job = make_job()
     for method, path in operations(openapi):
-        parts = f"{ROOT}{path.format(id=job.id)}".strip("/").split("/")
+        parts = f"{ROOT}{path.format(id=job.id, path=FILE)}".strip("/").split("/")
         with pytest.raises(HTTPClientError) as refused:
             if path == "/stream":
                 await jp_ws_fetch(*parts, headers={"Authorization": "token wrong"})
             else:
-                body = "{}" if method == "POST" else None
+                body = "{}" if method in ("POST", "PUT", "PATCH") else None
                 await jp_fetch(*parts, method=method, body=body, headers={"Authorization": ""})
         assert refused.value.code == 403, (method, path)
         if path != "/stream":
@@ -89,7 +90,7 @@ async def test_the_authorizer_is_asked_about_our_resource(
     jp_serverapp.web_app.settings["authorizer"] = Nobody(parent=jp_serverapp)
     for method, path in operations(openapi):
         if path != "/stream":
-            status, answer = await api(method, path.format(id=job.id))
+            status, answer = await api(method, path.format(id=job.id, path=FILE))
             assert (status, "not authorized" in answer["message"]) == (403, True), (method, path, answer)
     with pytest.raises(HTTPClientError) as refused:
         await jp_ws_fetch(*ROOT.strip("/").split("/"), "stream")

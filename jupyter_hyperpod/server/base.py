@@ -1,0 +1,70 @@
+"""What every verb has in common: who may ask, a bounded body, JSON in and out, and work away from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jupyter_server.base.handlers import APIHandler
+from tornado import web
+
+from ..core.errors import HyperpodError, UserError
+from .errors import JsonErrors, Refused, refusal
+from .stream import AUTH_RESOURCE
+
+if TYPE_CHECKING:
+    from .extension import HyperpodExtension
+
+ROOT = "/jupyter_hyperpod/api/v1"
+Result = TypeVar("Result")
+
+
+@web.stream_request_body
+class Handler(JsonErrors, APIHandler):
+    """Authentication, a bounded body, JSON in and out, and errors as ``{"message", "hint"?}``."""
+
+    auth_resource = AUTH_RESOURCE
+
+    def initialize(self, extension: HyperpodExtension) -> None:
+        self.extension = extension
+        self.store = extension.job_store
+        self._body = bytearray()
+
+    async def prepare(self) -> None:  # type: ignore[override]
+        """Refuse strangers, and bodies that are too large before a byte of them is read."""
+        limit = self.limit_bytes()
+        self.request.connection.set_max_body_size(limit)  # type: ignore[union-attr]
+        await super().prepare()
+        if int(self.request.headers.get("Content-Length", 0)) > limit:
+            raise Refused(413, f"the body is larger than {limit} bytes")
+
+    def limit_bytes(self) -> int:
+        """The largest body that is taken."""
+        return self.extension.max_body_bytes
+
+    def data_received(self, chunk: bytes) -> None:
+        """Collect the body; `prepare` has bounded it."""
+        self._body += chunk
+
+    def body(self, operation: str) -> dict[str, Any]:
+        """The request's JSON, checked against the OpenAPI file; an empty body is ``{}``. Raises Refused."""
+        try:
+            value = json.loads(bytes(self._body) or b"{}")
+        except (ValueError, RecursionError) as error:
+            raise Refused(400, f"the body is not JSON: {error}") from error
+        try:
+            return self.extension.contract.check_body(operation, value)
+        except UserError as error:
+            raise refusal(error) from error
+
+    async def call(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        """Run ``function(store, …)`` in a thread; raises Refused for what it raises on purpose."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(
+                self.extension.requests, lambda: function(self.store, *arguments, **named)
+            )
+        except (HyperpodError, OSError) as error:
+            raise refusal(error) from error

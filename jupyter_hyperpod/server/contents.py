@@ -1,0 +1,309 @@
+"""The mounts as Jupyter sees files: the first part of a path names the mount, the rest lies in it.
+
+A subclass of Jupyter Server's own contents manager, which has the rules for new names, copies and trusted notebooks.
+Everything that asks a mount happens away from the event loop and comes to an end (`storage.shelves`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import mimetypes
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import nbformat
+from jupyter_server.services.contents.checkpoints import AsyncCheckpoints
+from jupyter_server.services.contents.manager import AsyncContentsManager
+
+from ..core.errors import Conflict, HyperpodError, SpecError, UserError
+from ..core.units import format_bytes
+from ..storage import mounts, shelves
+from ..storage.shelves import Item
+from ..storage.store import Store, private_directory
+from .errors import refusal
+
+UPLOADS = "uploads"
+STALE_S = 24 * 3600.0  # an upload that nobody went on with for so long is over
+NO_TIME = datetime.fromtimestamp(0, UTC)
+Result = TypeVar("Result")
+Model = dict[str, Any]
+
+
+class NoCheckpoints(AsyncCheckpoints):
+    """Files of mounts have none; Jupyter asks for them all the same."""
+
+    async def create_checkpoint(self, contents_mgr: object, path: str) -> Model:
+        return {"id": "none", "last_modified": datetime.now(UTC)}
+
+    async def list_checkpoints(self, path: str) -> list[Model]:
+        return []
+
+
+class MountContents(AsyncContentsManager):
+    """Files of all mounts. Raises `errors.Refused`. Files above `limit_bytes` are not opened, only downloaded.
+
+    Deleted files go where `own`, which has the server's own files, sends those: into a trash or away. JupyterLab says
+    so before it deletes, whatever the drive.
+    """
+
+    def __init__(self, store: Store, threads: Executor, limit_bytes: int, own: Any, **traits: Any) -> None:
+        super().__init__(checkpoints_class=NoCheckpoints, notary=own.notary, **traits)
+        self._store, self._threads, self._limit_bytes = store, threads, limit_bytes
+        self._trash = bool(getattr(own, "delete_to_trash", False))
+
+    # ---- what Jupyter's base class asks for -----------------------------------------------------------------------
+
+    async def dir_exists(self, path: str) -> bool:
+        return not path.strip("/") or await self._kind(path) == "directory"
+
+    async def file_exists(self, path: str = "") -> bool:
+        return bool(path.strip("/")) and await self._kind(path) == "file"
+
+    async def is_hidden(self, path: str) -> bool:
+        return _is_hidden(path)
+
+    async def get(
+        self,
+        path: str,
+        content: bool = True,
+        type: str | None = None,
+        format: str | None = None,
+        require_hash: bool = False,
+        after: str = "",
+    ) -> Model:
+        """Return a model; of a directory only the entries behind `after`, with `next` to go on from, if any."""
+        path = path.strip("/")
+        if _is_hidden(path) and not self.allow_hidden:
+            raise refusal(SpecError(f"{path} is hidden, which this server does not show"))
+        model = await self._do(self._read, path, content, type, format, after)
+        if model["type"] == "notebook" and content:
+            self.mark_trusted_cells(model["content"], path)
+            self.validate_notebook_model(model)
+        return model
+
+    async def save(self, model: Model, path: str = "") -> Model:
+        """Write a file, a notebook, a part of an upload, or make a directory; returns its model without content."""
+        path = path.strip("/")
+        self._refuse_hidden(path)
+        kind = model.get("type", "file")
+        if kind == "directory":
+            await self._do(self._make, path)
+        else:
+            if kind == "notebook":
+                notebook = nbformat.from_dict(model["content"])
+                self.check_and_sign(notebook, path)
+                content = nbformat.writes(notebook).encode()
+            else:
+                content = _decoded(model.get("content") or "", model.get("format") or "text")
+            if model.get("chunk") in (None, 1):
+                await self._do(self._clean)
+            if not await self._do(self._take, path, content, model.get("chunk")):
+                return _model(path, Item(_name(path), "file", len(content), 0, True))
+        return await self.get(path, content=False)
+
+    async def delete_file(self, path: str) -> None:
+        self._refuse_hidden(path)
+        await self._do(self._delete, path)
+
+    async def rename_file(self, old_path: str, new_path: str) -> None:
+        self._refuse_hidden(old_path)
+        self._refuse_hidden(new_path)
+        await self._do(self._move, old_path, new_path)
+
+    # ---- beyond it -----------------------------------------------------------------------------------------------
+
+    async def blocks(self, path: str) -> tuple[Item, Iterator[bytes]]:
+        """Return a file and its content, to be taken by `next_block` and closed."""
+        if _is_hidden(path) and not self.allow_hidden:
+            raise refusal(SpecError(f"{path} is hidden, which this server does not show"))
+
+        def begin() -> tuple[Item, Iterator[bytes]]:
+            place, inside = self._at(path)
+            item = place.look(inside)
+            if item.kind != "file":
+                raise SpecError(f"{path} is no file but a {item.kind}")
+            return item, place.content(inside)
+
+        return await self._do(begin)
+
+    async def next_block(self, blocks: Iterator[bytes]) -> bytes | None:
+        """Take one block; None at the end."""
+        return await self._do(next, blocks, None)
+
+    async def end(self, blocks: Iterator[bytes]) -> None:
+        """Let go of a file, read to its end or not."""
+        await self._do(blocks.close)  # type: ignore[attr-defined]
+
+    # ---- away from the event loop --------------------------------------------------------------------------------
+
+    async def _do(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        except (HyperpodError, OSError, ValueError) as error:
+            raise refusal(SpecError(str(error)) if isinstance(error, ValueError) else error) from error
+
+    async def _kind(self, path: str) -> str:
+        def look() -> str:
+            with suppress(UserError):  # not there, or not to be seen
+                place, inside = self._at(path)
+                return place.look(inside).kind
+            return "nothing"
+
+        return await self._do(look)
+
+    def _at(self, path: str, changed: bool = False) -> tuple[shelves.Shelf, str]:
+        name, _, inside = path.strip("/").partition("/")
+        if changed and not inside:
+            raise Conflict("mounts are made and removed with `jupyter hyperpod mount`; files belong into one of them")
+        return shelves.shelf(self._store, name), inside
+
+    def _read(self, path: str, content: bool, kind: str | None, format: str | None, after: str) -> Model:
+        if not path:
+            return self._mounts(content)
+        place, inside = self._at(path)
+        item = place.look(inside)
+        if item.kind == "directory":
+            if kind not in (None, "directory"):
+                raise SpecError(f"{path} is a directory, no {kind}")
+            model = _model(path, item)
+            if content:
+                entries, following = place.page(inside, after)
+                shown = [one for one in entries if self.should_list(one.name) and one.kind != "other"]
+                shown = [one for one in shown if self.allow_hidden or not one.name.startswith(".")]
+                model |= {"format": "json", "content": [_model(f"{path}/{one.name}", one) for one in shown]}
+                model |= {"next": following}
+            return model
+        if item.kind != "file" or kind == "directory":
+            raise SpecError(f"{path} is no {kind or 'file'} but a {item.kind}")
+        model = _model(path, item, kind)
+        if content:
+            model |= _content(model["type"], format, self._whole(place, inside, item), model["mimetype"])
+        return model
+
+    def _mounts(self, content: bool) -> Model:
+        root = _model("", Item("", "directory", 0, 0, False))
+        if content:
+            known = mounts.table(self._store).values()
+            found = [_model(spec.name, Item(spec.name, "directory", 0, 0, not spec.read_only)) for spec in known]
+            root |= {"format": "json", "content": found, "next": None}
+        return root
+
+    def _whole(self, place: shelves.Shelf, inside: str, item: Item) -> bytes:
+        if item.bytes > self._limit_bytes:
+            raise SpecError(
+                f"{item.name} has {format_bytes(item.bytes)}, and the browser opens files of at most "
+                f"{format_bytes(self._limit_bytes)}: download it, or read it in a cell"
+            )
+        with closing(place.content(inside)) as blocks:  # type: ignore[type-var]
+            return b"".join(blocks)
+
+    def _make(self, path: str) -> None:
+        place, inside = self._at(path, changed=True)
+        place.make(inside)
+
+    def _delete(self, path: str) -> None:
+        place, inside = self._at(path, changed=True)
+        (place.discard if self._trash else place.remove)(inside)
+
+    def _move(self, old: str, new: str) -> None:
+        place, inside = self._at(old, changed=True)
+        mount, _, goal = new.strip("/").partition("/")
+        if old.strip("/").partition("/")[0] != mount or not goal:
+            raise SpecError("files move inside of a mount; between mounts copy them: `jupyter hyperpod cp`")
+        place.move(inside, goal)
+
+    def _take(self, path: str, content: bytes, chunk: int | None) -> bool:
+        """Take a file's content or a part of it (from 1 on, -1 the last); True when the file is there."""
+        place, inside = self._at(path, changed=True)
+        room = private_directory(self._store.root / "mounts" / UPLOADS)
+        name = hashlib.sha256(path.encode()).hexdigest()[:32] if chunk else os.urandom(16).hex()
+        part = room / name
+        begins = os.O_CREAT | os.O_TRUNC if chunk in (None, 1) else os.O_APPEND
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | begins, 0o600)
+        except FileNotFoundError:
+            raise Conflict(f"the upload of {path} was not begun, or is over: begin it again") from None
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        if chunk not in (None, -1):
+            return False
+        try:
+            place.put(inside, part)
+        finally:
+            part.unlink(missing_ok=True)
+        return True
+
+    def _clean(self) -> None:
+        """Forget uploads that nobody went on with."""
+        room = Path(self._store.root / "mounts" / UPLOADS)
+        with suppress(OSError):
+            for part in room.iterdir():
+                if time.time() - part.stat().st_mtime > STALE_S:
+                    part.unlink(missing_ok=True)
+
+    def _refuse_hidden(self, path: str) -> None:
+        if _is_hidden(path) and not self.allow_hidden:
+            raise refusal(SpecError(f"{path} would be hidden, which this server does not allow"))
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.strip("/").split("/"))
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _model(path: str, item: Item, kind: str | None = None) -> Model:
+    """What the contents API calls a model, without content. Its hash stands for one state of the file."""
+    changed = datetime.fromtimestamp(item.changed_ns / 1e9, UTC) if item.changed_ns else NO_TIME
+    found = "directory" if item.kind == "directory" else kind or ("notebook" if path.endswith(".ipynb") else "file")
+    model = {
+        "name": _name(path),
+        "path": path,
+        "type": found,
+        "created": changed,
+        "last_modified": changed,
+        "writable": item.writable,
+        "size": None if found == "directory" else item.bytes,
+        "mimetype": mimetypes.guess_type(path)[0] if found == "file" else None,
+        "content": None,
+        "format": None,
+    }
+    if found != "directory":
+        model |= {"hash": f"{item.bytes}-{item.changed_ns}", "hash_algorithm": "size and time of the last change"}
+    return model
+
+
+def _content(kind: str, format: str | None, content: bytes, mimetype: str | None) -> Model:
+    """The fields of a model that hold its content. Raises SpecError for what is not of that format."""
+    if kind == "notebook":
+        try:
+            return {"format": "json", "content": nbformat.reads(content.decode(), as_version=4)}
+        except Exception as error:  # nbformat raises what its parsers raise
+            raise SpecError(f"it is no notebook: {str(error)[:300]}") from error
+    if format != "base64":
+        try:
+            return {"format": "text", "content": content.decode(), "mimetype": mimetype or "text/plain"}
+        except UnicodeDecodeError as error:
+            if format == "text":
+                raise SpecError("it is not UTF-8 text") from error
+    binary = {"format": "base64", "content": base64.encodebytes(content).decode()}
+    return binary | {"mimetype": mimetype or "application/octet-stream"}
+
+
+def _decoded(content: Any, format: str) -> bytes:
+    if not isinstance(content, str) or format not in ("text", "base64"):
+        raise refusal(SpecError(f"content of format {format!r}; expected text or base64"))
+    try:
+        return content.encode() if format == "text" else base64.b64decode(content, validate=False)
+    except ValueError as error:
+        raise refusal(SpecError(f"the content is no {format}: {error}")) from error

@@ -1,0 +1,116 @@
+"""Files of mounts over HTTP, in the words of Jupyter's contents API, so that its own client is ours; and downloads."""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+from typing import TYPE_CHECKING, Any
+
+from jupyter_server.auth.decorator import authorized
+from tornado import iostream, web
+
+from .base import Handler
+from .errors import Refused
+
+if TYPE_CHECKING:
+    from .contents import Model, MountContents
+
+TYPES, FORMATS = {"directory", "file", "notebook"}, {"text", "base64"}
+HEAD_BYTES = 65_536  # what stands around the content in a body
+
+
+class _ContentsHandler(Handler):
+    """Verbs of `MountContents`."""
+
+    @property
+    def contents(self) -> MountContents:
+        return self.extension.contents
+
+    def limit_bytes(self) -> int:
+        """See Handler: base64 takes a third more."""
+        return self.extension.max_file_bytes * 4 // 3 + HEAD_BYTES
+
+    def answer(self, model: Model, status: int = 200) -> None:
+        """Answer with a model; times as ISO 8601."""
+        self.set_status(status)
+        self.finish(json.dumps(model, default=lambda value: value.isoformat()))
+
+    def choice(self, name: str, known: set[str]) -> str | None:
+        """A query argument that is one of a few; raises Refused."""
+        found = self.get_query_argument(name, None)
+        if found is not None and found not in known:
+            raise Refused(400, f"{name} is {found[:80]!r}; expected one of {', '.join(sorted(known))}")
+        return found
+
+
+class ContentsHandler(_ContentsHandler):
+    """One file or directory."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, path: str) -> None:
+        options: dict[str, Any] = {name: self.choice(name, {"0", "1"}) for name in ("content", "hash")}
+        model = await self.contents.get(
+            path,
+            content=options["content"] != "0",
+            type=self.choice("type", TYPES),
+            format=self.choice("format", FORMATS),
+            after=self.get_query_argument("after", ""),
+        )
+        self.answer(model)
+
+    @web.authenticated
+    @authorized
+    async def put(self, path: str) -> None:
+        there = await self.contents.exists(path)
+        self.answer(await self.contents.save(self.body("saveContents"), path), 200 if there else 201)
+
+    @web.authenticated
+    @authorized
+    async def post(self, path: str) -> None:
+        body = {name: value for name, value in self.body("makeContents").items() if name != "path"}
+        if source := body.pop("copy_from", ""):
+            model = await self.contents.copy(source, path)
+        else:
+            model = await self.contents.new_untitled(path, **body)
+        self.answer(model, 201)
+
+    @web.authenticated
+    @authorized
+    async def patch(self, path: str) -> None:
+        self.answer(await self.contents.update(self.body("renameContents"), path))
+
+    @web.authenticated
+    @authorized
+    async def delete(self, path: str) -> None:
+        await self.contents.delete(path)
+        self.set_status(204)
+        self.finish()
+
+
+class DownloadHandler(_ContentsHandler):
+    """A file's bytes, however many; scripts in it have no part in this site."""
+
+    @property
+    def content_security_policy(self) -> str:
+        return f"{super().content_security_policy}; sandbox allow-scripts"
+
+    @web.authenticated
+    @authorized
+    async def get(self, path: str) -> None:
+        self.check_xsrf_cookie()
+        item, blocks = await self.contents.blocks(path)
+        self.set_header("Content-Type", mimetypes.guess_type(item.name)[0] or "application/octet-stream")
+        self.set_header("Content-Length", item.bytes)
+        self.set_header("X-Content-Type-Options", "nosniff")
+        if self.get_query_argument("download", ""):
+            self.set_attachment_header(item.name)
+        try:
+            while (block := await self.contents.next_block(blocks)) is not None:
+                self.write(block)
+                await self.flush()
+        except iostream.StreamClosedError:  # whoever asked has gone
+            return
+        finally:
+            await self.contents.end(blocks)
+        self.finish()
