@@ -137,9 +137,7 @@ def discard(root: str, path: str) -> dict[str, object]:
             os.mkdir(one, 0o700)
         about = os.lstat(one)
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-            raise OSError(
-                errno.EPERM, f"{os.path.basename(one)} is no directory of yours: nothing goes there"
-            )
+            raise OSError(errno.EPERM, f"{os.path.basename(one)} is no directory of yours: nothing goes there")
     name = f"{os.path.basename(place)[:200]}.{secrets.token_hex(4)}"
     about_it = os.path.join(trash, "info", f"{name}.trashinfo")
     words = f"Path={quote(os.path.relpath(place, base))}\nDeletionDate={time.strftime('%Y-%m-%dT%H:%M:%S')}\n"
