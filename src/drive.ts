@@ -1,5 +1,6 @@
 import { URLExt } from '@jupyterlab/coreutils';
-import { Contents, Drive } from '@jupyterlab/services';
+import { Contents, Drive, ServerConnection } from '@jupyterlab/services';
+import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { Api, ROOT } from './api';
 
@@ -13,16 +14,19 @@ interface IPage extends Contents.IModel {
 
 /** The mounts as a drive of JupyterLab: `Mounts:NAME/path`. The server speaks Jupyter's contents API. */
 export class MountDrive extends Drive {
-  /** @param onCut called with the path of a directory of which not all is shown. */
+  /** @param onCut called once for a directory of which only so many entries are shown. */
   constructor(
     private readonly _api: Api,
-    private readonly _onCut: (path: string) => void
+    private readonly _trans: TranslationBundle,
+    private readonly _onCut: (path: string, shown: number) => void
   ) {
     super({
       name: 'Mounts',
       apiEndpoint: `${ROOT}/contents`,
       serverSettings: _api.connection
     });
+    // Extensions for collaboration name their own provider, which the default drive alone has.
+    this.contentProviderRegistry.getProvider = () => null;
   }
 
   /** One file, or all pages of a directory. */
@@ -30,13 +34,16 @@ export class MountDrive extends Drive {
     path: string,
     options?: Contents.IFetchOptions
   ): Promise<Contents.IModel> {
-    const model: IPage = await super.get(path, options);
+    const model: IPage = await this._first(path, options);
     if (model.type !== 'directory' || !model.content) {
       return model;
     }
     while (model.next) {
       if (model.content.length >= MOST_ENTRIES) {
-        this._onCut(path);
+        if (!this._cut.has(path)) {
+          this._cut.add(path);
+          this._onCut(path, model.content.length);
+        }
         break;
       }
       const page: IPage = await this._api.contentsAfter(path, model.next);
@@ -44,6 +51,21 @@ export class MountDrive extends Drive {
       model.next = page.next;
     }
     return model;
+  }
+
+  private async _first(
+    path: string,
+    options?: Contents.IFetchOptions
+  ): Promise<IPage> {
+    try {
+      return await super.get(path, options);
+    } catch (error) {
+      // File browsers answer 404 by going to the top, for ever where the top is what is missing.
+      const isAbsent =
+        error instanceof ServerConnection.ResponseError &&
+        error.response.status === 404;
+      throw !path && isAbsent ? new Error(error.message) : error;
+    }
   }
 
   /** Where the browser gets a file of any size. */
@@ -67,10 +89,12 @@ export class MountDrive extends Drive {
   }
 
   async restoreCheckpoint(): Promise<void> {
-    throw new Error('Files of mounts have no checkpoints.');
+    throw new Error(this._trans.__('Files of mounts have no checkpoints.'));
   }
 
   async deleteCheckpoint(): Promise<void> {
     /* There is none. */
   }
+
+  private readonly _cut = new Set<string>();
 }

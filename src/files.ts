@@ -6,42 +6,63 @@ import {
   Uploader
 } from '@jupyterlab/filebrowser';
 import type { Contents } from '@jupyterlab/services';
+import { ServerConnection } from '@jupyterlab/services';
+import type { ITranslator } from '@jupyterlab/translation';
 import {
   newFolderIcon,
   refreshIcon,
   ToolbarButton
 } from '@jupyterlab/ui-components';
-import { Debouncer } from '@lumino/polling';
+import { IMessageHandler, Message, MessageLoop } from '@lumino/messaging';
+import { Debouncer, Poll } from '@lumino/polling';
 
 import type { IShared } from './components/context';
-import { MOST_ENTRIES, MountDrive } from './drive';
+import { MountDrive } from './drive';
 import { mountsIcon } from './icons';
 
-/** A question to a mount costs the server a process, so it is asked seldom. */
+/** A question to a mount costs the server a process, so it is asked seldom, and only for who looks. */
 const REFRESH_MS = 30_000;
+/** JupyterLab's own model asks whether anybody looks or not; ours does it in its place. */
+const NEVER_MS = 2 ** 31 - 1;
 /** An upload changes a directory with each of its parts. */
 const SETTLED_MS = 300;
 
-/** A file browser of the mounts, with the buttons that one has. */
-export function mountBrowser(
-  { model, trans }: IShared,
-  factory: IFileBrowserFactory,
-  contents: Contents.IManager
-): FileBrowser {
-  const drive = new MountDrive(model.api, path => {
+/** The mounts as a drive, which tells a person of directories that are too large. */
+export function mountDrive({ model, trans }: IShared): MountDrive {
+  return new MountDrive(model.api, trans, (path, shown) => {
     Notification.warning(
-      trans.__('%1 has more entries: %2 are shown.', path, MOST_ENTRIES),
+      trans.__('%1 has more entries: %2 are shown.', path, shown),
       { autoClose: 10_000 }
     );
   });
-  contents.addDrive(drive);
+}
+
+/** A file browser of the mounts, with the buttons that one has. */
+export function mountBrowser(
+  { trans }: IShared,
+  drive: MountDrive,
+  factory: IFileBrowserFactory,
+  contents: Contents.IManager,
+  translator: ITranslator
+): FileBrowser {
   const browser = factory.createFileBrowser('hyperpod-files', {
     driveName: drive.name,
     auto: false,
     restore: false,
-    refreshInterval: REFRESH_MS
+    refreshInterval: NEVER_MS
   });
+  // Nothing is restored, but who opens a path waits until that is said.
+  void browser.model.restore(browser.id, false);
+  lookWhileShown(browser);
   followChanges(drive, browser, contents);
+  browser.model.connectionFailure.connect((_, error) => {
+    const isAbsent =
+      error instanceof ServerConnection.ResponseError &&
+      error.response.status === 404;
+    if (!isAbsent) {
+      Notification.error(error.message);
+    }
+  });
   browser.title.icon = mountsIcon;
   browser.title.caption = trans.__('Files of Mounts');
   browser.node.setAttribute('role', 'region');
@@ -55,7 +76,10 @@ export function mountBrowser(
       onClick: () => void browser.createNewDirectory()
     })
   );
-  browser.toolbar.addItem('upload', new Uploader({ model: browser.model }));
+  browser.toolbar.addItem(
+    'upload',
+    new Uploader({ model: browser.model, translator })
+  );
   browser.toolbar.addItem(
     'refresh',
     new ToolbarButton({
@@ -67,6 +91,25 @@ export function mountBrowser(
   return browser;
 }
 
+/** List the files whenever the browser comes to the front, and now and then while it is there. */
+function lookWhileShown(browser: FileBrowser): void {
+  const poll = new Poll({
+    auto: true,
+    factory: () => browser.model.refresh(),
+    frequency: { interval: REFRESH_MS, backoff: true },
+    name: 'jupyter_hyperpod:files',
+    standby: () => document.hidden || !browser.isVisible
+  });
+  const onMessage = (_: IMessageHandler, message: Message) => {
+    if (message.type === 'after-show') {
+      void poll.refresh();
+    }
+    return true;
+  };
+  MessageLoop.installMessageHook(browser, onMessage);
+  browser.disposed.connect(() => poll.dispose());
+}
+
 /** Look again when a file of the directory shown has changed: JupyterLab's model does so for its default drive only. */
 function followChanges(
   drive: MountDrive,
@@ -74,7 +117,10 @@ function followChanges(
   contents: Contents.IManager
 ): void {
   const look = new Debouncer(() => browser.model.refresh(), SETTLED_MS);
-  drive.fileChanged.connect((_, { oldValue, newValue }) => {
+  const onChanged = (
+    _: Contents.IDrive,
+    { oldValue, newValue }: Contents.IChangedArgs
+  ) => {
     const shown = contents.localPath(browser.model.path);
     const touched = [oldValue, newValue].some(
       value => value?.path && PathExt.dirname(value.path) === shown
@@ -82,8 +128,20 @@ function followChanges(
     if (touched) {
       void look.invoke();
     }
+  };
+  drive.fileChanged.connect(onChanged);
+  browser.disposed.connect(() => {
+    drive.fileChanged.disconnect(onChanged);
+    look.dispose();
   });
-  browser.disposed.connect(() => look.dispose());
+}
+
+/** Have the file browser that was there first be the one that commands mean, as if it had just been used. */
+export function yieldTo(first: FileBrowser): void {
+  for (const type of ['focus', 'blur']) {
+    first.node.dispatchEvent(new FocusEvent(type));
+  }
+  void first.model.refresh(); // it lists nothing by itself where the page was opened on a file of another drive
 }
 
 /** Show the top of a mount, or all mounts. */

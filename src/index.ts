@@ -6,7 +6,11 @@ import {
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { ICommandPalette, WidgetTracker } from '@jupyterlab/apputils';
-import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
+import type { FileBrowser } from '@jupyterlab/filebrowser';
+import {
+  IDefaultFileBrowser,
+  IFileBrowserFactory
+} from '@jupyterlab/filebrowser';
 import { ILauncher } from '@jupyterlab/launcher';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { IRunningSessionManagers } from '@jupyterlab/running';
@@ -22,7 +26,8 @@ import { Api } from './api';
 import { addCommands, CommandIDs } from './commands';
 import type { IShared } from './components/context';
 import type { DashboardWidget } from './dashboard/widget';
-import { mountBrowser, showMount } from './files';
+import type { MountDrive } from './drive';
+import { mountBrowser, mountDrive, showMount, yieldTo } from './files';
 import { hyperpodIcon, mountsIcon, plannerIcon } from './icons';
 import { HyperpodModel } from './model/model';
 import type { PlannerWidget } from './planner/widget';
@@ -118,22 +123,52 @@ const sidebar: JupyterFrontEndPlugin<void> = {
   }
 };
 
+/** The mounts as a drive: `Mounts:NAME/path`. */
+const IMountDrive = new Token<MountDrive>(
+  'jupyter_hyperpod:IMountDrive',
+  'The files of the mounts.'
+);
+
+const drive: JupyterFrontEndPlugin<MountDrive> = {
+  id: 'jupyter_hyperpod:drive',
+  description: 'The files of the mounts, wherever files are opened from.',
+  autoStart: true,
+  provides: IMountDrive,
+  requires: [IHyperpod],
+  activate: (app: JupyterFrontEnd, shared: IShared): MountDrive => {
+    const mounts = mountDrive(shared);
+    app.serviceManager.contents.addDrive(mounts);
+    return mounts;
+  }
+};
+
 const files: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:files',
   description: 'A file browser of the mounts.',
   autoStart: true,
-  requires: [IHyperpod, IFileBrowserFactory],
-  optional: [ILayoutRestorer],
+  requires: [IHyperpod, IMountDrive, IFileBrowserFactory],
+  optional: [IDefaultFileBrowser, ILayoutRestorer, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     shared: IShared,
+    mounts: MountDrive,
     factory: IFileBrowserFactory,
-    restorer: ILayoutRestorer | null
+    first: FileBrowser | null,
+    restorer: ILayoutRestorer | null,
+    translator: ITranslator | null
   ): void => {
-    const { contents } = app.serviceManager;
-    const browser = mountBrowser(shared, factory, contents);
-    app.shell.add(browser, 'left', { rank: 451, type: 'File Browser' });
+    const browser = mountBrowser(
+      shared,
+      mounts,
+      factory,
+      app.serviceManager.contents,
+      translator ?? nullTranslator
+    );
+    app.shell.add(browser, 'left', { rank: 451, type: 'Hyperpod Files' });
     restorer?.add(browser, browser.id);
+    if (first) {
+      void app.restored.then(() => yieldTo(first));
+    }
     app.commands.addCommand(CommandIDs.showFiles, {
       label: shared.trans.__('Files of Mounts'),
       caption: shared.trans.__('Show the files of the shared storage'),
@@ -310,6 +345,7 @@ const status: JupyterFrontEndPlugin<void> = {
 export default [
   core,
   sidebar,
+  drive,
   files,
   dashboard,
   planner,

@@ -33,6 +33,10 @@ class NotFound(UserError):
     """No such job, node or cluster."""
 
 
+class Denied(UserError):
+    """What is asked for is not allowed there, now or later."""
+
+
 class Conflict(UserError):
     """The request does not fit the present state."""
 

@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import mimetypes
-import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 import nbformat
 from jupyter_server.services.contents.checkpoints import AsyncCheckpoints
 from jupyter_server.services.contents.manager import AsyncContentsManager
 
-from ..core.errors import Conflict, HyperpodError, SpecError, UserError
+from ..core.errors import Denied, HyperpodError, SpecError, UserError
 from ..core.units import format_bytes
 from ..storage import mounts, shelves
-from ..storage.shelves import Item
-from ..storage.store import Store, private_directory
+from ..storage.shelves import Content, Item
+from ..storage.store import Store
 from .errors import refusal
+from .uploads import Uploads
 
-UPLOADS = "uploads"
-STALE_S = 24 * 3600.0  # an upload that nobody went on with for so long is over
 NO_TIME = datetime.fromtimestamp(0, UTC)
 Result = TypeVar("Result")
 Model = dict[str, Any]
@@ -57,6 +52,7 @@ class MountContents(AsyncContentsManager):
     def __init__(self, store: Store, threads: Executor, limit_bytes: int, own: Any, **traits: Any) -> None:
         super().__init__(checkpoints_class=NoCheckpoints, notary=own.notary, **traits)
         self._store, self._threads, self._limit_bytes = store, threads, limit_bytes
+        self._uploads = Uploads(store)
         self._trash = bool(getattr(own, "delete_to_trash", False))
 
     # ---- what Jupyter's base class asks for -----------------------------------------------------------------------
@@ -97,14 +93,15 @@ class MountContents(AsyncContentsManager):
         if kind == "directory":
             await self._do(self._make, path)
         else:
+            if model.get("content") is None and await self.file_exists(path):
+                raise refusal(SpecError(f"{path} is there, and what is to be in it is not said"))
+            self.run_pre_save_hooks(model=model, path=path)
             if kind == "notebook":
-                notebook = nbformat.from_dict(model["content"])
+                notebook = _notebook(model.get("content"))
                 self.check_and_sign(notebook, path)
-                content = nbformat.writes(notebook).encode()
+                content = f"{nbformat.writes(notebook)}\n".encode()
             else:
                 content = _decoded(model.get("content") or "", model.get("format") or "text")
-            if model.get("chunk") in (None, 1):
-                await self._do(self._clean)
             if not await self._do(self._take, path, content, model.get("chunk")):
                 return _model(path, Item(_name(path), "file", len(content), 0, True))
         return await self.get(path, content=False)
@@ -120,27 +117,24 @@ class MountContents(AsyncContentsManager):
 
     # ---- beyond it -----------------------------------------------------------------------------------------------
 
-    async def blocks(self, path: str) -> tuple[Item, Iterator[bytes]]:
-        """Return a file and its content, to be taken by `next_block` and closed."""
+    async def open(self, path: str) -> Content:
+        """Open a file, to be read by `next_block` and closed by `end`."""
         if _is_hidden(path) and not self.allow_hidden:
             raise refusal(SpecError(f"{path} is hidden, which this server does not show"))
 
-        def begin() -> tuple[Item, Iterator[bytes]]:
+        def begin() -> Content:
             place, inside = self._at(path)
-            item = place.look(inside)
-            if item.kind != "file":
-                raise SpecError(f"{path} is no file but a {item.kind}")
-            return item, place.content(inside)
+            return place.content(inside)
 
         return await self._do(begin)
 
-    async def next_block(self, blocks: Iterator[bytes]) -> bytes | None:
+    async def next_block(self, content: Content) -> bytes | None:
         """Take one block; None at the end."""
-        return await self._do(next, blocks, None)
+        return await self._do(next, content, None)
 
-    async def end(self, blocks: Iterator[bytes]) -> None:
+    async def end(self, content: Content) -> None:
         """Let go of a file, read to its end or not."""
-        await self._do(blocks.close)  # type: ignore[attr-defined]
+        await self._do(content.close)
 
     # ---- away from the event loop --------------------------------------------------------------------------------
 
@@ -162,7 +156,7 @@ class MountContents(AsyncContentsManager):
     def _at(self, path: str, changed: bool = False) -> tuple[shelves.Shelf, str]:
         name, _, inside = path.strip("/").partition("/")
         if changed and not inside:
-            raise Conflict("mounts are made and removed with `jupyter hyperpod mount`; files belong into one of them")
+            raise Denied("mounts are made and removed with `jupyter hyperpod mount`; files belong into one of them")
         return shelves.shelf(self._store, name), inside
 
     def _read(self, path: str, content: bool, kind: str | None, format: str | None, after: str) -> Model:
@@ -183,10 +177,11 @@ class MountContents(AsyncContentsManager):
             return model
         if item.kind != "file" or kind == "directory":
             raise SpecError(f"{path} is no {kind or 'file'} but a {item.kind}")
+        if not content:
+            return _model(path, item, kind)
+        item, whole = self._whole(place, inside)
         model = _model(path, item, kind)
-        if content:
-            model |= _content(model["type"], format, self._whole(place, inside, item), model["mimetype"])
-        return model
+        return model | _content(model["type"], format, whole, model["mimetype"])
 
     def _mounts(self, content: bool) -> Model:
         root = _model("", Item("", "directory", 0, 0, False))
@@ -196,14 +191,15 @@ class MountContents(AsyncContentsManager):
             root |= {"format": "json", "content": found, "next": None}
         return root
 
-    def _whole(self, place: shelves.Shelf, inside: str, item: Item) -> bytes:
-        if item.bytes > self._limit_bytes:
-            raise SpecError(
-                f"{item.name} has {format_bytes(item.bytes)}, and the browser opens files of at most "
-                f"{format_bytes(self._limit_bytes)}: download it, or read it in a cell"
-            )
-        with closing(place.content(inside)) as blocks:  # type: ignore[type-var]
-            return b"".join(blocks)
+    def _whole(self, place: shelves.Shelf, inside: str) -> tuple[Item, bytes]:
+        with closing(place.content(inside)) as content:
+            item = content.item
+            if item.bytes > self._limit_bytes:
+                raise SpecError(
+                    f"{item.name} has {format_bytes(item.bytes)}, and the browser opens files of at most "
+                    f"{format_bytes(self._limit_bytes)}: download it, or read it in a cell"
+                )
+            return item, b"".join(content)
 
     def _make(self, path: str) -> None:
         place, inside = self._at(path, changed=True)
@@ -221,33 +217,12 @@ class MountContents(AsyncContentsManager):
         place.move(inside, goal)
 
     def _take(self, path: str, content: bytes, chunk: int | None) -> bool:
-        """Take a file's content or a part of it (from 1 on, -1 the last); True when the file is there."""
+        """Take a file's content or a part of it (`Uploads`); True when the file is there."""
         place, inside = self._at(path, changed=True)
-        room = private_directory(self._store.root / "mounts" / UPLOADS)
-        name = hashlib.sha256(path.encode()).hexdigest()[:32] if chunk else os.urandom(16).hex()
-        part = room / name
-        begins = os.O_CREAT | os.O_TRUNC if chunk in (None, 1) else os.O_APPEND
-        try:
-            descriptor = os.open(part, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | begins, 0o600)
-        except FileNotFoundError:
-            raise Conflict(f"the upload of {path} was not begun, or is over: begin it again") from None
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        if chunk not in (None, -1):
-            return False
-        try:
-            place.put(inside, part)
-        finally:
-            part.unlink(missing_ok=True)
-        return True
-
-    def _clean(self) -> None:
-        """Forget uploads that nobody went on with."""
-        room = Path(self._store.root / "mounts" / UPLOADS)
-        with suppress(OSError):
-            for part in room.iterdir():
-                if time.time() - part.stat().st_mtime > STALE_S:
-                    part.unlink(missing_ok=True)
+        with self._uploads.take(path, content, chunk) as whole:
+            if whole is not None:
+                place.put(inside, whole)
+            return whole is not None
 
     def _refuse_hidden(self, path: str) -> None:
         if _is_hidden(path) and not self.allow_hidden:
@@ -298,6 +273,13 @@ def _content(kind: str, format: str | None, content: bytes, mimetype: str | None
                 raise SpecError("it is not UTF-8 text") from error
     binary = {"format": "base64", "content": base64.encodebytes(content).decode()}
     return binary | {"mimetype": mimetype or "application/octet-stream"}
+
+
+def _notebook(content: Any) -> Any:
+    wanted = {"nbformat": int, "nbformat_minor": int, "metadata": dict, "cells": list}
+    if not isinstance(content, dict) or not all(isinstance(content.get(name), kind) for name, kind in wanted.items()):
+        raise refusal(SpecError(f"the content is no notebook of version 4, which has {', '.join(wanted)}"))
+    return nbformat.from_dict(content)
 
 
 def _decoded(content: Any, format: str) -> bytes:

@@ -55,9 +55,13 @@ class ContentsHandler(_ContentsHandler):
             content=options["content"] != "0",
             type=self.choice("type", TYPES),
             format=self.choice("format", FORMATS),
-            after=self.get_query_argument("after", ""),
+            after=self._after(),
         )
         self.answer(model)
+
+    def _after(self) -> str:
+        """As it was sent: Tornado's own reading strips what a name may begin with."""
+        return self.request.query_arguments.get("after", [b""])[-1].decode(errors="replace")
 
     @web.authenticated
     @authorized
@@ -68,6 +72,8 @@ class ContentsHandler(_ContentsHandler):
     @web.authenticated
     @authorized
     async def post(self, path: str) -> None:
+        if await self.contents.file_exists(path):
+            raise Refused(400, f"{path} is a file; new ones are made in directories")
         body = {name: value for name, value in self.body("makeContents").items() if name != "path"}
         if source := body.pop("copy_from", ""):
             model = await self.contents.copy(source, path)
@@ -99,18 +105,19 @@ class DownloadHandler(_ContentsHandler):
     @authorized
     async def get(self, path: str) -> None:
         self.check_xsrf_cookie()
-        item, blocks = await self.contents.blocks(path)
-        self.set_header("Content-Type", mimetypes.guess_type(item.name)[0] or "application/octet-stream")
-        self.set_header("Content-Length", item.bytes)
+        content = await self.contents.open(path)
+        kind = mimetypes.guess_type(content.item.name)[0] or "application/octet-stream"
+        self.set_header("Content-Type", kind)
+        self.set_header("Content-Length", content.item.bytes)
         self.set_header("X-Content-Type-Options", "nosniff")
         if self.get_query_argument("download", ""):
-            self.set_attachment_header(item.name)
+            self.set_attachment_header(content.item.name)
         try:
-            while (block := await self.contents.next_block(blocks)) is not None:
+            while (block := await self.contents.next_block(content)) is not None:
                 self.write(block)
                 await self.flush()
         except iostream.StreamClosedError:  # whoever asked has gone
             return
         finally:
-            await self.contents.end(blocks)
-        self.finish()
+            await self.contents.end(content)
+        self.finish(set_content_type=kind)

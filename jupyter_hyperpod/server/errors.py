@@ -7,13 +7,16 @@ from typing import Any
 
 from tornado import web
 
-from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, StoreError, UserError
+from ..core.errors import ClusterError, Conflict, Denied, HyperpodError, NotFound, StoreError, UserError
+from ..storage.probe import Hangs
 
 # the first that fits counts
 STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (NotFound, 404),
+    (Denied, 403),
     (Conflict, 409),
     (UserError, 400),
+    (Hangs, 504),
     (StoreError, 507),
     (ClusterError, 503),
     (TimeoutError, 503),

@@ -24,6 +24,7 @@ from .tailer import AnyReader, Tailer
 HERE = Path(__file__).parent
 STATE_CHANGED = "https://events.jupyter.org/jupyter_hyperpod/state_changed/v1"
 REQUEST_THREADS = 8
+FILE_THREADS = 8  # of their own: a mount that hangs holds up files, never jobs
 STREAM_THREADS = 4
 
 
@@ -91,9 +92,10 @@ class HyperpodExtension(ExtensionApp):
         self.job_store = Store(self.store or None)
         self.metrics = Metrics(self.job_store)
         self.requests = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="hyperpod-request")
+        self.files = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="hyperpod-files")
         self.streams = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="hyperpod-stream")
         own = self.serverapp.contents_manager
-        self.contents = MountContents(self.job_store, self.requests, self.max_file_bytes, own, parent=self.serverapp)
+        self.contents = MountContents(self.job_store, self.files, self.max_file_bytes, own, parent=self.serverapp)
         self.sockets: set[StreamHandler] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
@@ -129,6 +131,7 @@ class HyperpodExtension(ExtensionApp):
         await asyncio.get_running_loop().run_in_executor(self.requests, self.tailer.stop)
         self._loop = None
         self.requests.shutdown(wait=False, cancel_futures=True)
+        self.files.shutdown(wait=False, cancel_futures=True)
         self.streams.shutdown(wait=False, cancel_futures=True)
 
     def close_later(self, reader: AnyReader) -> None:

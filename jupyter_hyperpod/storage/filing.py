@@ -63,12 +63,13 @@ def page(root: str, path: str, after: str, limit: str) -> dict[str, object]:
 
 
 def read(root: str, path: str) -> dict[str, object]:
-    """The file's size, and then so many bytes of it; fewer where it cannot be read to its end."""
-    with open(within(root, path, True), "rb") as file:
+    """What `look` says of the file, and then so many bytes of it; fewer where it cannot be read to its end."""
+    place = within(root, path, True)
+    if not stat.S_ISREG(os.stat(place).st_mode):  # opening a pipe would wait for somebody at its other end
+        raise OSError(errno.EISDIR if os.path.isdir(place) else errno.EINVAL, "no file")
+    with open(place, "rb") as file:
         about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EISDIR if stat.S_ISDIR(about.st_mode) else errno.EINVAL, "no file")
-        print(json.dumps({"bytes": about.st_size}), flush=True)
+        print(json.dumps(_told(os.path.basename(path), about, os.access(place, os.W_OK))), flush=True)
         left = about.st_size
         with suppress(OSError):
             while left and (block := file.read(min(left, BLOCK_BYTES))):
@@ -83,15 +84,15 @@ def write(root: str, path: str) -> dict[str, object]:
     place = within(root, path, True)
     if os.path.isdir(place):
         raise OSError(errno.EISDIR, "a directory")
-    temporary = os.path.join(os.path.dirname(place), f".{os.path.basename(place)[:200]}.{secrets.token_hex(4)}.part")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE)
+    mode = _mode_of(place)
+    temporary = os.path.join(os.path.dirname(place), f".{_short(place)}.{secrets.token_hex(4)}.part")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file, BLOCK_BYTES)
             file.flush()
+            os.fchmod(descriptor, mode)
             os.fsync(descriptor)
-            with suppress(FileNotFoundError):
-                os.fchmod(descriptor, stat.S_IMODE(os.stat(place).st_mode))
         os.rename(temporary, place)
     except BaseException:
         with suppress(OSError):
@@ -131,17 +132,21 @@ def discard(root: str, path: str) -> dict[str, object]:
     ``.Trash-UID`` of the freedesktop.org Trash specification 1.0.
     """
     place, base = within(root, path, False), os.path.realpath(root)
+    os.lstat(place)  # nothing there is an error before anything is written
     trash = os.path.join(base, f".Trash-{os.getuid()}")
     for one in (trash, os.path.join(trash, "files"), os.path.join(trash, "info")):
-        with suppress(FileExistsError):
+        try:
             os.mkdir(one, 0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise OSError(error.errno, f"its trash cannot be made at the mount's top ({error.strerror})") from None
         about = os.lstat(one)
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
             raise OSError(errno.EPERM, f"{os.path.basename(one)} is no directory of yours: nothing goes there")
-    name = f"{os.path.basename(place)[:200]}.{secrets.token_hex(4)}"
+    name = f"{_short(place)}.{secrets.token_hex(4)}"
     about_it = os.path.join(trash, "info", f"{name}.trashinfo")
     words = f"Path={quote(os.path.relpath(place, base))}\nDeletionDate={time.strftime('%Y-%m-%dT%H:%M:%S')}\n"
-    os.lstat(place)  # nothing there is an error before anything is written
     with open(os.open(about_it, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
         file.write(f"[Trash Info]\n{words}")
     try:
@@ -150,6 +155,24 @@ def discard(root: str, path: str) -> dict[str, object]:
         os.unlink(about_it)
         raise
     return {"discarded": name}
+
+
+def _short(place: str) -> str:
+    """A file's name, so much of it that another one can be made of it."""
+    return os.path.basename(place).encode(errors="surrogateescape")[:200].decode(errors="ignore")
+
+
+def _mode_of(place: str) -> int:
+    """The mode that a file keeps, or that a new one gets. Raises OSError where this person may not write to it."""
+    try:
+        mode = stat.S_IMODE(os.stat(place).st_mode)
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return NEW_FILE & ~mask
+    if not os.access(place, os.W_OK):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    return mode
 
 
 def _is_text(name: str) -> bool:
@@ -161,14 +184,17 @@ def _is_text(name: str) -> bool:
 
 
 def _entry(place: str, name: str) -> dict[str, object]:
-    about = os.stat(place)
+    return _told(name, os.stat(place), os.access(place, os.W_OK))
+
+
+def _told(name: str, about: os.stat_result, writable: bool) -> dict[str, object]:
     kinds = ((stat.S_ISDIR, "directory"), (stat.S_ISREG, "file"))
     return {
         "name": name,
         "kind": next((kind for test, kind in kinds if test(about.st_mode)), "other"),
         "bytes": about.st_size,
         "changed_ns": about.st_mtime_ns,
-        "writable": os.access(place, os.W_OK),
+        "writable": writable,
     }
 
 

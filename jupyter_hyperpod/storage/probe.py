@@ -72,9 +72,11 @@ def ask(
     `kinds` has for an error's number. While one question of a `lane` to a mount cannot be given up (its process is held
     by the kernel), no other is asked.
     """
-    lock = _lock(store, f"{name}.{lane}", name, time.monotonic() + timeout_s)
-    process = _start(script, operation, path, *arguments, content=content, pass_fds=(lock,))
-    os.close(lock)  # held by the child for as long as that is there
+    lock = _lock(store, f"{name}.{lane}", name, time.monotonic() + min(timeout_s, LIST_TIMEOUT_S))
+    try:
+        process = _start(script, operation, path, *arguments, content=content, pass_fds=(lock,))
+    finally:
+        os.close(lock)  # held by the child for as long as that is there
     try:
         started = _wait_readable(process, START_S)  # a busy machine is not a mount that hangs
         out, err = process.communicate(timeout=timeout_s if started else 0.0)
@@ -94,36 +96,50 @@ def ask(
     return lines
 
 
-def content_of(name: str, root: str, path: str, timeout_s: float, kinds: Kinds) -> Iterator[bytes]:
-    """Yield a file's blocks, read by a process of its own. Raises Hangs where nothing comes for so long, as `ask` else.
+class Content(Iterator[bytes]):
+    """A file's bytes as a process of its own reads them, beside other questions: a long file holds up nobody.
 
-    It asks beside other questions: a long file holds up nobody.
+    `about` is what that process says of the file that it has opened (`filing`); so many bytes come, or an error: Hangs
+    where nothing comes for `timeout_s`, as `ask` else. To be closed.
     """
-    process = _start(FILING, "read", root, path)
-    assert process.stdout is not None
-    try:
-        head, allowed_s = b"", START_S
-        while head.count(b"\n") < 2:
-            if not _wait_readable(process, allowed_s):
-                raise Hangs(_hangs(name, path, timeout_s))
-            block = os.read(process.stdout.fileno(), BLOCK_BYTES)
-            head, allowed_s = head + block, timeout_s
-            if not block or (head.count(b"\n") < 2 and len(head) > _HEAD_BYTES):
-                raise StoreError(f"mount {name!r} could not be asked for {path}")
-        _, told, block = head.split(b"\n", 2)
-        about = json.loads(told)
-        _raise_told(about, name, path, kinds)
-        left = int(about["bytes"])
-        while left > 0:
-            if not block and not _wait_readable(process, timeout_s):
-                raise Hangs(_hangs(name, path, timeout_s))
-            block = block or os.read(process.stdout.fileno(), BLOCK_BYTES)
-            if not block:
-                raise StoreError(f"{path} of mount {name!r}: {left} bytes are missing at its end; expected all of them")
-            yield block
-            left, block = left - len(block), b""
-    finally:
-        abandon(process)
+
+    def __init__(self, name: str, root: str, path: str, timeout_s: float, kinds: Kinds) -> None:
+        self._name, self._path, self._timeout_s = name, path, timeout_s
+        self._process = _start(FILING, "read", root, path)
+        try:
+            head = self._take(START_S)
+            while head.count(b"\n") < 2:
+                more = self._take(timeout_s)
+                if not more or len(head) > _HEAD_BYTES:
+                    raise StoreError(f"mount {name!r} could not be asked for {path}")
+                head += more
+            _, told, self._block = head.split(b"\n", 2)
+            self.about: dict[str, Any] = json.loads(told)
+            _raise_told(self.about, name, path, kinds)
+        except BaseException:
+            self.close()
+            raise
+        self._left = int(self.about["bytes"])
+
+    def __next__(self) -> bytes:
+        if self._left <= 0:
+            raise StopIteration
+        block, self._block = self._block or self._take(self._timeout_s), b""
+        if not block:
+            found = f"{self._path} of mount {self._name!r}: {self._left} bytes are missing at its end"
+            raise StoreError(f"{found}; expected all of them")
+        self._left -= len(block)
+        return block
+
+    def close(self) -> None:
+        """End the process."""
+        abandon(self._process)
+
+    def _take(self, timeout_s: float) -> bytes:
+        if not _wait_readable(self._process, timeout_s):
+            raise Hangs(_hangs(self._name, self._path, timeout_s))
+        assert self._process.stdout is not None
+        return os.read(self._process.stdout.fileno(), BLOCK_BYTES)
 
 
 def _start(

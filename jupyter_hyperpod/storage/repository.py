@@ -102,6 +102,11 @@ class Repository:
                 found[name] = None if below else record.size
         return found
 
+    def known(self, name: str) -> int | None:
+        """The bytes of an object that the store is known to have; None for none."""
+        record = self._read(name)
+        return None if record is None else record.size
+
     def _state(self, record: Record) -> str:
         try:
             about = os.stat(os.path.join(self.root, record.path))

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ..core.errors import Conflict, HyperpodError, NotFound, SpecError
+from ..core.errors import Conflict, Denied, HyperpodError, NotFound, SpecError
 from ..core.spec import MountSpec
 from . import mounts, probe, remote
 from .copying import CHUNK_BYTES, safe_name
@@ -23,6 +23,7 @@ from .repository import Repository
 from .store import Store
 
 PAGE = 1000
+LONGEST_PATH_BYTES = 4096
 ASK_TIMEOUT_S = 10.0
 WRITE_TIMEOUT_S = 600.0
 KINDS: Mapping[int, type[HyperpodError]] = MappingProxyType(
@@ -30,15 +31,13 @@ KINDS: Mapping[int, type[HyperpodError]] = MappingProxyType(
         (
             errno.EEXIST,
             errno.ENOTEMPTY,
-            errno.EACCES,
-            errno.EPERM,
-            errno.EROFS,
             errno.EISDIR,
             errno.ENOTDIR,
             errno.EBUSY,
         ),
         Conflict,
     )
+    | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Denied)
     | dict.fromkeys((errno.EINVAL, errno.EXDEV, errno.ENAMETOOLONG, errno.ELOOP), SpecError)
 )
 
@@ -54,8 +53,20 @@ class Item:
     writable: bool
 
 
+class Content(Protocol):
+    """The blocks of a file, in order; `item` is the file that was opened. To be closed."""
+
+    item: Item
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def __next__(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
 class Shelf(Protocol):
-    """One mount. Methods raise NotFound, Conflict, SpecError for a path that is none, StoreError, Hangs among them."""
+    """One mount. Methods raise NotFound, Conflict, Denied, SpecError for no path, StoreError (also Hangs)."""
 
     def look(self, path: str) -> Item:
         """What is there."""
@@ -63,8 +74,8 @@ class Shelf(Protocol):
     def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
         """Entries of a directory by name, from behind `after` on, and what to ask for next; None for no more."""
 
-    def content(self, path: str) -> Iterator[bytes]:
-        """The blocks of a file."""
+    def content(self, path: str) -> Content:
+        """Open a file."""
 
     def put(self, path: str, source: Path) -> None:
         """Have the content of a local file there, whole or not at all."""
@@ -93,9 +104,49 @@ def shelf(store: Store, name: str) -> Shelf:
     return RepositoryShelf(store, spec) if spec.repository else FileShelf(store, spec)
 
 
+def checked(path: str) -> str:
+    """Return a path that a file system can have. Raises SpecError."""
+    try:
+        length = len(path.encode())
+    except UnicodeEncodeError:
+        raise SpecError("a path that is no text") from None
+    if "\0" in path or length > LONGEST_PATH_BYTES:
+        raise SpecError(f"a path of {length} bytes, or with a zero byte; expected at most {LONGEST_PATH_BYTES}")
+    return path
+
+
 def _refuse_read_only(spec: MountSpec) -> None:
     if spec.read_only:
-        raise Conflict(f"mount {spec.name!r} is read-only")
+        raise Denied(f"mount {spec.name!r} is read-only")
+
+
+class FileContent(probe.Content):
+    """A file of a mounted file system."""
+
+    def __init__(self, spec: MountSpec, path: str) -> None:
+        super().__init__(spec.name, spec.notebook_path, path, ASK_TIMEOUT_S, KINDS)
+        self.item = Item(**{**self.about, "writable": self.about["writable"] and not spec.read_only})
+
+
+class ObjectContent:
+    """An object, read in order."""
+
+    def __init__(self, item: Item, url: str, file: Any) -> None:
+        self.item = item
+        self._url, self._file = url, file
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        with remote.errors("read", self._url):
+            if block := bytes(self._file.read(CHUNK_BYTES)):
+                return block
+        raise StopIteration
+
+    def close(self) -> None:
+        """See Content."""
+        self._file.close()
 
 
 class FileShelf:
@@ -113,9 +164,9 @@ class FileShelf:
         found = self._ask("page", path, after, str(PAGE))
         return [self._item(entry) for entry in found["entries"]], found["after"]
 
-    def content(self, path: str) -> Iterator[bytes]:
+    def content(self, path: str) -> Content:
         """See Shelf."""
-        return probe.content_of(self._spec.name, self._spec.notebook_path, path, ASK_TIMEOUT_S, KINDS)
+        return FileContent(self._spec, path)
 
     def put(self, path: str, source: Path) -> None:
         """See Shelf."""
@@ -144,6 +195,8 @@ class FileShelf:
         self._ask("discard", path)
 
     def _ask(self, operation: str, *arguments: str, timeout_s: float = ASK_TIMEOUT_S, **named: Any) -> dict[str, Any]:
+        for one in arguments:
+            checked(one)
         named |= {"script": probe.FILING, "kinds": KINDS, "shown": arguments[0] or "/", "timeout_s": timeout_s}
         root = self._spec.notebook_path
         return probe.ask(self._store, self._spec.name, operation, root, *arguments, **named)[-1]
@@ -165,6 +218,8 @@ class RepositoryShelf(FileShelf):
             return super().look(path)
         except NotFound:
             directory, _, name = path.rpartition("/")
+            if (size := self._repository.known(path)) is not None:
+                return self._behind(name, size)
             if (item := self._listed(directory).get(name)) is None:
                 raise
             return item
@@ -184,20 +239,43 @@ class RepositoryShelf(FileShelf):
         every = sorted((*here, *behind), key=lambda one: one.name)
         return every[:PAGE], every[PAGE - 1].name if len(every) > PAGE else following
 
-    def content(self, path: str) -> Iterator[bytes]:
+    def content(self, path: str) -> Content:
         """See Shelf."""
+        try:
+            return super().content(path)
+        except NotFound:
+            self._repository.fetch(path)
+            return super().content(path)
+
+    def move(self, path: str, to: str) -> None:
+        """See Shelf."""
+        self._insist_it_is_here(path)
+        super().move(path, to)
+
+    def remove(self, path: str) -> None:
+        """See Shelf."""
+        self._insist_it_is_here(path)
+        super().remove(path)
+
+    def discard(self, path: str) -> None:
+        """See Shelf."""
+        self._insist_it_is_here(path)
+        super().discard(path)
+
+    def _insist_it_is_here(self, path: str) -> None:
         try:
             super().look(path)
         except NotFound:
-            self._repository.fetch(path)
-        return super().content(path)
+            self.look(path)
+            raise Denied(
+                f"{path} is in the object store behind mount {self._spec.name!r} only: change it there"
+            ) from None
 
     def _listed(self, directory: str) -> dict[str, Item]:
-        writable = not self._spec.read_only
-        return {
-            name: Item(name, "directory" if size is None else "file", size or 0, 0, writable)
-            for name, size in self._repository.listed(directory).items()
-        }
+        return {name: self._behind(name, size) for name, size in self._repository.listed(directory).items()}
+
+    def _behind(self, name: str, size: int | None) -> Item:
+        return Item(name, "directory" if size is None else "file", size or 0, 0, not self._spec.read_only)
 
 
 class ObjectShelf:
@@ -221,23 +299,27 @@ class ObjectShelf:
         entries = sorted((one for one in found if one["name"] > after), key=lambda one: str(one["name"]))
         return [self._item(one) for one in entries[:PAGE]], entries[PAGE - 1]["name"] if len(entries) > PAGE else None
 
-    def content(self, path: str) -> Iterator[bytes]:
+    def content(self, path: str) -> Content:
         """See Shelf."""
+        item, url = self.look(path), self._url(path)
+        if item.kind != "file":
+            raise Conflict(f"{url} is no object but a {item.kind}")
         system, place = self._at(path)
-        with remote.errors("read", self._url(path)), system.open(place, "rb", cache_type="none") as file:
-            while block := file.read(CHUNK_BYTES):
-                yield block
+        with remote.errors("read", url):
+            return ObjectContent(item, url, system.open(place, "rb", cache_type="none"))
 
     def put(self, path: str, source: Path) -> None:
         """See Shelf."""
         _refuse_read_only(self._spec)
         system, place = self._at(path)
         with remote.errors("write", self._url(path)):
+            if system.isdir(place):
+                raise Conflict(f"{self._url(path)} is a directory: objects lie below it")
             system.put_file(str(source), place)
 
     def make(self, path: str) -> None:
         """See Shelf: there are no directories without anything in them."""
-        raise Conflict(f"mount {self._spec.name!r} is an object store, which has no empty directories: upload a file")
+        raise Denied(f"mount {self._spec.name!r} is an object store, which has no empty directories: upload a file")
 
     def move(self, path: str, to: str) -> None:
         """See Shelf."""
@@ -245,11 +327,12 @@ class ObjectShelf:
         system, place = self._at(path)
         _, goal = self._at(to)
         if self.look(path).kind != "file":
-            raise Conflict(f"mount {self._spec.name!r} is an object store, where only single objects are renamed")
+            raise Denied(f"mount {self._spec.name!r} is an object store, where only single objects change their names")
         with remote.errors("rename", self._url(path)):
             if system.exists(goal):
                 raise Conflict(f"{self._url(to)} is there already")
-            system.mv(place, goal)
+            system.cp_file(place, goal)  # `mv` would take a name for a pattern
+            system.rm_file(place)
 
     def remove(self, path: str) -> None:
         """See Shelf."""
@@ -262,9 +345,10 @@ class ObjectShelf:
 
     def discard(self, path: str) -> None:
         """See Shelf: for single objects."""
-        self.move(path, f".Trash-{os.getuid()}/files/{path.rpartition('/')[2]}.{secrets.token_hex(4)}")
+        self.move(path, f".Trash-{os.getuid()}/{secrets.token_hex(4)}/{path}")
 
     def _url(self, path: str) -> str:
+        checked(path)
         base = self._spec.source.rstrip("/")
         return f"{base}/{safe_name(path, '', base)}" if path else base
 

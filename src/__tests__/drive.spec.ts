@@ -1,5 +1,7 @@
 import { Contents, ServerConnection } from '@jupyterlab/services';
 
+import { nullTranslator } from '@jupyterlab/translation';
+
 import { Api } from '../api';
 import { MOST_ENTRIES, MountDrive } from '../drive';
 
@@ -38,9 +40,21 @@ function server(names: string[], page: number) {
       return new Response(JSON.stringify(model('m/d é', directory)));
     }
   });
-  const cut: string[] = [];
-  const drive = new MountDrive(new Api(settings), path => cut.push(path));
+  const cut: [string, number][] = [];
+  const trans = nullTranslator.load('jupyter_hyperpod');
+  const drive = new MountDrive(new Api(settings), trans, (path, shown) =>
+    cut.push([path, shown])
+  );
   return { asked, cut, drive };
+}
+
+/** A server without the extension. */
+function absent(): MountDrive {
+  const settings = ServerConnection.makeSettings({
+    fetch: async () => new Response('{"message": "no"}', { status: 404 })
+  });
+  const trans = nullTranslator.load('jupyter_hyperpod');
+  return new MountDrive(new Api(settings), trans, () => undefined);
 }
 
 describe('MountDrive', () => {
@@ -63,7 +77,25 @@ describe('MountDrive', () => {
     const { cut, drive } = server(names, 4000);
     const found = await drive.get('m/d é');
     expect(found.content).toHaveLength(12_000);
-    expect(cut).toEqual(['m/d é']);
+    await drive.get('m/d é');
+    expect(cut).toEqual([['m/d é', 12_000]]);
+  });
+
+  it('has no top that is missing: a file browser would look for it for ever', async () => {
+    const drive = absent();
+    const { ResponseError } = ServerConnection;
+    const [top, below] = await Promise.all(
+      ['', 'm'].map(path => drive.get(path).catch(error => error))
+    );
+    expect(top instanceof ResponseError).toBe(false);
+    expect(top.message).toBe('no');
+    expect(below instanceof ResponseError).toBe(true);
+  });
+
+  it('is its own provider, whatever provider an editor names', async () => {
+    const { drive } = server(['a'], 1);
+    const found = await drive.get('m/d é', { contentProviderId: 'rtc' });
+    expect(found.content).toHaveLength(1);
   });
 
   it('downloads from the extension, not from the server’s own files', async () => {

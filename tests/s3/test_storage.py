@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from jupyter_hyperpod.bench.proxy import Faults
 from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.control import attach
-from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError, StoreError
+from jupyter_hyperpod.core.errors import Conflict, Denied, NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import MountSpec
 from jupyter_hyperpod.runtime.datacache import TokenDataset
 from jupyter_hyperpod.storage import blocks, copying, mounts, probe, remote, shelves
@@ -248,7 +249,11 @@ def test_what_only_the_bucket_has_is_in_the_file_browser(bucket: MountSpec, stor
     assert [one.name for one in shelf.page("sub", "")[0]] == ["b", "deep"]
     assert (shelf.look("sub/deep").kind, shelf.look("sub/b").bytes) == ("directory", 5)
     assert not Path(root, "sub").exists()
-    assert b"".join(shelf.content("sub/b")) == b"sub/b" == Path(root, "sub", "b").read_bytes()
+    with pytest.raises(Denied, match="change it there"):
+        shelf.discard("sub/b")
+    with closing(shelf.content("sub/b")) as content:
+        assert b"".join(content) == b"sub/b" == Path(root, "sub", "b").read_bytes()
+        assert content.item == shelf.look("sub/b")
     with pytest.raises(NotFound):
         shelf.look("sub/x")
     with pytest.raises(NotFound):
@@ -268,7 +273,8 @@ def test_a_bucket_in_the_file_browser(bucket: MountSpec, store: Store, tmp_path:
     second, last = shelf.page("run", after or "")
     assert [one.name for one in (*first, *second)] == ["a", "b ü.bin", "c"] and (after, last) == ("b ü.bin", None)
     assert (shelf.look("run").kind, shelf.look("run/a").bytes) == ("directory", source.stat().st_size)
-    assert b"".join(shelf.content("run/b ü.bin")) == source.read_bytes()
+    with closing(shelf.content("run/b ü.bin")) as content:
+        assert b"".join(content) == source.read_bytes()
     with pytest.raises(Conflict, match="there already"):
         shelf.move("run/a", "top")
     shelf.move("run/a", "run/d")
@@ -278,10 +284,17 @@ def test_a_bucket_in_the_file_browser(bucket: MountSpec, store: Store, tmp_path:
         shelf.remove("run")
     shelf.remove("run/d")
     with pytest.raises(NotFound):
-        list(shelf.content("run/d"))
+        shelf.content("run/d")
     shelf.discard("top")
     assert [one.name for one in shelf.page("", "")[0]] == [f".Trash-{os.getuid()}", "run"]
-    with pytest.raises(Conflict, match="no empty directories"):
+    for name in ("glob/a[1].bin", "glob/a1.bin", "glob/*"):
+        shelf.put(name, source)
+    shelf.discard("glob/a[1].bin")
+    shelf.move("glob/*", "glob/star")
+    assert [one.name for one in shelf.page("glob", "")[0]] == ["a1.bin", "star"]
+    with pytest.raises(Conflict, match="is a directory"):
+        shelf.put("glob", source)
+    with pytest.raises(Denied, match="no empty directories"):
         shelf.make("new")
     with pytest.raises(SpecError):
         shelf.look("../other")

@@ -23,7 +23,7 @@ from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.client import Client
 
 ROOT = "jupyter_hyperpod/api/v1"
-THREADS = ("hyperpod-tailer", "hyperpod-request", "hyperpod-stream")
+THREADS = ("hyperpod-tailer", "hyperpod-request", "hyperpod-files", "hyperpod-stream")
 Api = Callable[..., Awaitable[tuple[int, Any]]]
 MakeJob = Callable[..., JobStore]
 

@@ -16,6 +16,11 @@ test('files of mounts', async ({ page, server }) => {
       has: page.getByText(name, { exact: true })
     });
 
+  await test.step('its tab lists all mounts', async () => {
+    await page.locator('.jp-SideBar [data-id="hyperpod-files"]').click();
+    await expect(item('shared')).toBeVisible();
+  });
+
   await test.step('a mount of the panel leads to its files', async () => {
     await page.evaluate(async () => {
       await (window as any).jupyterapp.commands.execute('hyperpod:show-panel');
@@ -38,6 +43,21 @@ test('files of mounts', async ({ page, server }) => {
     await expect
       .poll(() => readFileSync(join(shared, 'notes.md'), 'utf8'))
       .toContain('it went well');
+  });
+
+  await test.step('a reload brings the file back, and the other files too', async () => {
+    writeFileSync(join(server.files, 'mine.txt'), '');
+    await page.reload({ waitForIsReady: false });
+    await expect(page.locator('.jp-FileEditor .cm-content')).toContainText(
+      'it went well'
+    );
+    await page.sidebar.openTab('filebrowser');
+    await expect(page.locator('#filebrowser.jp-mod-restoring')).toHaveCount(0);
+    await expect(
+      page.locator('#filebrowser .jp-DirListing-content li').first()
+    ).toBeVisible();
+    await page.locator('.jp-SideBar [data-id="hyperpod-files"]').click();
+    await expect(item('notes.md')).toBeVisible();
   });
 
   await test.step('folders are entered, also one named checkpoints', async () => {
