@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import nbformat
 from jupyter_server.services.contents.checkpoints import AsyncCheckpoints
@@ -27,6 +28,7 @@ from ..storage.store import Store
 from .errors import refusal
 from .uploads import Uploads
 
+AT_ONCE = 3  # of one mount
 NO_TIME = datetime.fromtimestamp(0, UTC)
 Result = TypeVar("Result")
 Model = dict[str, Any]
@@ -53,6 +55,7 @@ class MountContents(AsyncContentsManager):
         super().__init__(checkpoints_class=NoCheckpoints, notary=own.notary, **traits)
         self._store, self._threads, self._limit_bytes = store, threads, limit_bytes
         self._uploads = Uploads(store)
+        self._room: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._trash = bool(getattr(own, "delete_to_trash", False))
 
     # ---- what Jupyter's base class asks for -----------------------------------------------------------------------
@@ -79,7 +82,7 @@ class MountContents(AsyncContentsManager):
         path = path.strip("/")
         if _is_hidden(path) and not self.allow_hidden:
             raise refusal(SpecError(f"{path} is hidden, which this server does not show"))
-        model = await self._do(self._read, path, content, type, format, after)
+        model = await self._do(path, self._read, path, content, type, format, after)
         if model["type"] == "notebook" and content:
             self.mark_trusted_cells(model["content"], path)
             self.validate_notebook_model(model)
@@ -91,7 +94,7 @@ class MountContents(AsyncContentsManager):
         self._refuse_hidden(path)
         kind = model.get("type", "file")
         if kind == "directory":
-            await self._do(self._make, path)
+            await self._do(path, self._make, path)
         else:
             if model.get("content") is None and await self.file_exists(path):
                 raise refusal(SpecError(f"{path} is there, and what is to be in it is not said"))
@@ -102,18 +105,18 @@ class MountContents(AsyncContentsManager):
                 content = f"{nbformat.writes(notebook)}\n".encode()
             else:
                 content = _decoded(model.get("content") or "", model.get("format") or "text")
-            if not await self._do(self._take, path, content, model.get("chunk")):
+            if not await self._do(path, self._take, path, content, model.get("chunk")):
                 return _model(path, Item(_name(path), "file", len(content), 0, True))
         return await self.get(path, content=False)
 
     async def delete_file(self, path: str) -> None:
         self._refuse_hidden(path)
-        await self._do(self._delete, path)
+        await self._do(path, self._delete, path)
 
     async def rename_file(self, old_path: str, new_path: str) -> None:
         self._refuse_hidden(old_path)
         self._refuse_hidden(new_path)
-        await self._do(self._move, old_path, new_path)
+        await self._do(old_path, self._move, old_path, new_path)
 
     # ---- beyond it -----------------------------------------------------------------------------------------------
 
@@ -126,21 +129,25 @@ class MountContents(AsyncContentsManager):
             place, inside = self._at(path)
             return place.content(inside)
 
-        return await self._do(begin)
+        return await self._do(path, begin)
 
-    async def next_block(self, content: Content) -> bytes | None:
+    async def next_block(self, path: str, content: Content) -> bytes | None:
         """Take one block; None at the end."""
-        return await self._do(next, content, None)
+        return await self._do(path, next, content, None)
 
     async def end(self, content: Content) -> None:
         """Let go of a file, read to its end or not."""
-        await self._do(content.close)
+        await asyncio.get_running_loop().run_in_executor(self._threads, content.close)
 
     # ---- away from the event loop --------------------------------------------------------------------------------
 
-    async def _do(self, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def _do(self, path: str, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a function on a file: of one mount only so many at once, so that others have threads while one hangs."""
+        mount = path.strip("/").partition("/")[0]
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+            room = self._room.setdefault(mount, asyncio.Semaphore(AT_ONCE))
+            async with room:
+                return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         except (HyperpodError, OSError, ValueError) as error:
             raise refusal(SpecError(str(error)) if isinstance(error, ValueError) else error) from error
 
@@ -151,7 +158,7 @@ class MountContents(AsyncContentsManager):
                 return place.look(inside).kind
             return "nothing"
 
-        return await self._do(look)
+        return await self._do(path, look)
 
     def _at(self, path: str, changed: bool = False) -> tuple[shelves.Shelf, str]:
         name, _, inside = path.strip("/").partition("/")

@@ -113,7 +113,7 @@ class DownloadHandler(_ContentsHandler):
         if self.get_query_argument("download", ""):
             self.set_attachment_header(content.item.name)
         try:
-            while (block := await self.contents.next_block(content)) is not None:
+            while (block := await self.contents.next_block(path, content)) is not None:
                 self.write(block)
                 await self.flush()
         except iostream.StreamClosedError:  # whoever asked has gone

@@ -194,10 +194,15 @@ class FileShelf:
         _refuse_read_only(self._spec)
         self._ask("discard", path)
 
-    def _ask(self, operation: str, *arguments: str, timeout_s: float = ASK_TIMEOUT_S, **named: Any) -> dict[str, Any]:
+    def _ask(self, operation: str, *arguments: str, timeout_s: float | None = None, **named: Any) -> dict[str, Any]:
         for one in arguments:
             checked(one)
-        named |= {"script": probe.FILING, "kinds": KINDS, "shown": arguments[0] or "/", "timeout_s": timeout_s}
+        named |= {
+            "script": probe.FILING,
+            "kinds": KINDS,
+            "shown": arguments[0] or "/",
+            "timeout_s": timeout_s or ASK_TIMEOUT_S,
+        }
         root = self._spec.notebook_path
         return probe.ask(self._store, self._spec.name, operation, root, *arguments, **named)[-1]
 
