@@ -19,6 +19,8 @@ from .testbed import CONTROLLER, missing
 OURS = "jupyter_hyperpod"
 STUCK_S = 90.0
 EVERY_S = 18.0  # 200 in an hour
+LOOK_EVERY_S = 3.0
+DUPLICATE = "Duplicate jobid"  # SLURM's words where a number that it has forgotten is given once more
 SAVE_EVERY = 20  # steps: the last member that holds the state may be hit as well
 
 
@@ -74,7 +76,7 @@ def _deal(rig: Rig, watch: Observer, kind: str, rng: random.Random) -> bool:
     act, mend = FAULTS[kind]
     try:
         act(rig, watch, victim)
-        _until_commits(watch, 2)
+        _until_commits(watch, 2, lambda: _look_after(rig))
     except (Conflict, NotFound):  # it has gone by now
         return False
     finally:
@@ -82,11 +84,29 @@ def _deal(rig: Rig, watch: Observer, kind: str, rng: random.Random) -> bool:
     return True
 
 
-def _until_commits(watch: Observer, count: int) -> None:
-    """Wait for so many commits, of new steps or of steps that are taken again after a checkpoint."""
+def _until_commits(watch: Observer, count: int, look: Callable[[], None] = lambda: None) -> None:
+    """Wait for so many commits, of new steps or of steps that are taken again after a checkpoint; `look` meanwhile."""
     watch.read()
-    before = len(watch.events)
-    watch.until(lambda: sum(e.kind == "step.committed" for e in watch.events[before:]) >= count, STUCK_S)
+    before, next_s = len(watch.events), 0.0
+
+    def committed() -> bool:
+        nonlocal next_s
+        if time.monotonic() >= next_s:
+            look()
+            next_s = time.monotonic() + LOOK_EVERY_S
+        return sum(e.kind == "step.committed" for e in watch.events[before:]) >= count
+
+    watch.until(committed, STUCK_S)
+
+
+def _look_after(rig: Rig) -> None:
+    """An operator's part: a controller that has lost its last seconds gives numbers of jobs anew that nodes know, and
+    puts these nodes out of service until somebody puts them back.
+    """
+    for node, reason in rig.bed.reasons().items():
+        if reason == DUPLICATE:
+            progress(f"{node} is put back into service: {reason}")
+            rig.bed.resume(node)
 
 
 Act = Callable[[Rig, Observer, dict[str, Any]], object]
@@ -141,8 +161,15 @@ def _back_if_it_can(rig: Rig, node: str) -> None:
         progress(f"{node} is not back: {error}")
 
 
+def _no_urgent(rig: Rig, _: str) -> None:
+    rig.bed.run(CONTROLLER, "scancel", "--partition=urgent", check=False)
+
+
 def _all_back(rig: Rig, _: str) -> None:
-    """A controller that goes on from a saved state drains nodes again that were in service."""
+    """A controller that goes on from a saved state drains nodes again that were in service, and believes in jobs that
+    have ended: an allocation whose `srun` is gone would keep its nodes for ever.
+    """
+    _no_urgent(rig, "")
     for node in rig.bed.nodes:
         _back_if_it_can(rig, node)
 
@@ -176,7 +203,7 @@ FAULTS: dict[str, tuple[Act, Mend]] = {
         _heal(lambda rig, node: rig.bed.full_speed(node)),
     ),
     "drain": (lambda rig, _, victim: rig.bed.drain(victim["node"], "soak"), _back),
-    "urgent job": (_urgent, _nothing),
+    "urgent job": (_urgent, _no_urgent),
     "controller restarted": (_controller, _all_back),
     "resize": (_resize, _nothing),
 }

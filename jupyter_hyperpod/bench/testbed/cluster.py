@@ -130,6 +130,12 @@ class Testbed:
         done = self.run(CONTROLLER, "sinfo", "-h", "-N", "-p", "train", "-o", "%N %t", check=False)
         return dict(line.split() for line in done.stdout.splitlines())
 
+    def reasons(self) -> dict[str, str]:
+        """Node -> why SLURM has put it out of service; only those that are."""
+        told = self.run(CONTROLLER, "sinfo", "-N", "-h", "-o", "%N|%E", check=False).stdout
+        pairs = (line.partition("|") for line in told.splitlines())
+        return {node.strip(): reason.strip() for node, _, reason in pairs if reason.strip() not in ("", "none")}
+
     def situation(self) -> str:
         """What SLURM says of its nodes and jobs, for people: where something waits, the answer is in there."""
         nodes = ("sinfo", "-N", "-o", "%.6N %.9P %.12T %.19H %E")
