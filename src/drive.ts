@@ -12,6 +12,16 @@ interface IPage extends Contents.IModel {
   next?: string | null;
 }
 
+/** Whether a server has said that there is no such file. */
+export function isAbsent(
+  error: unknown
+): error is ServerConnection.ResponseError {
+  return (
+    error instanceof ServerConnection.ResponseError &&
+    error.response.status === 404
+  );
+}
+
 /** The mounts as a drive of JupyterLab: `Mounts:NAME/path`. The server speaks Jupyter's contents API. */
 export class MountDrive extends Drive {
   /** @param onCut called once for a directory of which only so many entries are shown. */
@@ -61,10 +71,7 @@ export class MountDrive extends Drive {
       return await super.get(path, options);
     } catch (error) {
       // File browsers answer 404 by going to the top, for ever where the top is what is missing.
-      const isAbsent =
-        error instanceof ServerConnection.ResponseError &&
-        error.response.status === 404;
-      throw !path && isAbsent ? new Error(error.message) : error;
+      throw !path && isAbsent(error) ? new Error(error.message) : error;
     }
   }
 

@@ -6,7 +6,6 @@ import {
   Uploader
 } from '@jupyterlab/filebrowser';
 import type { Contents } from '@jupyterlab/services';
-import { ServerConnection } from '@jupyterlab/services';
 import type { ITranslator } from '@jupyterlab/translation';
 import {
   newFolderIcon,
@@ -17,7 +16,7 @@ import { IMessageHandler, Message, MessageLoop } from '@lumino/messaging';
 import { Debouncer, Poll } from '@lumino/polling';
 
 import type { IShared } from './components/context';
-import { MountDrive } from './drive';
+import { isAbsent, MountDrive } from './drive';
 import { mountsIcon } from './icons';
 
 /** A question to a mount costs the server a process, so it is asked seldom, and only for who looks. */
@@ -56,10 +55,7 @@ export function mountBrowser(
   lookWhileShown(browser);
   followChanges(drive, browser, contents);
   browser.model.connectionFailure.connect((_, error) => {
-    const isAbsent =
-      error instanceof ServerConnection.ResponseError &&
-      error.response.status === 404;
-    if (!isAbsent) {
+    if (!isAbsent(error)) {
       Notification.error(error.message);
     }
   });

@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..control import jobs
@@ -103,10 +104,11 @@ def _look_after(rig: Rig) -> None:
     """An operator's part: a controller that has lost its last seconds gives numbers of jobs anew that nodes know, and
     puts these nodes out of service until somebody puts them back.
     """
-    for node, reason in rig.bed.reasons().items():
-        if reason == DUPLICATE:
-            progress(f"{node} is put back into service: {reason}")
-            rig.bed.resume(node)
+    with suppress(ClusterError):  # SLURM does not answer just now: there is a next look
+        for node, reason in rig.bed.reasons().items():
+            if reason == DUPLICATE:
+                progress(f"{node} is put back into service: {reason}")
+                rig.bed.resume(node)
 
 
 Act = Callable[[Rig, Observer, dict[str, Any]], object]

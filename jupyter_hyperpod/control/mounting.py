@@ -326,13 +326,13 @@ def _states_below(address: str, spec: MountSpec | None, table: Mounts) -> dict[s
     base = os.path.relpath(address, spec.notebook_path)
     found: dict[str, dict[str, Any]] = {}
     for path, (state, size) in repository.Repository(spec, spec.notebook_path, table.specs).states().items():
-        inner = path if base == "." else path.removeprefix(base + "/") if path.startswith(base + "/") else ""
-        name, slash, _ = inner.partition("/")
+        if (inner := repository.child(path, "" if base == "." else base)) is None:
+            continue
+        name, below = inner
         kind = (
-            {"kind": "directory", "bytes": 0, "state": ""} if slash else {"kind": "file", "bytes": size, "state": state}
+            {"kind": "directory", "bytes": 0, "state": ""} if below else {"kind": "file", "bytes": size, "state": state}
         )
-        if name:
-            found[name] = {"name": name, "changed_ns": 0, "mode": "-", **kind}
+        found[name] = {"name": name, "changed_ns": 0, "mode": "-", **kind}
     return found
 
 

@@ -66,6 +66,10 @@ class MountContents(AsyncContentsManager):
     async def file_exists(self, path: str = "") -> bool:
         return bool(path.strip("/")) and await self._kind(path) == "file"
 
+    async def exists(self, path: str) -> bool:
+        """One question, where the base class asks for a file and then for a directory."""
+        return not path.strip("/") or await self._kind(path) in ("file", "directory")
+
     async def is_hidden(self, path: str) -> bool:
         return _is_hidden(path)
 
@@ -80,8 +84,7 @@ class MountContents(AsyncContentsManager):
     ) -> Model:
         """Return a model; of a directory only the entries behind `after`, with `next` to go on from, if any."""
         path = path.strip("/")
-        if _is_hidden(path) and not self.allow_hidden:
-            raise refusal(SpecError(f"{path} is hidden, which this server does not show"))
+        self._refuse_hidden(path)
         model = await self._do(path, self._read, path, content, type, format, after)
         if model["type"] == "notebook" and content:
             self.mark_trusted_cells(model["content"], path)
@@ -122,8 +125,7 @@ class MountContents(AsyncContentsManager):
 
     async def open(self, path: str) -> Content:
         """Open a file, to be read by `next_block` and closed by `end`."""
-        if _is_hidden(path) and not self.allow_hidden:
-            raise refusal(SpecError(f"{path} is hidden, which this server does not show"))
+        self._refuse_hidden(path)
 
         def begin() -> Content:
             place, inside = self._at(path)
@@ -233,7 +235,7 @@ class MountContents(AsyncContentsManager):
 
     def _refuse_hidden(self, path: str) -> None:
         if _is_hidden(path) and not self.allow_hidden:
-            raise refusal(SpecError(f"{path} would be hidden, which this server does not allow"))
+            raise refusal(SpecError(f"{path} is a hidden name, which this server does not allow"))
 
 
 def _is_hidden(path: str) -> bool:

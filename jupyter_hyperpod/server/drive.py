@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import mimetypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jupyter_server.auth.decorator import authorized
 from tornado import iostream, web
@@ -15,7 +15,7 @@ from .errors import Refused
 if TYPE_CHECKING:
     from .contents import Model, MountContents
 
-TYPES, FORMATS = {"directory", "file", "notebook"}, {"text", "base64"}
+TYPES, FORMATS, BITS = {"directory", "file", "notebook"}, {"text", "base64"}, {"0", "1"}
 HEAD_BYTES = 65_536  # what stands around the content in a body
 
 
@@ -49,10 +49,10 @@ class ContentsHandler(_ContentsHandler):
     @web.authenticated
     @authorized
     async def get(self, path: str) -> None:
-        options: dict[str, Any] = {name: self.choice(name, {"0", "1"}) for name in ("content", "hash")}
+        self.choice("hash", BITS)  # it always comes
         model = await self.contents.get(
             path,
-            content=options["content"] != "0",
+            content=self.choice("content", BITS) != "0",
             type=self.choice("type", TYPES),
             format=self.choice("format", FORMATS),
             after=self._after(),

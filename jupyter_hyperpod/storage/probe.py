@@ -157,7 +157,7 @@ def _raise_told(told: Mapping[str, Any], name: str, path: str, kinds: Kinds) -> 
 
 
 def _wait_readable(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait for the word with which the child begins."""
+    """Wait for what the child says next, its first word above all."""
     with selectors.DefaultSelector() as selector:
         assert process.stdout is not None
         selector.register(process.stdout, selectors.EVENT_READ)

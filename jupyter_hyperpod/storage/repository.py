@@ -97,8 +97,8 @@ class Repository:
         """Name -> bytes of what the store is known to have directly in a directory; None where it is one itself."""
         found: dict[str, int | None] = {}
         for path, record in self._records().items():
-            if not directory or path.startswith(directory + "/"):
-                name, below, _ = path[len(directory) :].lstrip("/").partition("/")
+            if (inner := child(path, directory)) is not None:
+                name, below = inner
                 found[name] = None if below else record.size
         return found
 
@@ -305,6 +305,14 @@ class Repository:
             yield
         finally:
             os.close(descriptor)
+
+
+def child(path: str, directory: str) -> tuple[str, bool] | None:
+    """What in `directory` ("" is the top) a path is or lies below: its name, and whether below; None for nothing."""
+    if directory and not path.startswith(directory + "/"):
+        return None
+    name, below, _ = path[len(directory) :].removeprefix("/").partition("/")
+    return name, bool(below)
 
 
 def _parse(path: str) -> Record | None:

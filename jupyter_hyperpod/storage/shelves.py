@@ -120,12 +120,17 @@ def _refuse_read_only(spec: MountSpec) -> None:
         raise Denied(f"mount {spec.name!r} is read-only")
 
 
+def _item(spec: MountSpec, told: Mapping[str, Any]) -> Item:
+    """What `filing` tells of a file of this mount."""
+    return Item(**{**told, "writable": told["writable"] and not spec.read_only})
+
+
 class FileContent(probe.Content):
     """A file of a mounted file system."""
 
     def __init__(self, spec: MountSpec, path: str) -> None:
         super().__init__(spec.name, spec.notebook_path, path, ASK_TIMEOUT_S, KINDS)
-        self.item = Item(**{**self.about, "writable": self.about["writable"] and not spec.read_only})
+        self.item = _item(spec, self.about)
 
 
 class ObjectContent:
@@ -157,12 +162,12 @@ class FileShelf:
 
     def look(self, path: str) -> Item:
         """See Shelf."""
-        return self._item(self._ask("look", path))
+        return _item(self._spec, self._ask("look", path))
 
     def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
         """See Shelf."""
         found = self._ask("page", path, after, str(PAGE))
-        return [self._item(entry) for entry in found["entries"]], found["after"]
+        return [_item(self._spec, entry) for entry in found["entries"]], found["after"]
 
     def content(self, path: str) -> Content:
         """See Shelf."""
@@ -181,18 +186,20 @@ class FileShelf:
 
     def move(self, path: str, to: str) -> None:
         """See Shelf."""
-        _refuse_read_only(self._spec)
-        self._ask("move", path, to)
+        self._change("move", path, to)
 
     def remove(self, path: str) -> None:
         """See Shelf."""
-        _refuse_read_only(self._spec)
-        self._ask("remove", path)
+        self._change("remove", path)
 
     def discard(self, path: str) -> None:
         """See Shelf."""
+        self._change("discard", path)
+
+    def _change(self, operation: str, path: str, *more: str) -> None:
+        """Do something to what is there."""
         _refuse_read_only(self._spec)
-        self._ask("discard", path)
+        self._ask(operation, path, *more)
 
     def _ask(self, operation: str, *arguments: str, timeout_s: float | None = None, **named: Any) -> dict[str, Any]:
         for one in arguments:
@@ -205,9 +212,6 @@ class FileShelf:
         }
         root = self._spec.notebook_path
         return probe.ask(self._store, self._spec.name, operation, root, *arguments, **named)[-1]
-
-    def _item(self, entry: Mapping[str, Any]) -> Item:
-        return Item(**{**entry, "writable": entry["writable"] and not self._spec.read_only})
 
 
 class RepositoryShelf(FileShelf):
@@ -252,24 +256,10 @@ class RepositoryShelf(FileShelf):
             self._repository.fetch(path)
             return super().content(path)
 
-    def move(self, path: str, to: str) -> None:
-        """See Shelf."""
-        self._insist_it_is_here(path)
-        super().move(path, to)
-
-    def remove(self, path: str) -> None:
-        """See Shelf."""
-        self._insist_it_is_here(path)
-        super().remove(path)
-
-    def discard(self, path: str) -> None:
-        """See Shelf."""
-        self._insist_it_is_here(path)
-        super().discard(path)
-
-    def _insist_it_is_here(self, path: str) -> None:
+    def _change(self, operation: str, path: str, *more: str) -> None:
+        """See FileShelf. Raises Denied for what only the store has."""
         try:
-            super().look(path)
+            super()._change(operation, path, *more)
         except NotFound:
             self.look(path)
             raise Denied(
