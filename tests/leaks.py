@@ -22,6 +22,7 @@ from pathlib import Path
 
 MARK = "TEST_RUN_MARK"  # not HYPERPOD_…: a daemon drops those of the process that happened to start it
 GRACE_S = 5.0
+EXEC_TRIES, EXEC_PAUSE_S = 20, 0.005
 OURS = re.compile(r"hyperpod|slurm")
 TREE = Path(__file__).resolve().parents[1]
 # Caches that other people's tools keep in the temporary directory by design.
@@ -58,17 +59,28 @@ def environments() -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
-            with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                found[int(name)] = b"\0" + file.read()
+            with suppress(OSError):
+                found[int(name)] = b"\0" + _said_of(int(name), "environ")
     return found
 
 
 def command_line(pid: int) -> str:
     """Return what a process was started as, "" where it has ended."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return _said_of(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def _said_of(pid: int, name: str) -> bytes:
+    """Return /proc's `name` of a process. While it becomes another program that is empty: it is asked again."""
+    for _ in range(EXEC_TRIES):
+        content = Path(f"/proc/{pid}/{name}").read_bytes()
+        if content:
+            break
+        os.readlink(f"/proc/{pid}/exe")  # neither a zombie nor the kernel's own thread has one
+        time.sleep(EXEC_PAUSE_S)
+    return content
 
 
 def wait_until_gone(mark: str, timeout_s: float, variable: str = MARK) -> dict[int, str]:

@@ -13,13 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from jupyter_hyperpod.backends.local.wire import connect, listen
 from jupyter_hyperpod.control import cluster as control
-from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.control import jobs, launch, lock
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
 from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.storage.journal import event_writer
@@ -234,6 +234,46 @@ def test_a_second_supervisor_refuses_and_the_first_goes_on(shared_cluster: Store
     assert done.returncode == control.EXIT_LOCKED
     assert f"a supervisor (process {pid}) already serves {shared_cluster.root}" in done.stderr
     assert control.request(shared_cluster, {"op": "status"})["pid"] == pid
+
+
+def succeed(store: Store) -> subprocess.CompletedProcess[str]:
+    """Run what the zygote starts where a supervisor has died, as late as it may come on a busy machine."""
+    command = [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", "--store", str(store.root), launch.SUCCEED]
+    environment = control.daemon_environment(os.environ)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+
+def test_an_heir_that_comes_after_the_cluster_was_stopped_leaves(store: Store) -> None:
+    control.ensure_started(store, nodes=1, spares=0)
+    control.stop(store)
+    done = succeed(store)
+    assert done.returncode == control.EXIT_LOCKED
+    assert f"no supervisor of {store.root} has died: the last one took its leave" in done.stderr
+    assert control.status(store)["state"] == "stopped"
+    shutil.rmtree(store.root)
+    assert succeed(store).returncode == control.EXIT_LOCKED
+    assert not store.root.exists(), "a store that has been deleted is not made anew"
+
+
+def test_who_held_the_lock_may_take_its_leave_while_an_heir_waits_for_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen(store.cluster, control.SOCKET).close()
+    take = lock.Lock
+
+    def late(path: Path) -> lock.Lock:
+        (store.cluster / control.SOCKET).unlink()
+        return take(path)
+
+    monkeypatch.setattr(lock, "Lock", late)
+    with pytest.raises(ClusterError, match="the last one took its leave"):
+        lock.take_lock(store, succeed=True)
+
+
+def test_every_heir_is_told_to_succeed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in (["--nodes", "1"], ["--nodes", "1", launch.SUCCEED]):
+        monkeypatch.setattr(sys, "argv", ["supervisor", *arguments])
+        assert cast("list[str]", launch.heir()["heir"])[3:] == ["--nodes", "1", launch.SUCCEED]
 
 
 def test_a_cluster_of_another_size_is_a_conflict(shared_cluster: Store) -> None:

@@ -20,6 +20,7 @@ AGENT = "jupyter_hyperpod.runtime.agent"
 HEAD = "jupyter_hyperpod.runtime.coordinator"
 REPLICA = "jupyter_hyperpod.serving.replica"
 GATEWAY = "jupyter_hyperpod.serving.gateway"
+SUCCEED = "--succeed"
 # loaded once by the zygote; names only, since control never imports the runtime
 PRELOAD = (
     "torch",
@@ -51,7 +52,8 @@ def raise_descriptor_limit() -> None:
 def heir() -> dict[str, object]:
     """What the zygote needs to start this very supervisor again, should it die without removing its socket."""
     me = identify(os.getpid())
-    arguments = [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", *sys.argv[1:]]
+    own = [argument for argument in sys.argv[1:] if argument != SUCCEED]
+    arguments = [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", *own, SUCCEED]
     return {"heir": arguments, "mark": SOCKET, "supervisor": [me.pid, me.start]}
 
 

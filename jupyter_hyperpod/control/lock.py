@@ -9,7 +9,7 @@ from pathlib import Path
 from ..backends.local.serve import note
 from ..core.errors import ClusterError
 from ..storage.store import Store
-from .cluster import LOCK
+from .cluster import LOCK, SOCKET
 
 
 class Lock:
@@ -42,6 +42,18 @@ class Lock:
             return False
 
 
-def take_lock(store: Store) -> Lock:
-    """Become the store's only supervisor; raises ClusterError where there is one."""
-    return Lock(store.prepare().cluster / LOCK)
+def take_lock(store: Store, succeed: bool = False) -> Lock:
+    """Become the store's only supervisor; raises ClusterError where there is one.
+
+    ``succeed``: only in place of one that died, which leaves its socket. Where a person was faster, and has stopped the
+    cluster since, there is none, and this raises ClusterError too.
+    """
+    _see_the_dead(store, succeed)  # before a store that has been deleted is made anew
+    lock = Lock(store.prepare().cluster / LOCK)
+    _see_the_dead(store, succeed)  # and where it had to be waited for: who held the lock removes its socket first
+    return lock
+
+
+def _see_the_dead(store: Store, succeed: bool) -> None:
+    if succeed and not (store.cluster / SOCKET).exists():
+        raise ClusterError(f"no supervisor of {store.root} has died: the last one took its leave")

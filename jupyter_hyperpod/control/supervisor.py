@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from ..backends.base import ExitReport, NodeReport, Report
 from ..backends.local.host import LocalHost
@@ -39,8 +38,8 @@ from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
 from .faults import break_node, break_target, heal
 from .heads import tell_loss, tell_succession
 from .healing import Healing
-from .launch import PRELOAD, digest_of, heir, raise_descriptor_limit
-from .lock import take_lock
+from .launch import PRELOAD, SUCCEED, digest_of, heir, raise_descriptor_limit
+from .lock import Lock, take_lock
 from .machines import Machines, node_record
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 
@@ -57,10 +56,10 @@ class Supervisor:
     """One store's supervisor; `run` returns when it has been told to stop or to leave."""
 
     def __init__(
-        self, store: Store, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool = False
+        self, store: Store, lock: Lock, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool
     ) -> None:
         self.store = store
-        self.lock = take_lock(store)
+        self.lock = lock
         self._take_shape(nodes, spares, queues, isolated)
         forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{WRITER}.")
         self.selector = selectors.DefaultSelector()
@@ -443,18 +442,20 @@ class Supervisor:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; exit status 3 where another supervisor serves the store."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.control.supervisor")
-    parser.add_argument("--store", required=True, type=Path)
+    parser.add_argument("--store", required=True, type=Store)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--spares", type=int, default=1)
     parser.add_argument("--queues", type=json.loads, default={}, metavar="JSON")
     parser.add_argument("--isolate-network", action="store_true")
+    parser.add_argument(SUCCEED, action="store_true", help="only in place of one that died; leave where there is none")
     options = parser.parse_args(arguments)
     if sys.platform != "linux":
         parser.error("the local cluster needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
     try:
         raise_descriptor_limit()
         asked = (options.nodes, options.spares, options.queues, options.isolate_network)
-        supervisor = Supervisor(Store(options.store), *settled_shape(Store(options.store), *asked))
+        lock = take_lock(options.store, options.succeed)
+        supervisor = Supervisor(options.store, lock, *settled_shape(options.store, *asked))
     except ClusterError as error:
         note(str(error))
         return EXIT_LOCKED
