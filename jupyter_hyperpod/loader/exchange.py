@@ -30,19 +30,23 @@ INSTANT_S = 1e-6
 class Exchange:
     """The blocks of one model, for one rank. Thread-safe."""
 
-    def __init__(self, directory: Path, files: Files, load_plan: LoadPlan) -> None:
-        """Raises MemoryError, StoreError, and OSError where ranks cannot meet."""
+    def __init__(self, directory: Path, files: Files, load_plan: LoadPlan, node: str | None) -> None:
+        """``node``: whose ranks alone meet; None for all of this host.
+
+        Raises MemoryError, StoreError, and OSError where ranks cannot meet.
+        """
         self._sources = files.sources
         self._rank, self._size = load_plan.tp
         blocks = sorted({chunk.block for chunk in load_plan.chunks if chunk.across is not None})
         self._numbers = {block: number for number, block in enumerate(blocks)}
         self._taken_since: dict[int, float] = {}
+        self._settled: set[int] = set()
         objects = [(source.name, source.size, source.etag) for source in files.sources]
         subject = hashlib.sha256(json.dumps([objects, self._size, blocks]).encode()).hexdigest()[:32]
         self._board = Board(directory / f"rows-{subject}")
         with self._board.locked():
-            self._commons: Commons | None = meet(self._board, len(blocks), (len(blocks) * BLOCK_BYTES,))
-            notice = Notice(self._commons.place)
+            self._commons: Commons | None = meet(self._board, len(blocks), (len(blocks) * BLOCK_BYTES,), node)
+            notice = Notice(self._commons.place, node or "")
             self._name = notice.name
             self._board.put(self._name, notice.encode())
 
@@ -58,6 +62,10 @@ class Exchange:
         np.copyto(np.frombuffer(view, np.uint8).reshape(chunk.rows, chunk.length), mine)
         commons.written(0, number * BLOCK_BYTES, len(rows))
         return True
+
+    def settle(self, chunk: Chunk) -> None:
+        """This rank has its columns of a block, whether or not the rows were read here: another host may have had them."""
+        self._settled.add(self._numbers[chunk.block])
 
     def close(self) -> None:
         """Nothing more is taken: let go of the memory."""
@@ -86,13 +94,14 @@ class Exchange:
         return True
 
     def _done(self, commons: Commons) -> bool:
-        """Whether all that is this rank's to read has been read."""
-        return bool(np.all(commons.seconds[self._rank :: self._size]))
+        """Whether nothing is left that is this rank's to read."""
+        mine = range(self._rank, len(self._numbers), self._size)
+        return all(commons.seconds[number] or number in self._settled for number in mine)
 
 
-def exchange_of(directory: Path, files: Files, load_plan: LoadPlan) -> Exchange | None:
+def exchange_of(directory: Path, files: Files, load_plan: LoadPlan, node: str | None) -> Exchange | None:
     """Return what ranks exchange rows by, None where there is nothing to exchange or they cannot meet."""
     if load_plan.tp[1] > 1 and any(chunk.across is not None for chunk in load_plan.chunks):
         with suppress(OSError, StoreError):
-            return Exchange(directory, files, load_plan)
+            return Exchange(directory, files, load_plan, node)
     return None

@@ -85,8 +85,9 @@ class FanOut:
         subject = _subject(files, self._chunks, checks is not None)
         board = Board(job.path / "fanout" / subject)
         node, apart = environment.get(NODE_VARIABLE, ""), bool(environment.get(APART_VARIABLE))
+        only = node if apart else None
         with board.locked():
-            self._commons = meet(board, len(self._chunks), load_plan.landings, node if apart else None)
+            self._commons = meet(board, len(self._chunks), load_plan.landings, only)
             server = None
             if apart or environment.get(BIND_VARIABLE):
                 host = own_address(environment.get(BIND_VARIABLE, LOOPBACK), job.path / ENDPOINT)
@@ -98,13 +99,15 @@ class FanOut:
         self._hosts = _Hosts(board, self._commons.token, job.secret(), subject, len(self._chunks)) if server else None
         self._mapping = Mapping(files.names[0], self._commons.private)
         together = server is None or job.spec().replica >= load_plan.tp[1]
-        self._exchange = exchange_of(job.path / "fanout", files, load_plan) if together else None
+        self._exchange = exchange_of(job.path / "fanout", files, load_plan, only) if together else None
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         """See Landing."""
         number = self._numbers[_position(chunk)]
         outcome = self._obtain(number, chunk, cancel)
         if outcome != "busy":
+            if self._exchange is not None and chunk.across is not None:
+                self._exchange.settle(chunk)
             self._mapping.look(self._commons.starts[chunk.file] + chunk.place, chunk.bytes)
         return outcome
 

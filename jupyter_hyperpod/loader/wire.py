@@ -198,9 +198,13 @@ class Connection:
         return bytes(content)
 
     def abort(self) -> None:
-        """End whatever is under way; may be called from another thread."""
+        """End whatever is under way; may be called from another thread.
+
+        Where there is TLS, not by its own `shutdown`: that forgets the cipher first, and a thread that is receiving would
+        get the bytes as they come over the network, into memory that may have been filled by another connection.
+        """
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close it."""

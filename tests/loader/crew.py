@@ -50,10 +50,10 @@ class Zygote:
 class Crew:
     """A job's directory and the ranks that were started in it."""
 
-    def __init__(self, zygote: Zygote, directory: Path, nodes: int = 4) -> None:
+    def __init__(self, zygote: Zygote, directory: Path, nodes: int = 4, replica: int = 1) -> None:
         self._zygote, self._directory = zygote, directory
         store = Store(directory / "store").prepare()
-        self.job: JobStore = store.create_job(JobSpec("load", store.put_cell("pass"), nodes=nodes))
+        self.job: JobStore = store.create_job(JobSpec("load", store.put_cell("pass"), nodes=nodes, replica=replica))
 
     def start(self, name: str, url: str, env: Mapping[str, str], **arguments: Any) -> int:
         """Start a rank; returns its process id."""

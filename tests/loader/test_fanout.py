@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,23 @@ def test_tensor_parallel_ranks_read_every_row_once(
         assert record["tensors"] == columns(state, rank, size), record.get("error")
     assert sent(server) - before <= 1.05 * sum(tensor.nbytes for tensor in state.values())
     assert not list((crew.job.path / "fanout").glob("rows-*/at-*")), "the rows are let go when all have their columns"
+
+
+def test_tensor_parallel_ranks_of_two_hosts_have_rows_from_each_other(
+    zygote: Zygote, tmp_path: Path, server: S3Server, state: dict[str, torch.Tensor], eventually: Callable[..., Any]
+) -> None:
+    before, crew = sent(server), Crew(zygote, tmp_path, replica=2)
+    (crew.job.path / "coordinator.json").write_text(json.dumps({"host": "127.0.0.1", "port": 9}))
+    try:
+        for rank, host in product(range(2), "ab"):
+            environment = place(server, True, host) | {"HYPERPOD_BIND": "auto"}
+            crew.start(f"{host}{rank}", f"{server.url}/fan", environment, tp=(rank, 2))
+        for rank, host in product(range(2), "ab"):
+            record = eventually(lambda name=f"{host}{rank}": crew.record(name), 60)
+            assert record["tensors"] == columns(state, rank, 2), record.get("error")
+    finally:
+        crew.end()
+    assert sent(server) - before <= 2.1 * size(state)
 
 
 def test_rows_that_nobody_else_comes_to_read_are_read_alone(
