@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,7 @@ WRITER, COORDINATOR = "supervisor", "coordinator"
 ENDED_MARK = "ended"
 ENDPOINT = "coordinator.json"
 STOP_GRACE_S = 15.0
+AGENT_QUICK_LIMIT = 12
 _LOG_LINES = 8
 
 
@@ -139,6 +141,20 @@ class Entry:
             nodes=nodes,
             resting=now_s < self.rest_until_s or self.kill_at_s is not None,
         )
+
+    def agent_failed(self, node: str, lived_s: float, status: int | None, standing: bool, now_s: float) -> str:
+        """Count it; return why the job is to be given up, if it is.
+
+        ``standing``: others of its processes have been running for long. Where those are replicas, one that cannot
+        start takes nothing from them: it is tried again and again, at last once a minute.
+        """
+        self.agents = self.agents.after(lived_s, status)
+        limit = sys.maxsize if standing and self.spec.serve is not None else AGENT_QUICK_LIMIT
+        if reason := self.agents.too_many(self.spec.max_restarts, limit):
+            return f"the agent on {node} ended with status {status}: {reason}; {self.log_tail(node)}"
+        if self.agents.quick > 1:
+            self.rest_until_s = now_s + self.agents.pause_s()
+        return ""
 
     def log_tail(self, name: str) -> str:
         """The last lines that the process on node `name` wrote, for an error message."""

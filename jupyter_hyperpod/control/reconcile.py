@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..core.spec import JobSpec
 from ..policy.scaling import Claim, Machine, allot
 
-PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
+PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, *(1.0,) * 8, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 QUICK_S = 10.0
 QUICK_LIMIT = 5
 

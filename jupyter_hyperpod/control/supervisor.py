@@ -41,7 +41,7 @@ from .healing import Healing
 from .launch import PRELOAD, SUCCEED, digest_of, heir, raise_descriptor_limit
 from .lock import Lock, take_lock
 from .machines import Machines, node_record
-from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
+from .reconcile import QUICK_S, Action, Begin, Fail, Rescale, Wait, reconcile
 
 TICK_S = 0.25
 SCAN_EVERY_S = 2.0
@@ -49,7 +49,6 @@ LINGER_S = 1.0
 JOURNALS_KEPT = 8
 AGENT_REST_S = 0.5
 REQUESTS = "poke, status, stop, node-fault, heal, or extend where there are no nodes"
-AGENT_QUICK_LIMIT = 12
 
 
 class Supervisor:
@@ -359,14 +358,10 @@ class Supervisor:
         entry.pen.write("warning.raised", {"text": text})
 
     def _count_agent(self, entry: Entry, report: ExitReport, now_s: float) -> None:
-        entry.agents = entry.agents.after(report.lived_s, report.status)
-        if reason := entry.agents.too_many(entry.spec.max_restarts, AGENT_QUICK_LIMIT):
-            text = (
-                f"the agent on {report.node} ended with status {report.status}: {reason}; {entry.log_tail(report.node)}"
-            )
-            self._give_up(entry, "failed", text)
-        elif entry.agents.quick > 1:
-            entry.rest_until_s = now_s + entry.agents.pause_s()
+        born_s = [node.born_s[entry.job.id] for node in self.host.nodes.values() if entry.job.id in node.born_s]
+        standing = any(now_s - since_s > QUICK_S for since_s in born_s)
+        if reason := entry.agent_failed(report.node, report.lived_s, report.status, standing, now_s):
+            self._give_up(entry, "failed", reason)
 
     # -- what people ask for -----------------------------------------------------------------------------------
 

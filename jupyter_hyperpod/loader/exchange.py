@@ -64,7 +64,7 @@ class Exchange:
         return True
 
     def settle(self, chunk: Chunk) -> None:
-        """This rank has its columns of a block, whether or not the rows were read here: another host may have had them."""
+        """This rank has its columns of a block, and will not read its rows: they may have come from another host."""
         self._settled.add(self._numbers[chunk.block])
 
     def close(self) -> None:

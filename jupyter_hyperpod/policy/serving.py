@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from .decision import Decision
 
 UP_WINDOW_S = 1.0
+SILENT_S, BUSY_S = 3.0, 60.0
 RETRY_AFTER_LIMIT_S = 60
 
 
@@ -93,6 +94,15 @@ def retire(outstanding: Mapping[str, int], count: int) -> tuple[str, ...]:
     order = {name: number for number, name in enumerate(outstanding)}
     ranked = sorted(outstanding, key=lambda name: (outstanding[name], -order[name]))
     return tuple(ranked[: max(0, count)])
+
+
+def patience_s(*, stopped: bool, loading: bool, computes: bool) -> float:
+    """Return for how long a replica may say nothing, in seconds.
+
+    One that loads or computes can hold Python's interpreter lock for long, in one call of a library; what is stopped,
+    or does nothing and says nothing, hangs. A replica on a host that cannot be looked at neither stops nor computes.
+    """
+    return BUSY_S if (loading or computes) and not stopped else SILENT_S
 
 
 def retry_after_s(waiting: int, answered_per_s: float) -> int:

@@ -19,14 +19,15 @@ from typing import Any
 from tornado.websocket import WebSocketHandler
 
 from ..core.views import View
-from ..policy.serving import Limits, Reading, decide, retire
+from ..policy.serving import SILENT_S, Limits, Reading, decide, patience_s, retire
 from ..storage.journal import command_writer
 from ..storage.pen import Pen
 from .line import Line
 from .pool import Pool, Replica
+from .pulse import pulse
 from .site import Site
 
-SILENT_S = 3.0
+AWAY_S = 1.0
 WRITER = "gateway"
 LOOPBACK = "127.0.0.1"
 
@@ -48,7 +49,9 @@ class Crew:
         since_s = view["submitted_s"] or time.time()
         self._decided_s = deque([since_s] * (0 if told else self.wanted))
         self._readings: deque[Reading] = deque()
+        self._looked_s = time.monotonic()
         self._members: list[str] = []
+        self._drained_s: dict[str, float] = {}  # node -> when its replicas were told to go
         self._missed: dict[str, tuple[str, bool]] = {}  # incident not made up for yet -> node, and whether it resumed
 
     # -- how many ----------------------------------------------------------------------------------------------
@@ -104,7 +107,7 @@ class Crew:
             for name in retire(loads, len(staying) - self.target):
                 self._pool.replicas[name].retired = True
         for replica in list(self._pool):
-            if replica.retired and not replica.ending and len(staying) < self.target:
+            if replica.retired and not (replica.ending or replica.departing) and len(staying) < self.target:
                 replica.retired = False
                 staying.append(replica)
         for replica in self._pool:
@@ -113,6 +116,15 @@ class Crew:
                 replica.say("end")
         self._pool.hand_out()
         self._form()
+
+    def leave_node(self, node: str, told_s: float) -> int:
+        """The replicas that a node had at the time ``told_s`` are to go; returns how many of them are known."""
+        self._drained_s[node] = told_s
+        leaving = [replica for replica in self._pool if replica.node == node and replica.started_s < told_s]
+        for replica in leaving:
+            replica.retired = replica.departing = True
+        self.adjust()
+        return len(leaving)
 
     # -- who ---------------------------------------------------------------------------------------------------
 
@@ -127,20 +139,19 @@ class Crew:
         for stage, time_s in facts["stages"].items():
             self._tell(replica, stage, time_s)
         if replica.state == "draining" and not replica.ending:
-            replica.retired = True  # it was told to go by its node
+            replica.retired = replica.departing = True  # it was told to go by its node
         if replica.state != before:
             self.adjust()
         return replica
 
     def _greet(self, facts: Mapping[str, Any], link: WebSocketHandler) -> Replica:
-        name = facts["replica"]
-        decided_s = (
-            self._decided_s.popleft() if name not in self._told and self._decided_s else facts["stages"]["started"]
-        )
+        name, started_s = facts["replica"], facts["stages"]["started"]
+        decided_s = self._decided_s.popleft() if name not in self._told and self._decided_s else started_s
         line, known = Line(facts["host"], facts["port"]), self._pool.replicas.get(name)
         if known is not None and known.line.address == line.address:
             line = known.line  # linked again: what it is being asked has to end should it be given up
-        replica = Replica(name, facts["node"], facts["pid"], facts["host"], line, link, decided_s)
+        replica = Replica(name, facts["node"], facts["pid"], facts["host"], line, link, decided_s, started_s)
+        replica.retired = replica.departing = started_s < self._drained_s.get(replica.node, 0.0)
         self._pool.replicas[name] = replica
         return replica
 
@@ -171,7 +182,7 @@ class Crew:
             self._pen.write("warning.raised", {"text": text})
         elif not replica.retired:
             self._lost(replica)
-        if not replica.retired and len(self._pool.replicas) < self.target:
+        if (replica.departing or not replica.retired) and len(self._pool.replicas) < self.target:
             self._decided_s.append(time.time())
         self.adjust()
 
@@ -190,14 +201,27 @@ class Crew:
         self._pen.write("incident.stage", record | {"rung": None, "text": text})
 
     def _fence_the_silent(self, now_s: float) -> None:
+        away_s, self._looked_s = now_s - self._looked_s, now_s
         for replica in list(self._pool):
-            if now_s - replica.heard_s > SILENT_S:
+            if away_s > AWAY_S:  # this process stood still itself: what it was told meanwhile has not been read yet
+                replica.heard_s = min(now_s, replica.heard_s + away_s)
+            if self._hangs(replica, now_s - replica.heard_s):
                 if replica.host == LOOPBACK:  # on this host, then; its pid is still its own, since its link is open
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(replica.pid, signal.SIGKILL)
                 replica.line.cut()  # nothing else ends what a host that is out of reach was asked
                 replica.link.close()
                 self.left(replica)
+
+    def _hangs(self, replica: Replica, silent_s: float) -> bool:
+        if silent_s < SILENT_S / 2:
+            replica.pulse = None
+            return False
+        now = pulse(replica.pid) if replica.host == LOOPBACK else None
+        before = replica.pulse = replica.pulse or now
+        computes = now is not None and before is not None and now.ticks > before.ticks
+        stopped = now is not None and now.stopped
+        return silent_s > patience_s(stopped=stopped, loading=replica.state == "loading", computes=computes)
 
     def _form(self) -> None:
         """Journal who answers, where that has changed, and that what was lost is made up for."""

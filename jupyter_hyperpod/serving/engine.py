@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _END = object()
 
@@ -63,7 +66,37 @@ class Engine:
         except StopIteration:
             work.put(_END)
             return False
-        except Exception as error:
-            work.put(error)
+        except BaseException as error:  # this thread goes on, whatever a model raises
+            work.put(_told(error))
             return False
         return True
+
+
+async def aside(work: Callable[[], T]) -> T:
+    """Return what ``work()`` returns, computed in a daemon thread: unlike an executor's, nobody waits for its end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(act: Callable[[Any], None], value: Any) -> None:
+        if not done.done():
+            act(value)
+
+    def run() -> None:
+        try:
+            settled: tuple[Callable[[Any], None], Any] = done.set_result, work()
+        except BaseException as error:
+            settled = done.set_exception, _told(error)
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, *settled)
+
+    threading.Thread(target=run, name="aside", daemon=True).start()
+    return await done
+
+
+def _told(error: BaseException) -> Exception:
+    """An error that can be raised where others are served too: sys.exit() in a model's code ends no server."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    told = RuntimeError(f"{type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told

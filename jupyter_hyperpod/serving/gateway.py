@@ -32,7 +32,7 @@ from .crew import WRITER, Crew
 from .ledger import Ledger
 from .pool import Pool, Replica
 from .relay import Relay, Request
-from .site import Site, bearer, read_token
+from .site import REQUEST_LIMIT_BYTES, Site, bearer, read_token
 
 TICK_S = 0.1
 TOUCH_S = 0.5
@@ -41,7 +41,6 @@ DRAIN_S = 10.0
 FAREWELL_S = 1.0
 POLL_S = 0.01
 PROBE = b'{"prompt": [0], "max_tokens": 1, "temperature": 0}'
-BODY_LIMIT_BYTES = 16 << 20
 
 
 class Gateway:
@@ -73,9 +72,8 @@ class Gateway:
     async def run(self) -> int:
         """Serve until the deployment has ended; returns the exit status."""
         sockets = self._bind()
-        server = HTTPServer(
-            routes.application(self), max_body_size=BODY_LIMIT_BYTES, max_buffer_size=2 * BODY_LIMIT_BYTES
-        )
+        limits = {"max_body_size": REQUEST_LIMIT_BYTES, "max_buffer_size": 2 * REQUEST_LIMIT_BYTES}
+        server = HTTPServer(routes.application(self), **limits)
         server.add_sockets(sockets)
         self._announce(sockets[0].getsockname())
         loop = asyncio.get_running_loop()

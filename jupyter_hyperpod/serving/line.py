@@ -11,7 +11,8 @@ from tornado.iostream import IOStream, StreamClosedError
 from tornado.tcpclient import TCPClient
 from tornado.util import TimeoutError as TooLate
 
-BODY_LIMIT_BYTES = 64 << 20
+from .site import ANSWER_LIMIT_BYTES
+
 CONNECT_S = 2.0
 IDLE_KEPT = 32
 
@@ -30,11 +31,12 @@ class Broken(Exception):
 class _Reading(HTTPMessageDelegate):
     def __init__(self, head: Head, piece: Piece) -> None:
         self._head, self._piece = head, piece
-        self.whole = False
+        self.begun = self.whole = False
         self.error: Exception | None = None
 
     def headers_received(self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders) -> None:
         assert isinstance(start_line, ResponseStartLine)
+        self.begun = True
         self._head(start_line.code, headers)
 
     async def data_received(self, chunk: bytes) -> None:
@@ -57,42 +59,54 @@ class Line:
         self._busy: set[IOStream] = set()
         self._closed = False
         self._client = TCPClient()
-        self._parameters = HTTP1ConnectionParameters(max_body_size=BODY_LIMIT_BYTES)
+        self._parameters = HTTP1ConnectionParameters(max_body_size=ANSWER_LIMIT_BYTES)
 
     async def ask(self, path: str, headers: HTTPHeaders, body: bytes, head: Head, piece: Piece) -> None:
         """Send a request; ``head(status, headers)`` and then ``piece(bytes)`` are called as the answer comes.
 
-        Raises Broken, also where the connection is cut meanwhile, and what ``piece`` raises. Being cancelled closes the
-        connection, by which the replica notices.
+        A kept connection may have been closed by the replica long ago, which shows only now: where nothing was heard on
+        it, the request is sent once more on a new one. Raises Broken, also where the connection is cut meanwhile, and
+        what ``piece`` raises. Being cancelled closes the connection, by which the replica notices.
         """
-        sent, stream = False, None
-        reading = _Reading(head, piece)
+        start = RequestStartLine("POST", path, "HTTP/1.1")
+        stream, stale = self._take(), False
+        if stream is not None:
+            reading = _Reading(head, piece)
+            try:
+                return await self._exchange(stream, start, headers, body, reading)
+            except Broken:
+                if reading.begun or self._closed:
+                    raise
+                stale = True
+                self._drop_idle()  # those that were used before this one are older still
         try:
-            stream = await self._open()
+            self._check()
+            stream = await self._client.connect(*self.address, max_buffer_size=ANSWER_LIMIT_BYTES, timeout=CONNECT_S)
+        except (OSError, StreamClosedError, TooLate) as error:
+            raise Broken(str(error) or type(error).__name__, stale) from error
+        await self._exchange(stream, start, headers, body, _Reading(head, piece))
+
+    async def _exchange(
+        self, stream: IOStream, start: RequestStartLine, headers: HTTPHeaders, body: bytes, reading: _Reading
+    ) -> None:
+        sent = False
+        self._busy.add(stream)
+        try:
             self._check()  # it may have been closed while it connected
             stream.set_nodelay(True)
             connection = HTTP1Connection(stream, True, self._parameters)
             sent = True
-            await connection.write_headers(RequestStartLine("POST", path, "HTTP/1.1"), headers, body)
+            await connection.write_headers(start, headers, body)
             connection.finish()
             await connection.read_response(reading)
-        except (OSError, StreamClosedError, HTTPInputError, TooLate) as error:
+        except (OSError, StreamClosedError, HTTPInputError) as error:
             raise Broken(str(error) or type(error).__name__, sent) from error
         finally:
-            if stream is not None:
-                self._put_back(stream, reading.whole and reading.error is None)
+            self._put_back(stream, reading.whole and reading.error is None)
         if reading.error is not None:
             raise reading.error
         if not reading.whole:
             raise Broken("the connection ended before the answer did", sent)
-
-    async def _open(self) -> IOStream:
-        self._check()
-        stream = self._take()
-        if stream is None:
-            stream = await self._client.connect(*self.address, max_buffer_size=BODY_LIMIT_BYTES, timeout=CONNECT_S)
-        self._busy.add(stream)
-        return stream
 
     def _check(self) -> None:
         if self._closed:
@@ -115,6 +129,9 @@ class Line:
     def close(self) -> None:
         """Take no further request, and close the connections that carry nothing."""
         self._closed = True
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
         for stream in self._idle:
             with suppress(OSError):
                 stream.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import linecache
 import os
 import sys
 import time
@@ -83,7 +84,7 @@ def load(site: Site, report: Report, enter: Enter) -> Served:
     os.environ.update(remote.environment(url, mounts.specs))  # this process reads nothing but this model
     if site.serve.task == "predict":
         enter("loading")
-        handler = Handler(site.cell, url)
+        handler = Handler(site.cell, site.spec.filename, url)
         enter("loaded")
         return handler
     config = _config(url, site.serve.recipe)
@@ -231,15 +232,21 @@ class Until:
 
 
 class Handler:
-    """A Python file with ``load(model)`` and ``predict(model, inputs)``, asked at ``/predict``."""
+    """A Python file with ``load(model)`` and ``predict(model, inputs)``, asked at ``/predict``.
+
+    ``source`` is what it said when it was deployed, ``filename`` where it lay then.
+    """
 
     path = "/predict"
 
-    def __init__(self, source: Path, url: str) -> None:
+    def __init__(self, source: Path, filename: str, url: str) -> None:
         module = types.ModuleType("handler")
-        module.__file__ = str(source)
+        module.__file__ = filename
         sys.modules[module.__name__] = module  # dataclasses and the like look their module up
-        exec(compile(source.read_bytes(), "<handler>", "exec"), module.__dict__)
+        code = source.read_text(encoding="utf-8")
+        # its tracebacks, inspect.getsource and torch.jit.script read it there
+        linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
+        exec(compile(code, filename, "exec", dont_inherit=True), module.__dict__)
         for name in ("load", "predict"):
             if not callable(getattr(module, name, None)):
                 raise SpecError(f"the handler has no function {name}; expected load(model) and predict(model, inputs)")

@@ -21,6 +21,8 @@ def recall(gateway: Gateway) -> None:
     for command in gateway.commands.poll():
         if command.kind == "scale" and not command.writer.startswith(f"{SUPERVISOR}."):
             gateway.crew.recall(gateway.site.spec.clamp(command.data["target"]))
+        if command.kind == "drain":
+            gateway.crew.leave_node(str(command.data["node"]), command.time_s)
         if (command.writer, command.seq) not in gateway.handled:
             _obey(gateway, command)
 
@@ -32,20 +34,33 @@ def obey_all(gateway: Gateway) -> None:
 
 
 def _obey(gateway: Gateway, command: Command) -> None:
-    data = command.data
-    if command.writer.startswith(f"{WRITER}.") or (command.kind == "fault" and data["rank"] is None):
+    if command.writer.startswith(f"{WRITER}.") or (command.kind == "fault" and command.data["rank"] is None):
         return  # one's own, or a fault of a node, which is the supervisor's
-    if command.kind == "stop":
-        gateway.end("stopped", str(data["reason"]))
-        ok, reason = True, str(data["reason"])
-    elif command.kind == "scale":
-        target = gateway.site.spec.clamp(data["target"])
-        gateway.crew.told_to_scale(target, command.writer.startswith(f"{SUPERVISOR}."), command.time_s)
-        ok, reason = True, f"{target} replicas, until the load asks for another number"
-    else:
-        ok, reason = _break(gateway, data["fault"], data["rank"])
+    try:
+        ok, reason = _carry_out(gateway, command)
+    except (TypeError, ValueError, KeyError) as error:
+        ok, reason = False, f"the command cannot be understood: {error!r}"
     done = {"command": {"writer": command.writer, "seq": command.seq}, "kind": command.kind}
     gateway.pen.write("command.done", done | {"ok": ok, "reason": reason})
+
+
+def _carry_out(gateway: Gateway, command: Command) -> tuple[bool, str]:
+    data = command.data
+    if command.kind == "stop":
+        gateway.end("stopped", str(data["reason"]))
+        return True, str(data["reason"])
+    if command.kind == "scale":
+        target = gateway.site.spec.clamp(data["target"])
+        gateway.crew.told_to_scale(target, command.writer.startswith(f"{SUPERVISOR}."), command.time_s)
+        return True, f"{target} replicas, until the load asks for another number"
+    if command.kind == "drain":
+        node = str(data["node"])
+        if count := gateway.crew.leave_node(node, command.time_s):
+            return True, f"{count} replica(s) on {node} finish what they were asked and end; others take their places"
+        return False, f"no replica is on {node}"
+    if command.kind == "fault":
+        return _break(gateway, data["fault"], data["rank"])
+    return False, f"{command.kind} is for training"
 
 
 def _break(gateway: Gateway, fault: str, rank: int) -> tuple[bool, str]:

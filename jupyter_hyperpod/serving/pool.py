@@ -15,11 +15,14 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from ..policy.serving import choose
 from .line import Line
+from .pulse import Pulse
 
 
 @dataclass
 class Replica:
-    """One replica. ``retired``: it gets no further request; ``ending``: it has been told to end."""
+    """One replica. ``retired``: it gets no further request, and ``departing``: not even where it is needed after all;
+    ``ending``: it has been told to end.
+    """
 
     name: str
     node: str
@@ -28,14 +31,17 @@ class Replica:
     line: Line
     link: WebSocketHandler
     decided_s: float
+    started_s: float
     state: str = "loading"
     path: str = ""
     progress: tuple[int, int] = (0, 0)  # bytes loaded, of how many
     outstanding: int = 0
     retired: bool = False
+    departing: bool = False
     ending: bool = False
     heard_s: float = field(default_factory=time.monotonic)
     error: dict[str, Any] | None = None
+    pulse: Pulse | None = None  # how it stood when it began to be silent
 
     @property
     def answers(self) -> bool:

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tornado.httpclient import HTTPClientError, HTTPRequest
@@ -23,16 +24,25 @@ from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, websocket_connect
 
 from . import models
-from .engine import Engine
+from .engine import Engine, aside
 from .models import Refused, Served, Task, new_task
-from .site import AUTHORIZATION, CREATED, REPLICA_PATH, REQUEST_ID, Site, error_body, shows
+from .site import (
+    ANSWER_LIMIT_BYTES,
+    AUTHORIZATION,
+    CREATED,
+    REPLICA_PATH,
+    REQUEST_ID,
+    REQUEST_LIMIT_BYTES,
+    Site,
+    error_body,
+    shows,
+)
 
 BEAT_S = 0.25
 RECONNECT_S = 0.02
 CONNECT_TIMEOUT_S = 2.0
 GIVE_UP_S = 600.0
 DRAIN_S = 30.0
-BODY_LIMIT_BYTES = 16 << 20
 ERROR_LINES = 8
 
 
@@ -63,7 +73,9 @@ class Replica:
             loop.add_signal_handler(number, self.drain)
         sockets = bind_sockets(0, self.site.host, family=socket.AF_INET)
         self.port = sockets[0].getsockname()[1]
-        server = HTTPServer(application(self), max_body_size=BODY_LIMIT_BYTES, max_buffer_size=2 * BODY_LIMIT_BYTES)
+        server = HTTPServer(
+            application(self), max_body_size=REQUEST_LIMIT_BYTES, max_buffer_size=2 * REQUEST_LIMIT_BYTES
+        )
         server.add_sockets(sockets)
         link = asyncio.create_task(self._keep_linked())
         loading = asyncio.create_task(self._load())
@@ -81,9 +93,8 @@ class Replica:
         self._leave.set()
 
     async def _load(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            self.served = await loop.run_in_executor(None, models.load, self.site, self._progressed, self._enter)
+            self.served = await aside(partial(models.load, self.site, self._progressed, self._enter))
         except Exception as error:
             lines = traceback.format_exc().splitlines()
             print("\n".join(lines), file=sys.stderr, flush=True)
@@ -230,7 +241,12 @@ class _Answer(_Asked):
                 self.refuse(500, f"{type(error).__name__}: {error}")
 
     async def _whole(self, served: Served, pieces: Any) -> None:
-        self.finish(json.dumps(served.whole([piece async for piece in self.replica.engine.run(pieces)])))
+        answer = json.dumps(served.whole([piece async for piece in self.replica.engine.run(pieces)]))
+        if len(answer) > ANSWER_LIMIT_BYTES:  # json.dumps writes ASCII
+            limit = f"the limit is {ANSWER_LIMIT_BYTES >> 20} MiB"
+            self.refuse(500, f"the answer is {len(answer) / 2**20:.0f} MiB of JSON; {limit}: answer less, or a URL")
+        else:
+            self.finish(answer)
 
     async def _stream(self, task: Task, pieces: Any) -> None:
         self.set_header("Content-Type", "text/event-stream")

@@ -12,15 +12,16 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
-from tornado.web import Application, RequestHandler
+from tornado.web import Application, RequestHandler, stream_request_body
 from tornado.websocket import WebSocketHandler
 
 from ..policy.serving import retry_after_s
 from . import orders
 from .pool import QueueFull, Replica
 from .relay import STREAM, Answer, Request, Unanswered
-from .site import AUTHORIZATION, REPLICA_PATH, REQUEST_ID, error_body, shows
+from .site import AUTHORIZATION, REPLICA_PATH, REQUEST_ID, REQUEST_LIMIT_BYTES, error_body, shows
 
 if TYPE_CHECKING:
     from .gateway import Gateway
@@ -74,11 +75,30 @@ class _Models(_Guarded):
         self.finish({"object": "list", "data": [card | {"owned_by": "jupyter_hyperpod"}]})
 
 
+@stream_request_body
 class _Ask(_Guarded):
     work: asyncio.Task[Answer] | None = None
 
+    def prepare(self) -> None:
+        self._body, self._too_long = bytearray(), 0
+        super().prepare()
+        length = self.request.headers.get("Content-Length", "")
+        if not self._finished and length.isdecimal() and int(length) > REQUEST_LIMIT_BYTES:
+            self._too_long = int(length)
+            connection = self.request.connection
+            assert isinstance(connection, HTTP1Connection)
+            connection.set_max_body_size(self._too_long)  # who is cut off while sending hears no reason
+
+    def data_received(self, chunk: bytes) -> None:
+        if not self._too_long:
+            self._body += chunk
+
     async def post(self) -> None:
         gateway = self.gateway
+        if self._too_long:
+            found, limit = f"{self._too_long / 2**20:.1f} MiB", f"{REQUEST_LIMIT_BYTES >> 20} MiB"
+            self.refuse(413, f"the request is {found}; the limit is {limit}: send less at a time, or a URL of the data")
+            return
         if gateway.ending is not None:
             self.refuse(503, "this deployment is ending")
             return
@@ -89,7 +109,7 @@ class _Ask(_Guarded):
         given = self.request.headers.get(REQUEST_ID, "")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
         self.set_header(REQUEST_ID, request_id)
-        request = Request(path, self.request.body, request_id)
+        request = Request(path, bytes(self._body), request_id)
         if _streamed(request.body):
             request.stream = self._pass_on
         self.work = asyncio.create_task(gateway.relay.answer(request))

@@ -17,6 +17,7 @@ from ..storage.store import JobStore
 HOST_VARIABLE, HOST = "HYPERPOD_BIND", "127.0.0.1"
 REPLICA_PATH = "/-/replica"
 AUTHORIZATION = "Authorization"
+REQUEST_LIMIT_BYTES, ANSWER_LIMIT_BYTES = 16 << 20, 64 << 20
 REQUEST_ID, CREATED = "X-Request-Id", "X-Hyperpod-Created"
 
 

@@ -32,19 +32,36 @@ CONFIG = DecoderConfig(
     max_position_embeddings=4096,
     rope_theta=10_000.0,
 )
-# sleeps for inputs["s"] seconds, so that a test decides how long a request takes, and says who answered
+# sleeps for inputs["s"] seconds, so that a test decides how long a request takes, and says who answered. What
+# computes keeps the interpreter lock for that time. A file `.begin` beside the model is run before it is loaded.
 HANDLER = """
+import itertools
 import os
 import time
 
 
+def compute(seconds):
+    began, count = time.monotonic(), 5 * 10**6
+    sum(itertools.repeat(1, count))
+    sum(itertools.repeat(1, int(count * seconds / (time.monotonic() - began))))
+
+
 def load(path):
+    if os.path.exists(path + ".begin"):
+        with open(path + ".begin") as file:
+            exec(file.read())
     with open(path) as file:
         return float(file.read())
 
 
 def predict(model, inputs):
     time.sleep(inputs.get("s", 0.0))
+    if inputs.get("leave"):
+        raise SystemExit(inputs["leave"])
+    if inputs.get("letters"):
+        return "x" * inputs["letters"]
+    if inputs.get("compute"):
+        compute(inputs["compute"])
     return {"y": model * inputs["x"], "pid": os.getpid()}
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import stat
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import ClusterError, NotFound, SpecError
+from jupyter_hyperpod.serving.models import Handler
+from jupyter_hyperpod.serving.site import ANSWER_LIMIT_BYTES, REQUEST_LIMIT_BYTES
 from jupyter_hyperpod.storage.store import Store
 from tests.serving.conftest import Deployment, Serve
 
@@ -134,7 +137,36 @@ def test_a_handler_predicts_and_its_errors_are_told(serve: Serve, number: tuple[
     wrong = found.client.ask("/predict", {"inputs": {}})
     assert (wrong.status, wrong.json()["error"]["message"]) == (500, "KeyError: 'x'")
     assert found.client.ask("/predict", {"x": 1}).status == 400
+    left = found.client.ask("/predict", {"inputs": {"leave": "enough"}})
+    assert (left.status, left.json()["error"]["message"]) == (500, "RuntimeError: SystemExit: enough")
     assert found.predict(2).json()["outputs"]["y"] == 5.0, "it serves on after an error"
+
+
+def test_a_handler_is_compiled_as_if_it_were_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    (tmp_path / "kept").write_text(
+        "import dataclasses, inspect\n\n@dataclasses.dataclass\nclass Box:\n    x: int\n\n"
+        "def load(path):\n    return dataclasses.fields(Box)[0].type, inspect.getsource(load), __file__\n\n"
+        "def predict(model, inputs):\n    return model\n"
+    )
+    filename = str(tmp_path / "handler.py")
+    kind, source, told = Handler(tmp_path / "kept", filename, "model")._model
+    assert kind is int and source.startswith("def load(path):\n    return") and told == filename
+
+
+def test_what_is_too_long_is_told(serve: Serve, number: tuple[Path, Path]) -> None:
+    model, handler = number
+    found = serve(model, handler=handler, name="long")
+    answer = found.client.ask("/predict", {"inputs": {"letters": ANSWER_LIMIT_BYTES}})
+    assert answer.status == 500
+    assert (
+        "the answer is 64 MiB of JSON; the limit is 64 MiB: answer less, or a URL" in answer.json()["error"]["message"]
+    )
+    request = found.client.ask("/predict", {"inputs": {"x": "x" * REQUEST_LIMIT_BYTES}})
+    assert request.status == 413
+    assert "the request is 16.0 MiB; the limit is 16 MiB: send less at a time" in request.json()["error"]["message"]
+    assert found.health()["retried"] == 0, "nobody computes that again elsewhere"
+    assert found.predict(2).json()["outputs"]["y"] == 5.0
 
 
 def test_a_model_that_is_not_there_is_refused_at_once(shared_cluster: Store, tmp_path: Path) -> None:
@@ -149,7 +181,7 @@ def test_a_model_that_is_not_there_is_refused_at_once(shared_cluster: Store, tmp
     assert shared_cluster.job_ids() == before
 
 
-@pytest.mark.parametrize("what", ["weights", "config", "handler"])
+@pytest.mark.parametrize("what", ["weights", "config", "handler", "leaves"])
 def test_a_model_that_cannot_be_served_ends_the_deployment_with_the_reason(
     shared_cluster: Store, tmp_path: Path, decoder: Path, what: str
 ) -> None:
@@ -157,16 +189,14 @@ def test_a_model_that_cannot_be_served_ends_the_deployment_with_the_reason(
     if what == "weights":
         (tmp_path / "config.json").write_bytes((decoder / "config.json").read_bytes())
         (tmp_path / "model.safetensors").write_bytes((decoder / "model.safetensors").read_bytes()[:-100])
-    elif what == "handler":
-        (tmp_path / "handler.py").write_text(
-            "def load(path):\n    raise OSError('cannot be opened')\n\npredict = print\n"
-        )
+    elif what in ("handler", "leaves"):
+        error = "OSError('cannot be opened')" if what == "handler" else "SystemExit('no licence')"
+        (tmp_path / "handler.py").write_text(f"def load(path):\n    raise {error}\n\npredict = print\n")
         options["handler"] = tmp_path / "handler.py"
     job_id = deploy.serve(shared_cluster, str(tmp_path), **options)
     with pytest.raises(ClusterError, match="failed: the model cannot be served: "):
         deploy.wait_ready(shared_cluster, job_id, 60)
     view = jobs.job_view(shared_cluster, job_id)
     assert view["state"] == "failed"
-    assert {"weights": "model.safetensors", "config": "config.json", "handler": "cannot be opened"}[what] in str(
-        view["error"]["message"]
-    )
+    told = {"weights": "model.safetensors", "config": "config.json", "handler": "cannot be opened"}
+    assert told.get(what, "SystemExit: no licence") in view["error"]["message"]

@@ -84,3 +84,64 @@ def test_a_line_that_is_closed_while_it_connects_sends_nothing(full: socket.sock
             connection.close()
 
     asyncio.run(run())
+
+
+async def respond(connection: socket.socket) -> None:
+    """What a replica says to a request."""
+    loop = asyncio.get_running_loop()
+    assert await asyncio.wait_for(loop.sock_recv(connection, 4096), LIMIT_S)
+    await loop.sock_sendall(connection, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+async def accept(listener: socket.socket) -> socket.socket:
+    connection, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(listener), LIMIT_S)
+    return connection
+
+
+async def answer(line: Line) -> int:
+    found: list[int] = []
+
+    async def piece(content: bytes) -> None:
+        assert content == b"{}"
+
+    headers = HTTPHeaders({"Host": "replica", "Content-Length": "2"})
+    await asyncio.wait_for(line.ask("/predict", headers, b"{}", lambda status, _: found.append(status), piece), LIMIT_S)
+    return found[0]
+
+
+def test_connections_that_the_replica_has_closed_since_are_not_taken_for_its_loss(listener: socket.socket) -> None:
+    async def run() -> None:
+        line = Line(*listener.getsockname())
+        asked = [asyncio.create_task(answer(line)) for _ in range(5)]
+        with ExitStack() as stack:
+            connections = [stack.enter_context(await accept(listener)) for _ in asked]
+            for connection in connections:
+                await respond(connection)
+            assert await asyncio.gather(*asked) == [200] * 5
+        late = asyncio.create_task(answer(line))
+        with await accept(listener) as connection:
+            await respond(connection)
+            assert await late == 200
+            assert len(line._idle) == 1, "the older ones were given up with the first that failed"
+        line.cut()
+
+    asyncio.run(run())
+
+
+def test_a_replica_that_dies_of_a_request_on_a_kept_connection_counts_as_lost_while_it_answered(
+    listener: socket.socket,
+) -> None:
+    async def run() -> None:
+        line = Line(*listener.getsockname())
+        asked = asyncio.create_task(answer(line))
+        with await accept(listener) as connection:
+            await respond(connection)
+            assert await asked == 200
+            asked = asyncio.create_task(answer(line))
+            assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connection, 4096), LIMIT_S)
+            listener.close()
+        with pytest.raises(Broken) as found:
+            await asked
+        assert found.value.sent, "whoever is sent it again and again would die of it again and again"
+
+    asyncio.run(run())

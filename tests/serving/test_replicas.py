@@ -15,9 +15,13 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.bench.clients import Drive
+from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import cluster, jobs
+from jupyter_hyperpod.control.entry import Entry
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import REPLICA_STAGES
+from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
+from jupyter_hyperpod.storage.store import Store
 from tests.serving.conftest import Deployment, Serve
 
 Wait = Callable[..., object]
@@ -131,6 +135,66 @@ def test_a_replica_that_is_to_go_finishes_what_it_was_asked(
         assert all(one.result().status == 200 for one in asked)
     eventually(lambda: len(found.health()["replicas"]) == 1, 10)
     assert found.health()["retried"] == 0 and found.view["incidents"] == []
+
+
+def test_the_replicas_of_a_node_that_is_drained_move_to_another(
+    serve: Serve, number: tuple[Path, Path], eventually: Wait
+) -> None:
+    found = serve(number[0], handler=number[1], replicas="2", name="moves")
+    eventually(ready(found, 2), 20)
+    drained = found.view["members"][0]["node"]
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(found.predict, x, 1.0) for x in range(2)]
+        eventually(lambda: [r["outstanding"] for r in found.health()["replicas"]] == [1, 1], 10)
+        try:
+            assert main(["--store", str(found.store.root), "nodes", "drain", drained, "--reason", "a fan is loud"]) == 0
+            eventually(lambda: drained not in [m["node"] for m in found.view["members"]] and ready(found, 2)(), 30)
+        finally:
+            assert main(["--store", str(found.store.root), "nodes", "resume", drained]) == 0
+        assert [one.result().json()["outputs"]["y"] for one in asked] == [0.0, 2.5], "what it was asked it has finished"
+    done = [event.data for event in found.events("command.done") if event.data["kind"] == "drain"]
+    assert [(data["ok"], data["reason"][:12]) for data in done] == [(True, "1 replica(s)")]
+    assert not found.view["incidents"] and found.health()["failed"] == 0
+
+
+def begin(folder: Path, what: str = "") -> Path:
+    """A model whose replicas do something before they load it."""
+    (folder / "model.txt").write_text("2.5")
+    (folder / "model.txt.begin").write_text(what)
+    return folder / "model.txt"
+
+
+def test_one_that_keeps_the_interpreter_to_itself_is_not_taken_for_one_that_hangs(
+    serve: Serve, number: tuple[Path, Path], tmp_path: Path
+) -> None:
+    asleep = "import ctypes; ctypes.PyDLL(None).usleep(4_000_000)"
+    found = serve(begin(tmp_path, asleep), handler=number[1], name="computes")
+    assert found.client.ask("/predict", {"inputs": {"x": 2, "compute": 4.5}}).json()["outputs"]["y"] == 5.0
+    assert not found.view["incidents"] and found.health()["retried"] == 0
+
+
+def test_one_that_is_to_go_while_it_loads_goes_at_once(
+    serve: Serve, number: tuple[Path, Path], tmp_path: Path, eventually: Wait
+) -> None:
+    model = begin(tmp_path)
+    found = serve(model, handler=number[1], replicas="1:2", name="loads", scale_down_delay_s=60.0)
+    Path(f"{model}.begin").write_text("time.sleep(1000)")
+    jobs.scale(found.store, found.job_id, 2)
+    eventually(lambda: "loading" in [r["state"] for r in found.health()["replicas"]], 20)
+    name = next(r["replica"] for r in found.health()["replicas"] if r["state"] == "loading")
+    jobs.scale(found.store, found.job_id, 1)
+    eventually(lambda: not alive(int(name.rpartition(".")[2])), 20)
+    assert found.predict(2).json()["outputs"]["y"] == 5.0
+
+
+def test_one_that_cannot_start_takes_nothing_from_those_that_answer(store: Store) -> None:
+    spec = JobSpec("s", store.put_cell(""), nodes=1, max_restarts=1000, serve=ServeSpec("model", task="predict"))
+    entry = Entry(store, store.create_job(spec))
+    for number in range(30):
+        assert entry.agent_failed("node-1", 1.0, 1, True, float(number)) == ""
+    assert entry.rest_until_s == 29.0 + 60.0, "at last it is tried once a minute"
+    found = entry.agent_failed("node-1", 1.0, 1, False, 100.0)
+    assert "the agent on node-1 ended with status 1: it failed 31 times in a row" in found, "nobody answers any more"
 
 
 def test_none_is_kept_where_none_need_be_and_a_request_waits_for_one(
