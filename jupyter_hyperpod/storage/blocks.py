@@ -4,14 +4,16 @@
 <root>/<key>/.lock      who fetches which block: a byte of it is locked for each
 <root>/usage            bytes held in all, under the lock that publishing takes
 
-A block appears by a rename, so it is whole or absent, and its checksum is compared when a process first maps it. The
-space is bounded: whoever publishes removes what nobody has used for longest. A mapped block that is removed stays
-readable for as long as it is mapped. Nothing here waits for another process for long: a block that somebody else is
-too slow to bring is fetched once more.
+A block appears by a rename, so it is whole or absent, and its checksum is compared when a process first maps it: its
+time of change tells whether it is still that one, its time of access when somebody last used it. The space is bounded:
+whoever publishes removes what nobody has used for longest. A mapped block that is removed stays readable for as long as
+it is mapped. Nothing here waits for another process for long: a block that somebody else is too slow to bring is
+fetched once more.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import mmap
@@ -21,6 +23,7 @@ import stat
 import struct
 import tempfile
 import time
+import weakref
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -37,10 +40,18 @@ LIMIT_OF_FREE = 0.5
 DIRECTORY_VARIABLE, LIMIT_VARIABLE = "HYPERPOD_BLOCK_CACHE", "HYPERPOD_BLOCK_CACHE_BYTES"
 WAIT_S = 10.0
 ABANDONED_S = 60.0
-MAPPED = 64
+MAPPED = 8192  # blocks of one process, all objects together: Linux maps no more than 65530 files for it
+HELD = 64  # blocks of one object in memory, which could not be kept
+LOOK_AGAIN_S = 60.0
+PROVEN = 65536
 _POLL_S = 0.005
 _SEAL = struct.Struct("<8sQI4x")
 _MAGIC = b"HPBLOCK1"
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+_LIBC.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
+_FAILED = ctypes.c_void_p(-1).value
 
 
 class Source(Protocol):
@@ -84,6 +95,7 @@ class BlockCache:
             raise SpecError(f"block_bytes is {block_bytes}; expected a multiple of {mmap.PAGESIZE}")
         self.root = directory or default_directory()
         self.block_bytes = block_bytes
+        self._proven: set[tuple[str, int, int, int]] = set()
         wanted = default_limit() if limit_bytes is None else limit_bytes
         self._make_root()
         self.limit_bytes = min(wanted, self._room()) if limit_bytes is None else wanted
@@ -113,30 +125,38 @@ class BlockCache:
         text = f"{source.url}\0{source.etag}\0{source.size}\0{self.block_bytes}"
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
-    def find(self, key: str, number: int, size: int) -> mmap.mmap | None:
-        """The block, mapped and proven; None where it is not here. A damaged one is removed."""
+    def find(self, key: str, number: int, size: int) -> memoryview | None:
+        """The block, mapped and proven, not to be written to; None where it is not here. A damaged one is removed."""
         path = self.root / key / f"{number:08d}"
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            whole = os.fstat(descriptor).st_size == size + _SEAL.size
-            memory = mmap.mmap(descriptor, size + _SEAL.size, access=mmap.ACCESS_COPY) if whole else None
-            with suppress(OSError):
-                os.utime(descriptor)  # used now: it is the last to go
-        except (OSError, ValueError):
-            memory = None
+            about = os.fstat(descriptor)
+            if about.st_size == size + _SEAL.size:
+                memory = _mapped(descriptor, about.st_size)
+                with suppress(OSError):
+                    os.utime(descriptor, ns=(time.time_ns(), about.st_mtime_ns))  # used now: it is the last to go
+                if self._prove((key, number, about.st_ino, about.st_mtime_ns), memory, size):
+                    return memory
+        except OSError:
+            return None  # nothing more can be mapped, which is no fault of the block
         finally:
             os.close(descriptor)
-        if memory is not None:
-            with memoryview(memory) as view, view[:size] as content:
-                if _SEAL.unpack_from(view, size) == (_MAGIC, size, zlib.crc32(content)):
-                    return memory
-            memory.close()
         with suppress(OSError):
             path.unlink()
         return None
+
+    def _prove(self, which: tuple[str, int, int, int], memory: memoryview, size: int) -> bool:
+        if which in self._proven:
+            return True
+        if _SEAL.unpack_from(memory, size) != (_MAGIC, size, zlib.crc32(memory[:size])):
+            return False
+        if len(self._proven) >= PROVEN:
+            self._proven.clear()
+        self._proven.add(which)
+        return True
 
     def publish(self, key: str, number: int, content: memoryview) -> bool:
         """Keep a block for everybody; False where there is no room or no right to."""
@@ -173,7 +193,7 @@ class BlockCache:
                 path.unlink(missing_ok=True)  # of a writer that was killed
                 continue
             if path.name.isdecimal():
-                found.append((about.st_mtime_ns, about.st_size, path))
+                found.append((about.st_atime_ns, about.st_size, path))
                 total += about.st_size
         goal = max(0, int(self.limit_bytes * 0.95) - size)
         for _, freed, path in sorted(found):
@@ -261,6 +281,16 @@ def _wait_for(lock: object, timeout_s: float = WAIT_S) -> bool:
             time.sleep(_POLL_S)
 
 
+def _mapped(descriptor: int, size: int) -> memoryview:
+    """The file in memory, only to be read. Unlike `mmap.mmap` it keeps no descriptor open: there may be thousands."""
+    address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
+    if address == _FAILED:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, _LIBC.munmap, address, size).atexit = False
+    return memoryview(memory).cast("B")
+
+
 class CachedObject:
     """One object, read through the blocks of this node. Not for several threads at once."""
 
@@ -270,47 +300,67 @@ class CachedObject:
         self.size = source.size
         self.fetched = 0  # blocks that came from the source, not from the node
         self._key = cache.key(source)
-        self._mapped: OrderedDict[int, mmap.mmap | bytearray] = OrderedDict()
+        self._mapped: OrderedDict[int, tuple[memoryview, float]] = OrderedDict()  # and when to look for it again
+        self._held: OrderedDict[int, memoryview] = OrderedDict()
+        _readers.add(self)
 
     def read(self, offset: int, length: int) -> memoryview:
-        """The bytes at `offset`: a view of a mapped block where they lie in one, else a copy. Raises StoreError."""
+        """The bytes at `offset`: a view of a mapped block where they lie in one, else a copy. Not to be written to.
+
+        Raises StoreError.
+        """
         if offset < 0 or length < 0 or offset + length > self.size:
             raise StoreError(f"{self.source.url} holds {self.size} bytes; {length} at {offset} are not all there")
         size = self.cache.block_bytes
         first, last = offset // size, max(offset, offset + length - 1) // size
         if first == last and length:
             start = offset - first * size
-            return memoryview(self._block(first))[start : start + length]
+            return self._block(first)[start : start + length]
         out = bytearray(length)
         filled = 0
         for number in range(first, last + 1) if length else ():
             start = offset + filled - number * size
-            part = memoryview(self._block(number))[start : min(size, start + length - filled)]
+            part = self._block(number)[start : min(size, start + length - filled)]
             out[filled : filled + len(part)] = part
             filled += len(part)
         return memoryview(out)
 
-    def _block(self, number: int) -> mmap.mmap | bytearray:
-        if number in self._mapped:
+    def _block(self, number: int) -> memoryview:
+        if number in self._held:
+            self._held.move_to_end(number)
+            return self._held[number]
+        now_s = time.monotonic()
+        found, until_s = self._mapped.get(number, (None, 0.0))
+        if found is not None and now_s < until_s:
             self._mapped.move_to_end(number)
-            return self._mapped[number]
+            return found
+        self._mapped.pop(number, None)
         start = number * self.cache.block_bytes
         size = min(self.cache.block_bytes, self.size - start)
-        found: mmap.mmap | bytearray | None = self.cache.find(self._key, number, size)
-        if found is None:
-            found = self._bring(number, start, size)
-        self._mapped[number] = found
-        while len(self._mapped) > MAPPED:
-            self._mapped.popitem(last=False)  # unmapped when nobody looks at it any more
-        return found
+        found = self.cache.find(self._key, number, size)
+        return self._bring(number, start, size) if found is None else self._keep(number, found, now_s)
 
-    def _bring(self, number: int, start: int, size: int) -> mmap.mmap | bytearray:
+    def _keep(self, number: int, block: memoryview, now_s: float) -> memoryview:
+        """Have the block mapped for a while: others see it used by then, and one that was removed frees its space."""
+        self._mapped[number] = block, now_s + LOOK_AGAIN_S
+        while len(self._mapped) > max(1, MAPPED // len(_readers)) or next(iter(self._mapped.values()))[1] < now_s:
+            self._mapped.popitem(last=False)  # unmapped when nobody looks at it any more
+        return block
+
+    def _bring(self, number: int, start: int, size: int) -> memoryview:
         with self.cache.fetching(self._key, number):
-            if (found := self.cache.find(self._key, number, size)) is not None:  # another one was faster
-                return found
-            content = bytearray(size)
-            with memoryview(content) as view:
-                self.source.read_into(start, view)
+            if (found := self.cache.find(self._key, number, size)) is None:  # else another one was faster
+                content = memoryview(bytearray(size))
+                self.source.read_into(start, content)
                 self.fetched += 1
-                kept = self.cache.publish(self._key, number, view)
-            return (self.cache.find(self._key, number, size) if kept else None) or content
+                if self.cache.publish(self._key, number, content):
+                    found = self.cache.find(self._key, number, size)
+                if found is None:
+                    self._held[number] = content
+                    while len(self._held) > HELD:
+                        self._held.popitem(last=False)
+                    return content
+        return self._keep(number, found, time.monotonic())
+
+
+_readers: weakref.WeakSet[CachedObject] = weakref.WeakSet()

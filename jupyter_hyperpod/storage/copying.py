@@ -7,8 +7,8 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import BinaryIO
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
 
 from ..core.errors import Conflict, NotFound, SpecError, StoreError
 from . import remote
@@ -70,9 +70,24 @@ def copy_file(source: str, target: str, mounts: Mounts) -> int:
             system.put_file(source, path)
         return size
     origin, origin_path = remote.file_system(source, mounts.specs)
-    with remote.errors("copy", source), origin.open(origin_path, "rb") as reader, system.open(path, "wb") as writer:
-        shutil.copyfileobj(reader, writer, CHUNK_BYTES)
+    with remote.errors("copy", source), origin.open(origin_path, "rb") as reader:
+        with _publishing(system, path) as writer:
+            shutil.copyfileobj(reader, writer, CHUNK_BYTES)
         return int(reader.tell())
+
+
+@contextmanager
+def _publishing(system: Any, path: str) -> Iterator[Any]:
+    """An object to write to, which appears when this ends, and does not where it ends with an exception."""
+    writer = system.open(path, "wb")
+    try:
+        yield writer
+        writer.close()
+    except BaseException:
+        with suppress(Exception):
+            writer.closed = True  # closing it, as fsspec's own `with` and destructor do, would publish what came so far
+            writer.discard()
+        raise
 
 
 def _onto_disk(source: str, target: str, mounts: Mounts) -> int:
@@ -144,9 +159,10 @@ def _walk(root: str, mounts: Mounts) -> Iterator[tuple[str, str]]:
     system, base = remote.file_system(root, mounts.specs)
     scheme = root.partition("://")[0]
     with remote.errors("list", root):
-        found = system.find(base)
-    for path in found:
-        yield f"{scheme}://{path.lstrip('/')}", safe_name(path, base, root)
+        found = system.find(base, detail=True)
+    for path, about in found.items():
+        if not remote.is_placeholder(path, about):
+            yield f"{scheme}://{path.lstrip('/')}", safe_name(path, base, root)
 
 
 def safe_name(path: str, base: str, shown: str) -> str:

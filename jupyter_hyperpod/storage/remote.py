@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +14,8 @@ from . import credentials
 from .mounts import specs_by_prefix
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token"}
+_CONTENT = ("ETag", "etag", "md5Hash", "md5", "Content-MD5", "Digest", "version_id")
+_TIMES = ("LastModified", "last_modified", "Last-Modified", "mtime", "created")
 
 
 def is_remote(address: str) -> bool:
@@ -87,15 +89,19 @@ def errors(action: str, url: str) -> Iterator[None]:
 
 
 def identity(about: Mapping[str, Any]) -> str:
-    """What changes when an object does: its ETag, else its version or the time of its last change; empty if unknown."""
-    for name in ("ETag", "etag", "md5Hash", "md5", "version_id", "LastModified", "last_modified", "mtime", "created"):
+    """What changes when an object does: its ETag, checksum or version, else when it was changed; empty if unknown."""
+    for name in (*_CONTENT, *_TIMES):
         if value := about.get(name):
             return str(value).strip('"')
     return ""
 
 
 class RemoteSource:
-    """One object, read in ranges. ``etag`` names this very content; a change meanwhile is an error, never a mixture."""
+    """One object, read in ranges. ``etag`` names this very content; a change meanwhile is an error, never a mixture.
+
+    Of a store that tells nothing by which content can be known, a change of size is all that is noticed, and the
+    ``etag`` is drawn for this source alone: nobody else may take what it has read for what is there by then.
+    """
 
     def __init__(self, url: str, specs: Mapping[str, MountSpec] | None = None) -> None:
         self.url = url
@@ -104,8 +110,8 @@ class RemoteSource:
         if about.get("size") is None:
             raise StoreError(f"{url} does not tell its size; it cannot be read in ranges")
         self.size = int(about["size"])
-        self.etag = identity(about) or hashlib.sha256(f"{url} {self.size}".encode()).hexdigest()[:16]
-        self._known = identity(about)
+        self.etag = identity(about) or secrets.token_hex(16)
+        self._known = _version(about)
 
     def _about(self) -> Mapping[str, Any]:
         with errors("read", self.url):
@@ -118,9 +124,18 @@ class RemoteSource:
             content = self._system.cat_file(self._path, start=offset, end=offset + len(view))
         if len(content) != len(view):
             raise StoreError(f"{self.url}: {len(content)} bytes came for {len(view)} at {offset}; expected all of them")
-        if (found := identity(self._about())) != self._known:
+        if (found := _version(self._about())) != self._known:
             raise StoreError(f"{self.url} was changed while it was read: it is {found}, expected {self._known}")
         view[:] = content
+
+
+def _version(about: Mapping[str, Any]) -> str:
+    return f"{identity(about)} ({about.get('size')} bytes)".lstrip()
+
+
+def is_placeholder(name: str, about: Mapping[str, Any]) -> bool:
+    """Whether this only stands for a directory: an object "name/" without content, which consoles make for "name"."""
+    return name.endswith("/") and not about.get("size") and about.get("type") != "directory"
 
 
 def listing(url: str, specs: Mapping[str, MountSpec] | None = None) -> list[dict[str, Any]]:
@@ -129,7 +144,10 @@ def listing(url: str, specs: Mapping[str, MountSpec] | None = None) -> list[dict
     with errors("list", url):
         found = system.ls(path, detail=True)
     return [
-        entry(one) for one in found if str(one["name"]).strip("/") != path.strip("/") or one.get("type") != "directory"
+        entry(one)
+        for one in found
+        if not is_placeholder(str(one["name"]), one)
+        and (str(one["name"]).strip("/") != path.strip("/") or one.get("type") != "directory")
     ]
 
 

@@ -66,8 +66,10 @@ class Repository:
             found = self._system.find(self._base, detail=True)
         known = self._records()
         listed = set()
-        for about in found.values():
-            name = copying.safe_name(str(about["name"]), self._base, self.spec.repository)
+        for path, about in found.items():
+            if remote.is_placeholder(path, about):
+                continue
+            name = copying.safe_name(path, self._base, self.spec.repository)
             if name.split("/")[0] == OWN:
                 continue
             listed.add(name)

@@ -229,7 +229,7 @@ def resolve_url(url: str, mounts: Mapping[str, str]) -> str:
     scheme, remote, root = mounts[area].rpartition("://")
     root = os.path.normpath(root)
     path = os.path.normpath(os.path.join(root, rest))
-    if "\0" in rest or os.path.commonpath([root, path]) != root:
+    if "\0" in rest or os.path.isabs(path) != os.path.isabs(root) or os.path.commonpath([root, path]) != root:
         raise SpecError(f"{url!r} leaves its mount {area!r}")
     return scheme + remote + path
 

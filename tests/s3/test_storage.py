@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -165,6 +166,57 @@ def test_files_go_in_and_out_of_a_bucket(bucket: MountSpec, tmp_path: Path) -> N
     copying.copy("shared://s/tree/a", "shared://s/copied", known)
     copying.copy("s://copied", str(tmp_path / "copied"), known)
     assert (tmp_path / "copied").read_bytes() == b"a" * 10
+
+
+@pytest.mark.parametrize("server", ["seaweedfs"], indirect=True)
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("size", [0, 1000, 6 << 20])
+def test_a_copy_that_is_interrupted_leaves_what_was_there(
+    bucket: MountSpec, monkeypatch: pytest.MonkeyPatch, size: int, kind: type[BaseException]
+) -> None:
+    """Whether or not parts of it were uploaded by then."""
+    put(bucket, "new", TOKENS)
+    url = put(bucket, "old", b"old")
+    known = known_mounts()
+    system, path = remote.file_system(url, known.specs)
+    monkeypatch.setattr(system, "default_block_size", 5 << 20)
+    whole = copying.shutil.copyfileobj
+
+    def interrupted(reader: Any, writer: Any, length: int) -> None:
+        writer.write(reader.read(size))
+        raise kind("now")
+
+    monkeypatch.setattr(copying.shutil, "copyfileobj", interrupted)
+    for goal in ("old", "other"):
+        with pytest.raises((KeyboardInterrupt, StoreError), match="now"):
+            copying.copy("shared://s/new", f"shared://s/{goal}", known)
+    gc.collect()
+    assert system.cat_file(path) == b"old" and not system.exists(f"{system._parent(path)}/other")
+    assert system.list_multipart_uploads(path.partition("/")[0]) == []
+    monkeypatch.setattr(copying.shutil, "copyfileobj", whole)
+    assert copying.copy("shared://s/new", "shared://s/old", known) == len(TOKENS)
+    assert system.cat_file(path) == TOKENS
+
+
+@pytest.mark.parametrize("server", ["seaweedfs"], indirect=True)
+def test_folders_made_in_a_console_are_no_files(bucket: MountSpec, store: Store, tmp_path: Path) -> None:
+    put(bucket, "data/sub/a", b"a")
+    system, base = remote.file_system(bucket.source, known_mounts().specs)
+    for name in ("data/", "data/sub/", "data/none/"):
+        system.pipe_file(f"{base}/{name}", b"")
+    assert copying.copy("shared://s/data", str(tmp_path / "back"), known_mounts(), recursive=True) == 1
+    assert [path.name for path in (tmp_path / "back").rglob("*")] == ["sub", "a"]
+    root = str(tmp_path / "fs")
+    spec = MountSpec("fs", root, root, repository=f"{bucket.source}/data")
+    mounts.add(store, spec)
+    mounts.make_root(spec, root)
+    found = Repository(spec, root, mounts.table(store))
+    assert (found.refresh(), list(found.states())) == (1, ["sub/a"])
+    shelf = shelves.shelf(store, bucket.name)
+    assert [(one.name, one.kind) for one in shelf.page("data", "")[0]] == [("none", "directory"), ("sub", "directory")]
+    assert [(one.name, one.kind) for one in shelf.page("data/sub", "")[0]] == [("a", "file")]
+    assert shelf.page("data/none", "") == ([], None)
+    assert shelf.look("data/none").kind == "directory"
 
 
 def test_a_bucket_behind_a_directory(bucket: MountSpec, store: Store, tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,7 +48,8 @@ def cache(directory: Path, **more: Any) -> BlockCache:
 def test_every_range_is_that_of_the_source(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 5 * BLOCK))
     content = os.urandom(size)
-    found = cache(tmp_path_factory.getbasetemp(), limit_bytes=1 << 20).open(Memory(content, os.urandom(4).hex()))
+    limit = data.draw(st.sampled_from([10, 3 * BLOCK, 1 << 20]))
+    found = cache(tmp_path_factory.getbasetemp(), limit_bytes=limit).open(Memory(content, os.urandom(4).hex()))
     for _ in range(3):
         start = data.draw(st.integers(0, size))
         length = data.draw(st.integers(0, size - start))
@@ -107,6 +111,105 @@ def test_what_is_larger_than_the_cache_is_read_all_the_same(tmp_path: Path) -> N
     held = cache(tmp_path, limit_bytes=10)
     assert bytes(held.open(Memory(content)).read(0, 2 * BLOCK)) == content
     assert held.held_bytes() == 0
+
+
+def mapped(tmp_path: Path) -> list[str]:
+    """What this process has mapped of the cache: where, and whether it was removed."""
+    return [
+        line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line
+    ]
+
+
+def test_a_large_object_stays_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proven once each, looked for once each, without a descriptor for any of them."""
+    source, count = Memory(os.urandom(300 * BLOCK)), 300
+    held = cache(tmp_path, limit_bytes=1 << 22)
+    found, looked, proven = held.open(source), 0, 0
+    find, checksum = held.find, zlib.crc32
+
+    def looking(*about: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return find(*about)
+
+    def proving(content: Any) -> int:
+        nonlocal proven
+        proven += 1
+        return checksum(content)
+
+    found.read(0, source.size)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(held, "find", looking)
+    monkeypatch.setattr(blocks.zlib, "crc32", proving)
+    for number in range(count):
+        assert bytes(found.read(number * BLOCK, 100)) == source.content[number * BLOCK : number * BLOCK + 100]
+    assert (looked, proven, len(mapped(tmp_path))) == (0, 0, count)
+    found._mapped.clear()
+    assert mapped(tmp_path) == []
+    assert bytes(found.read(0, source.size)) == source.content
+    assert (looked, proven, len(source.asked)) == (count, 0, count)
+    assert len(os.listdir("/proc/self/fd")) == descriptors < count
+
+
+def test_what_is_mapped_is_shared_among_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_readers", type(blocks._readers)())
+    monkeypatch.setattr(blocks, "MAPPED", 8)
+    found = [cache(tmp_path, limit_bytes=1 << 20).open(Memory(os.urandom(9 * BLOCK), str(one))) for one in range(2)]
+    for reader in (*found, *found):
+        reader.read(0, 9 * BLOCK)
+    assert len(mapped(tmp_path)) == 8
+
+
+def test_a_block_that_was_proven_is_proven_again_once_it_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "LOOK_AGAIN_S", 0.0)
+    source = Memory(os.urandom(BLOCK))
+    found = cache(tmp_path, limit_bytes=1 << 20).open(source)
+    found.read(0, BLOCK)
+    assert bytes(found.read(0, BLOCK)) == source.content and source.asked == [0]
+    (path,) = (tmp_path / "blocks").rglob("0*")
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.write(bytes([source.content[0] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))  # clocks of file systems may be too coarse
+    assert bytes(found.read(0, BLOCK)) == source.content
+    assert source.asked == [0, 0]
+
+
+def test_what_cannot_be_mapped_is_no_damage_and_takes_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Memory(os.urandom(9 * BLOCK))
+    cache(tmp_path, limit_bytes=1 << 20).open(source).read(0, source.size)
+    kept = {path: path.stat().st_ino for path in (tmp_path / "blocks").rglob("0*")}
+
+    def fail(descriptor: int, size: int) -> memoryview:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(blocks, "_mapped", fail)
+    monkeypatch.setattr(blocks, "HELD", 4)
+    held = cache(tmp_path, limit_bytes=1 << 20)
+    monkeypatch.setattr(held, "publish", lambda *about: False)
+    found = held.open(source)
+    assert bytes(found.read(0, source.size)) == source.content
+    assert len(found._held) == 4
+    assert {path: path.stat().st_ino for path in (tmp_path / "blocks").rglob("0*")} == kept
+
+
+def test_what_is_used_while_it_is_mapped_stays_and_what_was_removed_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "LOOK_AGAIN_S", 0.0)
+    source = Memory(os.urandom(40 * BLOCK))
+    found = cache(tmp_path, limit_bytes=8 * (BLOCK + 64)).open(source)
+    for number in range(40):
+        found.read(number * BLOCK, BLOCK)
+        found.read(0, BLOCK)
+    assert source.asked == [number * BLOCK for number in range(40)]
+    assert len(mapped(tmp_path)) == 1
+    shutil.rmtree(tmp_path / "blocks" / found._key)
+    assert bytes(found.read(0, BLOCK)) == source.content[:BLOCK] and source.asked[-1] == 0
 
 
 def test_a_directory_of_others_is_refused(tmp_path: Path) -> None:

@@ -44,8 +44,9 @@ def test_objects_keep_their_bucket_as_root(store: Store) -> None:
     found = known_mounts()
     assert resolve_url("shared://s/a/b", found) == "s3://bucket/prefix/a/b"
     assert resolve_url("s://", found) == "s3://bucket/prefix"
-    with pytest.raises(SpecError, match="leaves its mount"):
-        resolve_url("s://../other", found)
+    for url in ("s://../other", "shared://s//a/b", "s:///bucket/prefix/a"):
+        with pytest.raises(SpecError, match="leaves its mount 's'"):
+            resolve_url(url, found)
 
 
 def test_what_is_not_mounted_here_is_not_written_to_by_accident(store: Store, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFile
 
 from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError
 from jupyter_hyperpod.core.spec import MountSpec
@@ -105,6 +106,13 @@ def test_a_newer_object_is_imported_over_an_unchanged_file(behind: Repository, o
     objects.rm("/bucket/p/a.bin")
     behind.refresh()
     assert states(behind)["a.bin"] == "dirty"
+
+
+def test_objects_that_stand_for_directories_are_no_files(behind: Repository, objects: Objects) -> None:
+    for path in ("/bucket/p/", "/bucket/p/sub/", "/bucket/p/none/"):
+        objects.store[path] = MemoryFile(objects, path)
+    assert behind.refresh() == 2
+    assert states(behind) == {"a.bin": "released", "sub/b.bin": "released"}
 
 
 @pytest.mark.parametrize("name", ["../out", "sub/../../out", ".hyperpod/objects/x", ""])

@@ -202,6 +202,15 @@ def test_no_address_leaves_its_mount(url: str) -> None:
         resolve_url(url, MOUNTS)
 
 
+@given(st.text(alphabet="./ab\0~", max_size=20))
+def test_no_address_leaves_its_bucket(rest: str) -> None:
+    try:
+        path = resolve_url(f"data://{rest}", {"data": "s3://bucket/models"})
+    except SpecError:
+        return
+    assert f"{path}/".startswith("s3://bucket/models/")
+
+
 def test_unknown_mounts_are_answered_with_the_known_ones() -> None:
     with pytest.raises(SpecError, match="no mount named 'data'; known mounts: odd, shared"):
         resolve_url("data://x", MOUNTS)
