@@ -88,9 +88,11 @@ class Bucket:
         while True:
             after_s: float | None = None
             generation = self._account.generation
-            connections, request = self._request(method, name, query, body, patience)
             try:
+                connections, request = self._request(method, name, query, body, patience)
                 head, content = _exchange(connections, request, body, cancel)
+            except LoaderError as error:  # no signature; what was asked before may have been done
+                raise refused_as(error.source, error.found, error.expected, error.remedy) from None
             except Broken as error:
                 refused_as = Unsure
                 if not error.fresh:  # a kept connection that the server had closed meanwhile
@@ -136,7 +138,9 @@ class Bucket:
             raise SpecError(f"{self._url}: {error}") from None
         connections: Connections = self.door.once(target, lambda: Connections(target))
         length = sum(map(len, body))
-        fields = signed | {"Host": target.authority} | ({"Content-Length": str(length)} if method != "DELETE" else {})
+        fields = signed | {"Host": target.authority, **target.proxy_fields}
+        if method != "DELETE":
+            fields["Content-Length"] = str(length)
         lines = [f"{method} {target.request_prefix}{path} HTTP/1.1", *(f"{key}: {fields[key]}" for key in fields)]
         return connections, "\r\n".join([*lines, "\r\n"]).encode("latin-1")
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
 
 from ..core.errors import HyperpodError, LoaderError
 from .header import INDEX_SUFFIX, PREFIX_BYTES, Header, header_end, parse_header, parse_index
-from .sources import Door, Source, beside, read_all, read_range
+from .sources import Door, Source, beside, public_name, read_all, read_range, scheme_of
 
 SINGLE = "model.safetensors"
 MAX_INDEX_BYTES = 100_000_000
@@ -39,23 +40,36 @@ class Files:
 
 def open_model(url: str, door: Door) -> Files:
     """Open a ``.safetensors`` file, an ``.index.json``, or a directory. Raises LoaderError."""
-    if url.endswith(".json"):
+    path = path_in(url)
+    if path.endswith(".json"):
         return _open_index(url, door)
-    if url.endswith(".safetensors"):
+    if path.endswith(".safetensors"):
         return _open_files([url], door)
-    directory = url.rstrip("/") + "/"
     try:
-        return _open_index(directory + SINGLE + INDEX_SUFFIX, door)
+        return _open_index(inside(url, SINGLE + INDEX_SUFFIX), door)
     except LoaderError as no_index:
         if not is_absent(no_index):
             raise
     try:
-        return _open_files([directory + SINGLE], door)
+        return _open_files([inside(url, SINGLE)], door)
     except LoaderError as error:
         if not is_absent(error):
             raise
         expected = f"{SINGLE} or {SINGLE}{INDEX_SUFFIX} in it"
-        raise LoaderError(url, f"neither ({error.found})", expected, "or name the file itself") from None
+        raise LoaderError(public_name(url), f"neither ({error.found})", expected, "or name the file itself") from None
+
+
+def path_in(url: str) -> str:
+    """Return what of a URL names the object: without the query that http(s) URLs may have."""
+    return unquote(urlsplit(url).path) if scheme_of(url) in ("http", "https") else url
+
+
+def inside(url: str, name: str) -> str:
+    """Return the URL of `name` in the directory `url`; a query stays, it may be what permits reading."""
+    if scheme_of(url) not in ("http", "https"):
+        return f"{url.rstrip('/')}/{name}"
+    parts = urlsplit(url)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{name}").geturl()
 
 
 @contextmanager
@@ -136,5 +150,5 @@ def _open_files(urls: Sequence[str], door: Door) -> Files:
             with suppress(HyperpodError):
                 source.close()
         raise
-    names = tuple(url.rpartition("/")[2] for url in urls)
+    names = tuple(path_in(url).rpartition("/")[2] for url in urls)
     return Files(names, tuple(source for source, _ in found), tuple(header for _, header in found))

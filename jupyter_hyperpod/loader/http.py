@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 from ..core.errors import LoaderError, SpecError
 from . import pace
 from .sources import PREFIX_BYTES, Door, public_name
-from .wire import Broken, Cancel, Connection, Connections, Head, Malformed, Target, target_of
+from .wire import Broken, Cancel, Connection, Connections, Head, Malformed, Target, quoted, target_of
 
 AGAIN = {408, 425, 429, 500, 502, 503, 504}
 RANGE = {200, 206}  # rclone says 200 to a range; what counts is Content-Range
@@ -66,7 +66,7 @@ class HttpSource:
 
     def follow(self, location: str) -> bool:
         """Go where a redirect points; False where that is not done."""
-        url = urljoin(self._url, location)
+        url = urljoin(self._url, quoted(location, "latin-1"))  # so heads are read
         if urlsplit(self._url).scheme == "https" and urlsplit(url).scheme != "https":
             return False
         self._url = url
@@ -235,7 +235,7 @@ class HttpSource:
     def _request(self, begin: int, end: int) -> bytes:
         """The head of a request for bytes ``[begin, end)``; range and condition are outside what is signed."""
         lines = [f"GET {self._target.request_prefix}{self._path} HTTP/1.1", f"Host: {self._target.authority}"]
-        lines += [f"{name}: {value}" for name, value in self.headers().items()]
+        lines += [f"{name}: {value}" for name, value in (self.headers() | self._target.proxy_fields).items()]
         if self.etag and not self.etag.startswith("W/"):
             lines.append(f"If-Match: {self.etag}")
         lines += ["Accept-Encoding: identity", f"Range: bytes={begin}-{end - 1}", "\r\n"]

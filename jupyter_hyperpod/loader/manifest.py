@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import LoaderError, SpecError
+from .files import SINGLE, inside, path_in
 from .header import INDEX_SUFFIX
-from .sources import beside
+from .sources import beside, public_name
 
 ALGORITHM = "xxh3_64"
 SUFFIX = ".manifest.json"
@@ -60,10 +61,10 @@ def decode(content: bytes, source: str) -> Manifest:
 
 def manifest_url(url: str) -> str:
     """Return where the manifest of the model `url` is: beside it."""
-    name = url.rpartition("/")[2]
+    name = path_in(url).rpartition("/")[2]
     if name.endswith((".safetensors", INDEX_SUFFIX)):
         return beside(url, name.removesuffix(INDEX_SUFFIX) + SUFFIX)
-    return url.rstrip("/") + "/model.safetensors" + SUFFIX
+    return inside(url, SINGLE + SUFFIX)
 
 
 def digest(*pieces: memoryview | bytes) -> str:
@@ -95,7 +96,7 @@ def check_files(manifest: Manifest, source: str, names: Sequence[str], sizes: Se
     for name, size in zip(names, sizes, strict=True):
         sums = manifest.files.get(name)
         if sums is None:
-            raise LoaderError(source, f"nothing about {name}", "its checksums", "write the manifest again")
+            raise LoaderError(public_name(source), f"nothing about {name}", "its checksums", "write the manifest again")
         if sums.bytes != size:
             raise LoaderError(name, f"{size} bytes", f"{sums.bytes}, as the manifest says")
 

@@ -26,11 +26,13 @@ M = TypeVar("M", bound=nn.Module)
 
 
 @overload
-def load_model(url: str, model: None = None, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]: ...
-@overload
-def load_model(url: str, model: M, *args: Any, **kwargs: Any) -> M: ...
 def load_model(
-    url: str,
+    url: str | os.PathLike[str], model: None = None, *args: Any, **kwargs: Any
+) -> dict[str, torch.Tensor]: ...
+@overload
+def load_model(url: str | os.PathLike[str], model: M, *args: Any, **kwargs: Any) -> M: ...
+def load_model(
+    url: str | os.PathLike[str],
     model: nn.Module | None = None,
     device: str | torch.device = "cpu",
     tp: tuple[int, int] = (0, 1),
@@ -62,6 +64,7 @@ def load_model(
     Raises LoaderError, which names the object, what was found and what was expected; then nothing was changed.
     """
     began_s = time.monotonic()
+    url = os.fspath(url)
     check(tp)
     early = first_connections() if connections is None else min(connections, first_connections())
     door = Door(merged(options, endpoint_url), early - 1)

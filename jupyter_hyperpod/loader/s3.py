@@ -9,13 +9,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-from ..core.errors import LoaderError, SpecError
+from ..core.errors import HyperpodError, LoaderError, SpecError
 from .http import HttpSource
 from .shared import variables_of
 from .sources import Door, Options
@@ -41,18 +42,15 @@ class Account:
         self._ca_file = options.ca_file
         self._variables = variables
         self._own = variables()
-        named = options.region or self._named("AWS_REGION", "AWS_DEFAULT_REGION")
-        self.region: str = named or self._configured_region()
-        named = options.endpoint_url or self._named("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-        self.endpoint: str | None = named or self._profile().get("endpoint_url")
         self.generation = 0
-        self._credentials: Any = None
-        if not options.anonymous:
-            self._credentials = self._find()
-            if self._credentials is None:
-                raise SpecError(
-                    "no AWS credentials were found: set AWS_ACCESS_KEY_ID or a profile, or say anonymous=True"
-                )
+        with _explained():
+            named = options.region or self._named("AWS_REGION", "AWS_DEFAULT_REGION")
+            self.region: str = named or self._configured_region()
+            named = options.endpoint_url or self._named("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+            self.endpoint: str | None = named or self._profile().get("endpoint_url")
+            self._credentials: Any = None if options.anonymous else self._find()
+        if self._credentials is None and not options.anonymous:
+            raise SpecError("no AWS credentials were found: set AWS_ACCESS_KEY_ID or a profile, or say anonymous=True")
 
     @cached_property
     def _session(self) -> Any:
@@ -66,9 +64,9 @@ class Account:
     @cached_property
     def ca_file(self) -> str | None:
         """The certificates to trust, None for the system's."""
-        found: str | None = (
-            self._ca_file or self._named("AWS_CA_BUNDLE") or self._session.get_config_variable("ca_bundle") or None
-        )
+        named = self._ca_file or self._named("AWS_CA_BUNDLE")
+        with _explained():
+            found: str | None = named or self._session.get_config_variable("ca_bundle") or None
         return found
 
     def locate(self, bucket: str, key: str) -> str:
@@ -80,7 +78,10 @@ class Account:
         return f"https://{host}/{bucket}/{path}" if "." in bucket else f"https://{bucket}.{host}/{path}"
 
     def sign(self, method: str, url: str, headers: dict[str, str], payload: str = EMPTY_SHA256) -> dict[str, str]:
-        """Return the fields of a signed request, but for the host. `payload` is its SHA-256 or UNSIGNED-PAYLOAD."""
+        """Return the fields of a signed request, but for the host. `payload` is its SHA-256 or UNSIGNED-PAYLOAD.
+
+        Raises LoaderError where the key has to be renewed and cannot be.
+        """
         if self._credentials is None:
             return headers
         from botocore.awsrequest import AWSRequest
@@ -89,7 +90,9 @@ class Account:
         request.context["payload_signing_enabled"] = payload != "UNSIGNED-PAYLOAD"
         request.context["has_streaming_input"] = payload == "UNSIGNED-PAYLOAD"
         with self._lock:
-            _Signer(self._credentials.get_frozen_credentials(), self.region, payload).add_auth(request)
+            with _explained():
+                key = self._credentials.get_frozen_credentials()
+            _Signer(key, self.region, payload).add_auth(request)
         return {name: value for name, value in request.headers.items() if name.lower() != "host"}
 
     def renew(self, generation: int) -> bool:
@@ -97,15 +100,14 @@ class Account:
         with self._lock:
             if self._credentials is None or generation != self.generation:
                 return self._credentials is not None
-            from botocore.exceptions import BotoCoreError
-
             self.__dict__.pop("_session", None)  # botocore's keeps the credentials that it has found
             try:
                 self._own = self._variables()
-                found = self._find()
-                if found is None or found.get_frozen_credentials() == self._credentials.get_frozen_credentials():
-                    return False
-            except (BotoCoreError, SpecError):  # a file that is being written
+                with _explained():
+                    found = self._find()
+                    if found is None or found.get_frozen_credentials() == self._credentials.get_frozen_credentials():
+                        return False
+            except HyperpodError:  # a file that is being written
                 return False
             self._credentials = found
             self.generation += 1
@@ -130,17 +132,30 @@ class Account:
 def _credentials_at_hand(own: Mapping[str, str]) -> Any:
     """Return a mount's own keys, or those in the environment, which come first for botocore too.
 
-    None where it has to look further.
+    None where it has to look further, as for a profile of the mount's own.
     """
     try:
         from botocore.credentials import Credentials
     except ModuleNotFoundError:
         raise SpecError(NO_BOTOCORE) from None
-    given = own if own.get("AWS_ACCESS_KEY_ID") else os.environ
+    given = own if own.get("AWS_ACCESS_KEY_ID") or own.get("AWS_PROFILE") else os.environ
     access, secret = given.get("AWS_ACCESS_KEY_ID"), given.get("AWS_SECRET_ACCESS_KEY")
     if not access or not secret or given.get("AWS_CREDENTIAL_EXPIRATION"):
         return None
     return Credentials(access, secret, given.get("AWS_SESSION_TOKEN") or given.get("AWS_SECURITY_TOKEN"), method="env")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to do about whatever botocore raises. Raises LoaderError."""
+    try:
+        yield
+    except HyperpodError:
+        raise
+    except Exception as error:  # of two roots, and what files and processes that it reads raise
+        found = f"none ({type(error).__name__}: {str(error).rstrip('.')})"
+        remedy = "look at AWS_PROFILE and ~/.aws, or log in again, as with aws sso login"
+        raise LoaderError("AWS credentials", found, "a key that is valid", remedy) from None
 
 
 def _Signer(credentials: Any, region: str, payload: str) -> Any:
@@ -182,6 +197,21 @@ def open_s3(url: str, door: Door) -> HttpSource:
     return S3Source(url, account_of(door, url), door)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Signature:
+    """Fields of a signed request, when and with which generation of credentials. `anew`: one before it was refused."""
+
+    fields: dict[str, str]
+    signed_s: float
+    generation: int
+    anew: bool
+
+    @property
+    def is_old(self) -> bool:
+        """True if it is to be used no longer, by the clock that it names: that goes on while a laptop sleeps."""
+        return not 0 <= time.time() - self.signed_s < SIGNATURE_S
+
+
 class S3Source(HttpSource):
     """An object in a bucket."""
 
@@ -190,21 +220,23 @@ class S3Source(HttpSource):
     def __init__(self, url: str, account: Account, door: Door) -> None:
         bucket, key = split(url)
         self._account = account
-        self._signature: dict[str, str] = {}
-        self._signed_s = -SIGNATURE_S
-        self._generation = 0
+        self._signature: _Signature | None = None
         self._used = threading.local()
-        self._skewed = False
         super().__init__(account.locate(bucket, key), door, name=url)
 
     def headers(self) -> dict[str, str]:
         """See HttpSource."""
-        generation = self._account.generation
-        if time.monotonic() - self._signed_s >= SIGNATURE_S or generation != self._generation:
-            self._signature = self._account.sign("GET", self._url, {})
-            self._signed_s, self._generation = time.monotonic(), generation
-        self._used.generation = self._generation
-        return self._signature
+        signature = self._signature
+        if signature is None or signature.generation != self._account.generation or signature.is_old:
+            signature = self._sign()
+        self._used.signature = signature
+        return signature.fields
+
+    def _sign(self, anew: bool = False) -> _Signature:
+        generation = self._account.generation  # before it is signed: with newer credentials it may be signed once more
+        fields = self._account.sign("GET", self._url, {})
+        self._signature = signature = _Signature(fields, time.time(), generation, anew)
+        return signature
 
     def trusted(self) -> str | None:
         """See HttpSource."""
@@ -212,11 +244,15 @@ class S3Source(HttpSource):
 
     def refuse(self, head: Head, body: bytes) -> LoaderError | None:
         """See HttpSource; names the region, the code and what to do."""
-        if has_expired(body) and self._account.renew(self._used.generation):
+        used: _Signature = self._used.signature
+        if has_expired(body) and self._account.renew(used.generation):
             return None
-        if _code(body) == "RequestTimeTooSkewed" and not self._skewed:
-            self._skewed, self._signed_s = True, -SIGNATURE_S
-            return None
+        if _code(body) == "RequestTimeTooSkewed":
+            if used is not self._signature:  # another connection has signed anew meanwhile
+                return None
+            if not used.anew:
+                self._sign(anew=True)
+                return None
         wanted = "a readable object" if head.status in (401, 403) else "an object"
         return refusal(self._account, self.name, head, body, wanted)
 

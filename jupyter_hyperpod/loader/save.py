@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Mapping
 
@@ -23,7 +24,7 @@ METADATA = {"format": "pt"}
 
 def save_model(
     model: nn.Module | Mapping[str, torch.Tensor],
-    url: str,
+    url: str | os.PathLike[str],
     *,
     shard_bytes: int | None = None,
     checksum: bool = False,
@@ -44,6 +45,7 @@ def save_model(
     what was found and what was expected, and SpecError; then, and after Ctrl-C, nothing has changed, or all of the new
     model is there. Raises Conflict for a mount that is read-only.
     """
+    url = os.fspath(url)
     state = _state(model)
     supply = _Memory(state, url)
     tensors = [Tensor(name, format_dtype(tensor.dtype), tuple(tensor.shape)) for name, tensor in state.items()]
@@ -69,6 +71,10 @@ def _state(model: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
     for name, tensor in state.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             raise SpecError(f"{name!r} is a {type(tensor).__name__}; a model is written as names and tensors")
+        if hasattr(tensor, "full_tensor"):
+            whole = "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))"
+            remedy = f"save what {whole} of torch.distributed.checkpoint.state_dict returns, on one rank"
+            raise SpecError(f"{name} is a {type(tensor).__name__}: this process holds a part of it; {remedy}")
         if tensor.layout != torch.strided or tensor.device.type == "meta":
             kind = "on the meta device" if tensor.device.type == "meta" else f"of layout {tensor.layout}"
             raise LoaderError("model", f"{name} {kind}", "a dense tensor that has values")

@@ -120,6 +120,7 @@ def verify_model(
         damaged: tuple[Damage, ...] = ()
         if expected is not None:
             sums.check_files(expected, manifest or sums.manifest_url(url), files.names, [s.size for s in files.sources])
+            _check_chunks(files, expected)
             found = _checksums(files, door, progress, connections, expected.chunk_bytes)
             damaged = tuple(_differences(files, expected, found))
         checked = "structure" if expected is None else "checksums"
@@ -220,12 +221,19 @@ def _checksums(
     )
 
 
+def _check_chunks(files: Files, expected: sums.Manifest) -> None:
+    for name, source, header in zip(files.names, files.sources, files.headers, strict=True):
+        found, wanted = len(expected.files[name].chunks), -(-header.data_bytes // expected.chunk_bytes)
+        if found != wanted:
+            raise LoaderError(source.name, f"{found} chunks in the manifest", f"{wanted}", "write the manifest again")
+
+
 def _differences(files: Files, expected: sums.Manifest, found: sums.Manifest) -> Iterator[Damage]:
     for name, header in zip(files.names, files.headers, strict=True):
         was, now = expected.files[name], found.files[name]
         if was.header != now.header:
             yield Damage(name, 0, header.data_offset, ())
-        for number, (one, other) in enumerate(zip(was.chunks, now.chunks, strict=False)):
+        for number, (one, other) in enumerate(zip(was.chunks, now.chunks, strict=True)):
             if one != other:
                 begin = number * found.chunk_bytes
                 end = min(begin + found.chunk_bytes, header.data_bytes)

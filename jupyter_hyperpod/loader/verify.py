@@ -9,7 +9,7 @@ from ..core.errors import LoaderError, SpecError
 from . import manifest as sums
 from .files import Files
 from .plan import CHUNK_BYTES, Chunk, LoadPlan
-from .sources import Door, read_all, read_range
+from .sources import Door, public_name, read_all, read_range
 
 
 class Verifier:
@@ -57,6 +57,6 @@ def verifier(files: Files, load_plan: LoadPlan, door: Door, url: str, checksum: 
     where = checksum if isinstance(checksum, str) else sums.manifest_url(url)
     manifest = read_manifest(where, door)
     if manifest.chunk_bytes != CHUNK_BYTES:
-        raise LoaderError(where, f"checksums of {manifest.chunk_bytes} bytes each", f"of {CHUNK_BYTES}")
+        raise LoaderError(public_name(where), f"checksums of {manifest.chunk_bytes} bytes each", f"of {CHUNK_BYTES}")
     sums.check_files(manifest, where, files.names, [source.size for source in files.sources])
     return Verifier(files, manifest)

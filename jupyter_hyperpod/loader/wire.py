@@ -6,6 +6,7 @@ receive timeout on the socket bounds a stall without polling.
 
 from __future__ import annotations
 
+import base64
 import socket
 import ssl
 import struct
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 MAX_HEAD_BYTES = 65_536
@@ -23,6 +24,7 @@ RECEIVE_BYTES = 16_384
 BATCH_BYTES = 512 * 1024  # a receiver that is woken for every packet takes a fifth more of the processor
 _TIMEVAL = struct.Struct("ll")
 _END = b"\r\n\r\n"
+_RESERVED = "%:/?#[]@!$&'()*+,;="  # what percent signs stand before is quoted already
 
 
 class Cancelled(Exception):
@@ -102,6 +104,15 @@ class Head:
 
 
 @dataclass(frozen=True)
+class Proxy:
+    """Who passes requests on, and what it is told of who asks."""
+
+    host: str
+    port: int
+    fields: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+
+@dataclass(frozen=True)
 class Target:
     """Where connections go: scheme, host, port, and the proxy if there is one."""
 
@@ -110,23 +121,47 @@ class Target:
     port: int
     timeout_s: float
     tls: ssl.SSLContext | None = field(default=None, compare=False)
-    proxy: str | None = None
+    proxy: Proxy | None = None
+
+    @property
+    def address(self) -> str:
+        """Host and port, as a proxy is told them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def authority(self) -> str:
         """As in the Host field."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+        usual = self.port == {"http": 80, "https": 443}[self.scheme]
+        return self.address.rpartition(":")[0] if usual else self.address
 
     @property
     def request_prefix(self) -> str:
         """What comes before the path in a request line: the whole origin where a proxy has to find it."""
         return f"http://{self.authority}" if self.proxy and self.scheme == "http" else ""
 
+    @property
+    def proxy_fields(self) -> dict[str, str]:
+        """The fields by which a proxy knows who asks, in each request that it reads."""
+        return self.proxy.fields if self.proxy and self.scheme == "http" else {}
 
-def find_proxy(scheme: str, host: str) -> str | None:
-    """Return the URL of the proxy that the environment names for `host`, None for none."""
-    return None if proxy_bypass(host) else getproxies().get(scheme) or None
+
+def find_proxy(scheme: str, host: str) -> Proxy | None:
+    """Return the proxy that the environment names for `host`, None for none. Raises ValueError for what is none."""
+    named = None if proxy_bypass(host) else getproxies().get(scheme)
+    if not named:
+        return None
+    with suppress(ValueError):  # its text would show a part of the password
+        parts = urlsplit(named if "://" in named else f"http://{named}")
+        if parts.hostname and parts.scheme in ("http", "https"):
+            return Proxy(parts.hostname, parts.port or 80, _credentials(parts.username, parts.password))
+    raise ValueError(f"the proxy that {scheme}_proxy names is not http://host:port")
+
+
+def _credentials(user: str | None, password: str | None) -> dict[str, str]:
+    if user is None:
+        return {}
+    plain = f"{unquote(user)}:{unquote(password or '')}".encode()
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(plain).decode()}"}
 
 
 class Connection:
@@ -136,6 +171,7 @@ class Connection:
         self._buffer = bytearray()
         self._plain = target.tls is None
         self.served = 0  # responses so far
+        self.spent = False  # a body was left off in the middle: no other answer can be told from its rest
         self._socket = _connect(target)
 
     def send(self, request: bytes | memoryview) -> None:
@@ -188,6 +224,7 @@ class Connection:
         if head.fields.get("transfer-encoding", "").lower() == "chunked":
             return self._chunked(limit)
         length = head.length if head.length is not None else limit
+        self.spent = head.length is None or length > limit
         content = memoryview(bytearray(min(length, limit)))
         try:
             self.fill(content)
@@ -200,8 +237,8 @@ class Connection:
     def abort(self) -> None:
         """End whatever is under way; may be called from another thread.
 
-        Where there is TLS, not by its own `shutdown`: that forgets the cipher first, and a thread that is receiving would
-        get the bytes as they come over the network, into memory that may have been filled by another connection.
+        Where there is TLS, not by its own `shutdown`: that forgets the cipher first, and a thread that is receiving
+        would get the bytes as they come over the network, into memory that another connection may have filled.
         """
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
@@ -221,12 +258,14 @@ class Connection:
                 length = int(line.split(b";")[0], 16)
             except ValueError:
                 raise Malformed(f"a chunk that begins with {line[:20]!r}") from None
-            if not 0 <= length <= limit - len(content):
-                raise Malformed(f"a chunked body of more than {limit} bytes")
-            piece = bytearray(length + 2)
+            if length < 0:
+                raise Malformed(f"a chunk of {length} bytes")
+            room = limit - len(content)
+            piece = bytearray(length + 2 if length <= room else room)
             self.fill(memoryview(piece))
             content += piece[:length]
-            if not length:
+            self.spent = length > room
+            if self.spent or not length:
                 return bytes(content)
 
     def _receive(self) -> bytes:
@@ -259,15 +298,15 @@ def _parse_head(content: bytes) -> Head:
 
 
 def _connect(target: Target) -> socket.socket:
-    proxy = urlsplit(target.proxy) if target.proxy else None
-    address = (proxy.hostname or "", proxy.port or 80) if proxy else (target.host, target.port)
+    proxy = target.proxy
+    address = (proxy.host, proxy.port) if proxy else (target.host, target.port)
     host = address[0].encode() if address[0].isascii() else address[0]  # text would load tables for other alphabets
     try:
         raw = socket.create_connection((cast(str, host), address[1]), target.timeout_s)
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if proxy and target.tls:
-                _tunnel(raw, target)
+                _tunnel(raw, target.address, proxy)
             if target.tls:  # its reads are of single records; a timeout in Python costs nothing there
                 return target.tls.wrap_socket(raw, server_hostname=target.host)
             raw.settimeout(None)
@@ -285,9 +324,9 @@ def _connect(target: Target) -> socket.socket:
         raise Broken(f"cannot connect to {where}: {error.strerror or error}") from None
 
 
-def _tunnel(raw: socket.socket, target: Target) -> None:
-    where = f"{target.host}:{target.port}"
-    raw.sendall(f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
+def _tunnel(raw: socket.socket, where: str, proxy: Proxy) -> None:
+    lines = [f"CONNECT {where} HTTP/1.1", f"Host: {where}", *(f"{key}: {value}" for key, value in proxy.fields.items())]
+    raw.sendall("\r\n".join([*lines, "\r\n"]).encode())
     answer = b""
     while _END not in answer:
         piece = raw.recv(RECEIVE_BYTES)
@@ -325,6 +364,9 @@ class Connections:
         except BaseException:
             connection.close()
             raise
+        if connection.spent:
+            connection.close()
+            return
         self._idle.append(connection)
         if self._closed:  # the load ended while this exchange was under way
             self.forget_idle()
@@ -351,11 +393,14 @@ def target_of(url: str, timeout_s: float, ca_file: str | None) -> tuple[Target, 
     """Return the target and the request path of an http(s) URL. Raises ValueError for what is none."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is not an http or https URL")
+        raise ValueError("that is not an http or https URL")
     tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
     port = parts.port or (443 if tls else 80)
     proxy = find_proxy(parts.scheme, parts.hostname)
-    path = parts.path or "/"
-    return Target(parts.scheme, unquote(parts.hostname), port, timeout_s, tls, proxy), path + (
-        f"?{parts.query}" if parts.query else ""
-    )
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme, unquote(parts.hostname), port, timeout_s, tls, proxy), quoted(path)
+
+
+def quoted(url: str, encoding: str = "utf-8") -> str:
+    """Return a URL, or a part of one, with everything quoted that none may hold as it is."""
+    return quote(url, _RESERVED, encoding)

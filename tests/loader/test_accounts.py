@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from botocore.exceptions import ClientError
+from botocore.session import Session
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.s3 import Account
+from jupyter_hyperpod.loader.sources import Options
 from tests.loader.models import assert_same, decoder, encoded
 from tests.loader.ranges import Answer, Request, serving
 
 STATE = {f"layers.{i}.w": torch.full((1_000_000,), i, dtype=torch.float32) for i in range(10)}
 EXPIRED = Answer(400, b"<Error><Code>ExpiredToken</Code></Error>")
+TOO_OLD = Answer(403, b"<Error><Code>RequestTimeTooSkewed</Code></Error>")
 Rotate = Callable[[str, str], None]
 
 
@@ -85,6 +92,82 @@ def test_expired_keys_that_nobody_has_replaced(left: str, rotate: Rotate, tmp_pa
         with pytest.raises(LoaderError, match=r"ExpiredToken \(status 400\)"):
             hp.load_model("s3://bucket/m.safetensors", endpoint_url=server.url)
         assert len(server.requests) == 1
+
+
+def test_a_mounts_profile_comes_before_the_keys_of_the_environment(
+    rotate: Rotate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "credentials").write_text("[team]\naws_access_key_id = TEAM\naws_secret_access_key = secret\n")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "MINE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    options = Options(region="x", endpoint_url="http://host")
+    for account, key in (Account(options), "MINE"), (Account(options, lambda: {"AWS_PROFILE": "team"}), "TEAM"):
+        assert f"Credential={key}/" in account.sign("GET", "http://host/bucket/key", {})["Authorization"]
+
+
+def test_a_profile_that_is_not_there(rotate: Rotate, monkeypatch: pytest.MonkeyPatch) -> None:
+    rotate("KEY0", "secret")
+    monkeypatch.setenv("AWS_PROFILE", "nowhere")
+    with pytest.raises(LoaderError, match=r"profile \(nowhere\) could not be found.*aws sso login"):
+        hp.load_model("s3://bucket/m.safetensors", endpoint_url="http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("lives", ["never", "once"])
+def test_a_process_that_gives_no_key(
+    lives: str, rotate: Rotate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it gives one that has soon expired, the next request cannot be signed."""
+    key, soon = tmp_path / "key", datetime.now(UTC) + timedelta(minutes=5)
+    given = {"Version": 1, "AccessKeyId": "KEY", "SecretAccessKey": "secret", "Expiration": soon.isoformat()}
+    key.write_text(json.dumps(given))
+    command = f'sh -c "cat {key} && rm {key}"' if lives == "once" else "/nonexistent"
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = {command}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with serving({}) as server, pytest.raises(LoaderError, match="AWS credentials: found none"):
+        hp.load_model("s3://bucket/m.safetensors", endpoint_url=server.url)
+
+
+def test_a_role_that_may_not_be_assumed(rotate: Rotate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(session: Session) -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "AssumeRole")
+
+    rotate("KEY0", "secret")
+    monkeypatch.setattr(Session, "get_credentials", refuse)
+    with pytest.raises(LoaderError, match="AccessDenied.*AssumeRole"):
+        hp.save_model(STATE, "s3://bucket/m.safetensors", endpoint_url="http://127.0.0.1:1")
+
+
+@pytest.fixture
+def numbered(rotate: Rotate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each signature carries its number: two of the same second are alike."""
+    numbers, sign = count(), Account.sign
+    monkeypatch.setattr(Account, "sign", lambda *rest: sign(*rest) | {"X-Number": f"{next(numbers)}."})
+    rotate("KEY0", "secret")
+
+
+@pytest.mark.usefixtures("numbered")
+def test_a_signature_that_is_too_old_for_all_connections_at_once() -> None:
+    together = threading.Barrier(4)
+
+    def misbehave(request: Request, answer: Answer) -> Answer:
+        if request.number and b"X-Number: 0." in request.head:
+            together.wait(10)
+            return TOO_OLD
+        return answer
+
+    with serving({"/bucket/m.safetensors": encoded(STATE)}) as server:
+        server.misbehave = misbehave
+        found = hp.load_model("s3://bucket/m.safetensors", endpoint_url=server.url, connections=4)
+    assert_same(found, STATE)
+
+
+@pytest.mark.usefixtures("numbered")
+def test_a_clock_that_is_wrong() -> None:
+    with serving({}) as server:
+        server.misbehave = lambda request, answer: TOO_OLD
+        with pytest.raises(LoaderError, match=r"RequestTimeTooSkewed \(status 403\)"):
+            hp.load_model("s3://bucket/m.safetensors", endpoint_url=server.url)
+        assert len(server.requests) == 2
 
 
 @pytest.mark.s3

@@ -27,7 +27,7 @@ CONTENT = encoded(STATE)
 def test_a_local_file(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(CONTENT)
-    for url in (str(path), path.as_uri(), str(tmp_path)):
+    for url in (str(path), path.as_uri(), str(tmp_path), path, tmp_path):
         assert_same(hp.load_model(url), STATE)
 
 

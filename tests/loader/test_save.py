@@ -17,6 +17,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import distributed
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.bench.proxy import FaultProxy, Faults
@@ -40,7 +44,7 @@ def names(directory: Path) -> set[str]:
 
 
 def test_one_file_as_the_formats_library_reads_it(tmp_path: Path) -> None:
-    for url in (f"{tmp_path}/one.safetensors", f"file://{tmp_path}/two%20words.safetensors"):
+    for url in (tmp_path / "one.safetensors", f"file://{tmp_path}/two%20words.safetensors"):
         saved = hp.save_model(STATE, url, metadata={"format": "pt", "who": "ü"})
         assert saved.bytes == sum(tensor.nbytes for tensor in STATE.values())
         assert saved.tensors == len(STATE)
@@ -93,6 +97,26 @@ def test_a_module_whose_parameters_are_tied(tmp_path: Path) -> None:
     assert saved.tensors == len(Net().state_dict()) - 1
     model = hp.load_model(str(tmp_path), model=Net())
     assert model.head.weight is model.embed.weight
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_module_of_which_each_process_holds_a_part(tmp_path: Path) -> None:
+    model = Net()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(SpecError, match=r"is a DTensor.*get_model_state_dict\(.*full_state_dict=True"):
+        hp.save_model(model, tmp_path)
+    assert not names(tmp_path)
+    hp.save_model(get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)), tmp_path)
+    assert_same(hp.load_model(tmp_path), state)
 
 
 def test_wrong_requests(tmp_path: Path) -> None:

@@ -138,6 +138,18 @@ def test_a_manifest_of_another_model(original: Path, tmp_path: Path) -> None:
         verify_model(str(other), manifest)
 
 
+@pytest.mark.parametrize("chunks", [-1, 1])
+def test_a_manifest_of_more_or_fewer_chunks_than_there_are(original: Path, chunks: int) -> None:
+    where = Path(write_manifest(str(original)))
+    record = json.loads(where.read_text())
+    sums = record["files"][original.name]
+    sums["chunks"] = sums["chunks"][:chunks] if chunks < 0 else sums["chunks"] * 2
+    where.write_text(json.dumps(record))
+    for check in (verify_model, lambda url: hp.load_model(url, checksum=True)):
+        with pytest.raises(LoaderError, match=f"found {len(sums['chunks'])} chunks in the manifest; expected 1"):
+            check(str(original))
+
+
 def test_no_more_than_some_chunks_are_in_memory(tmp_path: Path) -> None:
     state = {f"layers.{i}.w": torch.full((CHUNK_BYTES,), i, dtype=torch.uint8) for i in range(12)}
     save_file(state, tmp_path / "model.safetensors")
