@@ -22,6 +22,7 @@ ENDED_MARK = "ended"
 ENDPOINT = "coordinator.json"
 STOP_GRACE_S = 15.0
 AGENT_QUICK_LIMIT = 12
+REPLICA_QUICK_LIMIT = 15  # their pauses are longer than it takes another replica to count as standing
 _LOG_LINES = 8
 
 
@@ -149,11 +150,10 @@ class Entry:
         start takes nothing from them: it is tried again and again, at last once a minute.
         """
         self.agents = self.agents.after(lived_s, status)
-        limit = sys.maxsize if standing and self.spec.serve is not None else AGENT_QUICK_LIMIT
+        limit = AGENT_QUICK_LIMIT if self.spec.serve is None else sys.maxsize if standing else REPLICA_QUICK_LIMIT
         if reason := self.agents.too_many(self.spec.max_restarts, limit):
             return f"the agent on {node} ended with status {status}: {reason}; {self.log_tail(node)}"
-        if self.agents.quick > 1:
-            self.rest_until_s = now_s + self.agents.pause_s()
+        self.rest_until_s = now_s + (self.agents.pause_s() if self.agents.quick > 1 else 0.0)
         return ""
 
     def log_tail(self, name: str) -> str:

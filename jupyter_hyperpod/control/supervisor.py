@@ -344,6 +344,8 @@ class Supervisor:
             entry.rest_until_s = now_s + AGENT_REST_S
         elif report.status is not None:
             self._count_agent(entry, report, now_s)
+        else:
+            entry.rest_until_s = now_s  # lost with its node: it is replaced at once, whatever others had failed of
 
     def _restart_head(self, entry: Entry, report: ExitReport, now_s: float) -> None:
         tell_loss(entry.pen, entry.head_pid, report.status, entry.standstill)

@@ -39,11 +39,21 @@ class _Guarded(RequestHandler):
         self.gateway = gateway
 
     def prepare(self) -> None:
+        if not self.is_known():
+            self.refuse_stranger()
+
+    def set_default_headers(self) -> None:
         self.set_header("Server", "jupyter_hyperpod")
-        if not shows(self.request.headers.get(AUTHORIZATION), self.gateway.token):
-            self.set_header("WWW-Authenticate", "Bearer")
-            path = self.gateway.site.job.path / "token"
-            self.refuse(401, f"send the header `Authorization: Bearer TOKEN`; the token is in {path}")
+
+    def is_known(self) -> bool:
+        """Whether the request bears the token."""
+        return shows(self.request.headers.get(AUTHORIZATION), self.gateway.token)
+
+    def refuse_stranger(self) -> None:
+        """Answer whoever does not have the token."""
+        self.set_header("WWW-Authenticate", "Bearer")
+        path = self.gateway.site.job.path / "token"
+        self.refuse(401, f"send the header `Authorization: Bearer TOKEN`; the token is in {path}")
 
     def refuse(self, status: int, message: str) -> None:
         """Answer with an error."""
@@ -77,24 +87,31 @@ class _Models(_Guarded):
 
 @stream_request_body
 class _Ask(_Guarded):
+    """Refusals wait for the body to be over, as tornado's own: whoever is cut off while sending hears no reason."""
+
     work: asyncio.Task[Answer] | None = None
 
     def prepare(self) -> None:
-        self._body, self._too_long = bytearray(), 0
-        super().prepare()
+        self._body, self._too_long, self._known = bytearray(), 0, self.is_known()
+        if self.request.method != "POST":
+            super().prepare()
+            return
         length = self.request.headers.get("Content-Length", "")
-        if not self._finished and length.isdecimal() and int(length) > REQUEST_LIMIT_BYTES:
+        if self._known and length.isdecimal() and int(length) > REQUEST_LIMIT_BYTES:
             self._too_long = int(length)
             connection = self.request.connection
             assert isinstance(connection, HTTP1Connection)
-            connection.set_max_body_size(self._too_long)  # who is cut off while sending hears no reason
+            connection.set_max_body_size(self._too_long)
 
     def data_received(self, chunk: bytes) -> None:
-        if not self._too_long:
+        if self._known and not self._too_long:
             self._body += chunk
 
     async def post(self) -> None:
         gateway = self.gateway
+        if not self._known:
+            self.refuse_stranger()
+            return
         if self._too_long:
             found, limit = f"{self._too_long / 2**20:.1f} MiB", f"{REQUEST_LIMIT_BYTES >> 20} MiB"
             self.refuse(413, f"the request is {found}; the limit is {limit}: send less at a time, or a URL of the data")
@@ -145,6 +162,7 @@ class _Ask(_Guarded):
         await self.flush()
 
     def on_connection_close(self) -> None:
+        super().on_connection_close()  # what waits for the rest of a body ends
         if self.work is not None:
             self.work.cancel()
 

@@ -178,7 +178,7 @@ def test_tensor_parallel_ranks_of_two_hosts_have_rows_from_each_other(
             assert record["tensors"] == columns(state, rank, 2), record.get("error")
     finally:
         crew.end()
-    assert sent(server) - before <= 2.1 * size(state)
+    assert sent(server) - before < 3 * size(state), "each host reads it once, each rank alone would be four times"
 
 
 def test_rows_that_nobody_else_comes_to_read_are_read_alone(

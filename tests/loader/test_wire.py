@@ -64,7 +64,7 @@ def test_what_is_aborted_never_writes_ciphertext_into_memory(flood: str, certifi
         def receive(connection: Connection = connection, memory: bytearray = memory, begun=begun) -> None:  # type: ignore[no-untyped-def]
             connection.fill(memoryview(memory)[:65536])
             begun.set()
-            with pytest.raises(Broken):
+            with suppress(Broken):  # unless all had come before the end
                 connection.fill(memoryview(memory)[65536:])
 
         thread = threading.Thread(target=receive)

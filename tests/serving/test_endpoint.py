@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import stat
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
 
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import ClusterError, NotFound, SpecError
+from jupyter_hyperpod.serving import routes
+from jupyter_hyperpod.serving.gateway import Gateway
 from jupyter_hyperpod.serving.models import Handler
 from jupyter_hyperpod.serving.site import ANSWER_LIMIT_BYTES, REQUEST_LIMIT_BYTES
 from jupyter_hyperpod.storage.store import Store
@@ -154,6 +161,32 @@ def test_a_handler_is_compiled_as_if_it_were_imported(tmp_path: Path, monkeypatc
     assert kind is int and source.startswith("def load(path):\n    return") and told == filename
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within 20 s")
+
+
+def test_a_request_that_is_broken_off_leaves_nothing() -> None:
+    async def run() -> None:
+        gateway = SimpleNamespace(token="Bearer t", ending=None)  # all that a handler asks of it before there is a body
+        sockets = bind_sockets(0, "127.0.0.1")
+        server = HTTPServer(routes.application(cast("Gateway", gateway)))
+        server.add_sockets(sockets)
+        before = asyncio.all_tasks()
+        _, writer = await asyncio.open_connection(*sockets[0].getsockname())
+        writer.write(b"POST /predict HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer t\r\nContent-Length: 1000\r\n\r\n{")
+        await writer.drain()
+        await until(lambda: any("_execute" in repr(task) for task in asyncio.all_tasks() - before))
+        writer.close()
+        await until(lambda: asyncio.all_tasks() == before)
+        server.stop()
+
+    asyncio.run(run())
+
+
 def test_what_is_too_long_is_told(serve: Serve, number: tuple[Path, Path]) -> None:
     model, handler = number
     found = serve(model, handler=handler, name="long")
@@ -165,6 +198,8 @@ def test_what_is_too_long_is_told(serve: Serve, number: tuple[Path, Path]) -> No
     request = found.client.ask("/predict", {"inputs": {"x": "x" * REQUEST_LIMIT_BYTES}})
     assert request.status == 413
     assert "the request is 16.0 MiB; the limit is 16 MiB: send less at a time" in request.json()["error"]["message"]
+    stranger = found.client.ask("/predict", {"x": "x" * (5 << 20)}, token="wrong")
+    assert stranger.status == 401, "not cut off while it sends"
     assert found.health()["retried"] == 0, "nobody computes that again elsewhere"
     assert found.predict(2).json()["outputs"]["y"] == 5.0
 

@@ -18,6 +18,7 @@ from jupyter_hyperpod.bench.clients import Drive
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import cluster, jobs
 from jupyter_hyperpod.control.entry import Entry
+from jupyter_hyperpod.control.reconcile import Failures
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import REPLICA_STAGES
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
@@ -144,7 +145,7 @@ def test_the_replicas_of_a_node_that_is_drained_move_to_another(
     eventually(ready(found, 2), 20)
     drained = found.view["members"][0]["node"]
     with ThreadPoolExecutor(2) as threads:
-        asked = [threads.submit(found.predict, x, 1.0) for x in range(2)]
+        asked = [threads.submit(found.predict, x, 4.0) for x in range(2)]
         eventually(lambda: [r["outstanding"] for r in found.health()["replicas"]] == [1, 1], 10)
         try:
             assert main(["--store", str(found.store.root), "nodes", "drain", drained, "--reason", "a fan is loud"]) == 0
@@ -193,6 +194,9 @@ def test_one_that_cannot_start_takes_nothing_from_those_that_answer(store: Store
     for number in range(30):
         assert entry.agent_failed("node-1", 1.0, 1, True, float(number)) == ""
     assert entry.rest_until_s == 29.0 + 60.0, "at last it is tried once a minute"
+    assert entry.agent_failed("node-2", 500.0, -9, True, 30.0) == ""
+    assert entry.rest_until_s == 30.0, "one that was killed is replaced at once"
+    entry.agents = Failures(30, 30)
     found = entry.agent_failed("node-1", 1.0, 1, False, 100.0)
     assert "the agent on node-1 ended with status 1: it failed 31 times in a row" in found, "nobody answers any more"
 
