@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
 
 from ..core.errors import HyperpodError, LoaderError
-from .header import INDEX_SUFFIX, PREFIX_BYTES, Header, header_end, parse_header, parse_index
-from .sources import Door, Source, beside, public_name, read_all, read_range, scheme_of
+from .header import INDEX_SUFFIX, PREFIX_BYTES, SINGLE, Header, header_end, parse_header, parse_index
+from .sources import Door, Source, beside, inside, path_in, public_name, read_all, read_range
 
-SINGLE = "model.safetensors"
 MAX_INDEX_BYTES = 100_000_000
 OPENED_AT_ONCE = 16
 
@@ -57,19 +55,6 @@ def open_model(url: str, door: Door) -> Files:
             raise
         expected = f"{SINGLE} or {SINGLE}{INDEX_SUFFIX} in it"
         raise LoaderError(public_name(url), f"neither ({error.found})", expected, "or name the file itself") from None
-
-
-def path_in(url: str) -> str:
-    """Return what of a URL names the object: without the query that http(s) URLs may have."""
-    return unquote(urlsplit(url).path) if scheme_of(url) in ("http", "https") else url
-
-
-def inside(url: str, name: str) -> str:
-    """Return the URL of `name` in the directory `url`; a query stays, it may be what permits reading."""
-    if scheme_of(url) not in ("http", "https"):
-        return f"{url.rstrip('/')}/{name}"
-    parts = urlsplit(url)
-    return parts._replace(path=f"{parts.path.rstrip('/')}/{name}").geturl()
 
 
 @contextmanager

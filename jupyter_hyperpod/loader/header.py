@@ -18,6 +18,7 @@ from ..core.errors import LoaderError
 PREFIX_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 ALIGN_BYTES = 8
+SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".index.json"
 _PREFIX = struct.Struct("<Q")
 DTYPE_BITS = {

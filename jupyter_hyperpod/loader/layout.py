@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import LoaderError, SpecError
-from .header import DTYPE_BITS, Header, encode_header, parse_header, tensor_bytes
+from .header import DTYPE_BITS, SINGLE, Header, encode_header, parse_header, tensor_bytes
 from .plan import CHUNK_BYTES
 
-SINGLE = "model.safetensors"
 MOST_PARTS = 9_000  # of one object; S3 takes 10,000
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import LoaderError, SpecError
-from .files import SINGLE, inside, path_in
-from .header import INDEX_SUFFIX
-from .sources import beside, public_name
+from .header import INDEX_SUFFIX, SINGLE
+from .sources import beside, inside, path_in, public_name
 
 ALGORITHM = "xxh3_64"
 SUFFIX = ".manifest.json"
@@ -99,6 +98,13 @@ def check_files(manifest: Manifest, source: str, names: Sequence[str], sizes: Se
             raise LoaderError(public_name(source), f"nothing about {name}", "its checksums", "write the manifest again")
         if sums.bytes != size:
             raise LoaderError(name, f"{size} bytes", f"{sums.bytes}, as the manifest says")
+
+
+def check_chunks(manifest: Manifest, name: str, source: str, data_bytes: int) -> None:
+    """Insist that the manifest has a checksum of every chunk of a file's data. Raises LoaderError."""
+    found, wanted = len(manifest.files[name].chunks), -(-data_bytes // manifest.chunk_bytes)
+    if found != wanted:
+        raise LoaderError(source, f"{found} chunks in the manifest", f"{wanted}", "write the manifest again")
 
 
 def _sums(value: dict[str, Any]) -> FileSums:

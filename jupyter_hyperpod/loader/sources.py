@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ..core.errors import LoaderError, SpecError
 from ..storage.store import Mounts
@@ -142,6 +142,19 @@ def scheme_of(url: str) -> str:
     if not scheme.replace("+", "").replace("-", "").isalnum():
         raise SpecError(f"{url!r} is neither a path nor a URL")
     return scheme.lower()
+
+
+def path_in(url: str) -> str:
+    """Return what of a URL names the object: without the query that http(s) URLs may have."""
+    return unquote(urlsplit(url).path) if scheme_of(url) in ("http", "https") else url
+
+
+def inside(url: str, name: str) -> str:
+    """Return the URL of `name` in the directory `url`; a query stays, it may be what permits reading."""
+    if scheme_of(url) not in ("http", "https"):
+        return f"{url.rstrip('/')}/{name}"
+    parts = urlsplit(url)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{name}").geturl()
 
 
 def beside(url: str, name: str) -> str:

@@ -22,9 +22,7 @@ class Verifier:
         for name, source, header in zip(files.names, files.sources, files.headers, strict=True):
             content = read_range(source, 0, header.data_offset)
             sums.compare(source.name, "its header", sums.digest(content), manifest.files[name].header)
-            if len(manifest.files[name].chunks) != -(-header.data_bytes // manifest.chunk_bytes):
-                found = f"{len(manifest.files[name].chunks)} chunks in the manifest"
-                raise LoaderError(source.name, found, f"{-(-header.data_bytes // manifest.chunk_bytes)}")
+            sums.check_chunks(manifest, name, source.name, header.data_bytes)
 
     def check(self, chunk: Chunk, view: memoryview, again: Callable[[], None]) -> None:
         """Compare a chunk that has landed; what differs is read once more. Raises LoaderError if it still differs."""

@@ -19,8 +19,8 @@ from typing import Protocol
 from ..core.errors import HyperpodError, LoaderError, SpecError
 from . import manifest as sums
 from .files import MAX_INDEX_BYTES, is_absent, is_refused
-from .header import INDEX_SUFFIX, parse_index
-from .layout import SINGLE, OutFile, Tensor, encode_index, lay_out, part_bytes
+from .header import INDEX_SUFFIX, SINGLE, parse_index
+from .layout import OutFile, Tensor, encode_index, lay_out, part_bytes
 from .places import Fleeting, Place, Unsure, Upload, Views, place_of
 from .plan import CHUNK_BYTES, Chunk, plan
 from .progress import Callback, Meter

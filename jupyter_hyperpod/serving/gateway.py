@@ -32,7 +32,7 @@ from .crew import WRITER, Crew
 from .ledger import Ledger
 from .pool import Pool, Replica
 from .relay import Relay, Request
-from .site import REQUEST_LIMIT_BYTES, Site, bearer, read_token
+from .site import SERVER_LIMITS, Site, bearer, read_token
 
 TICK_S = 0.1
 TOUCH_S = 0.5
@@ -72,8 +72,7 @@ class Gateway:
     async def run(self) -> int:
         """Serve until the deployment has ended; returns the exit status."""
         sockets = self._bind()
-        limits = {"max_body_size": REQUEST_LIMIT_BYTES, "max_buffer_size": 2 * REQUEST_LIMIT_BYTES}
-        server = HTTPServer(routes.application(self), **limits)
+        server = HTTPServer(routes.application(self), **SERVER_LIMITS)
         server.add_sockets(sockets)
         self._announce(sockets[0].getsockname())
         loop = asyncio.get_running_loop()

@@ -32,7 +32,7 @@ from .site import (
     CREATED,
     REPLICA_PATH,
     REQUEST_ID,
-    REQUEST_LIMIT_BYTES,
+    SERVER_LIMITS,
     Site,
     error_body,
     shows,
@@ -73,9 +73,7 @@ class Replica:
             loop.add_signal_handler(number, self.drain)
         sockets = bind_sockets(0, self.site.host, family=socket.AF_INET)
         self.port = sockets[0].getsockname()[1]
-        server = HTTPServer(
-            application(self), max_body_size=REQUEST_LIMIT_BYTES, max_buffer_size=2 * REQUEST_LIMIT_BYTES
-        )
+        server = HTTPServer(application(self), **SERVER_LIMITS)
         server.add_sockets(sockets)
         link = asyncio.create_task(self._keep_linked())
         loading = asyncio.create_task(self._load())
