@@ -139,7 +139,11 @@ class MountContents(AsyncContentsManager):
 
     async def end(self, content: Content) -> None:
         """Let go of a file, read to its end or not."""
-        await asyncio.get_running_loop().run_in_executor(self._threads, content.close)
+        try:
+            with suppress(RuntimeError):  # the threads have ended, as the server is about to
+                await asyncio.get_running_loop().run_in_executor(self._threads, content.close)
+        finally:
+            content.close()  # a second time it does nothing
 
     # ---- away from the event loop --------------------------------------------------------------------------------
 

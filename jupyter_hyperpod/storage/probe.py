@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -106,6 +107,7 @@ class Content(Iterator[bytes]):
     def __init__(self, name: str, root: str, path: str, timeout_s: float, kinds: Kinds) -> None:
         self._name, self._path, self._timeout_s = name, path, timeout_s
         self._process = _start(FILING, "read", root, path)
+        self._finalize = weakref.finalize(self, abandon, self._process)  # whoever reads it may be ended without a word
         try:
             head = self._take(START_S)
             while head.count(b"\n") < 2:
@@ -132,8 +134,8 @@ class Content(Iterator[bytes]):
         return block
 
     def close(self) -> None:
-        """End the process."""
-        abandon(self._process)
+        """End the process; a second call does nothing."""
+        self._finalize()
 
     def _take(self, timeout_s: float) -> bytes:
         if not _wait_readable(self._process, timeout_s):

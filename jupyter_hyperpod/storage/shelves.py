@@ -54,7 +54,7 @@ class Item:
 
 
 class Content(Protocol):
-    """The blocks of a file, in order; `item` is the file that was opened. To be closed."""
+    """The blocks of a file, in order; `item` is the file that was opened. To be closed, any number of times."""
 
     item: Item
 

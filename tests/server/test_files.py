@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from tornado.httpclient import HTTPClientError
 from jupyter_hyperpod.backends.local.processes import Identity, session_members
 from jupyter_hyperpod.control import attach
 from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.server.extension import HyperpodExtension
 from jupyter_hyperpod.storage import mounts, shelves
 from jupyter_hyperpod.storage.store import Store
 from tests.server.conftest import ROOT, Api
@@ -306,8 +308,15 @@ async def test_large_files_are_downloaded_not_opened(api: Api, store: Store, jp_
     assert found.headers["Content-Type"] == "text/html" and "sandbox" in found.headers["Content-Security-Policy"]
 
 
+@pytest.mark.parametrize("leaves", ["client", "server"])
 async def test_who_leaves_in_the_middle_leaves_no_process(
-    api: Api, store: Store, jp_auth_header: Any, jp_http_port: int, jp_base_url: str
+    leaves: str,
+    api: Api,
+    extension: HyperpodExtension,
+    store: Store,
+    jp_auth_header: Any,
+    jp_http_port: int,
+    jp_base_url: str,
 ) -> None:
     (store.shared / "huge.bin").touch()
     os.truncate(store.shared / "huge.bin", 2**30)
@@ -316,23 +325,27 @@ async def test_who_leaves_in_the_middle_leaves_no_process(
     writer.write(f"{head}Authorization: {jp_auth_header['Authorization']}\r\n\r\n".encode())
     assert b" 200 " in await asyncio.wait_for(reader.readline(), 20)
     await asyncio.wait_for(reader.readexactly(2**20), 20)
-
-    def readers() -> list[str]:
-        found = []
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                line = entry.read_bytes()
-            except OSError:
-                continue
-            if b"filing.py" in line and os.fsencode(store.shared) in line:
-                found.append(line.decode(errors="replace"))
-        return found
-
-    assert readers()
+    assert readers(store)
+    if leaves == "server":
+        await extension.stop_extension()
     writer.close()
     async with asyncio.timeout(30):
-        while readers():  # noqa: ASYNC110
+        while readers(store):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+    gc.collect()  # a process that nobody has waited for would be told here
+
+
+def readers(store: Store) -> list[str]:
+    """The processes that read files of the shared area."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = entry.read_bytes()
+        except OSError:
+            continue
+        if b"filing.py" in line and os.fsencode(store.shared) in line:
+            found.append(line.decode(errors="replace"))
+    return found
 
 
 @pytest.mark.fuse
