@@ -16,7 +16,16 @@ import pytest
 from jupyter_hyperpod import bench
 from jupyter_hyperpod.bench import chaos, components, figures
 from jupyter_hyperpod.bench.abuse import efficiency
-from jupyter_hyperpod.bench.arms import Commit, Peer, cpu_seconds, marked, parse_commits, rotation, step_times
+from jupyter_hyperpod.bench.arms import (
+    Commit,
+    Peer,
+    cpu_seconds,
+    fair_rounds,
+    marked,
+    parse_commits,
+    rotation,
+    step_times,
+)
 from jupyter_hyperpod.bench.components import ALL, SAVED
 from jupyter_hyperpod.bench.elastic import ORDINARY, pause_steps
 from jupyter_hyperpod.bench.environments import python_of
@@ -49,6 +58,7 @@ def test_observations_are_read_as_they_were_written() -> None:
 def test_no_arm_is_always_first() -> None:
     assert rotation(["a", "b"], 3) == [["a", "b"], ["b", "a"], ["a", "b"]]
     assert {order[0] for order in rotation(["a", "b", "c"], 3)} == {"a", "b", "c"}
+    assert [fair_rounds(2, 5), fair_rounds(2, 6), fair_rounds(3, 5)] == [6, 6, 5]
 
 
 def test_settings_of_a_benchmark_on_the_command_line() -> None:

@@ -65,6 +65,11 @@ def rotation(names: Sequence[str], rounds: int) -> list[list[str]]:
     return [[names[(start + place) % len(names)] for place in range(len(names))] for start in range(rounds)]
 
 
+def fair_rounds(arms: int, runs: int) -> int:
+    """At least ``runs`` rounds; an even number of them where two arms take turns: each is first equally often."""
+    return runs + runs % 2 if arms == 2 else runs
+
+
 def marked(mark: str) -> dict[int, int]:
     """Living processes that carry the mark: pid -> parent's pid."""
     needle = f"{MARK}={mark}".encode()

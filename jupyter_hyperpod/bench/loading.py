@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import HyperpodError, SpecError
-from .arms import rotation
+from .arms import fair_rounds, rotation
 from .kept import Kept
 from .laboratory import progress
 from .loading_arms import CASES, CHECKSUMS, CONVENTIONAL, FAULTS, LIBRARIES, LIMIT, LOCAL, OURS, SAFETENSORS, Arm
@@ -37,9 +37,10 @@ def run(
 ) -> dict[str, Any]:
     """Measure every arm of ``cases`` (names of `loading_arms.CASES`, or all) ``runs`` times, in rounds.
 
-    ``arms`` narrows them to those whose names begin so (ours are always measured). With ``peers`` none, only what needs
-    no other packages takes part. ``connections`` replaces the number that each arm was given. Loads found in the
-    directory ``keep`` are not repeated. Raises SpecError for unknown names.
+    Where a case has two arms, an even number of times. ``arms`` narrows them to those whose names begin so (ours are
+    always measured). With ``peers`` none, only what needs no other packages takes part. ``connections`` replaces the
+    number that each arm was given. Loads found in the directory ``keep`` are not repeated. Raises SpecError for unknown
+    names.
     """
     chosen = list(CASES) if cases == "all" else cases.split(",")
     if unknown := set(chosen) - CASES.keys():
@@ -72,15 +73,16 @@ class _Rounds:
     reasons: Reasons
 
     def measure(self, arms: Sequence[Arm], runs: int) -> None:
-        """Let the arms take turns, ``runs`` times."""
-        for number, order in enumerate(rotation([arm.name for arm in arms], runs)):
+        """Let the arms take turns, ``runs`` times or once more."""
+        rounds = fair_rounds(len(arms), runs)
+        for number, order in enumerate(rotation([arm.name for arm in arms], rounds)):
             times = []
             for name in order:
                 arm = next(arm for arm in arms if arm.name == name)
                 if (self.case, name) not in self.reasons and (facts := self._load(arm, number)):
                     self.samples.setdefault((self.case, name), []).append(facts)
                     times.append(f"{name} {facts['seconds']:.2f} s")
-            progress(f"{self.case}, round {number + 1} of {runs}: {', '.join(times)}")
+            progress(f"{self.case}, round {number + 1} of {rounds}: {', '.join(times)}")
 
     def _load(self, arm: Arm, number: int) -> Facts | None:
         name = f"{self.case}-{number}-{re.sub('[^a-z0-9]+', '-', arm.name.lower())}"
