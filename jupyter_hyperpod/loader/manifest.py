@@ -18,6 +18,7 @@ ALGORITHM = "xxh3_64"
 SUFFIX = ".manifest.json"
 FORMAT = "jupyter_hyperpod model manifest 1"
 MAX_BYTES = 100_000_000
+MAX_CHUNK_BYTES = 2**30  # each thread that reads the model to compare holds one
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,9 @@ def decode(content: bytes, source: str) -> Manifest:
         if record["format"] != FORMAT or record["algorithm"] != ALGORITHM:
             raise LoaderError(source, f"{record['format']!r} with {record['algorithm']!r}", f"{FORMAT!r}, {ALGORITHM}")
         files = {name: _sums(value) for name, value in record["files"].items()}
-        return Manifest(int(record["chunk_bytes"]), files)
+        if not 0 < (chunk_bytes := int(record["chunk_bytes"])) <= MAX_CHUNK_BYTES:
+            raise LoaderError(source, f"chunks of {chunk_bytes} bytes", f"1 to {MAX_CHUNK_BYTES}")
+        return Manifest(chunk_bytes, files)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LoaderError(source, f"no manifest ({type(error).__name__}: {error})", "a manifest of a model") from None
 

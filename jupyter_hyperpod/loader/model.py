@@ -100,11 +100,13 @@ def load_model(
     return found if model is None else assign(model, found)
 
 
-def tensor_names(url: str, options: Options | None = None) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+def tensor_names(
+    url: str | os.PathLike[str], options: Options | None = None
+) -> Mapping[str, tuple[str, tuple[int, ...]]]:
     """Return name -> (dtype, shape) of a model's tensors, from its headers alone. Raises LoaderError."""
     door = Door(options)
     try:
-        with closing_model(open_model(url, door)) as files:
+        with closing_model(open_model(os.fspath(url), door)) as files:
             return {entry.name: (entry.dtype, entry.shape) for header in files.headers for entry in header.entries}
     finally:
         door.close()

@@ -5,6 +5,7 @@ Everything streams: a chunk a connection is in memory, never a file.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from bisect import bisect_right
@@ -27,6 +28,8 @@ from .stream import Outcome, Stream
 from .verify import read_manifest
 from .wire import Cancel
 from .writing import Saved, Wanted, write_model
+
+Place = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,8 @@ class Verified:
 
 
 def shard_model(
-    url: str,
-    target: str,
+    url: Place,
+    target: Place,
     shard_bytes: int = SHARD_BYTES,
     *,
     checksum: bool = False,
@@ -66,12 +69,14 @@ def shard_model(
 
     Raises LoaderError, SpecError and Conflict as `save_model` does.
     """
-    return _rewrite(url, target, Wanted(shard_bytes, checksum, {}, connections, progress), options)
+    return _rewrite(
+        os.fspath(url), os.fspath(target), Wanted(shard_bytes, checksum, {}, connections, progress), options
+    )
 
 
 def merge_model(
-    url: str,
-    target: str,
+    url: Place,
+    target: Place,
     *,
     checksum: bool = False,
     progress: Callback | None = None,
@@ -83,8 +88,8 @@ def merge_model(
 
 
 def write_manifest(
-    url: str,
-    target: str | None = None,
+    url: Place,
+    target: Place | None = None,
     *,
     progress: Callback | None = None,
     connections: int | None = None,
@@ -94,7 +99,8 @@ def write_manifest(
 
     Raises LoaderError and SpecError.
     """
-    where = target or sums.manifest_url(url)
+    url = os.fspath(url)
+    where = os.fspath(target) if target else sums.manifest_url(url)
     with _opened(url, options) as (files, door):
         place, name = place_of(where, door, file=True)
         found = _checksums(files, door, progress, connections)
@@ -103,8 +109,8 @@ def write_manifest(
 
 
 def verify_model(
-    url: str,
-    manifest: str | None = None,
+    url: Place,
+    manifest: Place | None = None,
     *,
     progress: Callback | None = None,
     connections: int | None = None,
@@ -115,6 +121,7 @@ def verify_model(
     Where there is none beside it, headers, index and sizes are checked. Raises LoaderError where these are wrong.
     """
     began_s = time.monotonic()
+    url, manifest = os.fspath(url), os.fspath(manifest) if manifest else None
     with _opened(url, options) as (files, door):
         expected = _manifest_of(url, manifest, door)
         damaged: tuple[Damage, ...] = ()
@@ -149,14 +156,14 @@ def _opened(url: str, options: Options | None) -> Iterator[tuple[Files, Door]]:
         door.close()
 
 
-def _rewrite(url: str, target: str, wanted: Wanted, options: Options | None) -> Saved:
-    with _opened(url, options) as (files, door):
+def _rewrite(url: Place, target: Place, wanted: Wanted, options: Options | None) -> Saved:
+    with _opened(os.fspath(url), options) as (files, door):
         metadata: dict[str, str] = {}
         for header in files.headers:
             metadata |= header.metadata
         entries = [entry for header in files.headers for entry in header.entries]
         tensors = [Tensor(entry.name, entry.dtype, entry.shape) for entry in entries]
-        return write_model(tensors, _Sources(files), target, replace(wanted, metadata=metadata), door)
+        return write_model(tensors, _Sources(files), os.fspath(target), replace(wanted, metadata=metadata), door)
 
 
 class _Sources:

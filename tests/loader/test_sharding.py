@@ -6,6 +6,7 @@ import json
 import os
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import jupyter_hyperpod as hp
 from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.core.errors import LoaderError
+from jupyter_hyperpod.loader.model import tensor_names
 from jupyter_hyperpod.loader.plan import CHUNK_BYTES
 from jupyter_hyperpod.loader.sharding import merge_model, shard_model, verify_model, write_manifest
 from tests.loader.models import assert_same, decoder
@@ -43,7 +45,8 @@ def original(tmp_path: Path) -> Path:
 
 def test_there_and_back(original: Path, tmp_path: Path) -> None:
     shards = tmp_path / "shards"
-    saved = shard_model(str(original), str(shards), 50_000)
+    saved = shard_model(original, shards, 50_000)
+    assert tensor_names(shards).keys() == STATE.keys()
     assert len(saved.files) > 3 and names(shards) == {*saved.files, INDEX}
     assert_same(hp.load_model(str(shards)), STATE)
     for source in (shards, shards / INDEX):
@@ -52,7 +55,16 @@ def test_there_and_back(original: Path, tmp_path: Path) -> None:
         assert_same(load_file(tmp_path / "merged.safetensors"), STATE)
         with safe_open(tmp_path / "merged.safetensors", "pt") as file:
             assert file.metadata() == {"format": "pt", "by": "somebody"}
-    assert verify_model(str(tmp_path / "merged.safetensors")).checked == "checksums"
+    assert verify_model(tmp_path / "merged.safetensors").checked == "checksums"
+
+
+@pytest.mark.parametrize("size", [0, -1, 2**40, "many"])
+def test_a_manifest_of_impossible_chunks(size: object, original: Path) -> None:
+    path = Path(write_manifest(original))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chunk_bytes": size}))
+    for read in (verify_model, partial(hp.load_model, checksum=True)):
+        with pytest.raises(LoaderError, match=r"manifest\.json.*(chunks of|no manifest)"):
+            read(original)
 
 
 def test_in_place(original: Path, tmp_path: Path) -> None:
