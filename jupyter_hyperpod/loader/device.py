@@ -52,6 +52,9 @@ class DeviceLanding:
         staging.copy(there, buffer[: chunk.bytes])
         return "read"
 
+    def settle(self, chunk: Chunk) -> None:
+        """See Landing. Each reader has memory of its own: nothing to do."""
+
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """See Landing. Waits for copies that are under way."""
         self._settle()

@@ -111,6 +111,11 @@ class FanOut:
             self._mapping.look(self._commons.starts[chunk.file] + chunk.place, chunk.bytes)
         return outcome
 
+    def settle(self, chunk: Chunk) -> None:
+        """See Landing."""
+        view = self._commons.view(chunk.file, chunk.place, chunk.bytes)
+        self._check(chunk, view, Cancel())
+
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """See Landing."""
         landed = self._mapping.bytes[self._commons.starts[tensor.file] :]
@@ -146,25 +151,27 @@ class FanOut:
 
     def _bring(self, number: int, chunk: Chunk, late: bool, cancel: Cancel) -> bool:
         """Have a claimed chunk, from another host or from the store; False where somebody else is reading it."""
-        source = self._files.sources[chunk.file]
         view = self._commons.view(chunk.file, chunk.place, chunk.bytes)
-
-        def read() -> None:
-            if chunk.rows > 1:
-                source.read_rows(chunk.offset, chunk.length, chunk.rows, chunk.stride, view, cancel)
-            else:
-                source.read_into(chunk.offset, view, cancel)
-
         answer = self._hosts.ask(number, view) if self._hosts is not None else "gone"
         if answer == "later" and not late:
             return False
         if answer != "got":
             if self._exchange is not None and chunk.across is not None:
                 return self._exchange.take(chunk, view, late, cancel)
-            read()
-        if self._checks is not None:
-            self._checks.check(chunk, view, read)
+            self._read(chunk, view, cancel)
+        self._check(chunk, view, cancel)
         return True
+
+    def _read(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
+        source = self._files.sources[chunk.file]
+        if chunk.rows > 1:
+            source.read_rows(chunk.offset, chunk.length, chunk.rows, chunk.stride, view, cancel)
+        else:
+            source.read_into(chunk.offset, view, cancel)
+
+    def _check(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
+        if self._checks is not None:
+            self._checks.check(chunk, view, lambda: self._read(chunk, view, cancel))
 
     def _busy(self, number: int) -> Outcome:
         self._busy_since.setdefault(number, time.monotonic())

@@ -31,6 +31,9 @@ class Landing(Protocol):
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         """Read a chunk to where it belongs; called by many threads. "busy": somebody else reads it, ask again soon."""
 
+    def settle(self, chunk: Chunk) -> None:
+        """Verify a chunk again: a second reader was ended while it wrote there. Raises LoaderError."""
+
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """Return a tensor; all its chunks have landed."""
 
@@ -96,16 +99,19 @@ class HostLanding:
         """See Landing."""
         mapped = self._mapped[chunk.file]
         source = self._files.sources[chunk.file]
-        view = self._views[chunk.file][chunk.place : chunk.place + chunk.bytes]
+        view = self._view(chunk)
         if mapped is not None:
             mapped.populate(chunk.offset, chunk.length, cancel)
         elif chunk.rows > 1:
             source.read_rows(chunk.offset, chunk.length, chunk.rows, chunk.stride, view, cancel)
         else:
             source.read_into(chunk.offset, view, cancel)
-        if self._checks is not None:
-            self._checks.check(chunk, view, lambda: source.read_into(chunk.offset, view, cancel))
+        self._check(chunk, view, cancel)
         return "read"
+
+    def settle(self, chunk: Chunk) -> None:
+        """See Landing."""
+        self._check(chunk, self._view(chunk), Cancel())
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """See Landing."""
@@ -115,3 +121,11 @@ class HostLanding:
         """See Landing."""
         if self._there:
             map_ahead(filter(None, self._mapped))
+
+    def _view(self, chunk: Chunk) -> memoryview:
+        return self._views[chunk.file][chunk.place : chunk.place + chunk.bytes]
+
+    def _check(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
+        if self._checks is not None:
+            source = self._files.sources[chunk.file]
+            self._checks.check(chunk, view, lambda: source.read_into(chunk.offset, view, cancel))

@@ -90,8 +90,17 @@ def load_model(
             meter = Meter(load_plan, began_s)
             with closing(landing):
                 if load_plan.chunks:
-                    counters, sharers = door.counters, landing.sharers
-                    Stream(load_plan.chunks, landing.fetch, meter, counters, connections, tell, sharers).run()
+                    settle = landing.settle if checksum else None
+                    Stream(
+                        load_plan.chunks,
+                        landing.fetch,
+                        meter,
+                        door.counters,
+                        connections,
+                        progress=tell,
+                        sharers=landing.sharers,
+                        settle=settle,
+                    ).run()
                 elif tell is not None:
                     tell(meter.read())
                 found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}

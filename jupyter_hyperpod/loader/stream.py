@@ -2,6 +2,7 @@
 
 Threads are added while they bring more (`pace`). At the end, when nothing is left to start, idle threads ask again for
 chunks that take much longer than others did; whoever is first wins, and the loser has stopped before the load returns.
+Where both write to the same memory, what the loser left there is looked at once more (`settle`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .wire import Cancel, Cancelled
 
 Outcome = Literal["read", "found", "busy"]  # found: it was there already; busy: a peer is reading it, ask again
 Fetch = Callable[[Chunk, Cancel], Outcome]
+Settle = Callable[[Chunk], None]
 TICK_S = 0.05
 AGAIN_S = 0.01
 TELL_S = 0.1
@@ -59,10 +61,12 @@ class Stream:
         connections: int | None = None,
         progress: Callback | None = None,
         sharers: int = 1,
+        settle: Settle | None = None,
     ) -> None:
         self._waiting = deque(_Task(chunk) for chunk in chunks)
         self._with_peers: deque[_Task] = deque()
         self._fetch = fetch
+        self._settle = settle
         self._meter = meter
         self._counters = counters
         self._progress = progress
@@ -147,11 +151,10 @@ class Stream:
             task, cancel = found
             try:
                 outcome = self._fetch(task.chunk, cancel)
-            except Cancelled:
-                self._leave(task, cancel)
             except BaseException as error:
-                self._leave(task, cancel)
-                if not task.done:
+                if self._leave(task, cancel):
+                    self._lost(task.chunk)
+                elif not isinstance(error, Cancelled):
                     self._stop(error)
             else:
                 if outcome == "busy":
@@ -197,9 +200,19 @@ class Stream:
         slowest = min((task for task in self._running if len(task.readers) == 1), key=_began, default=None)
         return slowest if slowest and pace.should_hedge(now_s - slowest.began_s, usual_s) else None
 
-    def _leave(self, task: _Task, cancel: Cancel) -> None:
+    def _leave(self, task: _Task, cancel: Cancel) -> bool:
+        """Give up reading; True where somebody else has brought the chunk."""
         with self._changed:
             task.readers.remove(cancel)
+            return task.done
+
+    def _lost(self, chunk: Chunk) -> None:
+        """A second reader has ended in the middle of a chunk that was there already."""
+        try:
+            if self._settle is not None:
+                self._settle(chunk)
+        except BaseException as error:
+            self._stop(error)
 
     def _finish(self, task: _Task, cancel: Cancel, outcome: Outcome) -> None:
         with self._changed:
