@@ -41,13 +41,17 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Arms that load the same model from the same place; ``parts`` says that they load only a part of it each."""
+    """Arms that load the same model from the same place; ``parts`` says that they load only a part of it each.
+
+    ``often``: how many times as many rounds as elsewhere, where what is judged is smaller than a load's spread.
+    """
 
     label: str
     arms: Sequence[Arm]
     server: str = ""
     proxied: bool = False
     parts: bool = False
+    often: int = 1
 
 
 RUNAI_SETTINGS = {
@@ -109,7 +113,7 @@ CASES = {
             RUNAI,
         ),
     ),
-    "checksum": Case("lean server, chunks verified", (MINE, VERIFIED), "lean"),
+    "checksum": Case("lean server, chunks verified", (MINE, VERIFIED), "lean", often=4),
     "parts": Case("lean server, parts of tensors", (_parts(3), _parts(8)), "lean", parts=True),
     "alone": Case(
         "lean server, parts of tensors, no job", (_parts(3, job=False), _parts(8, job=False)), "lean", parts=True
