@@ -43,7 +43,7 @@ class Arm:
 class Case:
     """Arms that load the same model from the same place; ``parts`` says that they load only a part of it each.
 
-    ``often``: how many times as many rounds as elsewhere, where what is judged is smaller than a load's spread.
+    ``often``: how many times as many rounds as elsewhere, where what is judged is smaller than the spread of loads.
     """
 
     label: str
@@ -99,8 +99,8 @@ def _parts(size: int, job: bool = True) -> Arm:
 
 
 CASES = {
-    "lean": Case("lean server", (MINE, YARDSTICK, ORDINARY, *OTHERS), "lean"),
-    "seaweedfs": Case("SeaweedFS", (MINE, YARDSTICK, ORDINARY, *OTHERS), "seaweedfs"),
+    "lean": Case("lean server", (MINE, YARDSTICK, ORDINARY, *OTHERS), "lean", often=3),
+    "seaweedfs": Case("SeaweedFS", (MINE, YARDSTICK, ORDINARY, *OTHERS), "seaweedfs", often=3),
     "rclone": Case("rclone", (MINE, YARDSTICK, ORDINARY), "rclone"),
     "local": Case(
         "local file",
