@@ -37,11 +37,10 @@ def run(
 ) -> dict[str, Any]:
     """Measure every arm of ``cases`` (names of `loading_arms.CASES`, or all) ``runs`` times, in rounds.
 
-    Where a case has two arms, an even number of times; three or four times as often where little is between a bar and
-    what is usual (`Case.often`).
-    ``arms`` narrows them to those whose names begin so (ours are always measured). With ``peers`` none, only what needs
-    no other packages takes part. ``connections`` replaces the number that each arm was given. Loads found in the
-    directory ``keep`` are not repeated. Raises SpecError for unknown names.
+    Where a case has two arms, an even number of times; more often where little is between a bar and what is usual
+    (`Case.often`). ``arms`` narrows them to those whose names begin so (ours are always measured). With ``peers`` none,
+    only what needs no other packages takes part. ``connections`` replaces the number that each arm was given. Loads
+    found in the directory ``keep`` are not repeated. Raises SpecError for unknown names.
     """
     chosen = list(CASES) if cases == "all" else cases.split(",")
     if unknown := set(chosen) - CASES.keys():
