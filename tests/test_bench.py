@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +57,18 @@ def test_observations_are_read_as_they_were_written() -> None:
         parse_commits("half a line\n")
 
 
-def test_no_arm_is_always_first() -> None:
+@pytest.mark.parametrize("count", range(1, 12))
+def test_no_arm_is_always_first_or_always_behind_the_same_one(count: int) -> None:
+    names = [f"arm {number}" for number in range(count)]
+    rounds = 2 * count
+    orders = rotation(names, rounds)
+    assert len(orders) == rounds and all(sorted(order) == sorted(names) for order in orders)
+    assert Counter(order[0] for order in orders) == dict.fromkeys(names, 2)
+    assert Counter(pair for order in orders for pair in pairwise(order)) == dict.fromkeys(permutations(names, 2), 2)
+
+
+def test_two_arms_change_places() -> None:
     assert rotation(["a", "b"], 3) == [["a", "b"], ["b", "a"], ["a", "b"]]
-    assert {order[0] for order in rotation(["a", "b", "c"], 3)} == {"a", "b", "c"}
     assert [fair_rounds(2, 5), fair_rounds(2, 6), fair_rounds(3, 5)] == [6, 6, 5]
 
 

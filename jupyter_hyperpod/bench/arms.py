@@ -61,8 +61,18 @@ def step_times(commits: Iterable[Commit]) -> dict[int, float]:
 
 
 def rotation(names: Sequence[str], rounds: int) -> list[list[str]]:
-    """The order of the arms in every round: each round begins one further, so that none is always first."""
-    return [[names[(start + place) % len(names)] for place in range(len(names))] for start in range(rounds)]
+    """The order of the arms in every round: each is first as often as any other, and follows each other one as often.
+
+    What an arm leaves behind (memory, caches) would otherwise always meet the same one. A Williams design
+    (E. J. Williams, Aust. J. Sci. Res. A 2, 1949), whole after as many rounds as arms, or twice as many for an odd
+    number of them.
+    """
+    count = len(names)
+    zigzag = [-(place // 2) if place % 2 == 0 else place // 2 + 1 for place in range(count)]
+    orders = [[names[(place + shift) % count] for place in zigzag] for shift in range(count)]
+    if count % 2:
+        orders += [order[::-1] for order in orders]
+    return [orders[number % len(orders)] for number in range(rounds)]
 
 
 def fair_rounds(arms: int, runs: int) -> int:
