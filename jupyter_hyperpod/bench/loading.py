@@ -99,8 +99,9 @@ class _Rounds:
 def _rows(samples: Samples, data_bytes: int) -> list[dict[str, Any]]:
     """Lines of the table: what each arm did in each case."""
     rows = []
-    for (case, arm), found in samples.items():
-        label = CASES[case].label
+    order = [(case, arm.name) for case in CASES for arm in CASES[case].arms]
+    for case, arm in filter(samples.__contains__, order):
+        found, label = samples[case, arm], CASES[case].label
 
         def add(metric: str, unit: str, values: list[float], arm: str = arm, label: str = label) -> None:
             rows.append(row(arm, label, metric, unit, values))
