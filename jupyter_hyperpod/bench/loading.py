@@ -1,8 +1,8 @@
 """A model from an object store into memory: ours against other loaders, and against what the machine can do at all.
 
 Every load happens in a process of its own, into memory that was never touched, from servers on this machine: the lean
-one (`bench.lean`), which takes the server out of the comparison, and real ones. Arms take turns
-(`arms.rotation`). What could not be installed or failed is reported with its own words.
+one (`bench.lean`), which takes the server out of the comparison, and real ones. Arms take turns (`arms.rotation`).
+What could not be installed or failed is reported with its own words.
 """
 
 from __future__ import annotations

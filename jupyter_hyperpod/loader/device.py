@@ -40,14 +40,10 @@ class DeviceLanding:
         """See Landing."""
         staging = self._staging()
         buffer = staging.next()
-        source = self._files.sources[chunk.file]
         view = memoryview(buffer.numpy().data)[: chunk.bytes]
-        if chunk.rows > 1:
-            source.read_rows(chunk.offset, chunk.length, chunk.rows, chunk.stride, view, cancel)
-        else:
-            source.read_into(chunk.offset, view, cancel)
+        self._files.read(chunk, view, cancel)
         if self._checks is not None:
-            self._checks.check(chunk, view, lambda: source.read_into(chunk.offset, view, cancel))
+            self._checks.check(chunk, view, cancel)
         there = self._landed[chunk.file][chunk.place : chunk.place + chunk.bytes]
         staging.copy(there, buffer[: chunk.bytes])
         return "read"

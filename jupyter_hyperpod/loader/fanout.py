@@ -113,8 +113,8 @@ class FanOut:
 
     def settle(self, chunk: Chunk) -> None:
         """See Landing."""
-        view = self._commons.view(chunk.file, chunk.place, chunk.bytes)
-        self._check(chunk, view, Cancel())
+        if self._checks is not None:
+            self._checks.check(chunk, self._commons.view(chunk.file, chunk.place, chunk.bytes), Cancel())
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """See Landing."""
@@ -158,20 +158,10 @@ class FanOut:
         if answer != "got":
             if self._exchange is not None and chunk.across is not None:
                 return self._exchange.take(chunk, view, late, cancel)
-            self._read(chunk, view, cancel)
-        self._check(chunk, view, cancel)
-        return True
-
-    def _read(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
-        source = self._files.sources[chunk.file]
-        if chunk.rows > 1:
-            source.read_rows(chunk.offset, chunk.length, chunk.rows, chunk.stride, view, cancel)
-        else:
-            source.read_into(chunk.offset, view, cancel)
-
-    def _check(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
+            self._files.read(chunk, view, cancel)
         if self._checks is not None:
-            self._checks.check(chunk, view, lambda: self._read(chunk, view, cancel))
+            self._checks.check(chunk, view, cancel)
+        return True
 
     def _busy(self, number: int) -> Outcome:
         self._busy_since.setdefault(number, time.monotonic())

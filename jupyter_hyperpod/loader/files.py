@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from ..core.errors import HyperpodError, LoaderError
 from .header import INDEX_SUFFIX, PREFIX_BYTES, SINGLE, Header, header_end, parse_header, parse_index
+from .plan import Chunk
 from .sources import Door, Source, beside, inside, path_in, public_name, read_all, read_range
+from .wire import Cancel
 
 MAX_INDEX_BYTES = 100_000_000
 OPENED_AT_ONCE = 16
@@ -23,6 +25,14 @@ class Files:
     sources: tuple[Source, ...]
     headers: tuple[Header, ...]
     index: dict[str, str] | None = None
+
+    def read(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
+        """Read a chunk's pieces, end to end. Raises LoaderError and Cancelled."""
+        source = self.sources[chunk.file]
+        if chunk.rows > 1:
+            source.read_rows(chunk.offset, chunk.length, chunk.rows, chunk.stride, view, cancel)
+        else:
+            source.read_into(chunk.offset, view, cancel)
 
     def close(self) -> None:
         """Close all; raises LoaderError for an object that has changed since it was opened."""

@@ -98,20 +98,19 @@ class HostLanding:
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         """See Landing."""
         mapped = self._mapped[chunk.file]
-        source = self._files.sources[chunk.file]
         view = self._view(chunk)
         if mapped is not None:
             mapped.populate(chunk.offset, chunk.length, cancel)
-        elif chunk.rows > 1:
-            source.read_rows(chunk.offset, chunk.length, chunk.rows, chunk.stride, view, cancel)
         else:
-            source.read_into(chunk.offset, view, cancel)
-        self._check(chunk, view, cancel)
+            self._files.read(chunk, view, cancel)
+        if self._checks is not None:
+            self._checks.check(chunk, view, cancel)
         return "read"
 
     def settle(self, chunk: Chunk) -> None:
         """See Landing."""
-        self._check(chunk, self._view(chunk), Cancel())
+        if self._checks is not None:
+            self._checks.check(chunk, self._view(chunk), Cancel())
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """See Landing."""
@@ -124,8 +123,3 @@ class HostLanding:
 
     def _view(self, chunk: Chunk) -> memoryview:
         return self._views[chunk.file][chunk.place : chunk.place + chunk.bytes]
-
-    def _check(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
-        if self._checks is not None:
-            source = self._files.sources[chunk.file]
-            self._checks.check(chunk, view, lambda: source.read_into(chunk.offset, view, cancel))

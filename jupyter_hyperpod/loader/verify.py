@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from ..core.errors import LoaderError, SpecError
@@ -10,6 +10,7 @@ from . import manifest as sums
 from .files import Files
 from .plan import CHUNK_BYTES, Chunk, LoadPlan
 from .sources import Door, public_name, read_all, read_range
+from .wire import Cancel
 
 
 class Verifier:
@@ -24,12 +25,12 @@ class Verifier:
             sums.compare(source.name, "its header", sums.digest(content), manifest.files[name].header)
             sums.check_chunks(manifest, name, source.name, header.data_bytes)
 
-    def check(self, chunk: Chunk, view: memoryview, again: Callable[[], None]) -> None:
+    def check(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
         """Compare a chunk that has landed; what differs is read once more. Raises LoaderError if it still differs."""
         expected = self._expected[chunk.file][chunk.place // self._chunk_bytes]
         if sums.digest(view) == expected:
             return
-        again()
+        self._files.read(chunk, view, cancel)
         what = f"bytes {chunk.offset}-{chunk.offset + chunk.bytes - 1}"
         sums.compare(self._files.sources[chunk.file].name, what, sums.digest(view), expected)
 
