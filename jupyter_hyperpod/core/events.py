@@ -1,7 +1,7 @@
 """Facts go up as Events, requests go down as Commands. Both sets are closed; both travel as one JSON line.
 
 An event is identified by ``(writer, seq)``: each writer counts its own from 1 without gaps.
-`EVENT_FIELDS` is the whole vocabulary; the TypeScript twin (`src/model/events.ts`) is checked against it.
+`vocabulary.EVENTS` is the whole vocabulary, for TypeScript, too.
 """
 
 from __future__ import annotations
@@ -12,54 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import vocabulary
 from .errors import ProtocolError
+from .spec import HIDDEN
 
 VERSION = 1
 
 # kind -> fields that must be present in `data`
 EVENT_FIELDS: dict[str, frozenset[str]] = {
-    kind: frozenset(names.split())
-    for kind, names in {
-        # written by control, when a job is submitted
-        "job.submitted": "id spec",
-        # written by the coordinator (pending -> running <-> recovering -> succeeded | failed | stopped)
-        "job.state": "state reason",
-        "member.joined": "member node pid host",
-        "member.ready": "member node",
-        "member.lost": "member node rank cause detail",
-        "generation.formed": "generation members spares target reason",
-        "session.opened": "total_steps global_batch micro_batch micro_batches parameters state_bytes",
-        "incident.stage": "incident stage cause node rank rung text",
-        "decision.made": "policy value reason",
-        "fault.injected": "fault node rank member",
-        "command.done": "command kind ok reason",
-        "session.closed": "step digest",
-        "checkpoint.loaded": "step path took_s",
-        "checkpoint.refused": "path reason",
-        # written by workers
-        "step.committed": "step generation loss loss_hex step_time_s samples world_size assignment redone",
-        "metric.logged": "step values",
-        "checkpoint.saved": "step path bytes took_s paused_s",
-        "model.loading": "member node state url bytes_done bytes_total elapsed_s first_layer_s",
-        # written by agents
-        "output.written": "member node rank stream text",
-        "user.error": "member node rank type message traceback",
-        # written by the gateway of a deployment
-        "deployment.opened": "url model task",
-        "replica.stage": "replica node stage took_s text",
-        # written by whoever notices
-        "warning.raised": "text",
-        # what a scheduler made of one node that it was asked for, written by the supervisor
-        "allocation.changed": "scheduler element part state node reason",
-        # cluster journal, written by the supervisor
-        "cluster.state": "state reason nodes pid",
-        "node.state": "node state reason spare slots used jobs pid incarnation",
-        # cluster journal, written by the health agent of a machine, and by who carries out remedies
-        "node.findings": "nodes findings",
-        "node.health": "node action fault reason labels recovery devices boot",
-        # job's journal, written by its log watcher
-        "rule.state": "rule state member rank value text",
-    }.items()
+    kind: vocabulary.required(fields) for kind, fields in vocabulary.EVENTS.items()
 }
 
 # kind -> fields that must be present in `data`
@@ -73,10 +34,10 @@ COMMAND_FIELDS: dict[str, frozenset[str]] = {
     "blame": frozenset({"rank", "cause", "reason"}),
 }
 
-JOB_STATES = ("pending", "running", "recovering", "succeeded", "failed", "stopped")
+JOB_STATES = vocabulary.CHOICES["JobState"]
 TERMINAL_STATES = frozenset({"succeeded", "failed", "stopped"})
-NODE_STATES = ("starting", "idle", "busy", "drained", "lost", "stopped")
-RULE_STATES = ("WAITING", "HEALTHY", "SLOW", "HANGING", "FAULTED")
+NODE_STATES = vocabulary.CHOICES["NodeState"]
+RULE_STATES = vocabulary.CHOICES["RuleState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +70,8 @@ STAGES = ("detected", "diagnosed", "fenced", "repaired", "replaced", "rejoined",
 
 # kinds of which only the newest matters to a slow reader; all others are facts and never dropped
 SAMPLE_KINDS = frozenset({"metric.logged"})
+# kinds that may be dropped, and are counted, while a full disk refuses them (`storage/journal_writer.py`)
+WAITING_SAMPLES = frozenset({"metric.logged", "output.written"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +108,7 @@ def encode(record: Event | Command) -> bytes:
         "seq": record.seq,
         "time_s": record.time_s,
         "kind": record.kind,
-        "data": dict(record.data),
+        "data": _without_values(record.kind, record.data),
     }
     try:
         return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
@@ -174,9 +137,7 @@ def to_json(record: Event | Command) -> dict[str, Any]:
     }
 
 
-def _decode(
-    line: bytes | str, vocabulary: Mapping[str, frozenset[str]]
-) -> tuple[str, int, float, str, Mapping[str, Any]]:
+def _decode(line: bytes | str, known: Mapping[str, frozenset[str]]) -> tuple[str, int, float, str, Mapping[str, Any]]:
     try:
         raw = json.loads(line, parse_constant=_refuse_constant)
         writer, seq, time_s, kind, data = (raw[key] for key in ("writer", "seq", "time_s", "kind", "data"))
@@ -187,17 +148,25 @@ def _decode(
         raise ProtocolError(f"journal line has a malformed identity: {line[:120]!r}")
     if not (isinstance(kind, str) and isinstance(data, dict)):
         raise ProtocolError(f"journal line has a malformed kind or data: {line[:120]!r}")
-    _check(kind, data, vocabulary)
-    return writer, seq, float(time_s), kind, data
+    _check(kind, data, known)
+    return writer, seq, float(time_s), kind, _without_values(kind, data)
+
+
+def _without_values(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data without the values of a job's environment variables: journals of old have them."""
+    spec = data.get("spec") if kind == "job.submitted" else None
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("env"), Mapping):
+        return dict(data)
+    return {**data, "spec": {**spec, "env": dict.fromkeys(spec["env"], HIDDEN)}}
 
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def _check(kind: str, data: Mapping[str, Any], vocabulary: Mapping[str, frozenset[str]]) -> None:
-    required = vocabulary.get(kind)
+def _check(kind: str, data: Mapping[str, Any], known: Mapping[str, frozenset[str]]) -> None:
+    required = known.get(kind)
     if required is None:
-        raise ProtocolError(f"unknown kind {kind!r}; expected one of {', '.join(sorted(vocabulary))}")
+        raise ProtocolError(f"unknown kind {kind!r}; expected one of {', '.join(sorted(known))}")
     if missing := required - data.keys():
         raise ProtocolError(f"{kind} lacks {', '.join(sorted(missing))}")

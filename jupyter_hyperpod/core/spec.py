@@ -17,6 +17,7 @@ from .units import parse_duration
 MAX_NODES = 100_000
 MAX_SIZES = 1_000
 MAX_REPLICA = 64
+HANG_TIMEOUT_S = 1.0  # without progress inside a step, while others wait
 # what recovers without a checkpoint; each can be switched off, and then the conventional way is taken
 COMPONENTS = ("init", "data", "inprocess", "peers")
 MAX_CELL_BYTES = 16 * 2**20
@@ -36,6 +37,8 @@ _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}-[a-z2-7]{8}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+# stands for the value of an environment variable wherever a specification is written down or shown
+HIDDEN = "***"
 _URL_PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
 
 
@@ -223,7 +226,9 @@ class JobSpec:
     preempted member may take to leave. ``script_restarts``: how often all ranks are started again after a loss outside
     hp.Session; three, as torch.distributed's own launcher has it. ``queue``: whose guaranteed nodes the job may use.
     ``replica``: ranks on every node, which hold one replica of the model together. ``serve``: the job is a deployment,
-    with a gateway as its head and a replica on every node. ``slurm``: some of `SLURM_OPTIONS`.
+    with a gateway as its head and a replica on every node. ``script``: the source is the Python file ``filename``, not
+    a cell; ``arguments`` are its ``sys.argv[1:]``. ``slurm``: some of `SLURM_OPTIONS`. Values in ``env``
+    may be secrets: they are `HIDDEN` in all that is written but the job's private file (`JobStore.environment`).
     """
 
     name: str
@@ -234,15 +239,17 @@ class JobSpec:
     priority: int = 0
     spares: int = 1
     seed: int = 0
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     filename: str = "<cell>"
+    script: bool = False
+    arguments: tuple[str, ...] = ()
     working_directory: str = ""
     python: str = ""
     threads: int = 1
     replica: int = 1
     components: tuple[str, ...] = COMPONENTS
     max_restarts: int = 100
-    hang_timeout_s: float = 1.0
+    hang_timeout_s: float = HANG_TIMEOUT_S
     scale_up_delay_s: float = 0.0
     grace_s: float = 30.0
     script_restarts: int = 3
@@ -271,6 +278,8 @@ class JobSpec:
                 f"nodes is {self.nodes}, outside the elastic range {self.elastic}; "
                 "choose --nodes within MIN:MAX or widen --elastic"
             )
+        if not all(isinstance(word, str) and "\0" not in word for word in self.arguments):
+            raise SpecError("an argument of the file is not text, or has a NUL character in it")
         if self.queue:
             validate_name(self.queue, "queue name")
         if self.backend not in BACKENDS:
@@ -288,9 +297,14 @@ class JobSpec:
         for name, seconds in (("scale_up_delay_s", self.scale_up_delay_s), ("grace_s", self.grace_s)):
             if not 0 <= seconds < math.inf:
                 raise SpecError(f"{name} is {seconds}; expected a number of seconds, 0 or more")
-        for name, value in self.env.items():
-            if not _ENV_NAME.fullmatch(name) or "\0" in value:
-                raise SpecError(f"environment variable {name!r} is not of the form NAME=VALUE")
+        for number, (name, value) in enumerate(self.env.items(), 1):
+            if not is_env_name(name):  # it may be a value that stands in the wrong place: not shown
+                raise SpecError(
+                    f"environment variable number {number} has a name that is not allowed; expected NAME=VALUE with "
+                    "letters, digits and '_' in NAME, not beginning with a digit"
+                )
+            if not isinstance(value, str) or "\0" in value:
+                raise SpecError(f"the value of environment variable {name} is not text, or has a NUL character in it")
 
     @property
     def range(self) -> ElasticRange:
@@ -309,8 +323,8 @@ class JobSpec:
         return self.range.clamp(wish)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary; inverse of `from_json`."""
-        return asdict(self)
+        """Return a JSON-ready dictionary; inverse of `from_json` but for the values of ``env``, which are `HIDDEN`."""
+        return asdict(self) | {"env": dict.fromkeys(self.env, HIDDEN)}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> JobSpec:
@@ -324,6 +338,7 @@ class JobSpec:
                 elastic = dict(values["elastic"])
                 values["elastic"] = ElasticRange(**elastic | {"sizes": tuple(elastic.get("sizes", ()))})
             values["components"] = tuple(values.get("components", COMPONENTS))
+            values["arguments"] = tuple(values.get("arguments", ()))
             values["log_rules"] = tuple(LogRule(**record) for record in values.get("log_rules", ()))
             values["mounts"] = tuple(map(MountSpec.from_json, values.get("mounts", ())))
             if values.get("serve") is not None:
@@ -375,6 +390,11 @@ def validate_name(name: str, what: str) -> str:
             "use 1 to 40 letters, digits, '-' or '_', starting with a letter or digit"
         )
     return name
+
+
+def is_env_name(text: str) -> bool:
+    """Return whether `text` can be the name of an environment variable."""
+    return _ENV_NAME.fullmatch(text) is not None
 
 
 def is_job_id(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Bytes, durations and money as people write them: parse and print."""
+"""Bytes, durations and money as people write them: parse and print; texts of strangers in few characters."""
 
 from __future__ import annotations
 
@@ -57,6 +57,25 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
-def format_money(amount: float, currency: str = "$") -> str:
-    """Print money with thousands separators: ``25,600,000 $``."""
-    return f"{amount:,.2f} {currency}" if abs(amount) < 100 else f"{amount:,.0f} {currency}"
+def format_money(amount: float) -> str:
+    """Print dollars with thousands separators: ``$25,600,000``, ``-$1.50``; nothing is ``$0``."""
+    sign = "-" if amount < 0 else ""
+    return f"{sign}${abs(amount):,.0f}" if amount == 0 or abs(amount) >= 100 else f"{sign}${abs(amount):,.2f}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Print a count with its noun: ``1 node``, ``2 nodes``, ``1,000 micro-batches``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s")
+
+
+def cut(text: str, most: int) -> str:
+    """Return `text`, or its first `most` characters and how many more there are."""
+    more = len(text) - most
+    return text if more <= 0 else f"{text[:most]}… ({plural(more, 'character')} more)"
+
+
+def first_line(text: str, most: int) -> str:
+    """Return the first line of `text`, at most `most` characters of it; ``…`` stands for what is left out."""
+    whole = text.strip()
+    line = (whole.splitlines() or [""])[0][:most]
+    return line if line == whole else f"{line}…"

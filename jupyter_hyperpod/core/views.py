@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .events import TERMINAL_STATES, Event
+from .incidents import fold_stage
 
 HISTORY_POINTS = 512
 OUTPUT_LINES = 400
 DECISIONS_KEPT = 50
 GENERATIONS_KEPT = 200
-INCIDENTS_KEPT = 200
 WARNINGS_KEPT = 20
 FENCED_KEPT = 200
 REPLICAS_KEPT = 50
@@ -251,26 +251,7 @@ def _metric_logged(view: View, event: Event) -> None:
 
 
 def _incident_stage(view: View, event: Event) -> None:
-    data = event.data
-    incident = next((i for i in view["incidents"] if i["incident"] == data["incident"]), None)
-    if incident is None:
-        incident = {
-            "incident": data["incident"],
-            "cause": data["cause"],
-            "node": data["node"],
-            "rank": data["rank"],
-            "rung": data["rung"],
-            "started_s": event.time_s,
-            "resumed_s": None,
-            "stages": [],
-        }
-        view["incidents"].append(incident)
-        del view["incidents"][:-INCIDENTS_KEPT]
-    incident["cause"] = data["cause"] or incident["cause"]
-    incident["rung"] = incident["rung"] if data["rung"] is None else data["rung"]
-    incident["stages"].append({"stage": data["stage"], "time_s": event.time_s, "text": data["text"]})
-    if data["stage"] == "resumed":
-        incident["resumed_s"] = event.time_s
+    fold_stage(view["incidents"], event)
 
 
 def _decision_made(view: View, event: Event) -> None:

@@ -9,6 +9,7 @@ one writer never go back, so merging by time keeps each writer's order.
 from __future__ import annotations
 
 import heapq
+import math
 import os
 import re
 import secrets
@@ -25,6 +26,7 @@ from ..core.events import Command, Event, decode_command, decode_event, encode
 Record = TypeVar("Record", Event, Command)
 READ_BYTES = 1 << 20
 LINE_LIMIT_BYTES = 32 << 20
+SLICE_BYTES = 1 << 18
 
 
 class Writer(Generic[Record]):
@@ -67,6 +69,11 @@ class Writer(Generic[Record]):
         self._size += len(line)
         return record
 
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._size
+
     def _cut_torn_tail(self) -> None:
         try:
             os.ftruncate(self._file, self._size)
@@ -94,6 +101,11 @@ def event_writer(directory: Path, name: str) -> Writer[Event]:
 def command_writer(directory: Path, name: str) -> Writer[Command]:
     """Open a writer of commands in `directory`."""
     return Writer(directory, name, Command)
+
+
+def files(directory: Path) -> list[Path]:
+    """The files of a journal, one per writer, whose name is the stem."""
+    return sorted(directory.glob("*.jsonl"))
 
 
 @dataclass
@@ -138,6 +150,16 @@ class Follower(Generic[Record]):
             pause_s = min(pause_s * 1.5, 0.1)
         return found
 
+    def read_so_far(self) -> dict[str, int]:
+        """File -> how many bytes of it were read."""
+        return {name: source.offset for name, source in self._sources.items()}
+
+    def forget(self, there: Collection[str]) -> None:
+        """Forget files that are gone: all but those in `there`."""
+        for name in [name for name in self._sources if name not in there]:
+            del self._sources[name]
+            self.cursor.pop(name.removesuffix(".jsonl"), None)
+
     def _names(self) -> list[str]:
         try:
             names = os.listdir(self.directory)
@@ -153,6 +175,8 @@ class Follower(Generic[Record]):
             with open(source.path, "rb") as file:
                 file.seek(source.offset)
                 content = file.read(size - source.offset)
+        except FileNotFoundError:
+            return  # removed since it was listed
         except OSError as error:
             self._report(f"{source.path.name}: {error.strerror}")
             return
@@ -228,17 +252,65 @@ def read_events(directory: Path) -> list[Event]:
     return follow_events(directory).poll()
 
 
-def read_kinds(directory: Path, kinds: Collection[str]) -> list[Event]:
+class Search:
+    """Looks for events of some kinds in a journal that may be long: a slice per call, and later only what is new.
+
+    Lines that name no such kind are not even parsed. Only writers whose names begin with ``writers`` are read, and none
+    whose names begin with one of ``without``.
+    """
+
+    def __init__(
+        self, directory: Path, kinds: Collection[str], writers: str = "", without: tuple[str, ...] = ()
+    ) -> None:
+        self._directory = directory
+        self._kinds = frozenset(kinds)
+        self._words = [f'"{kind}"'.encode() for kind in kinds]
+        self._writers, self._without = writers, without
+        self._offsets: dict[str, int] = {}
+        self._found: list[Event] = []
+
+    def poll(self, budget_s: float = math.inf) -> list[Event] | None:
+        """Read for about ``budget_s``: what has been found since the last answer, merged by time; None where more is
+        to be read."""
+        until_s = time.monotonic() + budget_s
+        for path in sorted(self._directory.glob(f"{self._writers}*.jsonl")):
+            if not path.name.startswith(self._without or ("/",)) and not self._read(path, until_s):
+                return None
+        found, self._found = self._found, []
+        return sorted(found, key=lambda event: event.time_s)
+
+    def _read(self, path: Path, until_s: float) -> bool:
+        """Read on in one file; False where the time was over before its end."""
+        try:
+            if os.stat(path).st_size <= self._offsets.get(path.name, 0):
+                return True
+            with open(path, "rb") as file:
+                file.seek(self._offsets.get(path.name, 0))
+                while lines := file.readlines(SLICE_BYTES):
+                    torn = not lines[-1].endswith(b"\n")  # or it is being written
+                    whole = lines[:-1] if torn else lines
+                    self._offsets[path.name] = self._offsets.get(path.name, 0) + sum(map(len, whole))
+                    self._take(whole)
+                    if torn:
+                        return True
+                    if time.monotonic() > until_s:
+                        return False
+        except OSError:
+            pass
+        return True
+
+    def _take(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if any(word in line for word in self._words):
+                with suppress(ProtocolError):
+                    event = decode_event(line)
+                    if event.kind in self._kinds:
+                        self._found.append(event)
+
+
+def read_kinds(directory: Path, kinds: Collection[str], writers: str = "") -> list[Event]:
     """Events of the given kinds written so far, merged by time; lines that name no such kind are not even parsed."""
-    wanted = [f'"{kind}"'.encode() for kind in kinds]
-    found = []
-    for path in sorted(directory.glob("*.jsonl")):
-        with suppress(OSError), open(path, "rb") as file:
-            for line in file:
-                if line.endswith(b"\n") and any(word in line for word in wanted):
-                    with suppress(ProtocolError):
-                        found.append(decode_event(line))
-    return sorted((event for event in found if event.kind in kinds), key=lambda event: event.time_s)
+    return Search(directory, kinds, writers).poll() or []
 
 
 def forget_oldest(directory: Path, keep: int, writer: str = "") -> None:

@@ -157,6 +157,6 @@ def entry(about: Mapping[str, Any]) -> dict[str, Any]:
         "name": str(about["name"]).rstrip("/").rpartition("/")[2],
         "kind": "directory" if about.get("type") == "directory" else "file",
         "bytes": int(about.get("size") or 0),
-        "changed_ns": int(changed.timestamp() * 1e9) if (changed := about.get("LastModified")) else 0,
+        "changed_ns": max(0, int(changed.timestamp() * 1e9)) if (changed := about.get("LastModified")) else 0,
         "mode": "-",
     }

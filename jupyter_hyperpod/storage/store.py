@@ -5,8 +5,10 @@
 <store>/cluster/                 the supervisor's lock, socket and log
 <store>/jobs/<id>/spec.json      what was asked
 <store>/jobs/<id>/secret         key of the job's control connections
+<store>/jobs/<id>/environment    values of the job's environment variables; removed when it has ended
 <store>/jobs/<id>/events/        facts, one file a writer
 <store>/jobs/<id>/commands/      requests, one file a writer
+<store>/jobs/<id>/output/        what ranks print beyond the journal's share, rotated
 <store>/jobs/<id>/fanout/        where ranks that load the same model find each other
 <store>/mounts.json              the mount table; mounts/ holds what each attached one needs
 <store>/shared/                  the default `shared://` mount
@@ -25,10 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import NotFound, SpecError, StoreError
-from ..core.spec import MAX_CELL_BYTES, JobSpec, MountSpec, is_job_id, validate_job_id, validate_name
+from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec, MountSpec, is_job_id, validate_job_id, validate_name
 
 ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"
+ENVIRONMENT = "environment"
 # addresses of other people's making, which are opened as they are
 REMOTE = ("s3", "http", "https", "gs", "gcs", "az", "abfs", "hf", "memory")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -91,6 +94,24 @@ class JobStore:
             return JobSpec.from_json(json.loads(content))
         except ValueError as error:
             raise SpecError(f"{self.path / 'spec.json'} is not JSON: {error}") from error
+
+    def environment(self) -> dict[str, str]:
+        """Read the job's own environment variables. Raises SpecError, and StoreError where they are gone."""
+        names = self.spec().env
+        if HIDDEN not in names.values():
+            return dict(names)  # none, or a job of a version that wrote them into the specification
+        path = self.path / ENVIRONMENT
+        with _store_errors("read", path):
+            content = path.read_bytes()
+        try:
+            return {str(name): str(value) for name, value in json.loads(content).items()}
+        except (ValueError, AttributeError):  # which may show a value
+            raise StoreError(f"{path} is not an object in JSON") from None
+
+    def forget_environment(self) -> None:
+        """Remove the values of the job's environment variables, once it has ended. Raises StoreError."""
+        with _store_errors("remove", self.path / ENVIRONMENT):
+            (self.path / ENVIRONMENT).unlink(missing_ok=True)
 
     def secret(self) -> bytes:
         """Read the key of the job's control connections."""
@@ -159,6 +180,8 @@ class Store:
                 private_directory(path)
             write_private(building / "spec.json", json.dumps(spec.to_json()).encode())
             write_private(building / "secret", secrets.token_bytes(32))
+            if spec.env:
+                write_private(building / ENVIRONMENT, json.dumps(dict(spec.env)).encode())
             with _store_errors("create", final):
                 os.rename(building, final)
         except StoreError:

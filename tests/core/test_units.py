@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jupyter_hyperpod
 from jupyter_hyperpod.core.errors import SpecError, UserError
-from jupyter_hyperpod.core.units import format_bytes, format_duration, format_money, parse_bytes, parse_duration
+from jupyter_hyperpod.core.units import (
+    cut,
+    first_line,
+    format_bytes,
+    format_duration,
+    format_money,
+    parse_bytes,
+    parse_duration,
+    plural,
+)
 
 
 @pytest.mark.parametrize(
@@ -74,5 +85,50 @@ def test_durations_as_a_person_would_say_them(seconds: float, text: str) -> None
 
 
 def test_money_has_thousands_separators() -> None:
-    assert format_money(25_600_000) == "25,600,000 $"
-    assert format_money(1.5) == "1.50 $"
+    assert format_money(25_600_000) == "$25,600,000"
+    assert format_money(1.5) == "$1.50"
+    assert format_money(-1234.4) == "-$1,234"
+    assert format_money(0) == "$0"
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (0, "node", "0 nodes"),
+        (1, "node", "1 node"),
+        (2, "node", "2 nodes"),
+        (1, "micro-batch", "1 micro-batch"),
+        (1234, "micro-batch", "1,234 micro-batches"),
+    ],
+)
+def test_counts_with_their_nouns(number: int, noun: str, text: str) -> None:
+    assert plural(number, noun) == text
+
+
+# a count with a noun in the plural, or in both numbers: "1 nodes", "3 member(s)"
+CLUMSY = re.compile(r"\w\(s\)|\{'s' \* |\} (nodes|steps|peers|newcomers|jobs|spares|GPUs|incidents) ?[\"']")
+ALLOWED = "of {"  # "1 of {…} nodes": a part of a whole
+
+
+def test_no_sentence_counts_clumsily() -> None:
+    package = Path(jupyter_hyperpod.__file__).parent
+    lines = [
+        f"{path.relative_to(package)}: {line.strip()}"
+        for path in sorted(package.rglob("*.py"))
+        if "bench" not in path.parts
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if CLUMSY.search(line.replace("http(s)", "")) and ALLOWED not in line
+    ]
+    assert lines == []
+
+
+def test_a_long_text_is_cut_and_says_by_how_much() -> None:
+    assert cut("abc", 3) == "abc" and cut("abcd", 3) == "abc… (1 character more)"
+    assert cut("x" * 3000, 1) == "x… (2,999 characters more)"
+
+
+@given(st.text(), st.integers(0, 20))
+def test_a_first_line_is_one_short_line_and_marks_what_is_left_out(text: str, most: int) -> None:
+    line = first_line(text, most)
+    assert len(line) <= most + 1 and len(line.splitlines()) <= 1
+    assert line == text.strip() or line.endswith("…")

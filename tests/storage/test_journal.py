@@ -29,6 +29,7 @@ from jupyter_hyperpod.storage.journal import (
     follow_events,
     read_events,
     read_kinds,
+    replay_events,
 )
 from tests.storage import full_disk
 
@@ -91,6 +92,22 @@ def test_a_writer_killed_in_the_middle_of_a_write_costs_no_one_anything(start: S
             break
     assert torn >= 2, "no write was torn in 60 kills"
     assert follower.problems == []
+
+
+def test_a_replay_begins_after_the_cursor_and_leaves_out_what_is_no_event(tmp_path: Path) -> None:
+    for writer in ("a.1", "b.1"):
+        lines = [
+            encode(Event(writer, seq, seq + 0.5 * (writer == "b.1"), "warning.raised", {"text": "x"}))
+            for seq in (1, 2, 3)
+        ]
+        (tmp_path / f"{writer}.jsonl").write_bytes(
+            lines[0] + b"no event\n" + lines[1] + lines[1] + lines[2] + lines[2][:-1]
+        )
+    everything = [("a.1", 1), ("b.1", 1), ("a.1", 2), ("b.1", 2), ("a.1", 3), ("b.1", 3)]
+    assert [(event.writer, event.seq) for event in replay_events(tmp_path, {})] == everything
+    rest = [(writer, seq) for writer, seq in everything if seq > {"a.1": 2, "b.1": 0}[writer]]
+    assert [(event.writer, event.seq) for event in replay_events(tmp_path, {"a.1": 2})] == rest
+    assert list(replay_events(tmp_path, {"a.1": 3, "b.1": 3})) == []
 
 
 def test_a_torn_tail_is_waited_for_and_read_once_it_is_whole(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Incidents as people see them, folded from their stages: the one place where a recovery is timed.
+
+An incident begins with the fault: where it was injected then, else with the last sign of life, as its first stage tells
+in ``since_s`` (seconds since the Unix epoch on its writer's clock). It takes until training goes on. Journals of
+earlier versions do not tell when the fault was: those incidents begin with their first stage, and ``detection_s`` is
+None. `src/model/fold.ts` is the twin of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .events import Event
+
+INCIDENTS_KEPT = 200
+LATEST_S = 1e12  # seconds since the Unix epoch: a number beyond it is no time
+
+Incident = dict[str, Any]
+
+
+def fold_stage(incidents: list[Incident], event: Event) -> None:
+    """Fold one ``incident.stage`` into the list, in place.
+
+    ``started_s``, ``resumed_s``: times; ``detection_s``: from the fault to the first stage; ``recovery_s``: from the
+    fault to the commit after it. Each stage took ``took_s`` from the one before it, the first ``detection_s``.
+    """
+    data = event.data
+    incident = next((known for known in incidents if known["incident"] == data["incident"]), None)
+    if incident is None:
+        incident = {
+            "incident": data["incident"],
+            "cause": data["cause"],
+            "node": data["node"],
+            "rank": data["rank"],
+            "rung": data["rung"],
+            "started_s": event.time_s,
+            "detection_s": None,
+            "resumed_s": None,
+            "recovery_s": None,
+            "stages": [],
+        }
+        incidents.append(incident)
+        del incidents[:-INCIDENTS_KEPT]
+    incident["cause"] = data["cause"] or incident["cause"]
+    incident["rung"] = incident["rung"] if data["rung"] is None else data["rung"]
+    since_s = unnoticed_since_s(event)
+    if since_s is not None and incident["detection_s"] is None:
+        incident["started_s"] = since_s
+        incident["detection_s"] = event.time_s - since_s
+    stages = incident["stages"]
+    took_s = max(0.0, event.time_s - stages[-1]["time_s"]) if stages else incident["detection_s"]
+    stages.append({"stage": data["stage"], "time_s": event.time_s, "took_s": took_s, "text": data["text"]})
+    if data["stage"] == "resumed":
+        incident["resumed_s"] = event.time_s
+    if incident["resumed_s"] is not None:
+        incident["recovery_s"] = max(0.0, incident["resumed_s"] - incident["started_s"])
+
+
+def fold_stages(events: Iterable[Event]) -> list[Incident]:
+    """The incidents of a journal, the newest `INCIDENTS_KEPT` of them."""
+    incidents: list[Incident] = []
+    for event in events:
+        if event.kind == "incident.stage":
+            fold_stage(incidents, event)
+    return incidents
+
+
+def unnoticed_since_s(event: Event) -> float | None:
+    """When the fault was that a stage tells of, never later than the stage itself; None where it does not say."""
+    since_s = event.data.get("since_s") if event.kind == "incident.stage" else None
+    if isinstance(since_s, bool) or not isinstance(since_s, int | float) or not abs(since_s) < LATEST_S:
+        return None
+    return min(float(since_s), event.time_s)

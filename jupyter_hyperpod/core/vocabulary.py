@@ -1,0 +1,207 @@
+"""What every event says, field by field: the one table that Python and TypeScript read journals by.
+
+A type is written as ``str``, ``int``, ``float`` (an int will do), ``bool``, ``null``, ``any``, ``map`` (an object with
+any values), or a name of `RECORDS` or of `CHOICES`; ``T[]`` is a list, ``A|B`` is either. A field whose name ends in
+``?`` may be missing. More fields than these may be there. `typescript` gives `src/model/facts.ts` from the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Fields = dict[str, str]
+
+
+def _fields(text: str) -> Fields:
+    """``"step: int, loss: float|null"`` as a mapping of names to types."""
+    return {name.strip(): kind.strip() for name, _, kind in (part.partition(":") for part in text.split(","))}
+
+
+# names of texts of which there are only so many
+CHOICES: dict[str, tuple[str, ...]] = {
+    "JobState": ("pending", "running", "recovering", "succeeded", "failed", "stopped"),
+    "NodeState": ("starting", "idle", "busy", "drained", "partitioned", "lost", "stopped"),
+    "RuleState": ("WAITING", "HEALTHY", "SLOW", "HANGING", "FAULTED"),
+    "Outcome": ("pass", "fail", "skipped"),
+    "LoadState": ("loading", "loaded", "failed"),
+}
+
+RECORDS: dict[str, Fields] = {
+    "Member": _fields("member: str, node: str, rank: int|null, pid?: int"),
+    "Range": _fields("minimum: int, maximum: int"),
+    "Spec": _fields(
+        "name: str, cell_digest: str, nodes: int, elastic: Range|null, backend: str, spares?: int, priority?: int, "
+        "origin?: map"
+    ),
+    "Order": _fields("writer: str, seq: int"),
+    "Finding": _fields("probe: str, outcome: Outcome, severity: str, fault: str, text: str, device: str"),
+}
+
+# kind -> fields of `data` and their types
+EVENTS: dict[str, Fields] = {
+    kind: _fields(text)
+    for kind, text in {
+        # written by control, when a job is submitted
+        "job.submitted": "id: str, spec: Spec",
+        # written by the coordinator (pending -> running <-> recovering -> succeeded | failed | stopped)
+        "job.state": "state: JobState, reason: str",
+        "member.joined": "member: str, node: str, pid: int, host: str",
+        "member.ready": "member: str, node: str",
+        "member.lost": "member: str, node: str, rank: int|null, cause: str, detail: str",
+        "generation.formed": "generation: int, members: Member[], spares: Member[], target: int, reason: str",
+        "session.opened": (
+            "total_steps: int|null, global_batch: int, micro_batch: int, micro_batches: int, parameters: int, "
+            "state_bytes: int"
+        ),
+        "incident.stage": (
+            "incident: int|str, stage: str, cause: str, node: str|null, rank: int|null, rung: int|null, text: str, "
+            "since_s?: float|null"
+        ),
+        "decision.made": "policy: str, value: any, reason: str",
+        "fault.injected": "fault: str, node: str|null, rank: int|null, member: str|null",
+        "command.done": "command: Order, kind: str, ok: bool, reason: str",
+        "session.closed": "step: int, digest: str",
+        "checkpoint.loaded": "step: int, path: str, took_s: float",
+        "checkpoint.refused": "path: str, reason: str",
+        # written by workers
+        "step.committed": (
+            "step: int, generation: int, loss: float|null, loss_hex: str, step_time_s: float, samples: int, "
+            "world_size: int, assignment: any, redone: int"
+        ),
+        "metric.logged": "step: int, values: map",
+        "checkpoint.saved": "step: int, path: str, bytes: int, took_s: float, paused_s: float",
+        "model.loading": (
+            "member: str, node: str, state: LoadState, url: str, bytes_done: int, bytes_total: int, elapsed_s: float, "
+            "first_layer_s: float|null"
+        ),
+        # written by agents
+        "output.written": "member: str, node: str, rank: int|null, stream: str, text: str",
+        # `line` is that of the cell, counted as the person sees it
+        "user.error": (
+            "member: str, node: str, rank: int|null, type: str, message: str, traceback: str[], line?: int|null"
+        ),
+        # written by the gateway of a deployment
+        "deployment.opened": "url: str, model: str, task: str",
+        "replica.stage": "replica: str, node: str, stage: str, took_s: float, text: str",
+        # written by whoever notices
+        "warning.raised": "text: str",
+        # what a scheduler made of one node that it was asked for, written by the supervisor
+        "allocation.changed": "scheduler: str, element: str, part: int, state: str, node: str, reason: str",
+        # cluster journal, written by the supervisor
+        "cluster.state": "state: str, reason: str, nodes: str[], pid: int|null",
+        "node.state": (
+            "node: str, state: NodeState, reason: str, spare: bool, slots: int, used: int, jobs: str[], pid: int|null, "
+            "incarnation: int"
+        ),
+        # cluster journal, written by the health agent of a machine, and by who carries out remedies
+        "node.findings": "nodes: str[], findings: Finding[]",
+        "node.health": (
+            "node: str, action: str, fault: str, reason: str, labels: map, recovery: str, devices: map, boot: str"
+        ),
+        # job's journal, written by its log watcher
+        "rule.state": "rule: str, state: RuleState, member: str, rank: int|null, value: float|null, text: str",
+    }.items()
+}
+
+
+def required(fields: Fields) -> frozenset[str]:
+    """The names that must be there."""
+    return frozenset(name for name in fields if not name.endswith("?"))
+
+
+def violations(kind: str, data: Mapping[str, Any]) -> list[str]:
+    """Return in words what an event's ``data`` has otherwise than the table says; empty where it keeps to it."""
+    if kind not in EVENTS:
+        return [f"unknown kind {kind!r}"]
+    return [f"{kind}: {problem}" for problem in _record_violations("data", EVENTS[kind], data)]
+
+
+def _record_violations(where: str, fields: Fields, value: Any) -> list[str]:
+    if not isinstance(value, Mapping):
+        return [f"{where} is {value!r:.60}, expected an object"]
+    found = []
+    for name, kind in fields.items():
+        key = name.removesuffix("?")
+        if key in value:
+            found += _violations(f"{where}.{key}", kind, value[key])
+        elif key == name:
+            found.append(f"{where}.{key} is missing")
+    return found
+
+
+def _violations(where: str, kind: str, value: Any) -> list[str]:
+    problems = [_one_violation(where, one, value) for one in kind.split("|")]
+    return [] if [] in problems else problems[0]
+
+
+_CLASSES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "null": (type(None),),
+    "map": (Mapping,),
+    "any": (object,),
+}
+
+
+def _one_violation(where: str, kind: str, value: Any) -> list[str]:
+    if kind.endswith("[]"):
+        if not isinstance(value, list):
+            return [f"{where} is {value!r:.60}, expected {kind}"]
+        return [problem for at, one in enumerate(value) for problem in _one_violation(f"{where}[{at}]", kind[:-2], one)]
+    if kind in RECORDS:
+        return _record_violations(where, RECORDS[kind], value)
+    if kind in CHOICES:
+        return (
+            [] if value in CHOICES[kind] else [f"{where} is {value!r:.60}, expected one of {', '.join(CHOICES[kind])}"]
+        )
+    fits = isinstance(value, _CLASSES[kind]) and (kind in ("bool", "any") or not isinstance(value, bool))
+    return [] if fits else [f"{where} is {value!r:.60}, expected {kind}"]
+
+
+_TYPESCRIPT = {
+    "str": "string",
+    "int": "number",
+    "float": "number",
+    "bool": "boolean",
+    "null": "null",
+    "map": "Record<string, any>",
+    "any": "any",
+}
+
+
+def typescript() -> str:
+    """Return `src/model/facts.ts`: the same table as interfaces, and the names of the fields that must be there."""
+    lines = [
+        "/** Written by `python tests/journals/regenerate.py` from `core/vocabulary.py`: change that table instead. */",
+        "",
+    ]
+    for name, words in CHOICES.items():
+        lines += [f"export type {name} = {' | '.join(repr(word) for word in words)};", ""]
+    for name, fields in RECORDS.items():
+        lines += [f"export interface I{name} {{", *_members(fields, 1), "}", ""]
+    lines += ["/** The data of every kind of event. */", "export interface IFacts {"]
+    for kind, fields in EVENTS.items():
+        lines += [f"  '{kind}': {{", *_members(fields, 2), "  };"]
+    lines += ["}", "", "/** The fields that every kind of event must have. */", "export const EVENT_FIELDS = {"]
+    for number, (kind, fields) in enumerate(EVENTS.items(), 1):
+        names = [f"    '{name}'" for name in fields if not name.endswith("?")]
+        lines += [f"  '{kind}': [", ",\n".join(names), "  ]" + "," * (number < len(EVENTS))]
+    lines += ["} as const satisfies { [K in keyof IFacts]: readonly (keyof IFacts[K])[] };", ""]
+    return "\n".join(lines)
+
+
+def _members(fields: Fields, depth: int) -> list[str]:
+    return [f"{'  ' * depth}{name}: {_typescript(kind)};" for name, kind in fields.items()]
+
+
+def _typescript(kind: str) -> str:
+    return " | ".join(_one_typescript(one) for one in kind.split("|"))
+
+
+def _one_typescript(kind: str) -> str:
+    if kind.endswith("[]"):
+        return f"{_one_typescript(kind[:-2])}[]"
+    return f"I{kind}" if kind in RECORDS else _TYPESCRIPT.get(kind, kind)

@@ -1,0 +1,45 @@
+"""A job's own environment variables, taken up by its processes: values are in a private file and nowhere else.
+
+They are on no command line, in no script and in no message to a backend: each process of a job reads them from its
+job's directory when it begins. Linux shows them in /proc/PID/environ, to their owner and to root.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from .store import JobStore
+
+# what a backend tells a process of its place stands, whatever a person asks for
+OWN = ("HYPERPOD_JOB_ID", "HYPERPOD_JOB_DIR", "HYPERPOD_CELL", "HYPERPOD_MOUNTS", "HYPERPOD_NODE", "HYPERPOD_SPARE")
+IF_TOLD = ("HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY")
+
+
+def adopt(job: JobStore) -> bool:
+    """Take up the job's variables in this process; True where any was new. Raises StoreError, SpecError."""
+    told = {*OWN, *(name for name in IF_TOLD if name in os.environ)}
+    values = {name: value for name, value in job.environment().items() if name not in told}
+    changed = any(os.environ.get(name) != value for name, value in values.items())
+    os.environ.update(values)
+    _tell_loaded_libraries(values)
+    return changed
+
+
+def begin_with(job: JobStore) -> None:
+    """`adopt` in an interpreter that was started for this process: where it is late for a variable, begin again.
+
+    PYTHONPATH, LD_PRELOAD, PYTHONHASHSEED and others are read once, as a process begins.
+    """
+    if adopt(job):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _tell_loaded_libraries(values: Mapping[str, str]) -> None:
+    """A library that was preloaded has read $OMP_NUM_THREADS already."""
+    torch, threads = sys.modules.get("torch"), values.get("OMP_NUM_THREADS", "")
+    if torch is not None and threads.isdecimal() and torch.get_num_threads() != int(threads):
+        torch.set_num_threads(int(threads))

@@ -1,0 +1,220 @@
+"""Output beyond the journal's share: rotated files within their cap, and readers that see all of it or are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.storage import output
+from jupyter_hyperpod.storage.journal import read_events
+from jupyter_hyperpod.storage.journal_writer import JournalWriter
+from jupyter_hyperpod.storage.output import OutputReader, OutputRelay, output_directory
+from jupyter_hyperpod.storage.store import JobStore
+from tests.storage import full_disk
+
+CAP_MB = 2
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobStore:
+    """A job whose journal takes no output, and whose nodes keep two megabytes each."""
+    monkeypatch.setenv(output.SHARE_VARIABLE, "0")
+    monkeypatch.setenv(output.KEPT_VARIABLE, str(CAP_MB))
+    (tmp_path / "events").mkdir()
+    return JobStore(tmp_path)
+
+
+def relay(job: JobStore, node: str = "node-1") -> OutputRelay:
+    return OutputRelay(job, node, JournalWriter(job.events, f"agent-{node}"))
+
+
+def total(job: JobStore, node: str = "node-1") -> int:
+    return sum(path.stat().st_size for path in output_directory(job).glob(f"{node}@*"))
+
+
+def text(reader: OutputReader) -> str:
+    return "".join(event.data["text"] for event in reader.poll())
+
+
+def line(number: int) -> str:
+    return f"{number:09} {'x' * 989}\n"
+
+
+def test_the_journal_has_the_first_and_says_once_where_the_rest_is(
+    job: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(output.SHARE_VARIABLE, "0.002")
+    worker = relay(job)
+    for number in range(5):
+        worker.write("node-1.a.7", 3, "stdout", line(number))
+    worker.begin()
+    worker.write("node-1.a.8", 3, "stdout", line(5))
+    worker.close()
+    journal = read_events(job.events)
+    assert [e.data["text"][:9] for e in journal if e.kind == "output.written"] == [
+        "000000000",
+        "000000001",
+        "000000005",
+    ]
+    (warning,) = [event.data["text"] for event in journal if event.kind == "warning.raised"]
+    assert warning.startswith(f"further output of rank 3 is in {output_directory(job)}, at most 2 MB, the oldest is")
+    assert warning.endswith(f"`jupyter hyperpod logs {job.id} --rank 3` shows it")
+    assert text(OutputReader(job)) == "".join(map(line, range(2, 5)))
+    (file,) = output_directory(job).iterdir()
+    assert (file.stat().st_mode & 0o777, output_directory(job).stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@pytest.mark.parametrize("worst", ["x", "\0", "\N{GRINNING FACE}"])
+def test_a_flood_stays_within_its_cap_and_keeps_the_newest(job: JobStore, worst: str) -> None:
+    worker, most = relay(job), 0
+    for number in range(60):
+        worker.write("node-1.a.7", 0, "stdout", f"{number:04}" + worst * 99_000 + "\n")
+        most = max(most, total(job))
+    worker.close()
+    assert CAP_MB * 1e6 / 2 < most <= CAP_MB * 1e6
+    found = text(OutputReader(job))
+    assert found.endswith("0059" + worst * 99_000 + "\n")
+    assert "of older output were dropped here]" in found.splitlines()[0]
+
+
+def test_nodes_do_not_share_a_cap_and_an_agent_that_begins_again_goes_on(job: JobStore) -> None:
+    other = relay(job, "node-1.b")
+    other.write("node-1.b.a.1", 1, "stdout", "of another node\n")
+    for agent in range(4):
+        worker = relay(job)
+        for number in range(1000):
+            worker.write(f"node-1.{agent}.7", 0, "stdout", line(1000 * agent + number))
+        worker.close()
+    other.close()
+    assert total(job) <= CAP_MB * 1e6
+    numbers = [part.number for part in output.parts(output_directory(job))["node-1"]]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) and numbers[0] > 0
+    lines = text(OutputReader(job)).splitlines()
+    assert "of another node" in lines
+    kept = [int(one[:9]) for one in lines if one[:9].isdecimal()]
+    assert kept == list(range(kept[0], 4000))
+
+
+def test_a_reader_that_keeps_up_sees_every_line_once(job: JobStore) -> None:
+    worker, reader, seen = relay(job), OutputReader(job), []
+    for number in range(8000):
+        worker.write("node-1.a.7", 0, "stdout", line(number))
+        if number % 200 == 0:
+            seen += text(reader).splitlines()
+            assert not reader.missed
+    seen += text(reader).splitlines()
+    worker.close()
+    assert [int(one[:9]) for one in seen] == list(range(8000))
+    assert len(reader._follower._sources) <= 2 * output.PARTS, "what is gone is forgotten"
+
+
+def test_a_reader_that_is_too_slow_is_told(job: JobStore) -> None:
+    worker, reader = relay(job), OutputReader(job)
+    worker.write("node-1.a.7", 0, "stdout", line(0))
+    assert text(reader) == line(0) and not reader.missed
+    for number in range(1, 5000):
+        worker.write("node-1.a.7", 0, "stdout", line(number))
+    first, *rest = text(reader).splitlines()
+    assert reader.missed == {"node-1"}
+    assert first.endswith(" MB of older output were dropped here]")
+    assert int(rest[-1][:9]) == 4999
+    worker.write("node-1.a.7", 0, "stdout", line(5000))
+    assert text(reader) == line(5000) and not reader.missed, "said once"
+    worker.close()
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 120), st.booleans()), max_size=8))
+def test_what_is_read_is_all_or_a_gap_is_told(
+    tmp_path_factory: pytest.TempPathFactory, story: list[tuple[int, bool]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(output.SHARE_VARIABLE, "0")
+        patch.setenv(output.KEPT_VARIABLE, "1")
+        job = JobStore(tmp_path_factory.mktemp("job"))
+        job.events.mkdir()
+        worker, reader, number, expected = relay(job), OutputReader(job), 0, 0
+        for count, restart in [*story, (1, False)]:
+            for _ in range(count):
+                worker.write("node-1.a.7", 0, "stdout", line(number).replace("x", "x" * 15))
+                number += 1
+            if restart:
+                worker.close()
+                worker = relay(job)
+            found = text(reader).splitlines()
+            seen = [int(one[:9]) for one in found if one[:9].isdecimal()]
+            assert seen == list(range(number - len(seen), number)), "in order, up to the newest"
+            if seen[0] != expected:
+                assert reader.missed == {"node-1"} and "dropped here" in found[0]
+            expected = number
+        worker.close()
+
+
+def test_output_that_a_full_disk_refuses_is_counted(tmp_path: Path) -> None:
+    code = """
+import json, os
+from jupyter_hyperpod.storage.journal_writer import JournalWriter
+from jupyter_hyperpod.storage.output import OutputReader, OutputRelay
+from jupyter_hyperpod.storage.store import JobStore
+(here / "events").mkdir()
+os.environ["HYPERPOD_OUTPUT_MB"] = "0"
+job = JobStore(here)
+relay = OutputRelay(job, "node-1", JournalWriter(job.events, "agent-1"))
+for number in range(100):
+    relay.write("node-1.a.7", 0, "stdout", f"{number:03}" + "x" * 996 + "\\n")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+relay.write("node-1.a.7", 0, "stdout", "the end\\n")
+relay.close()
+print(json.dumps([event.data["text"] for event in OutputReader(job).poll()]))
+"""
+    *found, last = json.loads(full_disk.run(code, tmp_path, 30_000)[0])
+    kept = [int(one[:3]) for one in found if one[:3].isdecimal()]
+    dropped = [
+        int(note[1]) for one in found if (note := re.fullmatch(r"\[(\d+) kB of output were dropped: .*]\n", one))
+    ]
+    assert kept == list(range(len(kept))) and 10 < len(kept) < 40
+    assert len(kept) + sum(dropped) == 100 and last == "the end\n"
+
+
+@pytest.mark.parametrize("value", ["much", "-1", "nan", "inf", ""])
+def test_a_setting_that_is_no_size_is_refused(job: JobStore, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(output.SHARE_VARIABLE, value)
+    with pytest.raises(SpecError, match=r"\$HYPERPOD_OUTPUT_MB is .*; expected a number of megabytes, 0 or more"):
+        relay(job)
+
+
+def test_strange_files_beside_the_parts_are_left_alone(job: JobStore) -> None:
+    worker = relay(job)
+    worker.write("node-1.a.7", 0, "stdout", "a\n")
+    worker.close()
+    strange = output_directory(job) / "notes.jsonl"
+    strange.write_text("not ours\n")
+    os.utime(strange, (0, 0))
+    assert text(OutputReader(job)) == "a\n" and strange.exists()
+
+
+def test_output_that_the_disk_refused_to_the_end_is_counted_in_the_journal(tmp_path: Path) -> None:
+    code = """
+import os
+from jupyter_hyperpod.storage.journal import read_events
+from jupyter_hyperpod.storage.journal_writer import JournalWriter
+from jupyter_hyperpod.storage.output import OutputRelay
+from jupyter_hyperpod.storage.store import JobStore
+(here / "events").mkdir()
+os.environ["HYPERPOD_OUTPUT_MB"] = "0"
+job = JobStore(here)
+relay = OutputRelay(job, "node-1", JournalWriter(job.events, "agent-1"))
+for number in range(100):
+    relay.write("node-1.a.7", 0, "stdout", "x" * 1000)
+relay.close()
+print(read_events(job.events)[-1].data["text"])
+"""
+    (said,) = full_disk.run(code, tmp_path, 30_000)
+    assert re.fullmatch(r"\d+ kB of output of node-1 were dropped: the disk refused them", said)
