@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..core.units import plural
 from .decision import Decision
 
 PATIENCE_S = 3.0  # a node that was only cut off for a moment is back by then
@@ -76,12 +77,12 @@ def decide(
     parts = [_why_gone(p, deadline_s) for p in gone]
     parts += [f"{p.node} goes out of service: {p.drain}" for p in going if not p.leaving]
     if submit:
-        words = " and ".join(f"{count} {part}" for part, count in submit.items())
-        parts.append(f"asks SLURM for {words} node(s), {sum(wish.values())} are wanted")
+        words = " and ".join(plural(count, f"{part} node") for part, count in submit.items())
+        parts.append(f"asks SLURM for {words}, {sum(wish.values())} in all")
     if avoid := tuple(p.node for p in gone if _late(p, deadline_s) and heard):
         parts.append(f"{', '.join(avoid)} is avoided")
     if back:
-        parts.append(f"gives {len(back)} node(s) back that SLURM has not started yet")
+        parts.append(f"gives {plural(len(back), 'node')} back that SLURM has not started yet")
     step = Step(submit, tuple(back), tuple(p.name for p in gone), away, avoid)
     return Decision(step, "; ".join(parts) or "nothing is missing")
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 
+from ..core.units import plural
 from .batching import assign
 from .decision import Decision
 
@@ -47,7 +48,7 @@ def stragglers(windows: Sequence[Window], known: Set[str]) -> dict[str, Decision
         if own > (FAST if was else SLOW) * usual and (was or (waited_s > WORTH_S and best > FAST * usual)):
             reason = (
                 f"rank {window.rank} on {window.node} needs {own / usual:.1f} times as long for a micro-batch as the "
-                f"others: {own:.3f} s, median of the others {usual:.3f} s, over {len(window.paces)} steps"
+                f"others: {own:.3f} s, median of the others {usual:.3f} s, over {plural(len(window.paces), 'step')}"
             )
             found[window.member] = Decision(own / usual, reason)
     return found

@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..core.errors import SpecError
+from ..core.units import plural
 from .decision import Decision
 
 ACTIONS = ("stop", "skip", "ignore")
 NON_FINITE_GRADIENT, NON_FINITE_LOSS, LOSS_SPIKE = "non-finite gradient", "non-finite loss", "loss spike"
 NORMAL = 0.6745  # the MAD of a standard normal distribution
 LEAST_RISE = 0.05  # of the median: on a flat curve every ripple would be many MADs high
+MASKED = (
+    ". Where all targets of a micro-batch are ignored, their mean is 0/0: divide the summed loss by the number of "
+    "targets, at least 1"
+)
 NAMED = 8  # of many micro-batches, so many are named
 
 
@@ -32,6 +37,8 @@ class Guard:
     and the record says why; ``"ignore"``. A spike is a loss more than ``threshold`` robust deviations above the median
     of the last ``window`` losses, once there are ``warm_up`` of them. More than ``patience`` skipped steps in a row
     stop the job: that is no accident of the data. Raises SpecError.
+
+    A session without a guard stops at a loss that is not finite, and looks at nothing else: `BY_DEFAULT`.
     """
 
     non_finite: str = "stop"
@@ -49,6 +56,9 @@ class Guard:
             raise SpecError(f"warm_up is {self.warm_up} and window {self.window}; expected 2 <= warm_up <= window")
         if not self.threshold > 0 or self.patience < 0:
             raise SpecError(f"threshold is {self.threshold:g} and patience {self.patience}; expected them positive")
+
+
+BY_DEFAULT = Guard(loss_spike="ignore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ def judge(guard: Guard, reading: Reading, recent: Sequence[float], skipped: int)
     if finding.action == "skip" and skipped >= guard.patience:
         finding = Finding(finding.cause, "stop", finding.micro_batches)
         return Decision(
-            finding, f"{what}; {skipped} steps in a row were skipped before it, patience is {guard.patience}"
+            finding, f"{what}; skipped before it in a row: {plural(skipped, 'step')}, patience is {guard.patience}"
         )
     end = "the job stops" if finding.action == "stop" else "its update is not applied"
     return Decision(finding, f"{what}: {end}")
@@ -113,6 +123,13 @@ def _spike(guard: Guard, reading: Reading, recent: Sequence[float]) -> tuple[Fin
         f"({reading.losses[highest]:.4g})"
     )
     return Finding(LOSS_SPIKE, guard.loss_spike, (highest,)), text
+
+
+def hint(reading: Reading) -> str:
+    """What often makes the loss of some micro-batches NaN, as a sentence; "" where it is something else."""
+    bad = sum(math.isnan(loss) for loss in reading.losses)
+    few = 0 < bad < len(reading.losses) or bad == 1 or (bad and reading.step == 1)  # later, training has diverged
+    return MASKED if few and math.isnan(reading.loss) else ""
 
 
 def name_micro_batches(indices: Sequence[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..core.units import format_duration
+from ..core.units import format_duration, plural
 from .decision import Decision
 
 AUTOMATIC = "automatic"  # how often, where a session leaves it to be decided here
@@ -38,7 +38,7 @@ def decide(
     shortest_s = max(SHORTEST_S, assumed_s if took_s is None else took_s)
     best_s = daly_s(cost_s, mtbf_s)
     every_s = min(LONGEST_S, max(shortest_s, best_s))
-    seen = f"observed over {failures} failure{'s' * (failures != 1)}" if failures else "assumed, no failure yet"
+    seen = f"observed over {plural(failures, 'failure')}" if failures else "assumed, no failure yet"
     cost = "is thought to cost" if paused_s is None else "costs"
     text = f"checkpoint every {format_duration(every_s)}: MTBF {format_duration(mtbf_s)} {seen}, "
     text += f"saving {cost} {format_duration(cost_s)}"

@@ -6,16 +6,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..core.spec import ElasticRange
+from ..core.units import plural
 from .decision import Decision
 
 BEATS_LOST_S = 2.0
 LEASE_S = 1.5  # a member that is cut off stops before it is fenced: the difference is for processes that wake up late
 PARTITION = "network partition"
 SILENT, NODE_LOST = "heartbeat lost", "node lost"
+STOPPED, HUNG = "process stopped", "process hung"
 NODE_GONE = frozenset({PARTITION, SILENT, NODE_LOST})  # causes by which not only a process is lost
 SILENT_S = 0.5  # its agent has not been heard either: the node, not the process
 STOPPED_S = 0.5
 HANG_STEPS = 3.0
+FIRST_FLOORS = 20.0
+COMPUTE, WARM_UP = "compute", "warm-up"  # phases of a worker; the latter: its first micro-batch
 SETTLE_S = 5.0  # how long a loss may leave a job between two allowed sizes
 LEAVE_LEAD_S = 0.05  # a request to leave has reached everybody after so long
 
@@ -55,7 +59,7 @@ def start(
 ) -> Decision[int]:
     """How many of the ``ready`` workers begin the job now, on an ``allowed`` size; 0 means wait for more."""
     if ready >= target:
-        return Decision(target, f"all {target} members are here")
+        return Decision(target, f"all {target} members are here" if target > 1 else "its one member is here")
     size = allowed.fit(ready) if allowed else ready
     if size >= minimum and waited_s >= patience_s:
         text = f"{ready} of {target} members are here, at least {minimum} needed, waited {waited_s:.1f} s"
@@ -71,7 +75,7 @@ def next_size(
     if allowed is not None:
         size = max(allowed.fit(size), min(target, present))
     if size < minimum:
-        return Decision(None, f"{size} members are here and at least {minimum} are needed: waiting for more")
+        return Decision(None, f"only {plural(size, 'member')} left and at least {minimum} are needed: waiting for more")
     return Decision(size, f"{size} of {target} members")
 
 
@@ -93,7 +97,8 @@ def next_members(
     chosen = [*present, *newcomers][: size.value]
     if not present:
         text = (
-            f"nobody that holds the training state is left: {len(chosen)} newcomers start the run again from its seed"
+            f"nobody that holds the training state is left: the run starts again from its seed with "
+            f"{plural(len(chosen), 'newcomer')}"
         )
         return Decision(tuple(c.member for c in chosen), text)
     joined = [c.node for c in chosen if c.rank is None]
@@ -137,6 +142,18 @@ def leavers(
     return Decision(names, f"{'; '.join(parts) or 'nobody has to leave'}{f': rank {ranks} leaves' if ranks else ''}")
 
 
+def surplus(staying: int, newcomers: int, target: int, spares: int) -> Decision[int]:
+    """How many of the ``newcomers`` go home beside ``staying`` members: a job keeps those for which there is a place
+    up to its ``target``, and as many ``spares`` as its owner asked for. Whatever else it holds, others may wait for.
+    """
+    keep = max(0, target - staying) + spares
+    over = max(0, newcomers - keep)
+    if not over:
+        return Decision(0, f"{newcomers} newcomers may stay, at most {keep}")
+    places = f"{staying} of {target} members" if staying else f"{target} members"
+    return Decision(over, f"{over} of {newcomers} newcomers are not needed beside {places} and {spares} spares")
+
+
 def leave_after(step: int, step_time_s: float | None) -> int:
     """The step after which members leave together: one that nobody has passed when the request reaches them."""
     return step + 1 + (int(LEAVE_LEAD_S / step_time_s) if step_time_s else 0)
@@ -145,14 +162,25 @@ def leave_after(step: int, step_time_s: float | None) -> int:
 def hang_timeout_s(step_time_s: float | None, floor_s: float) -> float:
     """How long a member may stand still inside a step while others wait for it: three steps, at least ``floor_s``.
 
-    Before the first step nobody knows how long one takes, so the wait is twenty times the floor.
+    Before the first step nobody knows how long one takes, so the wait is as long as for a first micro-batch.
     """
-    return 20.0 * floor_s if step_time_s is None else max(floor_s, HANG_STEPS * step_time_s)
+    if step_time_s is None:
+        return first_timeout_s(step_time_s, floor_s)
+    return max(floor_s, HANG_STEPS * step_time_s)
 
 
-def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] | None]:
+def first_timeout_s(step_time_s: float | None, floor_s: float, longest_s: float = 0.0) -> float:
+    """The same for the first micro-batch that a process computes, in which it may compile: twenty times the floor.
+
+    ``longest_s``: the longest that any member took for its first one; a newcomer may take three times that.
+    """
+    return max(FIRST_FLOORS * floor_s, HANG_STEPS * max(longest_s, step_time_s or 0.0))
+
+
+def lost(pulses: Sequence[Pulse], timeout_s: float, first_s: float = 0.0) -> Decision[tuple[str, str] | None]:
     """The member to fence now with its cause, or None. One at a time: the next look follows the next generation.
 
+    ``first_s``: how long a process may take for its first micro-batch, where that is longer than ``timeout_s``.
     A member that cannot be reached stops by itself when its lease has run out, and is not fenced before.
     """
     for pulse in pulses:
@@ -164,18 +192,18 @@ def lost(pulses: Sequence[Pulse], timeout_s: float) -> Decision[tuple[str, str] 
                 )
             return Decision((pulse.member, SILENT), reason)
         if pulse.stopped_s > STOPPED_S:
-            return Decision(
-                (pulse.member, "process stopped"), f"{pulse.member} has been stopped for {pulse.stopped_s:.1f} s"
-            )
+            return Decision((pulse.member, STOPPED), f"{pulse.member} has been stopped for {pulse.stopped_s:.1f} s")
     waiting = [p for p in pulses if p.phase == "exchange"]
     for pulse in pulses:
-        stuck = pulse.phase == "compute" and _standstill_s(pulse) > timeout_s
-        if stuck and not pulse.unreachable and any(other.progress_age_s > timeout_s for other in waiting):
+        limit_s = max(timeout_s, first_s) if pulse.phase == WARM_UP else timeout_s
+        stuck = pulse.phase in (COMPUTE, WARM_UP) and _standstill_s(pulse) > limit_s
+        if stuck and not pulse.unreachable and any(other.progress_age_s > limit_s for other in waiting):
+            where = " in the first micro-batch of its process" if pulse.phase == WARM_UP else ""
             reason = (
-                f"{pulse.member} made no progress for {pulse.progress_age_s:.1f} s, limit {timeout_s:.1f} s, "
+                f"{pulse.member} made no progress for {pulse.progress_age_s:.1f} s{where}, limit {limit_s:.1f} s, "
                 "while others wait"
             )
-            cause = SILENT if pulse.beat_age_s > SILENT_S else "process hung"
+            cause = SILENT if pulse.beat_age_s > SILENT_S else HUNG
             return Decision((pulse.member, cause), reason)
     return Decision(None, "every member is alive")
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..core.units import plural
+
 MARK = "hyperpod-preflight "  # before each line that a node prints about what it found
 PASSED, FAILED, SKIPPED = "pass", "fail", "skipped"
 SERVICEABLE = frozenset({"idle", "busy", "allocated", "mixed", "completing", "planned"})
@@ -59,7 +61,7 @@ def devices(probes: Sequence[Probe], asked: int | None) -> Row:
         told = ", ".join(f"{node} has {count} of {needed[node]}" for node, count in sorted(wrong.items()))
         remedy = "compare `nvidia-smi -L` or `neuron-ls` there with the instance's type, and reboot or replace the node"
         return Row("devices", FAILED, told, remedy)
-    return Row("devices", PASSED, f"{_span(counts.values())} on each of {len(counts)} nodes")
+    return Row("devices", PASSED, f"{_span(counts.values())} on {_each(len(counts))}")
 
 
 def fabric(probes: Sequence[Probe]) -> Row:
@@ -73,7 +75,11 @@ def fabric(probes: Sequence[Probe]) -> Row:
         of = {node: f" of {count}" if count else "" for node, count in needed.items()}
         told = ", ".join(f"{node} has {count}{of[node]}" for node, count in sorted(counts.items()))
         return Row("EFA", FAILED, told, "allow all EFA interfaces in the launch template and the security group")
-    return Row("EFA", PASSED, f"{max(counts.values())} on each of {len(counts)} nodes")
+    return Row("EFA", PASSED, f"{max(counts.values())} on {_each(len(counts))}")
+
+
+def _each(nodes: int) -> str:
+    return f"each of {nodes} nodes" if nodes > 1 else "the one node"
 
 
 def _span(counts: Iterable[int]) -> str:
@@ -93,7 +99,7 @@ def driver(probes: Sequence[Probe]) -> Row:
     if len(versions) > 1:
         told = ", ".join(f"{probe['node']} has {probe['driver']}" for probe in with_devices)
         return Row("driver", FAILED, told, "install the same driver on all nodes")
-    return Row("driver", PASSED, f"version {versions.pop()} on each of {len(with_devices)} nodes")
+    return Row("driver", PASSED, f"version {versions.pop()} on {_each(len(with_devices))}")
 
 
 def storage(mount: str, probes: Sequence[Probe]) -> Row:
@@ -141,7 +147,7 @@ def all_reduce(probes: Sequence[Probe]) -> Row:
         return Row("all-reduce", FAILED, "; ".join(broken), remedy)
     slowest = min(probes, key=lambda probe: float(probe["reduce_mb_s"]))
     what = f"{slowest['reduce_mb']:g} MB over {slowest['backend']}"
-    told = f"exact on {len(probes)} ranks, {what} at {slowest['reduce_mb_s']:.0f} MB/s"
+    told = f"exact on {plural(len(probes), 'rank')}, {what} at {slowest['reduce_mb_s']:.0f} MB/s"
     return Row("all-reduce", PASSED, f"{told} (slowest: {slowest['node']})")
 
 

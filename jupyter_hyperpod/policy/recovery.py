@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..core.units import plural
 from .batching import Node, assign_missing
 from .decision import Decision
 
@@ -74,9 +75,9 @@ def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
     if replay:
         most = max(steps for _, steps in replay)
         gradients = "the reduced gradient" if most == 1 else f"the last {most} reduced gradients"
-        parts.append(f"{len(replay)} member(s) behind get {gradients}")
+        parts.append(f"{gradients} for {plural(len(replay), 'member')} behind")
     if fresh:
-        parts.append(f"{len(fresh)} newcomer(s) get the state from {len(donors)} peer(s)")
+        parts.append(f"the state for {plural(len(fresh), 'newcomer')} from {plural(len(donors), 'peer')}")
     return Decision(Plan(newest, donors, replay, fresh, held, shares), "; ".join(parts))
 
 
@@ -115,7 +116,8 @@ def _load(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
     fresh = tuple(rank for rank in range(len(reports)) if rank not in loaders)
     nobody: tuple[tuple[Node, ...], ...] = ((),) * len(reports)
     shares = assign_missing(micro_batches, nobody)
-    reason = f"nobody holds the training state: {len(loaders)} member(s) load the checkpoint of step {newest[0]}"
+    by = plural(len(loaders), "member")
+    reason = f"nobody holds the training state: the checkpoint of step {newest[0]} is loaded by {by}"
     if fresh:
         reason += f", {len(fresh)} that cannot see it get the state from them"
     return Decision(Plan(newest[0], loaders, (), fresh, nobody, shares, newest, loaders), reason)
@@ -127,5 +129,5 @@ def _begin(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
     differing = tuple(rank for rank, report in enumerate(reports) if report.digest != reports[0].digest)
     reason = "all members start from the same state"
     if differing:
-        reason = f"{len(differing)} member(s) built a different initial state: all take that of rank 0"
+        reason = f"a different initial state was built by {plural(len(differing), 'member')}: all take that of rank 0"
     return Decision(Plan(0, (0,), (), differing, nobody, shares), reason)

@@ -12,7 +12,8 @@ The rules, in order:
    A job with a scale-up delay grows only onto nodes that have been free for that long; its minimum never waits.
 6. A job is told to run on an allowed size. After a loss it may hold a number between two, which is not taken from it.
 7. As many nodes as are marked spare never count into a job's share: they stand by for the jobs that want spares, in
-   the same order. Which node is whose does not matter: after a loss, the spare works and the replacement stands by.
+   the same order, and a job keeps the one that it has, so that none is given twice. A job with fewer nodes than it
+   wants has none. Which node is whose does not matter: after a loss, the spare works and the replacement stands by.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.spec import ElasticRange
+from ..core.units import plural
 from .decision import Decision
 
 
@@ -123,13 +125,15 @@ def allot_free(
             present = max(claim.base, len(claim.held) - claim.spares) + len(begun)
             delay_s = claim.scale_up_delay_s if claim.running and share > own[claim.job_id] else 0.0
             begun += _take(names, share - present, among={m.name for m in free if m.idle_s >= delay_s})
+    has = {claim.job_id: _spares(claim, shares[claim.job_id], len(start.get(claim.job_id, ()))) for claim in ordered}
+    left = standby - sum(has.values())
     decisions = []
     for claim in ordered:
         extra: list[str] = []
         if claim.job_id not in refused:
-            wanted = min(claim.spares, standby)
-            standby -= wanted
-            extra = _take(names, wanted - (len(claim.held) - claim.base), at_end=True)
+            wanted = claim.spares if shares[claim.job_id] >= claim.target else 0
+            extra = _take(names, min(wanted - has[claim.job_id], left), at_end=True)
+            left -= len(extra)
         to = _borrower(claim, ordered, shares, own)
         decision = refused.get(claim.job_id)
         decisions.append(decision or _granted(claim, shares[claim.job_id], start[claim.job_id], extra, to))
@@ -144,6 +148,13 @@ def _take(names: list[str], count: int, at_end: bool = False, among: Collection[
     gone = set(taken)
     names[:] = [name for name in names if name not in gone]
     return taken
+
+
+def _spares(claim: Claim, share: int, begun: int) -> int:
+    """How many of the nodes that a job holds, or now gets to work on, stand by, as far as it may keep them."""
+    if not claim.running or share < claim.target:
+        return 0
+    return min(claim.spares, max(0, len(claim.held) + begun - share))
 
 
 def _floor(claim: Claim) -> int:
@@ -221,12 +232,13 @@ def _reserved(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int],
 
 
 def _borrower(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int], own: Mapping[str, int]) -> str:
-    """To whom a job that shrinks gives its nodes."""
+    """To whom a job that shrinks gives its nodes; "" where nobody waits for them."""
     for other in ordered:
         calls_in = other.base < own[other.job_id] and shares[other.job_id] > other.base
         if other is not claim and calls_in and claim.base > own[claim.job_id]:
             return f"queue {other.queue}, which is guaranteed them,"
-    return "a job of higher priority"
+    waiting = any(not other.running and other.priority > claim.priority for other in ordered)
+    return "a job of higher priority" if waiting else ""
 
 
 def _impossible(claim: Claim, capacity: int, spares: int, guarantees: Mapping[str, int]) -> Decision[Grant] | None:
@@ -256,7 +268,9 @@ def _granted(claim: Claim, share: int, start: Sequence[str], extra: Sequence[str
     if claim.running and share < claim.target:
         target = share if share < held else min(claim.target, max(share, claim.commanded))
     names = (*start, *extra)
-    if claim.running and target < claim.commanded:
+    if claim.running and target < claim.commanded and not to:
+        reason = f"goes on with {target}: no more are to be had, and what it has beyond them is its spare"
+    elif claim.running and target < claim.commanded:
         reason = f"lends {_count(claim.commanded - target)} to {to} and goes on with {target}"
     elif claim.running and target > claim.commanded:
         free = f" after {claim.scale_up_delay_s:g} s" if claim.scale_up_delay_s else ""
@@ -272,7 +286,7 @@ def _granted(claim: Claim, share: int, start: Sequence[str], extra: Sequence[str
 
 
 def _count(nodes: int) -> str:
-    return f"{nodes} node" if nodes == 1 else f"{nodes} nodes"
+    return plural(nodes, "node")
 
 
 def _natural(name: str) -> tuple[tuple[int, int, str], ...]:

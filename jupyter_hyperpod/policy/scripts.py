@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..core.spec import ElasticRange
+from ..core.units import plural
 from .decision import Decision
 
 HOLD_S = 0.5  # a rank's exception may be the echo of a loss that is noticed a moment later
@@ -59,11 +60,12 @@ def resize(
     if preempted:
         return Decision(size or here - preempted, f"{preempted} of {here} ranks are preempted")
     if not size or size == here:
-        return Decision(0, f"{here} ranks are as many as there can be")
+        return Decision(0, f"as many ranks as there can be: {here}")
     if size > here and size < target and waited_s < GROW_PATIENCE_S:
         return Decision(0, f"{size} of {target} ranks could go on: waiting for more")
     return Decision(
-        size, f"{size} ranks can go on instead of {here}" if size > here else f"the job is to run on {size}"
+        size,
+        f"{plural(size, 'rank')} instead of {here} can go on" if size > here else f"the job is to run on {size}",
     )
 
 

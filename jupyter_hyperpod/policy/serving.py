@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..core.units import plural
 from .decision import Decision
 
 UP_WINDOW_S = 1.0
@@ -70,7 +71,7 @@ def _clamp(replicas: int, limits: Limits) -> int:
 
 
 def _count(replicas: int) -> str:
-    return f"{replicas} replica" if replicas == 1 else f"{replicas} replicas"
+    return plural(replicas, "replica")
 
 
 def _suffice(replicas: int) -> str:

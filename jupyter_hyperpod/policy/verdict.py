@@ -19,7 +19,8 @@ class Statement:
     """What one member found in step ``step + 1``. Checksums are text, "" where there is none.
 
     ``sealed`` is of its state when the step began, ``state`` of the same memory later in that step, ``gradient`` of
-    its copy of the reduced gradient and ``again`` of that gradient reduced once more. ``executions`` are (member,
+    its copy of the reduced gradient and ``again`` of that gradient reduced once more, ``frozen`` of which parameters
+    take no gradient. ``executions`` are (member,
     checksum) of one sum of micro-batches, in order. ``tensors`` names by member what it saw differ.
     """
 
@@ -30,6 +31,7 @@ class Statement:
     state: str = ""
     gradient: str = ""
     again: str = ""
+    frozen: str = ""
     executions: tuple[tuple[str, str], ...] = ()
     tensors: Mapping[str, str] = field(default_factory=dict)
 
@@ -38,17 +40,22 @@ def heard(message: Mapping[str, Any], member: str, place: str) -> Statement | No
     """The statement in a member's report, None where it has nothing to say."""
     if not message:
         return None
-    texts = {key: str(message.get(key, "")) for key in ("sealed", "state", "gradient", "again")}
+    texts = {key: str(message.get(key, "")) for key in ("sealed", "state", "gradient", "again", "frozen")}
     executions = tuple((str(by), str(found)) for by, found in message.get("executions", ()))
     tensors = {str(by): str(names) for by, names in message.get("tensors", {}).items()}
     return Statement(member, place, int(message["step"]), **texts, executions=executions, tensors=tensors)
 
 
+CHANGED, STATE, FROZEN, GRADIENT, EXECUTION = "changed", "state", "frozen", "gradient", "execution"
+
+
 class Charge(NamedTuple):
-    """A member that must not go on, and why."""
+    """A member that is found wrong, and why; ``evidence`` is the kind of proof, found in step ``step + 1``."""
 
     member: str
     reason: str
+    evidence: str = ""
+    step: int = 0
 
 
 Charges = Decision[tuple[Charge, ...]]
@@ -56,13 +63,17 @@ _NOBODY: Charges = Decision((), "")
 
 
 def judge(statements: Sequence[Statement]) -> Charges:
-    """Who is to be fenced. The reason is empty where nothing was found."""
+    """Who is wrong. The reason is empty where nothing was found. Whether they are fenced: see `program`."""
     charges: dict[str, Charge] = {}
     remarks: list[str] = []
     for step in sorted({t.step for t in statements}):
         present = [t for t in statements if t.step == step]
-        for found in (_changed(present), _differing(present), _reduced(present), _executed(present)):
-            charges = {charge.member: charge for charge in found.value} | charges
+        looked = {
+            CHANGED: _changed, STATE: _differing, FROZEN: _frozen, GRADIENT: _reduced, EXECUTION: _executed,
+        }  # fmt: skip
+        for evidence, look in looked.items():
+            found = look(present)
+            charges = {c.member: c._replace(evidence=evidence, step=step) for c in found.value} | charges
             remarks += [found.reason] if found.reason else []
     text = "; ".join([*dict.fromkeys(charge.reason for charge in charges.values()), *remarks])
     return Decision(tuple(charges.values()), text)
@@ -87,8 +98,14 @@ def _differing(present: Sequence[Statement]) -> Charges:
     """Members whose state is not that of the others."""
     intact = {t.member: t.state or t.sealed for t in present if not _convicted(t) and (t.state or t.sealed)}
     subject = f"state after step {present[0].step}"
-    hope = "the newest checkpoint or the seed is all there is to trust"
-    return _minority(present, intact, subject) or _nobody(present, intact, subject, hope)
+    return _minority(present, intact, subject) or _nobody(present, intact, subject)
+
+
+def _frozen(present: Sequence[Statement]) -> Charges:
+    """Members whose loop has frozen other parameters."""
+    frozen = {t.member: t.frozen for t in present if t.frozen}
+    subject = f"choice of frozen parameters in step {present[0].step + 1}"
+    return _minority(present, frozen, subject) or _nobody(present, frozen, subject)
 
 
 def _reduced(present: Sequence[Statement]) -> Charges:
@@ -100,7 +117,7 @@ def _reduced(present: Sequence[Statement]) -> Charges:
         remark = f"{len(first)} members differ in the {subject}: it is reduced again, nothing is applied"
         return _minority(present, first, subject) or Decision((), remark)
     if len(set(again.values())) > 1:
-        return _minority(present, again, subject) or _nobody(present, again, subject, "they did so twice")
+        return _minority(present, again, subject) or _nobody(present, again, f"{subject}, twice,")
     text = f"had another {subject} than the members agreed on when it was reduced again"
     wrong = (t for t in present if t.again and t.gradient != t.again)
     return Decision(tuple(Charge(t.member, f"{t.place} {text}") for t in wrong), "")
@@ -138,10 +155,10 @@ def _minority(present: Sequence[Statement], values: Mapping[str, str], subject: 
     )
 
 
-def _nobody(present: Sequence[Statement], values: Mapping[str, str], subject: str, hope: str) -> Charges:
+def _nobody(present: Sequence[Statement], values: Mapping[str, str], subject: str) -> Charges:
     """Nobody of those that differ is believed."""
     names = "".join(sorted({_tensors(present, member) for member in values}))
-    text = f"{len(values)} members differ in the {subject}{names} and none can be proven right: {hope}"
+    text = f"{len(values)} members differ in the {subject}{names} and none can be proven right"
     return Decision(tuple(Charge(member, text) for member in values), "")
 
 

@@ -28,7 +28,7 @@ def test_nothing_is_done_where_nothing_is_missing() -> None:
 def test_what_is_missing_is_asked_for_by_part() -> None:
     decision = decide(WISH, WHOLE[1:], minimum=2)
     assert decision.value == Step({"base": 1})
-    assert decision.reason == "asks SLURM for 1 base node(s), 4 are wanted"
+    assert decision.reason == "asks SLURM for 1 base node, 4 in all"
 
 
 def test_nothing_is_asked_for_while_the_job_rests() -> None:

@@ -44,6 +44,11 @@ def test_who_is_none(quiet: list[Window]) -> None:
     assert stragglers(quiet, frozenset()) == {}
 
 
+def test_what_is_just_worth_it_and_just_long_enough_counts() -> None:
+    assert list(stragglers(windows(0.010, 0.010, 0.018, span_s=2.0), frozenset())) == ["m2"]
+    assert stragglers(windows(0.010, 0.010, 0.018, share=2), frozenset()) == {}
+
+
 def test_single_slow_steps_make_no_straggler() -> None:
     uneven = Window("m1", "node-2", 1, (0.1, 9.0, 0.1, 0.1, 9.0, 0.1, 0.1), 3.0, 4)
     assert stragglers([*windows(0.1), uneven], frozenset()) == {}
@@ -75,6 +80,7 @@ def test_shares_change_only_where_that_is_worth_it() -> None:
     assert decision.value == (1, 4, 1)
     assert decision.reason == "4 1 3 micro-batches instead of 3 3 2: a step takes 67% less"
     assert share_out(3, [1, 1, 1], [1, 4, 1]).value is None, "nobody is left without"
+    assert share_out(40, [20, 20], [1, 1.1]).value is None, "5 % less is not worth it"
     assert even_again(8, [4, 1, 3]).value == (1, 1, 1)
     assert even_again(8, [3, 3, 2]).value is None
 

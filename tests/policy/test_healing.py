@@ -34,7 +34,8 @@ def test_each_severity_has_its_remedy(severity: str, action: str) -> None:
 
 
 def test_nothing_found_and_skipped_is_watched() -> None:
-    assert heal([skipped("efa", "there is none"), passed("memory", "fine")], (), NOW_S).value.action == "watch"
+    remedy = heal([skipped("efa", "there is none"), passed("memory", "fine")], (), NOW_S).value
+    assert remedy.action == "watch" and remedy.automatic
 
 
 def test_the_worst_counts() -> None:
@@ -78,4 +79,7 @@ def test_repeat_offenders_are_avoided() -> None:
     often = [Past("reboot", "NvidiaXid73", NOW_S - i) for i in range(OFFENCES)]
     decision = avoid({"n1": often, "n2": often[1:], "n3": [Past("drain", "x", NOW_S)] * 9}, NOW_S)
     assert decision.value == ("n1",) and "n1" in decision.reason
+    assert avoid({"n1": often[:3], "n2": often[:2]}, NOW_S).value == ("n1",), (
+        "three remedies are as many as the guide says"
+    )
     assert avoid({"n1": often}, NOW_S + 2 * WINDOW_S).value == ()

@@ -15,6 +15,7 @@ from jupyter_hyperpod.policy.membership import (
     STOPPED_S,
     Candidate,
     Pulse,
+    first_timeout_s,
     hang_timeout_s,
     leave_after,
     leavers,
@@ -79,10 +80,23 @@ def test_hang_timeouts_never_fall_below_the_floor(step_s: float | None, floor_s:
     assert hang_timeout_s(step_s, floor_s) >= floor_s
 
 
+@given(st.none() | st.floats(1e-4, 100), st.floats(0.1, 60), st.floats(0, 100))
+def test_a_first_micro_batch_may_take_longer(step_s: float | None, floor_s: float, longest_s: float) -> None:
+    limit_s = first_timeout_s(step_s, floor_s, longest_s)
+    assert limit_s >= max(hang_timeout_s(step_s, floor_s), 20 * floor_s, longest_s)
+    waiting = Pulse("b", 0.0, 1e6, "exchange")
+    for age_s, value in ((0.99 * limit_s, None), (1.01 * limit_s, ("a", "process hung"))):
+        assert (
+            lost([Pulse("a", 0.0, age_s, "warm-up"), waiting], hang_timeout_s(step_s, floor_s), limit_s).value == value
+        )
+    found = lost([Pulse("a", 0.0, 1.01 * limit_s, "warm-up"), waiting], floor_s, limit_s)
+    assert "in the first micro-batch of its process" in found.reason
+
+
 @st.composite
 def pulses(draw: st.DrawFn) -> list[Pulse]:
     ages = st.floats(0, 10)
-    phases = st.sampled_from(["idle", "user", "compute", "exchange", "closing", "done"])
+    phases = st.sampled_from(["idle", "user", "compute", "warm-up", "exchange", "closing", "done"])
     return [
         Pulse(
             f"m{i}",
@@ -106,7 +120,7 @@ def test_only_those_that_show_a_symptom_are_fenced(found: list[Pulse], timeout_s
     name, cause = decision.value
     pulse = next(p for p in found if p.member == name)
     assert name in decision.reason
-    stuck = pulse.phase == "compute" and pulse.progress_age_s > timeout_s
+    stuck = pulse.phase in ("compute", "warm-up") and pulse.progress_age_s > timeout_s
     if pulse.unreachable and cause != "process stopped":
         assert cause == PARTITION and pulse.beat_age_s > BEATS_LOST_S > LEASE_S, "it stops before it is fenced"
     elif cause == "heartbeat lost":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.batching import cover, leaves_of
-from jupyter_hyperpod.policy.recovery import Report, plan
+from jupyter_hyperpod.policy.recovery import Report, at_once, plan
 
 
 @st.composite
@@ -77,18 +78,35 @@ def test_the_sentence_counts_what_was_kept_and_who_is_behind() -> None:
         Report(None),
     ]
     assert plan(found, 8).reason == (
-        "step 6 goes on with 2 of 8 micro-batches kept; 1 member(s) behind get the reduced gradient; "
-        "1 newcomer(s) get the state from 1 peer(s)"
+        "step 6 goes on with 2 of 8 micro-batches kept; the reduced gradient for 1 member behind; "
+        "the state for 1 newcomer from 1 peer"
     )
 
 
 def test_a_snapshot_that_is_a_little_old_is_brought_up_to_date() -> None:
     decision = plan([Report(7, (), 1), Report(7, (), 3), Report(5)], 4)
     assert (decision.value.replay, decision.value.fresh, decision.value.donors) == (((2, 2),), (), (1, 0))
-    assert "1 member(s) behind get the last 2 reduced gradients" in decision.reason
+    assert "the last 2 reduced gradients for 1 member behind" in decision.reason
 
 
 def test_without_a_gradient_to_replay_those_behind_get_the_whole_state() -> None:
     chosen = plan([Report(5, (), 0), Report(4, (), 1)], 4).value
     assert chosen is not None
     assert (chosen.replay, chosen.fresh) == ((), (1,))
+
+
+@pytest.mark.parametrize(
+    ("vacancies", "state_bytes", "step_time_s", "now"),
+    [
+        (1, 10**9, 2.0, True),
+        (1, 10**9, 1.9, False),
+        (1, 10**12, None, True),
+        (0, 0, None, False),
+        (0, 0, 10.0, False),
+    ],
+    ids=["half a step", "longer than half a step", "no step yet", "nobody is missing", "nobody is missing, later"],
+)
+def test_newcomers_enter_at_once_where_the_pause_is_short(
+    vacancies: int, state_bytes: int, step_time_s: float | None, now: bool
+) -> None:
+    assert at_once(vacancies, state_bytes, step_time_s).value is now

@@ -13,6 +13,7 @@ from jupyter_hyperpod.policy.serving import (
     Reading,
     choose,
     decide,
+    patience_s,
     retire,
     retry_after_s,
 )
@@ -116,3 +117,25 @@ def test_among_equals_the_newest_goes() -> None:
 @pytest.mark.parametrize(("waiting", "rate", "seconds"), [(10, 5.0, 2), (1, 100.0, 1), (10_000, 1.0, 60), (5, 0.0, 60)])
 def test_when_to_come_back(waiting: int, rate: float, seconds: int) -> None:
     assert retry_after_s(waiting, rate) == seconds <= RETRY_AFTER_LIMIT_S
+
+
+@pytest.mark.parametrize(
+    ("first_s", "replicas", "wanted"),
+    [(10.0, 2, 1), (10.25, 2, 2), (10.0, 1, 1)],
+    ids=["the whole delay", "a little less", "no fewer than there may be"],
+)
+def test_the_delay_is_over_when_it_has_been_seen_whole(first_s: float, replicas: int, wanted: int) -> None:
+    assert decide(steady(0, 20.0, first_s), replicas, LIMITS, 20.0).value == wanted
+
+
+def test_what_is_a_second_old_counts_for_going_up() -> None:
+    assert decide([Reading(20.0 - UP_WINDOW_S, 8)], 1, LIMITS, 20.0).value == 4
+    assert decide([Reading(19.9 - UP_WINDOW_S, 8)], 1, LIMITS, 20.0).value == 1
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("loading", [False, True])
+@pytest.mark.parametrize("computes", [False, True])
+def test_who_loads_or_computes_may_be_silent_for_longer(stopped: bool, loading: bool, computes: bool) -> None:
+    busy = (loading or computes) and not stopped
+    assert patience_s(stopped=stopped, loading=loading, computes=computes) == (60.0 if busy else 3.0)

@@ -1,0 +1,464 @@
+"""Jobs that share a cluster, in simulated time: the real policy and the real conductor of every job, modelled nodes.
+
+What is modelled are the supervisor's effects (an agent begins a while after it was asked for) and what agents and
+workers say: they register, run a cell, open sessions, commit steps, leave, are lost and end. All decisions, who gets
+which node and who of a job leaves, are the product's own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_hyperpod.control.reconcile import Begin, Fail, JobFacts, Rescale, Wait, reconcile
+from jupyter_hyperpod.core.events import Command, Event
+from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.core.views import apply, new_job_view
+from jupyter_hyperpod.policy.scaling import Machine
+from jupyter_hyperpod.runtime import balancing, conductor, departures, durability, ensemble, losses, scripts
+from jupyter_hyperpod.runtime.conductor import Conductor
+from jupyter_hyperpod.runtime.context import Context
+from jupyter_hyperpod.runtime.orders import obey
+from jupyter_hyperpod.storage.store import JobStore
+
+TICK_S = 0.1
+RECONCILE_EVERY_S = 0.25
+REST_S = 0.5
+NOTHING: dict[str, Any] = {}
+
+
+class Clock:
+    """Stands for the module `time` where the conductor looks at it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time(self) -> float:
+        return self.now_s
+
+
+@contextmanager
+def simulated_time() -> Iterator[Clock]:
+    """Every module of a conductor sees this clock."""
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (balancing, conductor, departures, durability, ensemble, losses, scripts):
+            patch.setattr(module, "time", clock)
+        patch.setattr(ensemble, "_free_port", lambda: 1)
+        yield clock
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a job's program does; times in seconds. ``sessions`` 0: a script that asks for elastic events.
+
+    ``before_s`` passes before each session, ``after_s`` on rank 0 after the last one.
+    """
+
+    sessions: int
+    steps: int
+    step_s: float
+    before_s: float
+    after_s: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One job of a schedule. ``kills``: when, after its submission, one of its workers is killed."""
+
+    at_s: float
+    spec: JobSpec
+    cell: Cell
+    kills: tuple[float, ...] = ()
+
+
+class Journal:
+    """Takes the place of the reporter: events are folded into the job's view as they come."""
+
+    def __init__(self, job_id: str, clock: Clock) -> None:
+        self.view = new_job_view(job_id)
+        self.events: list[Event] = []
+        self._clock = clock
+
+    def write(self, kind: str, data: Any, *, durable: bool = False) -> None:
+        self.events.append(Event("coordinator.0", len(self.events) + 1, self._clock.now_s, kind, data))
+        apply(self.view, self.events[-1])
+
+
+class Line:
+    """A connection between an agent and the conductor; what the conductor says arrives at the next tick."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.said: list[dict[str, Any]] = []
+        self.position = self.confirmed = 0
+
+    def send(self, message: dict[str, Any]) -> None:
+        if not self.closed:
+            self.said.append(message)
+
+
+@dataclass
+class Agent:
+    """An agent with its worker on one node."""
+
+    job: Job
+    node: str
+    spare: bool
+    line: Line = field(default_factory=Line)
+    member: str = ""
+    rank: int | None = None
+    generation: int = 0
+    step: int | None = None
+    trains: bool = False
+    sessions: int = 0
+    leave_after: int | None = None
+    hold: int | None = None
+    ended: bool = False
+    phase: str = "idle"
+    calls: int = 0
+    at: tuple[int, bool] | None = None
+    over: bool = False
+    life: int = 0
+
+    def begin(self) -> None:
+        """Fork a worker, which says hello when it is ready."""
+        self.life += 1
+        self.member = f"{self.node}.{self.job.world.serial():x}.{self.life}"
+        self.rank, self.step, self.trains, self.sessions, self.leave_after, self.hold = None, None, False, 0, None, None
+        self.ended, self.phase, self.calls, self.at, self.generation = False, "idle", 0, None, 0
+        self.later(self.job.world.delay(1.0), self.register)
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Do it, unless this worker is gone by then."""
+        life = self.life
+        self.job.world.at(delay_s, lambda: act() if self.life == life and not self.over else None)
+
+    def tell(self, kind: str, **data: Any) -> None:
+        if not self.over and self.job.conductor is not None:
+            self.job.conductor.hear(self.line, {"type": kind, "member": self.member} | data)  # type: ignore[arg-type]
+
+    def register(self) -> None:
+        if self.job.conductor is None:
+            self.later(0.05, self.register)
+            return
+        self.phase = "idle"
+        facts = {"node": self.node, "pid": 1, "host": "h", "port": 1, "rank": None, "spare": self.spare}
+        self.tell("register", **facts, status={})
+        self.job.registered.add(self.member)
+
+    def hear(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        getattr(self, f"on_{kind}", lambda message: None)(message)
+
+    def on_run(self, message: dict[str, Any]) -> None:
+        self.rank, self.phase = message["rank"], "user"
+        if self.job.cell.sessions:
+            self.later(self.job.cell.before_s, self.open)
+
+    def open(self) -> None:
+        self.sessions += 1
+        facts = {"total_steps": self.job.cell.steps, "global_batch": 8, "micro_batch": 1, "micro_batches": 8}
+        facts |= {"parameters": 1, "state_bytes": 8, "checkpoint": None}
+        self.step, self.phase = None, "user"
+        self.tell("session", index=self.sessions, **facts)
+
+    def on_form(self, message: dict[str, Any]) -> None:
+        self.generation, self.rank, self.trains = message["generation"], message["rank"], False
+        self.leave_after = self.hold = None
+        self.later(self.job.world.delay(0.2), self.report)
+
+    def report(self) -> None:
+        facts = {"step": self.step, "nodes": [], "history": 0, "digest": "same", "checkpoints": [], "statement": {}}
+        self.tell("report", generation=self.generation, **facts)
+
+    def on_go(self, message: dict[str, Any]) -> None:
+        if message["generation"] == self.generation:
+            self.step, self.trains, self.phase = message["step"], True, "compute"
+            self.job.next_step_s = self.job.world.clock.now_s + self.job.cell.step_s
+            if message["rank"] in message["fresh"]:
+                self.tell("synced", generation=self.generation, text="has the state")
+
+    def on_leave(self, message: dict[str, Any]) -> None:
+        if message["generation"] == self.generation:
+            self.leave_after = message["after"]
+
+    def on_hold(self, message: dict[str, Any]) -> None:
+        if message["generation"] == self.generation:
+            self.hold = message["step"]
+
+    def on_offer(self, message: dict[str, Any]) -> None:
+        facts = {"step": self.step, "part": message["part"], "token": "t", "skeleton": {}}
+        self.later(0.05, lambda: self.tell("offered", generation=message["generation"], **facts))
+
+    def on_snapshot(self, message: dict[str, Any]) -> None:
+        self.later(self.job.world.delay(0.3), lambda: self.tell("approached", step=message["step"]))
+
+    def on_close(self, message: dict[str, Any]) -> None:
+        self.trains, self.phase = False, "user"
+        if self.sessions < self.job.cell.sessions:
+            self.later(self.job.cell.before_s, self.open)
+        else:
+            self.later(self.job.cell.after_s if self.rank == 0 else 0.05, lambda: self.end(False))
+
+    def end(self, elastic: bool) -> None:
+        self.phase, self.ended = "done", True
+        self.tell("done", elastic=elastic)
+        self.later(0.05, lambda: self.tell("exited", code=0, ago_s=0.0))
+
+    def on_elastic(self, message: dict[str, Any]) -> None:
+        at, final = message["at"], message["final"]
+        ok = bool(at) and self.calls < at
+        self.at = (at, final) if at and (ok or final) else None
+        self.tell("elastic", at=at, ok=ok, calls=self.calls)
+
+    def on_signal(self, message: dict[str, Any]) -> None:
+        if message["member"] == self.member:
+            self.kill(message["number"])
+
+    def kill(self, number: int = 9) -> None:
+        """The worker dies of a signal, and its agent says so."""
+        member, self.life, self.trains = self.member, self.life + 1, False
+        if self.job.conductor is not None:
+            self.job.conductor.hear(self.line, {"type": "exited", "member": member, "code": -number, "ago_s": 0.0})  # type: ignore[arg-type]
+
+    def on_restart(self, message: dict[str, Any]) -> None:
+        if not self.ended:
+            member = self.member
+            self.life += 1
+            self.tell("exited", code=-9, ago_s=0.0)
+            assert member
+        self.begin()
+
+    def on_release(self, message: dict[str, Any]) -> None:
+        self.over = True
+        self.job.world.at(self.job.world.delay(0.3), lambda: self.job.world.leave(self))
+
+    def tick(self) -> None:
+        """A script asks whether it should stop; a beat goes out."""
+        if self.phase == "user" and self.rank is not None and not self.job.cell.sessions and not self.ended:
+            waits = self.at is not None and not self.at[1] and self.calls + 1 >= self.at[0]
+            self.calls += not waits
+            if self.at is not None and self.at[1] and self.calls >= self.at[0]:
+                self.end(True)
+            elif self.job.world.clock.now_s >= self.job.script_until_s:
+                self.end(False)
+        if self.member in self.job.registered:
+            facts = {"counter": round(self.job.world.clock.now_s / TICK_S), "phase": self.phase, "calls": self.calls}
+            self.tell("beat", **facts, stopped=False, held_s=None, pace=[0, 0.0])
+
+
+class Job:
+    """One job: what its supervisor knows of it, its conductor once its head is up, and its agents."""
+
+    def __init__(self, world: World, index: int, plan: Plan) -> None:
+        self.world, self.plan, self.spec, self.cell = world, plan, plan.spec, plan.cell
+        self.id = f"{plan.spec.name}-{index}"
+        self.order = world.clock.now_s
+        self.target = self.commanded = plan.spec.nodes
+        self.started = False
+        self.rest_until_s = 0.0
+        self.conductor: Conductor | None = None
+        self.journal = Journal(self.id, world.clock)
+        self.agents: dict[str, Agent] = {}
+        self.commands: list[Command] = []
+        self.registered: set[str] = set()
+        self.next_step_s = 0.0
+        self.script_until_s = world.clock.now_s + plan.cell.steps * plan.cell.step_s
+        self.state = "pending"
+        self.reason = ""
+
+    def facts(self) -> JobFacts:
+        nodes, resting = tuple(self.agents), self.world.clock.now_s < self.rest_until_s
+        return JobFacts(
+            self.id, self.spec, self.order, self.target, self.commanded, self.started, self.started, nodes, resting
+        )
+
+    def head(self) -> None:
+        """The coordinator's process is up."""
+        context = Context(JobStore(Path("/nowhere")), "head", Path("/nowhere"), self.spec, False, "0")
+        self.conductor = Conductor(context, self.journal.view, self.journal)  # type: ignore[arg-type]
+
+    def command(self, target: int) -> None:
+        """What the supervisor tells the job; the conductor reads it when it looks."""
+        self.commanded = target
+        self.commands.append(
+            Command(
+                "supervisor", len(self.commands) + 1, 0.0, "scale", {"target": target, "lends": target < self.target}
+            )
+        )
+
+    def tick(self, now_s: float) -> None:
+        mind = self.conductor
+        if mind is None:
+            return
+        while self.commands:
+            obey(mind, self.commands.pop(0))
+        for agent in list(self.agents.values()):
+            said, agent.line.said = agent.line.said, []
+            for message in said:
+                agent.hear(message)
+            agent.tick()
+        self.train(now_s)
+        mind.tick(now_s)
+        if mind.ended:
+            assert mind.final is not None
+            self.state, self.reason = mind.final
+            for agent in list(self.agents.values()):
+                agent.over = True
+                self.world.at(self.world.delay(0.3), lambda agent=agent: self.world.leave(agent))  # type: ignore[misc]
+
+    def train(self, now_s: float) -> None:
+        """All members of the generation commit a step together, unless one has left or all have met."""
+        mind = self.conductor
+        assert mind is not None
+        names = {member.member for member in mind.roster.generation()}
+        members = [agent for agent in self.agents.values() if agent.member in names]
+        if not members or len(members) < len(names) or now_s < self.next_step_s:
+            return
+        if any(not a.trains or a.generation != mind.generation for a in members):
+            return
+        step = members[0].step
+        assert step is not None and all(agent.step == step for agent in members), "members train different steps"
+        if step >= self.cell.steps:
+            for agent in members:
+                agent.trains = False
+                agent.tell("finished", generation=agent.generation, step=step, digest="same")
+            return
+        if any(agent.hold is not None and step >= agent.hold for agent in members):
+            return
+        leavers = [agent for agent in members if agent.leave_after is not None and step >= agent.leave_after]
+        for agent in leavers:
+            agent.leave_after, agent.trains = None, False
+            agent.tell("left", generation=agent.generation, step=step)
+        if leavers:
+            return
+        for agent in members:
+            agent.step = step + 1
+        self.next_step_s = now_s + self.cell.step_s
+        first = min(members, key=lambda agent: agent.rank or 0)
+        first.tell("committed", generation=first.generation, step=step + 1, step_time_s=self.cell.step_s)
+
+
+class World:
+    """A cluster of ``nodes`` and ``spares`` and its schedule of jobs; `run` plays it to the end."""
+
+    def __init__(self, clock: Clock, nodes: int, spares: int, plans: list[Plan], seed: int) -> None:
+        self.clock = clock
+        self.names = {f"node-{i + 1}": i >= nodes for i in range(nodes + spares)}
+        self.capacity = nodes
+        self.random = random.Random(seed)
+        self.plans = sorted(plans, key=lambda plan: plan.at_s)
+        self.jobs: list[Job] = []
+        self.owner: dict[str, Agent] = {}
+        self.begins: dict[str, str] = {}
+        self.due: list[tuple[float, int, Callable[[], None]]] = []
+        self._serial = 0
+        self.actions: list[Any] = []
+        self.story: list[str] = []
+
+    def serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def delay(self, most_s: float) -> float:
+        return self.random.uniform(0.01, most_s)
+
+    def at(self, delay_s: float, act: Callable[[], None]) -> None:
+        self.due.append((self.clock.now_s + delay_s, self.serial(), act))
+
+    def note(self, text: str) -> None:
+        self.story.append(f"{self.clock.now_s - 1000:7.2f} {text}")
+
+    def told(self, problem: str) -> str:
+        """The story of a schedule that went wrong."""
+        texts = [
+            f"{job.id}: {event.time_s - 1000:7.2f} {event.kind} {event.data}"
+            for job in self.jobs
+            for event in job.journal.events[-12:]
+        ]
+        return "\n".join([problem, *self.story, *texts])
+
+    @property
+    def unfinished(self) -> list[Job]:
+        return [job for job in self.jobs if job.state in ("pending", "running")]
+
+    def leave(self, agent: Agent) -> None:
+        """An agent's process has ended: its connection ends with it, and its node is free."""
+        agent.line.closed = True
+        del self.owner[agent.node]
+        del agent.job.agents[agent.node]
+        agent.job.rest_until_s = self.clock.now_s + REST_S
+        if agent.job.conductor is not None and agent.job.state in ("pending", "running"):
+            agent.job.conductor.hung_up(agent.line)  # type: ignore[arg-type]
+
+    def run(self, longest_s: float, check: Callable[[World], None]) -> None:
+        """Play the schedule until every job has ended; ``check`` is called after each look of the supervisor."""
+        began_s, look_s = self.clock.now_s, 0.0
+        plans = list(self.plans)
+        while plans or self.unfinished or self.owner:
+            now_s = self.clock.now_s
+            assert now_s - began_s < longest_s, self.told("the jobs did not end")
+            while plans and plans[0].at_s <= now_s - began_s:
+                plan = plans.pop(0)
+                self.jobs.append(Job(self, len(self.jobs), plan))
+                self.note(f"{self.jobs[-1].id} is submitted: {plan.spec.nodes} nodes, {plan.spec.elastic}")
+                for kill_s in plan.kills:
+                    self.at(kill_s, lambda job=self.jobs[-1]: self.kill(job))  # type: ignore[misc]
+                look_s = 0.0
+            ripe = sorted(one for one in self.due if one[0] <= now_s)
+            self.due = [one for one in self.due if one[0] > now_s]
+            for _, _, act in ripe:
+                act()
+            for job in self.unfinished:
+                job.tick(now_s)
+            if now_s >= look_s:
+                look_s = now_s + RECONCILE_EVERY_S
+                self.reconcile()
+                check(self)
+            self.clock.now_s = now_s + TICK_S
+
+    def kill(self, job: Job) -> None:
+        alive = [agent for agent in job.agents.values() if agent.trains and not agent.over]
+        if alive:
+            victim = self.random.choice(alive)
+            self.note(f"{victim.member} of {job.id} is killed")
+            victim.kill()
+
+    def reconcile(self) -> None:
+        """Look and act as the supervisor does."""
+        jobs = {job.id: job for job in self.unfinished}
+        machines = [Machine(name, spare, name not in self.owner) for name, spare in self.names.items()]
+        self.actions = reconcile([job.facts() for job in jobs.values()], machines)
+        for action in self.actions:
+            job = jobs[action.job_id]
+            if isinstance(action, Fail):
+                job.state, job.reason = "failed", action.reason
+            elif isinstance(action, Wait):
+                if action.reason != job.reason:
+                    self.note(f"{job.id} {action.reason}")
+                job.reason = action.reason
+            elif isinstance(action, Rescale):
+                self.note(f"{job.id} {action.reason}")
+                job.command(action.target)
+            else:
+                self.begin(job, action)
+
+    def begin(self, job: Job, action: Begin) -> None:
+        self.note(f"{job.id} {action.reason}")
+        if not job.started:
+            job.started = True
+            self.at(self.delay(0.5), job.head)
+        for node in action.nodes:
+            assert node not in self.owner, f"{node} is given twice"
+            agent = self.owner[node] = job.agents[node] = Agent(job, node, self.names[node])
+            agent.begin()
