@@ -15,6 +15,7 @@ from ..control import jobs
 from ..control.report import Cell, Table
 from ..core.errors import NotFound
 from ..core.events import Event
+from ..core.incidents import fold_stages
 from ..core.units import format_bytes, format_duration
 from ..runtime.audit import Audit, audit
 from ..storage.store import Store
@@ -124,6 +125,13 @@ class Comparison:
         return median(times[1:]) if len(times) > 1 else None
 
     @property
+    def recovery_s(self) -> float | None:
+        """Kill to the next commit, detection included, in seconds: what the job's first incident shows everywhere."""
+        incidents = fold_stages(self.disturbed.events)
+        told = incidents[0] if incidents and incidents[0]["detection_s"] is not None else None
+        return float(told["recovery_s"]) if told is not None and told["recovery_s"] is not None else None
+
+    @property
     def stall_s(self) -> float | None:
         """Kill to the survivors' next commit, minus one undisturbed step, in seconds."""
         commits = self._commits_after_kill(1)
@@ -173,7 +181,8 @@ class Comparison:
             ("node killed", f"{node} at step {self.killed_step:.0f}" if self.killed_step else "none", node is not None),
             ("undisturbed run met no fault", _yes(self.undisturbed_is_calm), self.undisturbed_is_calm),
             ("one undisturbed step", _duration(step), step is not None),
-            ("recovery: kill to next step, minus one step", _duration(self.stall_s), self.stall_s is not None),
+            ("recovery: kill to next commit", _duration(self.recovery_s), self.recovery_s is not None),
+            ("the same beyond one undisturbed step", _duration(self.stall_s), self.stall_s is not None),
             (
                 f"full strength again, {state} of state",
                 _duration(self.full_strength_s),

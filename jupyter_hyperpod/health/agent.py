@@ -21,7 +21,7 @@ from pathlib import Path
 from ..core.errors import ClusterError, HyperpodError
 from ..core.health import RECOVERIES
 from ..storage.journal import follow_events, forget_oldest, read_kinds
-from ..storage.pen import Pen
+from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
 from .child import add_parent_option, follows
 from .monitor import Monitor
@@ -71,7 +71,7 @@ class Agent:
         self.store = store
         writer = WRITER if local else f"{WRITER}-{names[0]}"
         forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{writer}.")
-        self.pen = Pen(store.cluster_events, writer)
+        self.pen = JournalWriter(store.cluster_events, writer)
         self.ends = False
         logs = {name: str(stand_in(store, name)) if local else log for name in names}
         hands = Slurm() if slurm else None

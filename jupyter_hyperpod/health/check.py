@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import HyperpodError
-from ..core.health import ACTIONS, Finding, from_json, labels
+from ..core.health import ACTIONS, BY_HAND, Finding, from_json, labels
 from ..core.views import View, apply, new_cluster_view
 from ..policy.healing import Past, heal
 from ..storage.journal import forget_oldest, read_events
-from ..storage.pen import Pen
+from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store, write_private
 from . import deep as deep_checks
 from .agent import recovery
@@ -79,7 +79,7 @@ def tell(store: Store, node: str, action: str, fault: str, reason: str, found: S
     """
     name = f"{WRITER}-{node}"
     forget_oldest(store.prepare().cluster_events, JOURNALS_KEPT, f"{name}.")  # each call writes one of its own
-    writer = Pen(store.cluster_events, name)
+    writer = JournalWriter(store.cluster_events, name)
     incident = f"{node}-{time.time_ns() // 1_000_000}" if action != "watch" else ""
     say = writer.write
     if found:
@@ -89,7 +89,8 @@ def tell(store: Store, node: str, action: str, fault: str, reason: str, found: S
     if incident:
         stage = {"incident": incident, "cause": fault, "node": node, "rank": None, "rung": None}
         detected = next((one.text for one in found if one.fault == fault), reason)
-        say("incident.stage", stage | {"stage": "detected", "text": detected})
+        since = {"since_s": time.time()} if fault == BY_HAND else {}  # a probe does not know since when
+        say("incident.stage", stage | {"stage": "detected", "text": detected} | since)
         say("incident.stage", stage | {"stage": "diagnosed", "text": reason})
     record: dict[str, Any] = {
         "node": node,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..core.health import Finding, failed, passed, skipped
-from ..core.units import format_bytes
+from ..core.units import format_bytes, plural
 from . import nvidia
 from .probes import Place, told
 
@@ -43,7 +43,7 @@ def cpu(seconds: float = CPU_S, workers: int | None = None) -> list[Finding]:
         rounds, bad = text.split()
         found.append((int(rounds), int(bad)))
     wrong = sum(bad for _, bad in found)
-    said = f"{count} cores computed {sum(rounds for rounds, _ in found)} blocks in {seconds:g} s"
+    said = f"{plural(count, 'core')} computed {plural(sum(rounds for rounds, _ in found), 'block')} in {seconds:g} s"
     if wrong:
         return [failed("cpu-stress", "isolate", "CpuComputesWrong", f"{said}, {wrong} of them wrong")]
     return [passed("cpu-stress", f"{said}, all right")]

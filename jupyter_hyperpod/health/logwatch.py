@@ -13,19 +13,20 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import HyperpodError
+from ..core.errors import HyperpodError, StoreError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.rules import LogRule
 from ..policy import logwatch
 from ..policy.decision import Decision
 from ..policy.logwatch import BROKEN, Standing
 from ..storage.journal import command_writer, follow_events
-from ..storage.pen import Pen
+from ..storage.journal_writer import JournalWriter
+from ..storage.output import OutputReader
 from ..storage.store import JobStore
 from .child import add_parent_option, follows
 
@@ -122,6 +123,12 @@ class Watcher:
             return
         self._standing[name, ""] = Standing(logwatch.HEALTHY, now_s, stopped=True)  # the start cut-off is kept
 
+    def missed(self, nodes: Collection[str], now_s: float) -> None:
+        """Not all that was printed on these nodes could be read: their clocks begin anew."""
+        for (name, member), standing in list(self._standing.items()):
+            if nodes and (not member or member.rsplit(".", 2)[0] in nodes):
+                self._standing[name, member] = replace(standing, since_s=max(now_s, standing.since_s))
+
     def look(self, now_s: float) -> None:
         """Time has passed."""
         if not self._running or self.ended:
@@ -158,22 +165,42 @@ class Watcher:
             self._say("warning.raised", {"text": f"log rule {name} is switched off: {problem}"})
 
 
+class _Source:
+    """A job's journal, and what its ranks print beyond the journal's share."""
+
+    def __init__(self, job: JobStore) -> None:
+        self._journal, self._beside = follow_events(job.events), OutputReader(job)
+
+    @property
+    def missed(self) -> frozenset[str]:
+        return self._beside.missed
+
+    def poll(self) -> list[Event]:
+        beside = self._beside.poll()  # before the journal: what it continues is read with it, or was before
+        return sorted([*self._journal.poll(), *beside], key=lambda event: event.time_s)
+
+
 def run(job: JobStore, rules: Iterable[LogRule]) -> int:
     """Watch until the job has ended."""
-    pen = Pen(job.events, WRITER)
+    pen = JournalWriter(job.events, WRITER)
 
     def blame(rank: int | None, cause: str, reason: str) -> None:
-        with command_writer(job.commands, WRITER) as journal:
-            journal.append("blame", {"rank": rank, "cause": cause, "reason": reason})
+        try:
+            with command_writer(job.commands, WRITER) as journal:
+                journal.append("blame", {"rank": rank, "cause": cause, "reason": reason})
+        except StoreError as error:  # a full disk hides what ranks print, too: nobody is to blame
+            print(f"{cause} is not acted upon: {error}", file=sys.stderr, flush=True)
 
     watcher = Watcher(rules, pen.write, blame)
-    journal = follow_events(job.events)
-    for event in journal.poll():
+    source = _Source(job)
+    for event in source.poll():
         watcher.hear(event, quiet=True)
     while not watcher.ended and job.events.is_dir():
-        for event in journal.poll():
+        now_s = time.time()  # all that was printed before is heard below, however long that takes
+        for event in source.poll():
             watcher.hear(event)
-        watcher.look(time.time())
+        watcher.missed(source.missed, now_s)
+        watcher.look(now_s)
         pen.flush()
         time.sleep(TICK_S)
     pen.close()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.health import Finding, failed, passed, skipped
+from ..core.units import plural
 
 QUERY = ["neuron-ls", "--json-output"]
 SYSFS = "/sys/devices/virtual/neuron_device"
@@ -46,7 +47,7 @@ def listed(text: str) -> list[Finding]:
         text = f"Neuron devices {', '.join(bare[:8])} have no cores"
         return [failed("neuron-devices", "reset", "NeuronNoCores", text)]
     cores = sum(_count(str(device["nc_count"])) for device in found)
-    return [passed("neuron-devices", f"{len(found)} Neuron devices with {cores} cores")]
+    return [passed("neuron-devices", f"{plural(len(found), 'Neuron device')} with {plural(cores, 'core')}")]
 
 
 def counters(values: Mapping[str, str]) -> list[Finding]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.health import Finding, failed, passed, skipped
+from ..core.units import plural
 
 FIELDS = (
     "index", "uuid", "name", "temperature.gpu", "utilization.gpu", "memory.used", "memory.total",
@@ -49,7 +50,7 @@ def gpus(text: str) -> list[Finding]:
         return [skipped("nvidia-gpu", f"nvidia-smi names no GPU: {' '.join(text.split())[:160]}")]
     wrong = [finding for row in found for finding in _gpu(row)]
     return wrong or [
-        passed("nvidia-gpu", f"{len(found)} GPUs without uncorrected errors, hottest {_hottest(found)} °C")
+        passed("nvidia-gpu", f"{plural(len(found), 'GPU')} without uncorrected errors, hottest {_hottest(found)} °C")
     ]
 
 
@@ -84,7 +85,7 @@ def remapped_rows(text: str) -> list[Finding]:
         elif row.get("remapped_rows.pending") in ("Yes", "1"):
             text = f"{name} has to be reset to replace a bad row of its memory"
             wrong.append(failed("nvidia-remapped-rows", "reset", "GpuRowRemapPending", text, name))
-    return wrong or [passed("nvidia-remapped-rows", f"no row is pending or failed on {len(found)} GPUs")]
+    return wrong or [passed("nvidia-remapped-rows", f"no row is pending or failed on {plural(len(found), 'GPU')}")]
 
 
 def links(text: str, expected: int) -> list[Finding]:

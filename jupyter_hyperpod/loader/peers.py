@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,9 @@ MAGIC = b"HPF1"
 NONCE_BYTES, MAC_BYTES = 16, 32
 TIMEOUT_S = 2.0  # without a byte, after which a peer is given up
 CONNECT_TIMEOUT_S = 1.0
-MOST_CALLERS = 256
+PROOF_S = 5.0  # for the whole proof, however slowly its bytes come
+MOST_CALLERS, MOST_STRANGERS = 256, 128
+ACCEPT_AGAIN_S = 0.05
 LOOPBACK, AUTOMATIC = "127.0.0.1", "auto"
 _NUMBER = struct.Struct(">I")
 _TIMEVAL = struct.Struct("ll")
@@ -32,7 +35,10 @@ Find = Callable[[int], tuple[int, int] | None]  # of a chunk: its offset in the 
 
 
 class Server:
-    """Gives chunks of one memory file to who knows `secret`; `subject` names the model that both sides mean."""
+    """Gives chunks of one memory file to who knows `secret`; `subject` names the model that both sides mean.
+
+    Callers that have not proved the secret yet have places of their own: where all are taken, who came first has to go.
+    """
 
     def __init__(self, host: str, secret: bytes, subject: bytes, descriptor: int, find: Find) -> None:
         self._listener = socket.create_server((host, 0), backlog=MOST_CALLERS)
@@ -40,6 +46,7 @@ class Server:
         self._secret, self._subject = secret, subject
         self._descriptor = descriptor
         self._find = find
+        self._strangers: dict[socket.socket, None] = {}  # in the order of their calls
         self._callers: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -49,46 +56,73 @@ class Server:
         """Hang up on everybody."""
         with self._lock:
             self._closed = True
-            sockets = [self._listener, *self._callers]
+            sockets = [self._listener, *self._strangers, *self._callers]
         for one in sockets:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 caller, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._lock:
-                welcome = not self._closed and len(self._callers) < MOST_CALLERS
-                if welcome:
-                    self._callers.add(caller)
-                    descriptor = os.dup(
-                        self._descriptor
-                    )  # its number may belong to another file by the time it is used
-            if welcome:
-                serving = threading.Thread(target=self._serve, args=(caller, descriptor), daemon=True)
-                serving.start()
-            else:
+            except OSError:  # it has hung up again, or no descriptor is left: those who prove nothing hold some
+                time.sleep(0.0 if self._closed else ACCEPT_AGAIN_S)
+                continue
+            try:
+                self._let_in(caller)
+            except (OSError, RuntimeError):  # neither a descriptor nor a thread is left
                 caller.close()
 
-    def _serve(self, caller: socket.socket, descriptor: int) -> None:
-        with suppress(OSError), caller, open(descriptor, "rb"):
-            _set_timeout(caller)
-            if not prove(caller, self._secret, self._subject, calls=False):
-                return
-            while len(asked := caller.recv(_NUMBER.size, socket.MSG_WAITALL)) == _NUMBER.size:
-                _set_timeout(caller)
-                if (found := self._find(*_NUMBER.unpack(asked))) is None:
-                    caller.sendall(_LATER)
-                else:
-                    caller.sendall(_HERE)
-                    _send_file(caller, descriptor, *found)
-                _set_timeout(caller, 0)  # who is served may take its time before it asks again
+    def _let_in(self, caller: socket.socket) -> None:
         with self._lock:
-            self._callers.discard(caller)
+            if self._closed:
+                raise ConnectionAbortedError("nobody is served any more")
+            if len(self._strangers) >= MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            descriptor = os.dup(self._descriptor)  # its number may belong to another file by the time it is used
+            self._strangers[caller] = None
+        try:
+            threading.Thread(target=self._attend, args=(caller, descriptor), daemon=True).start()
+        except RuntimeError:
+            os.close(descriptor)
+            with self._lock:
+                self._strangers.pop(caller, None)
+            raise
+
+    def _attend(self, caller: socket.socket, descriptor: int) -> None:
+        try:
+            with suppress(OSError), open(descriptor, "rb"):
+                _set_timeout(caller)
+                if prove(caller, self._secret, self._subject, calls=False) and self._welcome(caller):
+                    self._serve(caller, descriptor)
+        finally:
+            with self._lock:  # before it is closed: nobody else hangs up on a number that has a new owner
+                self._strangers.pop(caller, None)
+                self._callers.discard(caller)
+                caller.close()
+
+    def _welcome(self, caller: socket.socket) -> bool:
+        """Who has proved the secret keeps its place for as long as it likes; False where all are taken."""
+        with self._lock:
+            welcome = caller in self._strangers and not self._closed and len(self._callers) < MOST_CALLERS
+            self._strangers.pop(caller, None)
+            if welcome:
+                self._callers.add(caller)
+        return welcome
+
+    def _serve(self, caller: socket.socket, descriptor: int) -> None:
+        while len(asked := caller.recv(_NUMBER.size, socket.MSG_WAITALL)) == _NUMBER.size:
+            _set_timeout(caller)
+            if (found := self._find(*_NUMBER.unpack(asked))) is None:
+                caller.sendall(_LATER)
+            else:
+                caller.sendall(_HERE)
+                _send_file(caller, descriptor, *found)
+            _set_timeout(caller, 0)  # who is served may take its time before it asks again
 
 
 class Client:
@@ -150,31 +184,34 @@ def prove(sock: socket.socket, secret: bytes, subject: bytes, *, calls: bool) ->
 
     Who is called proves itself first, so that nobody learns anything by calling. Raises OSError.
     """
+    by_s = time.monotonic() + PROOF_S
     nonce = os.urandom(NONCE_BYTES)
     hello = MAGIC + nonce
     if calls:
         sock.sendall(hello)
-        answer = _receive(sock, len(hello) + MAC_BYTES)
+        answer = _receive(sock, len(hello) + MAC_BYTES, by_s)
         both = nonce + answer[len(MAGIC) : len(hello)] + subject
         if answer[: len(MAGIC)] != MAGIC or not hmac.compare_digest(answer[len(hello) :], _mac(secret, b"b", both)):
             return False
         sock.sendall(_mac(secret, b"a", both))
         return True
-    asked = _receive(sock, len(hello))
+    asked = _receive(sock, len(hello), by_s)
     both = asked[len(MAGIC) :] + nonce + subject
     if asked[: len(MAGIC)] != MAGIC:
         return False
     sock.sendall(hello + _mac(secret, b"b", both))
-    return hmac.compare_digest(_receive(sock, MAC_BYTES), _mac(secret, b"a", both))
+    return hmac.compare_digest(_receive(sock, MAC_BYTES, by_s), _mac(secret, b"a", both))
 
 
 def _mac(secret: bytes, side: bytes, content: bytes) -> bytes:
     return hmac.digest(secret, b"fanout " + side + content, "sha256")
 
 
-def _receive(sock: socket.socket, length: int) -> bytes:
+def _receive(sock: socket.socket, length: int, by_s: float) -> bytes:
     content = bytearray()
     while len(content) < length:
+        if time.monotonic() > by_s:
+            raise TimeoutError("the other side takes too long to prove the secret")
         piece = sock.recv(length - len(content))
         if not piece:
             raise ConnectionResetError("the other side hung up")

@@ -10,14 +10,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from ..core.errors import StoreError
-from ..core.events import Event
 from ..core.units import format_bytes, format_duration
-from ..storage.journal import Writer, event_writer
+from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore
 from .progress import Callback, Progress
 
@@ -25,7 +23,7 @@ TELL_EVERY_S = 1.0
 SHOW_AFTER_S = 0.5
 Show = Callable[[str], AbstractContextManager[Callback]]
 _shows: list[Show] = []
-_writers: dict[tuple[int, Path], Writer[Event]] = {}
+_writers: dict[tuple[int, Path], JournalWriter] = {}
 _writing = threading.Lock()
 
 
@@ -98,11 +96,11 @@ class Journal:
             "elapsed_s": round(now.elapsed_s, 3),
             "first_layer_s": None if now.first_layer_s is None else round(now.first_layer_s, 3),
         }
-        with suppress(StoreError), _writing:
+        with _writing:
             key = os.getpid(), self._job.events
             if key not in _writers:
-                _writers[key] = event_writer(self._job.events, f"worker-{self._member}")
-            _writers[key].append("model.loading", record)
+                _writers[key] = JournalWriter(self._job.events, f"worker-{self._member}")
+            _writers[key].write("model.loading", record)
 
 
 class Line:

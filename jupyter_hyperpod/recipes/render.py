@@ -50,7 +50,7 @@ with hp.Session(model, optimizer, data, seed=0, **settings) as session:
         loss = step.run(loss_fn)
         session.log(loss=loss, learning_rate=scheduler.get_last_lr()[0])
     if session.rank == 0:
-        print(f"$name: loss {loss:.3f} after {session.step} steps")
+        print(f"$name: loss {loss:.3f} after step {session.step}")
 $end''')
 
 _WHOLE = """\

@@ -18,12 +18,15 @@ from functools import partial
 from typing import Any
 
 from ..core.errors import ProtocolError
+from ..core.units import first_line
+from ..storage.environment import adopt, begin_with
+from ..storage.journal_writer import JournalWriter
+from ..storage.output import OutputRelay
 from . import worker
 from .beside import health_agent
 from .context import Context
 from .lease import Lease
 from .process import Output, WorkerProcess
-from .report import Reporter
 from .throttle import Throttle
 from .unit import Unit, import_ahead
 from .wire import HANDSHAKE_TIMEOUT_S, Channel, Message, is_refusal, prepare
@@ -32,8 +35,7 @@ BEAT_S = 0.1
 RECONNECT_S = 0.02
 GIVE_UP_S = 600.0
 CONNECT_TIMEOUT_S = 0.5
-# more than this of one worker's output is not journaled; in megabytes
-OUTPUT_VARIABLE, OUTPUT_LIMIT_MB = "HYPERPOD_OUTPUT_MB", "64"
+SAID = 200  # characters of an error's message in a warning
 # what the coordinator says to the agent itself; everything else is passed to the worker
 OWN_MESSAGES = ("release", "restart", "signal", "throttle", "preempt", "elastic", "probe", "resume")
 
@@ -43,7 +45,8 @@ class Agent:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.reporter = Reporter(context.job.events, f"agent-{context.node}")
+        self.reporter = JournalWriter(context.job.events, f"agent-{context.node}")
+        self.output = OutputRelay(context.job, context.node, self.reporter)
         self.selector = selectors.DefaultSelector()
         self.coordinator: Channel | None = None
         self.throttle: Throttle | None = None
@@ -54,10 +57,10 @@ class Agent:
         self.exit_code: int | None = None
         self.lease = Lease()
         self.held = False  # the worker is stopped, because its coordinator may have given it up
-        self._output_left = 0
         self._next_connect_s = 0.0
         self._next_beat_s = 0.0
         self._alone_since_s = time.monotonic()
+        self._ended_s = 0.0  # when the worker ended
         self._preempted = False
         self._leave_by_s: float | None = None
 
@@ -76,12 +79,13 @@ class Agent:
                 self._ready(key.fileobj)
             self._flush_partial_output()
             self._push()
-            self.reporter.retry()
+            self.reporter.flush()
         self._end_worker()
-        if self.coordinator is not None:
+        self.output.close()
+        self.reporter.close()
+        if self.coordinator is not None:  # it journals the job's end when this connection has ended
             self.coordinator.flush(0.5)
             self.coordinator.close()
-        self.reporter.close()
         return self.exit_code
 
     def _patience_s(self) -> float:
@@ -111,7 +115,7 @@ class Agent:
         self.rank = None
         self.held = False
         self.status = {}
-        self._output_left = round(float(os.environ.get(OUTPUT_VARIABLE, OUTPUT_LIMIT_MB)) * 1e6)
+        self.output.begin()
         sources: list[Any] = [*process.pidfds, *process.channels, *process.outputs]
         for source in sources:
             self.selector.register(source, selectors.EVENT_READ)
@@ -121,6 +125,7 @@ class Agent:
         process, self.process, self.throttle = self.process, None, None
         if process is None:
             return
+        self._ended_s = time.monotonic()
         process.signal(signal.SIGKILL)
         code = process.reap()
         self._relay_up(process)
@@ -130,7 +135,7 @@ class Agent:
             self._journal_output(output.stream, output.drain())
         process.close()
         self.status["exited"] = code
-        self._tell({"type": "exited", "member": self.member, "code": code})
+        self._tell({"type": "exited", "member": self.member, "code": code, "ago_s": time.monotonic() - self._ended_s})
 
     def _relay_up(self, process: WorkerProcess | Unit) -> None:
         for message in process.receive():
@@ -139,10 +144,11 @@ class Agent:
                 self._drain_before(process)
                 identity = {"member": self.member, "node": self.context.node, "rank": self.rank}
                 if self.rank is not None:
-                    self.reporter.append("user.error", identity | message["error"])
+                    self.reporter.write("user.error", identity | message["error"])
                 else:
-                    text = f"the cell failed on {self.context.node}, which stands by: {message['error']['message']}"
-                    self.reporter.append("warning.raised", {"text": text})
+                    said = first_line(message["error"]["message"], SAID) or message["error"]["type"]
+                    text = f"the cell failed on {self.context.node}, which stands by: {said}"
+                    self.reporter.write("warning.raised", {"text": text})
             if kind in ("hello", "session", "finished", "done", "error"):
                 self.status[kind] = message
             if kind == "session":
@@ -165,14 +171,7 @@ class Agent:
             self._journal_output(output.stream, output.read())
 
     def _journal_output(self, stream: str, text: str) -> None:
-        self._output_left -= len(text)
-        if text and self._output_left >= 0:
-            identity = {"member": self.member, "node": self.context.node, "rank": self.rank}
-            self.reporter.append("output.written", identity | {"stream": stream, "text": text})
-
-        elif text and self._output_left + len(text) >= 0:
-            warning = f"output of {self.member} beyond {OUTPUT_VARIABLE} (megabytes) is left out of the journal"
-            self.reporter.append("warning.raised", {"text": warning})
+        self.output.write(self.member, self.rank, stream, text)
 
     def _flush_partial_output(self) -> None:
         for output in self.process.outputs if self.process else ():
@@ -209,6 +208,9 @@ class Agent:
         hello = self.status.get("hello")
         if hello is None:
             return
+        status = {key: value for key, value in self.status.items() if key != "hello"}
+        if "exited" in status:
+            status["ago_s"] = time.monotonic() - self._ended_s
         self._tell(
             {
                 "type": "register",
@@ -219,7 +221,7 @@ class Agent:
                 "port": hello["port"],
                 "rank": self.rank,
                 "spare": self.context.spare,
-                "status": {key: value for key, value in self.status.items() if key != "hello"},
+                "status": status,
             }
             | ({"ports": hello["ports"]} if "ports" in hello else {})
         )
@@ -258,7 +260,7 @@ class Agent:
             process.hold()
             who = f"{self.member} on {self.context.node}"
             text = f"the coordinator's host is silent: {who} stands still until it answers"
-            self.reporter.append("warning.raised", {"text": text})
+            self.reporter.write("warning.raised", {"text": text})
         if process is not None:
             process.progress.allow(-math.inf if self.held else self.lease.until_s)
 
@@ -398,11 +400,14 @@ class Agent:
 
 def main() -> int:
     """Entry point of ``python -m jupyter_hyperpod.runtime.agent``; everything is in the environment."""
+    context = Context.from_environment()
+    adopt(context.job)
     import_ahead("numpy", "torch")
-    return Agent(Context.from_environment()).run()
+    return Agent(context).run()
 
 
 if __name__ == "__main__":
+    begin_with(Context.from_environment().job)
     code = main()
     sys.stdout.flush()
     os._exit(code)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..core.events import Event
+from ..core.units import plural
 from ..core.views import is_fenced
 
 PROBLEMS_KEPT = 100
@@ -44,7 +45,8 @@ class Audit:
         """The verdict, for people."""
         if not self.steps:
             return "no step was committed: there is nothing to audit"
-        proof = f"{self.steps} steps, {self.micro_batches} micro-batches by {self.members} members"
+        computed = f"{plural(self.micro_batches, 'micro-batch')} by {plural(self.members, 'member')}"
+        proof = f"{plural(self.steps, 'step')}, {computed}"
         if self.sound:
             return f"{proof}: every micro-batch of every step counts exactly once"
         return f"{proof}: {len(self.problems)} contradictions, the first: {self.problems[0]}"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..core.units import plural
 from ..policy import balance
 from ..policy.batching import assign
 from .departures import Departures
@@ -58,7 +59,8 @@ class Balancer:
         for member in members:
             if member.member in found and member.member not in self._slow:
                 decision = found[member.member]
-                self._slow[member.member] = Slow(now, decision.value, self._tell(member, decision.reason))
+                incident = self._tell(member, decision.reason, now)
+                self._slow[member.member] = Slow(now, decision.value, incident)
         for name in [name for name in self._slow if name not in found]:
             self._recovered(self._slow.pop(name))
         for name, slow in self._slow.items():
@@ -67,8 +69,7 @@ class Balancer:
             self._share_out(members, ensemble.session["micro_batches"], now)
 
     def _window(self, member: Member, now: float) -> balance.Window:
-        recent = sum(at > now - WINDOW_S for at, _ in member.paces)
-        seen = list(member.paces)[-max(recent, balance.STEPS + 1) :]
+        seen = _seen(member, now)
         span_s = now - seen[0][0] if seen else 0.0
         assert member.rank is not None
         share = self._sizes()[member.rank]
@@ -108,13 +109,14 @@ class Balancer:
 
     # ---- what people are told -----------------------------------------------------------------------------
 
-    def _tell(self, member: Member, reason: str) -> Incident:
-        return self._ensemble.incidents.straggler(member.member, member.node, member.rank, reason)
+    def _tell(self, member: Member, reason: str, now: float) -> Incident:
+        since_s = max(_seen(member, now)[0][0], member.signs.struck_s)
+        return self._ensemble.incidents.straggler(member.member, member.node, member.rank, reason, since_s)
 
     def _say_resumed(self, step: int, world_size: int) -> None:
         for slow in self._slow.values():
             if "repaired" in slow.incident.stages and "resumed" not in slow.incident.stages:
-                text = f"step {step} committed by {world_size} members in their new shares"
+                text = f"step {step} committed by {plural(world_size, 'member')} in their new shares"
                 self._ensemble.incidents.stage(slow.incident, "resumed", text)
 
     def _recovered(self, slow: Slow) -> None:
@@ -126,3 +128,9 @@ class Balancer:
             if slow.dismissed:
                 self._ensemble.incidents.stage(slow.incident, "replaced", "it left, and a spare takes its place")
         self._paces = {name: pace for name, pace in self._paces.items() if name in members}
+
+
+def _seen(member: Member, now: float) -> list[tuple[float, float]]:
+    """The last steps of a member, by which it is judged: (when, seconds for a micro-batch)."""
+    recent = sum(at > now - WINDOW_S for at, _ in member.paces)
+    return list(member.paces)[-max(recent, balance.STEPS + 1) :]

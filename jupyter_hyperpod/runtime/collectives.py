@@ -25,6 +25,8 @@ SOCKET_BUFFER_BYTES = 4 << 20
 CONNECT_TIMEOUT_S = 0.5
 CALL_AGAIN_S = 0.01
 CALLERS_KEPT = 256
+GREETING_S = 5.0  # a member that calls says all that it has to say at once
+LOOK_S = 0.5
 _HELLO = struct.Struct(f">4sQI{NONCE_BYTES}s")
 
 Transfer = tuple[int, memoryview]
@@ -137,7 +139,7 @@ def _move(operation: Callable[[memoryview], int], queue: deque[memoryview], rank
         raise PeerLost(rank) from error
 
 
-@dataclass
+@dataclass(eq=False)
 class _Greeting:
     """A connection that is being authenticated: mutual proof of the job's secret, bound to the generation."""
 
@@ -147,6 +149,7 @@ class _Greeting:
     nonce: bytes = field(default_factory=lambda: os.urandom(NONCE_BYTES))
     inbox: bytes = b""
     transcript: bytes = b""
+    born_s: float = 0.0  # when it was taken up for the generation that is formed
 
     @property
     def needed(self) -> int:
@@ -212,6 +215,7 @@ class _Forming:
         self._later: list[_Greeting] = []
         self._to_call = set(range(rank + 1, len(addresses)))
         self._call_from_s = 0.0
+        self._look_s = 0.0
         self._formed = False
 
     def run(self, callers: Iterable[_Greeting], control: int, check: Check) -> Mesh:
@@ -226,7 +230,8 @@ class _Forming:
                 self._call_from_s = time.monotonic() + CALL_AGAIN_S
                 for peer in sorted(self._to_call):
                     self._call(peer)
-            for descriptor, _ in self._poller.poll(1000 * CALL_AGAIN_S if self._to_call else None):
+            self._refuse_the_late()
+            for descriptor, _ in self._poller.poll(1000 * (CALL_AGAIN_S if self._to_call else LOOK_S)):
                 if descriptor == control:
                     check()
                 elif descriptor == self._listener.fileno():
@@ -238,9 +243,11 @@ class _Forming:
 
     def leave(self) -> list[_Greeting]:
         """Close what is of no use any more; return callers that may belong to a later generation."""
-        callers = self._later + [g for g in self._greetings.values() if g.unanswered]
+        since_s = time.monotonic() - GREETING_S
+        young = [g for g in self._greetings.values() if g.unanswered and g.born_s > since_s]
+        callers = self._later + young
         for greeting in self._greetings.values():
-            if not greeting.unanswered:
+            if greeting not in young:
                 greeting.sock.close()
         for link in () if self._formed else self._links.values():
             link.close()
@@ -249,6 +256,7 @@ class _Forming:
         return callers[-CALLERS_KEPT:]
 
     def _greet(self, greeting: _Greeting) -> None:
+        greeting.born_s = time.monotonic()
         greeting.sock.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             greeting.sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
@@ -262,6 +270,19 @@ class _Forming:
             self._greet(_Greeting(self._listener.accept()[0], initiator=False))
         except OSError:
             return  # the caller has hung up already
+        callers = [greeting for greeting in self._greetings.values() if not greeting.initiator]
+        if len(callers) > max(CALLERS_KEPT, 2 * len(self._addresses)):
+            self._refuse(callers[0])  # strangers fill all places: a member that came first has been let in long ago
+        if len(self._later) > max(CALLERS_KEPT, len(self._addresses)):
+            self._later.pop(0).sock.close()
+
+    def _refuse_the_late(self) -> None:
+        """Hang up on callers that have not proved in time that they belong here."""
+        if (now_s := time.monotonic()) < self._look_s:
+            return
+        self._look_s = now_s + LOOK_S
+        for greeting in [g for g in self._greetings.values() if not g.initiator and g.born_s < now_s - GREETING_S]:
+            self._refuse(greeting)
 
     def _call(self, peer: int) -> None:
         try:

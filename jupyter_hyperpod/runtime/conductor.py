@@ -10,8 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from ..core.units import plural
 from ..core.views import View
 from ..policy import membership, recovery, verdict
+from ..storage.journal_writer import JournalWriter
 from .balancing import Balancer
 from .context import Context
 from .departures import Departures
@@ -19,7 +21,6 @@ from .durability import Durability
 from .ensemble import FORMING_S
 from .incidents import RUNG_SALVAGE
 from .losses import Losses
-from .report import Reporter
 from .roster import Member
 from .wire import Channel, Message
 
@@ -32,7 +33,7 @@ class Conductor(Durability):
     """Decides for the members of one job."""
 
     def __init__(
-        self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0, restarts: int = 0
+        self, context: Context, view: View, reporter: JournalWriter, opened: int = 0, closed: int = 0, restarts: int = 0
     ) -> None:
         super().__init__(context, view, reporter, opened, closed, restarts)
         self.losses = Losses(self, self._regroup)
@@ -46,6 +47,8 @@ class Conductor(Durability):
             return
         member = self.roster.members.get(message["member"])
         if message["type"] == "register" or (member is not None and member.channel is channel):
+            if member is not None:
+                member.signs.heard_s = time.monotonic()
             handler(channel, message)
 
     def hung_up(self, channel: Channel) -> None:
@@ -88,13 +91,13 @@ class Conductor(Durability):
             return
         member = self.roster.add(message, channel, time.monotonic())
         if known is None:
-            self.reporter.append("member.joined", {key: message[key] for key in ("member", "node", "pid", "host")})
+            self.reporter.write("member.joined", {key: message[key] for key in ("member", "node", "pid", "host")})
         if adopted is not None:
             member.rank = adopted["rank"]
         if "error" in status:
             self._on_error(channel, status["error"] | {"member": name})
         if "exited" in status and not self.ended:
-            self._on_exited(channel, {"member": name, "code": status["exited"]})
+            self._on_exited(channel, {"member": name, "code": status["exited"], "ago_s": status["ago_s"]})
         self.adopting.pop(name, None)
         if self.ended:
             return
@@ -118,7 +121,7 @@ class Conductor(Durability):
         member = self.roster.members[message["member"]]
         member.session, member.finished = message, None
         if member.rank is None:
-            self.reporter.append("member.ready", {"member": member.member, "node": member.node})
+            self.reporter.write("member.ready", {"member": member.member, "node": member.node})
             if self.generation > 0:
                 self.journal_generation(f"{member.node} stands by")
             self._admit()
@@ -143,6 +146,7 @@ class Conductor(Durability):
         self.step, self.step_time_s = message["step"], message["step_time_s"]
         if message["generation"] != self.generation:
             return
+        self.sound_s = time.monotonic()
         if not self.committed_in_generation:
             self.committed_in_generation = True
             self.losses.settled()
@@ -194,7 +198,11 @@ class Conductor(Durability):
 
     def _on_exited(self, channel: Channel, message: Message) -> None:
         if member := self.roster.members.get(message["member"]):
-            self.losses.exited(member, message["code"])
+            self.losses.exited(member, message["code"], message["ago_s"])
+
+    def _on_struck(self, channel: Channel, message: Message) -> None:
+        """The cell has asked for a fault."""
+        self.roster.members[message["member"]].signs.struck_s = time.monotonic()
 
     # ---- deciding -----------------------------------------------------------------------------------------
 
@@ -311,15 +319,15 @@ class Conductor(Durability):
         if len(reports) < len(members) or self.session is None:
             return
         charges = verdict.judge([m.statement for m in members if m.statement is not None])
-        if charges.reason:
-            self.decided("integrity", [charge.member for charge in charges.value], charges.reason)
-        if self.losses.fence_the_corrupt(charges.value):
+        if self.losses.act_upon(charges):
             return
         decision = recovery.plan(reports, self.session["micro_batches"])
         plan = decision.value
+        self.roster.seat(plan.step)
         self.state_found(plan, any(report.step is not None for report in reports))
         self.decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
         self.forming, self.forming_patience_s, self.planned_step = False, FORMING_S, plan.step
+        self.sound_s = time.monotonic()
         self.suspects.clear()  # every connection stands: who could not be reached while they were made has been
         for member in members:
             member.channel.send(
@@ -345,21 +353,31 @@ class Conductor(Durability):
 
     def _adopt_those_who_came(self) -> None:
         missing, self.adopting = self.adopting, {}
-        reason = f"{len(missing)} member(s) did not return: {', '.join(sorted(missing))}"
+        reason = f"{plural(len(missing), 'member')} did not return: {', '.join(sorted(missing))}"
         for name, record in missing.items():
             cause, detail = membership.NODE_LOST, "it did not return to the new coordinator"
             lost = {"member": name, "node": record["node"], "rank": record["rank"], "cause": cause, "detail": detail}
-            self.reporter.append("member.lost", lost)
+            self.reporter.write("member.lost", lost)
             if not self.session_over:
-                self.incidents.begin(name, record["node"], record["rank"], cause, detail)
+                since_s = self.incidents.unheard_since_s(self.born_s)
+                self.incidents.begin(name, record["node"], record["rank"], cause, detail, since_s)
         if self.session is None:
             self.scripts.lost_with_coordinator(reason)
         else:
             self._adopted(reason)
 
+    def begin_session(self, members: list[Member]) -> None:
+        """Whoever is too many leaves before the first step: outside a session no rank can be taken away."""
+        if len(members) > self.target:
+            self._regroup("the session is opened")
+        else:
+            super().begin_session(members)
+
     def scaled(self, target: int, reason: str) -> None:
         """The owner wishes for another number of members."""
         self.target = target
+        if len(self.roster.generation()) > target and (self.session is None or self.session_over):
+            reason += "; ranks outside hp.Session leave when a session opens, when they end, or at an elastic event"
         self.decided("membership", target, reason)
         self.journal_generation(reason)
         self._admit()

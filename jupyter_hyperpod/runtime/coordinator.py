@@ -19,14 +19,16 @@ from typing import Any
 
 from ..core.errors import ProtocolError, StoreError
 from ..core.views import fold_all, new_job_view
+from ..storage.environment import adopt, begin_with
 from ..storage.journal import follow_commands, read_events
+from ..storage.journal_writer import JournalWriter
 from ..storage.store import write_private
 from .beside import log_watcher
 from .conductor import Conductor
 from .context import Context
 from .orders import obey
-from .report import Reporter
-from .wire import HANDSHAKE_TIMEOUT_S, Channel, prepare
+from .strangers import Strangers
+from .wire import Channel, prepare
 
 TICK_S = 0.02
 TOUCH_S = 0.5
@@ -41,7 +43,8 @@ class Coordinator:
         self.selector = selectors.DefaultSelector()
         self._touch_s = 0.0
         self.guests: set[Channel] = set()
-        self.reporter = Reporter(context.job.events, "coordinator")
+        self.reporter = JournalWriter(context.job.events, "coordinator")
+        self.strangers = Strangers(lambda text: self.reporter.write("warning.raised", {"text": text}))
         events = read_events(context.job.events)
         view = fold_all(new_job_view(context.job.id), events)
         opened, closed = (sum(e.kind == kind for e in events) for kind in ("session.opened", "session.closed"))
@@ -76,6 +79,7 @@ class Coordinator:
             watcher.kill()
             watcher.wait()
         self.conductor.say_final_state()
+        self.reporter.settle(self._touch)  # what is not in the journal would be done once more
         self._leave_word()
         self.reporter.close()
         return 0
@@ -104,16 +108,26 @@ class Coordinator:
         channel = Channel(sock, self.context.job.secret())
         self.guests.add(channel)
         self.selector.register(channel, selectors.EVENT_READ)
+        self._hang_up(self.strangers.called(channel, time.monotonic()))
 
     def _hear(self, channel: Any) -> None:
+        if channel not in self.guests:
+            return  # hung up on a moment ago
+        now = time.monotonic()
         try:
             messages = channel.receive()
         except ProtocolError as error:
-            self.reporter.append("warning.raised", {"text": f"a connection was refused: {error}"})
+            self.strangers.refused(str(error), now)
             messages = []
         for message in messages:
             self.conductor.hear(channel, message)
-        if channel.closed:
+        self._hang_up(self.strangers.heard(channel, now))
+        if channel.closed and channel in self.guests:
+            self._forget(channel)
+
+    def _hang_up(self, channels: list[Channel]) -> None:
+        for channel in channels:
+            channel.close()
             self._forget(channel)
 
     def _forget(self, channel: Channel) -> None:
@@ -122,25 +136,28 @@ class Coordinator:
         self.conductor.hung_up(channel)
 
     def _tick(self, now: float) -> None:
-        if now >= self._touch_s:  # the supervisor ends a coordinator that stands still
+        if now >= self._touch_s:
             self._touch_s = now + TOUCH_S
-            with suppress(OSError):
-                os.utime(self.context.endpoint_file)
-        self.reporter.retry()
+            self._touch()
+        self.reporter.flush()
         # while members of an earlier coordinator are still coming, nobody knows which rank is whose
         for command in self.commands.poll() if not self.conductor.adopting else ():
             if (command.writer, command.seq) not in self.handled:
                 obey(self.conductor, command)
         self.conductor.tick(now)
-        for channel in list(self.guests):
+        self._hang_up(self.strangers.look(now))
+        for channel in self.guests:
             channel.push()
-            if not channel.authenticated and now - channel.born_s > HANDSHAKE_TIMEOUT_S:
-                channel.close()  # a stranger that says nothing keeps no descriptor
-                self._forget(channel)
+
+    def _touch(self) -> None:
+        """The supervisor ends a coordinator that stands still."""
+        with suppress(OSError):
+            os.utime(self.context.endpoint_file)
 
     def _farewell(self) -> None:
         """Release every agent and wait until each has journaled its worker's last words."""
-        channels = {m.channel for m in self.conductor.roster.members.values()} | self.guests
+        proven = {channel for channel in self.guests if channel.authenticated}  # a stranger would be waited for in vain
+        channels = {m.channel for m in self.conductor.roster.members.values()} | proven
         for channel in channels:
             channel.send({"type": "release"})
         deadline = time.monotonic() + FAREWELL_S
@@ -156,10 +173,13 @@ class Coordinator:
 
 def main() -> int:
     """Entry point of ``python -m jupyter_hyperpod.runtime.coordinator``; everything is in the environment."""
-    return Coordinator(Context.from_environment()).run()
+    context = Context.from_environment()
+    adopt(context.job)
+    return Coordinator(context).run()
 
 
 if __name__ == "__main__":
+    begin_with(Context.from_environment().job)
     status = main()
     sys.stdout.flush()
     os._exit(status)

@@ -7,14 +7,15 @@ there at once. Tokens in an object store are read through the node's block cache
 
 from __future__ import annotations
 
+import inspect
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from ..core.errors import SpecError
+from ..core.errors import SpecError, TrainingError
 from ..storage import remote, repository
 from ..storage.blocks import BlockCache, CachedObject
 from ..storage.store import Mounts, known_mounts, resolve_url
@@ -27,7 +28,7 @@ _TOKENS = {1: torch.uint8, 2: torch.uint16, 4: torch.int32}
 
 @runtime_checkable
 class IndexedData(Protocol):
-    """What a Session needs of a data set."""
+    """What a Session needs of a data set. The parameter's name tells `batch` from others of that name."""
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -69,18 +70,21 @@ class TokenDataset:
         return self._samples
 
     def batch(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``(inputs, targets)``, each int64 ``(len(indices), sequence_length)``."""
-        windows = torch.stack([self._window(index) for index in indices])
-        return windows[:, :-1], windows[:, 1:]
+        """Return ``(inputs, targets)``, each contiguous int64 ``(len(indices), sequence_length)``."""
+        inputs, targets = torch.empty((2, len(indices), self.sequence_length), dtype=torch.int64)
+        for place, index in enumerate(indices):
+            window = self._window(index)
+            inputs[place], targets[place] = window[:-1], window[1:]
+        return inputs, targets
 
     def _window(self, index: int) -> torch.Tensor:
+        """The tokens of a sample and the one after it, as they are stored."""
         count = self.sequence_length + 1
         start = index * self.sequence_length * self._token_bytes
         dtype = _TOKENS[self._token_bytes]
         if isinstance(self._content, CachedObject):
-            window = self._content.read(start, count * self._token_bytes)
-            return torch.frombuffer(window, dtype=dtype).long()
-        return torch.frombuffer(self._content, dtype=dtype, count=count, offset=start).long()
+            return torch.frombuffer(self._content.read(start, count * self._token_bytes), dtype=dtype)
+        return torch.frombuffer(self._content, dtype=dtype, count=count, offset=start)
 
 
 def _mapped(path: str) -> mmap.mmap | bytearray:
@@ -108,25 +112,74 @@ class MappedDataset:
 
     def __init__(self, data: Any) -> None:
         self._data = data
+        self._several = getattr(data, "__getitems__", None)
 
     def __len__(self) -> int:
         return len(self._data)
 
     def batch(self, indices: Sequence[int]) -> Any:
-        """The samples at `indices` through torch's default collate."""
-        return torch.utils.data.default_collate([self._data[index] for index in indices])
+        """The samples at `indices` through torch's default collate. Raises TrainingError where they do not fit."""
+        samples = self._several(list(indices)) if self._several else [self._data[index] for index in indices]
+        try:
+            return torch.utils.data.default_collate(samples)
+        except (RuntimeError, TypeError) as error:
+            raise TrainingError(
+                f"samples of the data ({_name(self._data)}) cannot be put into one batch: {error}; expected samples of "
+                "the same shapes. An object with __len__() and batch(indices) may pad or collate them as it likes"
+            ) from error
 
 
 def indexed(data: Any) -> IndexedData:
-    """Return `data` as a Session needs it; raises SpecError where it has no length or no items."""
-    if isinstance(data, IndexedData):
-        return data
-    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+    """Return `data` as a Session needs it. Raises SpecError where samples cannot be addressed by index.
+
+    Data with ``batch(indices)`` is taken as it is. Others have a method of that name that takes something else, such
+    as ``datasets.Dataset.batch(batch_size)``: their samples are read by index.
+    """
+    if isinstance(data, IndexedData) and (parameter := _first_parameter(data.batch)) != "batch_size":
+        if parameter == "indices" or not hasattr(data, "__getitem__"):
+            return data
+        raise SpecError(
+            f"data is a {_name(data)} with both items by index and a method batch({parameter}); if that method takes a "
+            "list of indices, call its parameter indices, and it is used; otherwise give it another name"
+        )
+    if _is_map_style(data):
+        _refuse_lists(data)
         return MappedDataset(data)
     raise SpecError(
-        f"data is a {type(data).__name__}; expected something with a length and items by index "
-        "(hp.TokenDataset, a list, a map-style torch Dataset), because samples are addressed by index"
+        f"data is a {_name(data)}; expected something with a length and items by index "
+        "(hp.TokenDataset, a list, a map-style torch Dataset, one split of a datasets.DatasetDict), because samples "
+        "are addressed by index"
     )
+
+
+def _is_map_style(data: Any) -> bool:
+    """Whether ``data[i]`` is sample i. A mapping and a data frame have items too, by other keys."""
+    other = isinstance(data, (Mapping, torch.utils.data.IterableDataset)) or hasattr(data, "iloc")
+    return not other and hasattr(data, "__len__") and hasattr(data, "__getitem__")
+
+
+def _first_parameter(method: Callable[..., Any]) -> str:
+    """The name of a method's first parameter, "" where it has none or does not tell."""
+    try:
+        return next(iter(inspect.signature(method).parameters), "")
+    except (TypeError, ValueError):
+        return ""
+
+
+def _refuse_lists(data: Any) -> None:
+    """Raise SpecError for a data set of the datasets library with columns of lists: collating would transpose them."""
+    form = getattr(data, "format", None)
+    if not isinstance(form, Mapping) or form.get("type", "") is not None or not len(data):
+        return
+    if columns := [name for name, value in data[0].items() if isinstance(value, list)]:
+        raise SpecError(
+            f"column {columns[0]!r} of the data holds lists, not tensors; pass data.with_format('torch') to hp.Session"
+        )
+
+
+def _name(data: Any) -> str:
+    kind = type(data)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
 def sample_indices(seed: int, step: int, index: int, micro_batch: int, global_batch: int, length: int) -> list[int]:

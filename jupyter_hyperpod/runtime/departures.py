@@ -9,11 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from ..core.health import BY_HAND
 from ..policy import membership
 from .ensemble import Ensemble
 from .roster import Member
 
 TOGETHER_S = 0.2
+# a scheduler's replacement comes before the node that it replaces is told to leave
+REPLACEMENT_S = 10.0
 
 
 class Departures:
@@ -24,6 +27,7 @@ class Departures:
         self._regroup = regroup
         self._left_since_s: float | None = None
         self._unsettled_since_s: float | None = None
+        self._surplus_since_s: float | None = None
         self._reason = ""
 
     def preempted(self, member: Member, grace_s: float) -> None:
@@ -39,7 +43,8 @@ class Departures:
         ensemble = self._ensemble
         ensemble.decided("healing", f"drain {member.node}", reason)
         if ensemble.session is not None and not ensemble.session_over:
-            member.ailment = ensemble.incidents.ailing(member.member, member.node, member.rank, cause, reason)
+            since_s = time.monotonic() if cause == BY_HAND else None  # a probe does not know since when
+            member.ailment = ensemble.incidents.ailing(member.member, member.node, member.rank, cause, reason, since_s)
 
     def dismiss(self, member: Member, reason: str) -> None:
         """A member is to leave for good, because of ``reason``."""
@@ -54,6 +59,8 @@ class Departures:
 
     def tick(self, now: float) -> None:
         """Ask those who have to leave, and go on without those who have left."""
+        self._give_back(now)
+        self._release_the_done()
         ensemble = self._ensemble
         members = ensemble.roster.generation()
         if not any(member.left is not None for member in members):
@@ -65,6 +72,39 @@ class Departures:
             self._part(members, now)
         elif ensemble.committed_in_generation:
             self._ask(members, now)
+
+    def _give_back(self, now: float) -> None:
+        """Release newcomers for which there is no place: their nodes were lent, or the owner wants fewer."""
+        ensemble = self._ensemble
+        newcomers = ensemble.roster.newcomers()
+        spares = 0 if ensemble.lends else ensemble.spec.spares
+        staying = sum(not member.preempted for member in ensemble.roster.generation())
+        decision = membership.surplus(staying, len(newcomers), ensemble.target, spares)
+        if not decision.value or ensemble.adopting:  # who is still to come may be a member
+            self._surplus_since_s = None
+            return
+        self._surplus_since_s = self._surplus_since_s or now
+        if now - self._surplus_since_s < (0.0 if ensemble.spec.backend == "local" else REPLACEMENT_S):
+            return
+        newcomers.sort(key=lambda m: (m.snapshot is None, m.session is None, m.spare, m.order))
+        over = newcomers[-decision.value :]
+        ensemble.decided("membership", {"release": [member.node for member in over]}, decision.reason)
+        for member in over:
+            ensemble.release(member)
+        if ensemble.generation:
+            ensemble.journal_generation(decision.reason)
+
+    def _release_the_done(self) -> None:
+        """After the last session, ranks beyond the target whose cell has ended need not wait for the others."""
+        ensemble = self._ensemble
+        if ensemble.session is None or not ensemble.session_over or ensemble.adopting:
+            return
+        here = [m for m in ensemble.roster.generation() if not m.channel.closed and not m.leaving]
+        done = [m for m in reversed(here) if m.done and m.exited is not None]
+        for member in done[: max(0, len(here) - ensemble.target)]:
+            member.leaving = True
+            ensemble.decided("membership", {"release": [member.node]}, f"rank {member.rank} has ended its cell")
+            member.channel.send({"type": "release"})
 
     def _marked(self, member: Member, policy: str, at_rest: str) -> bool:
         """Mark a member that has to go, and release one that only stands by; whether it is to leave at a step's end."""

@@ -8,10 +8,10 @@ from typing import Any
 from ..core.views import View
 from ..policy import interval
 from ..policy.recovery import Plan
+from ..storage.journal_writer import JournalWriter
 from .admission import Admission
 from .context import Context
 from .incidents import RUNG_DURABLE, RUNG_REQUEUED
-from .report import Reporter
 from .roster import Member
 from .wire import Channel, Message
 
@@ -22,7 +22,7 @@ class Durability(Admission):
     """An admission that knows of durable checkpoints."""
 
     def __init__(
-        self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0, restarts: int = 0
+        self, context: Context, view: View, reporter: JournalWriter, opened: int = 0, closed: int = 0, restarts: int = 0
     ) -> None:
         super().__init__(context, view, reporter, opened, closed, restarts)
         newest = view["checkpoint"] or {}
@@ -91,14 +91,14 @@ class Durability(Admission):
         about = (message["path"], message["reason"])
         if about not in self._refusals:
             self._refusals.add(about)
-            self.reporter.append("checkpoint.refused", {"path": about[0], "reason": about[1]})
+            self.reporter.write("checkpoint.refused", {"path": about[0], "reason": about[1]})
 
     def _on_loaded(self, channel: Channel, message: Message) -> None:
         self.incidents.rejoined(message["member"], message["text"])
         if self._loaded_in != self.generation:
             self._loaded_in = self.generation
             about = {key: message[key] for key in ("step", "path", "took_s")}
-            self.reporter.append("checkpoint.loaded", about | {"session": self.session_index})
+            self.reporter.write("checkpoint.loaded", about | {"session": self.session_index})
 
     def _say_interval(self, member: Member) -> None:
         settings = (self.session or {}).get("checkpoint")

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..core.errors import SpecError, TrainingError
+from ..core.units import plural
 from ..policy import interval
 from . import replicate
 from .checkpoint import Checkpoint, Manifest, Refused, new_token
@@ -63,7 +64,7 @@ class Durable:
         if self._settings is None:
             return None
         steps, seconds = self._settings.every_steps, self._settings.every_s
-        every = f"{steps} steps" if steps else f"{seconds:g} s" if seconds else interval.AUTOMATIC
+        every = plural(steps, "step") if steps else f"{seconds:g} s" if seconds else interval.AUTOMATIC
         return {"path": os.fspath(self._settings.path), "every": every}
 
     @property
@@ -262,7 +263,7 @@ class Durable:
         manifest = self._directory.manifest(self._directory.path / name)
         shard, shards = self._group.shard, self._group.replica
         if len(manifest.skeletons) != shards:
-            raise ValueError(f"it has {len(manifest.skeletons)} shard(s), expected {shards}")
+            raise ValueError(f"it has {plural(len(manifest.skeletons), 'shard')}, expected {shards}")
         path = self._directory.verify(manifest, file_of(shard, shards), check)
         skeleton = manifest.skeletons[shard]
         tensors = replicate.blank(skeleton)

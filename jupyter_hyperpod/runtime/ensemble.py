@@ -11,9 +11,9 @@ from typing import Any
 
 from ..core.events import TERMINAL_STATES
 from ..core.views import View
+from ..storage.journal_writer import JournalWriter
 from .context import Context
 from .incidents import Incidents
-from .report import Reporter
 from .roster import Member, Roster
 from .scripts import Scripts
 from .wire import Message
@@ -25,13 +25,13 @@ class Ensemble:
     """Members, generations and the state of one job."""
 
     def __init__(
-        self, context: Context, view: View, reporter: Reporter, opened: int = 0, closed: int = 0, restarts: int = 0
+        self, context: Context, view: View, reporter: JournalWriter, opened: int = 0, closed: int = 0, restarts: int = 0
     ) -> None:
         self.spec = context.spec
         self.reporter = reporter
         self.scripts = Scripts(self, restarts)
         self.roster = Roster()
-        self.incidents = Incidents(reporter.append, view["incidents"])
+        self.incidents = Incidents(reporter.write, view["incidents"])
         self.state: str = view["state"]
         self.generation: int = view["generation"]
         self.target: int = view["target"] or self.spec.nodes
@@ -49,10 +49,12 @@ class Ensemble:
         self.suspects: dict[int, float] = {}
         self.parted: list[str] = []  # who has left at a step boundary since the last plan
         self.restarts = 0
+        self.lends = False  # nodes that its owner wants: it keeps no spare meanwhile
         self.waiting = False  # for members: too few are here
         self.ended = view["state"] in TERMINAL_STATES
         self.final: tuple[str, str] | None = None
         self.born_s = self.ticked_s = time.monotonic()
+        self.sound_s = self.born_s  # when all members were last known to hold the same, correct state
         self.gathering_since_s = None if self.generation else self.born_s  # workers come, and then the cell begins
 
     def end(self, state: str, reason: str) -> None:
@@ -105,7 +107,7 @@ class Ensemble:
 
     def journal_generation(self, reason: str) -> None:
         """Journal who is a member now, who stands by, and why."""
-        self.reporter.append(
+        self.reporter.write(
             "generation.formed",
             {
                 "generation": self.generation,
@@ -118,14 +120,14 @@ class Ensemble:
 
     def decided(self, policy: str, value: Any, reason: str) -> None:
         """Journal a decision with its sentence."""
-        self.reporter.append("decision.made", {"policy": policy, "value": value, "reason": reason})
+        self.reporter.write("decision.made", {"policy": policy, "value": value, "reason": reason})
 
     def say_state(self, state: str, reason: str) -> None:
         """Journal the state of the job where it is a new one."""
         if state == self.state:
             return
         self.state = state
-        self.reporter.append("job.state", {"state": state, "reason": reason}, durable=state in TERMINAL_STATES)
+        self.reporter.write("job.state", {"state": state, "reason": reason}, durable=state in TERMINAL_STATES)
 
 
 def _free_port() -> int:

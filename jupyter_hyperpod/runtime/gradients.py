@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..core.errors import TrainingError
 from ..policy.guard import Reading
+from .checksum import Words
 from .collectives import all_gather
 from .inprocess import Go, Group, Solo
 from .intake import Intake, Torn
 from .purity import Buffers, seeded
 from .reduction import Buffer, Layout, Ledger, Reduction, is_finite
+from .scaling import unscaled
 from .shards import around, local
 
 Loss = Callable[[], torch.Tensor]
@@ -33,6 +36,7 @@ class Gradients:
         self.reduction = Reduction(layout, micro_batches)
         self.depth = 1  # how many steps back a member may be to be brought up to date by gradients alone
         self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
+        self._left: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # shown after a step, with their versions
         self._buffers = Buffers(model)
         self._intake = Intake(self.parameters)
 
@@ -69,7 +73,13 @@ class Gradients:
         """The loss, and which parameters have a gradient, which is in the buffer now."""
         for parameter in self.parameters:
             parameter.grad = None
-        loss = loss_of_batch()
+        with unscaled():
+            loss = loss_of_batch()
+        if any(parameter.grad is not None for parameter in self.parameters):
+            raise TrainingError(
+                "the loss function called backward(), which the session does after it: gradients would count twice; "
+                "return the loss and leave backward() out"
+            )
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise TrainingError(
                 f"the loss function returned {_describe(loss)}; expected a scalar tensor that depends on the model"
@@ -117,11 +127,31 @@ class Gradients:
         losses = tuple(self._losses(result).tolist())
         return Reading(step, self.loss_of(result), not result.meta[-1], losses)
 
+    def frozen(self) -> Words:
+        """For each parameter, whether it takes no gradient now: what a loop may change on some members only."""
+        return np.array([not parameter.requires_grad for parameter in self.parameters], np.int64)
+
     def show(self, result: Buffer) -> None:
         """Set ``grad`` of every parameter that had one in any micro-batch."""
         counts = result.meta[1 : 1 + len(self.parameters)].tolist()
         for parameter, gradient, count in zip(self.parameters, result.gradients, counts, strict=True):
             parameter.grad = around(gradient.to(parameter.device), parameter) if count else None
+
+    def leave(self) -> None:
+        """The step has been taken; what is shown is the program's to read until the next one: see `refuse_changes`."""
+        shown = ((parameter, parameter.grad) for parameter in self.parameters)
+        self._left = [(parameter, grad, grad._version) for parameter, grad in shown if grad is not None]
+
+    def refuse_changes(self) -> None:
+        """Raise TrainingError where the program has changed gradients of a step that was taken, to no effect."""
+        for parameter, grad, version in self._left:
+            if parameter.grad is grad and grad._version != version and bool(grad.any()):
+                raise TrainingError(
+                    "gradients were changed after step.run(), which had taken the step already: that has no effect. To "
+                    "clip gradients write hp.Session(..., max_grad_norm=1.0); what else changes gradients "
+                    "belongs into the loss function"
+                )
+        self._left = []
 
     def clip(self, result: Buffer, max_norm: float) -> None:
         """Scale what is shown down to ``max_norm``, and ``result`` with it: others get that when they missed it."""

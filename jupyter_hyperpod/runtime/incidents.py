@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.units import plural
 from ..policy.membership import NODE_LOST
 
 RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_DURABLE, RUNG_REQUEUED = range(6)
 STRAGGLER = "straggler"
 HEAD = "head"  # where coordinators run; what happened to one is first told by the supervisor
 CORRUPTION = "silent data corruption"
-Journal = Callable[[str, dict[str, object]], None]
+PROGRAM = "program not reproducible"
+Journal = Callable[[str, dict[str, object]], object]
 
 
 @dataclass
@@ -25,11 +28,15 @@ class Incident:
     rank: int | None
     cause: str
     stages: list[str] = field(default_factory=list)
+    started_s: float = 0.0  # on the clock of who told of it, as seconds since the Unix epoch
     climbed: bool = False  # its rung is that of the state's way back, whoever takes the place later
 
 
 class Incidents:
-    """Open and past incidents of one job; `journal(kind, data)` writes the events."""
+    """Open and past incidents of one job; `journal(kind, data)` writes the events.
+
+    ``since_s``: when the fault was, on this process's monotonic clock: its injection, or the last sign of life.
+    """
 
     def __init__(self, journal: Journal, past: Sequence[Mapping[str, Any]] = ()) -> None:
         """``past``: the incidents of a job's view, which those that are still open are taken up from."""
@@ -43,46 +50,58 @@ class Incidents:
             if "resumed" not in stages and record["cause"] != STRAGGLER:
                 place = f"rank {record['rank']} on {record['node']}"
                 name, node, rank, cause = (record[key] for key in ("incident", "node", "rank", "cause"))
-                self.open.append(Incident(name, place, node, rank, cause, stages))
+                self.open.append(Incident(name, place, node, rank, cause, stages, record["started_s"]))
         self._replacing: dict[str, Incident] = {}
         self._judged: set[tuple[int, str]] = set()
 
-    def begin(self, member: str, node: str, rank: int | None, cause: str, detail: str) -> Incident:
+    def begin(self, member: str, node: str, rank: int | None, cause: str, detail: str, since_s: float) -> Incident:
         """A member of the generation was lost."""
         incident = self._new(member, node, rank, cause)
         self.open.append(incident)
-        self._stage(incident, "detected", None, f"rank {rank} on {node}: {cause}")
+        self._detected(incident, f"rank {rank} on {node}: {cause}", since_s)
         self._stage(incident, "diagnosed", None, detail)
         return incident
+
+    def unheard_since_s(self, born_s: float) -> float:
+        """Since when the members have had no coordinator that hears them; this one was ``born_s``."""
+        lost_s = [incident.started_s for incident in self.open if incident.node == HEAD]
+        return min(born_s, _monotonic(min(lost_s))) if lost_s else born_s
 
     @property
     def vacancies(self) -> int:
         """Places that nobody has taken yet."""
         return sum(not {"repaired", "replaced"} & set(incident.stages) for incident in self.open)
 
-    def judged(self, step: int, cause: str, action: str, node: str, rank: int | None, text: str) -> None:
+    def judged(
+        self, step: int, cause: str, action: str, node: str, rank: int | None, text: str, since_s: float
+    ) -> None:
         """The guard found fault with a step: that is over as soon as it is known, or the job stops."""
         if (step, cause) in self._judged:
             return
         self._judged.add((step, cause))
         incident = self._new("", node, rank, cause)
-        self._stage(incident, "detected", None, f"step {step}: {cause}")
+        self._detected(incident, f"step {step}: {cause}", since_s)
         self._stage(incident, "diagnosed", None, text)
         if action == "skip":
             self._stage(incident, "repaired", None, f"the update of step {step} is not applied")
             self._stage(incident, "resumed", None, f"training goes on with step {step + 1}")
 
-    def straggler(self, member: str, node: str, rank: int | None, detail: str) -> Incident:
+    def straggler(self, member: str, node: str, rank: int | None, detail: str, since_s: float) -> Incident:
         """A member is slow; nobody is lost, so what becomes of it is told by `stage`."""
         incident = self._new(member, node, rank, STRAGGLER)
-        self._stage(incident, "detected", None, f"rank {rank} on {node}: {STRAGGLER}")
+        self._detected(incident, f"rank {rank} on {node}: {STRAGGLER}", since_s)
         self._stage(incident, "diagnosed", None, detail)
         return incident
 
-    def ailing(self, member: str, node: str, rank: int | None, cause: str, detail: str) -> Incident:
-        """Something was found at a member's node; it goes on until it can leave: see `departed`."""
+    def ailing(
+        self, member: str, node: str, rank: int | None, cause: str, detail: str, since_s: float | None
+    ) -> Incident:
+        """Something was found at a member's node; it goes on until it can leave: see `departed`.
+
+        ``since_s`` is None where nobody knows for how long the node has been like that.
+        """
         incident = self._new(member, node, rank, cause)
-        self._stage(incident, "detected", None, f"rank {rank} on {node}: {cause}")
+        self._detected(incident, f"rank {rank} on {node}: {cause}", since_s)
         self._stage(incident, "diagnosed", None, detail)
         return incident
 
@@ -114,7 +133,7 @@ class Incidents:
 
     def resumed(self, step: int, world_size: int) -> None:
         """The first step after the fault was committed."""
-        self._resumed(f"step {step} committed by {world_size} members")
+        self._resumed(f"step {step} committed by {plural(world_size, 'member')}")
 
     def adopted(self) -> None:
         """The members that have registered again train nothing: there is no step to wait for."""
@@ -156,7 +175,13 @@ class Incidents:
         self._count += 1
         return Incident(f"i{self._count}", member, node, rank, cause)
 
-    def _stage(self, incident: Incident, stage: str, rung: int | None, text: str) -> None:
+    def _detected(self, incident: Incident, text: str, since_s: float | None) -> None:
+        known = {} if since_s is None else {"since_s": round(time.time() - (time.monotonic() - since_s), 6)}
+        self._stage(incident, "detected", None, text, known)
+
+    def _stage(
+        self, incident: Incident, stage: str, rung: int | None, text: str, known: Mapping[str, float] | None = None
+    ) -> None:
         incident.stages.append(stage)
         rung = None if incident.climbed and stage != "resumed" else rung
         over = "resumed" in incident.stages and ("rejoined" in incident.stages or incident.node == HEAD)
@@ -172,5 +197,11 @@ class Incidents:
                 "rank": incident.rank,
                 "rung": rung,
                 "text": text,
+                **(known or {}),
             },
         )
+
+
+def _monotonic(time_s: float) -> float:
+    """A moment of the past, in seconds since the Unix epoch, on the monotonic clock."""
+    return time.monotonic() - max(0.0, time.time() - time_s)

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from ..core.errors import Stopped, TrainingError
 from ..policy.batching import Node
 from ..policy.guard import Reading
+from ..policy.membership import COMPUTE, WARM_UP
 from ..policy.recovery import Saved
 from . import faults
 from .collectives import Address, Door, Mesh, PeerLost, Transfer, all_gather
@@ -79,6 +80,7 @@ class Whole:
 
     shard = 0
     replica = 1  # ranks
+    warm = False  # this process has computed a micro-batch in this session
     place: tuple[int, ...] = ()  # what the seed of a micro-batch depends on besides seed, step and index
 
     def part(self, indices: list[int]) -> list[int]:
@@ -161,7 +163,10 @@ class Solo(Whole):
 
     def accuse(self, text: str) -> NoReturn:
         """There is nobody to get a sound state from."""
-        raise TrainingError(f"silent data corruption: {text}")
+        raise TrainingError(
+            f"silent data corruption: {text}; where that happens again, the loss function itself writes to the "
+            "training state, through .data or numpy: write between the steps, under torch.no_grad()"
+        )
 
     def say(self, message: Message) -> None:
         """Nobody listens."""
@@ -251,7 +256,8 @@ class Group(Whole):
     def touch(self, phase: str, step: int) -> None:
         """Show the agent that something moved."""
         self._step = step
-        self._worker.progress.touch(phase, step)
+        first = phase == COMPUTE and not self.warm
+        self._worker.progress.touch(WARM_UP if first else phase, step)
 
     def show_pace(self, step: int, seconds: float) -> None:
         """Show the agent how long a micro-batch took."""
@@ -320,6 +326,7 @@ class Group(Whole):
         """Journal a fault that the cell asked for."""
         place = {"node": self._worker.context.node, "rank": self.rank, "member": self._worker.member}
         self.journal("fault.injected", {"fault": kind, "step": step} | place)
+        self.say({"type": "struck"})
 
     def finish(self, step: int, digest: str) -> None:
         """Wait until every member has come to the end, so that all get what they still lack. Raises Regroup."""
@@ -342,6 +349,7 @@ class Group(Whole):
         self._hold_step = None
         self._leave_after = None
         self.generation, self.rank = message["generation"], message["rank"]
+        self._worker.seat = self.rank
         addresses = [self._address(peer) for peer in message["members"]]
         self.world_size = len(addresses)
         control = self._worker.channel.fileno()

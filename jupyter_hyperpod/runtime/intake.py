@@ -41,6 +41,7 @@ class Intake:
             self._hooks = [
                 parameter.register_post_accumulate_grad_hook(partial(self._finished, index))
                 for index, parameter in enumerate(self._parameters)
+                if parameter.requires_grad  # one that is frozen now may train later: then it is taken at the end
             ]
         self._buffer, self._adding, self._repeated = buffer if at_once else None, adding, False
         self._taken = [False] * len(self._parameters)

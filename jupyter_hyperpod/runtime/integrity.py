@@ -32,6 +32,8 @@ Compute = Callable[[int, Ledger], None]
 Audit = str | float | None
 _NUMBERS = struct.Struct(">QQQ")  # state when the step began, state now, reduced gradient
 _CHECKSUM = struct.Struct(">Q")
+_ALL_BITS = (1 << 64) - 1
+FROZEN = "requires_grad"  # named beside tensors, where members have frozen other parameters
 _DRAW_RANGE = 1 << 64
 TENSORS_NAMED = 3
 
@@ -111,7 +113,9 @@ class Integrity:
             return
         self._evidence = {}
         now = self._sealed.again()
-        numbers = (fold(self._sealed.numbers), fold(now), checksum(result.flats))
+        frozen = self._frozen()
+        states = ((fold(words) + frozen) & _ALL_BITS for words in (self._sealed.numbers, now))
+        numbers = (*states, checksum(result.flats))
         own = _NUMBERS.pack(*self._group.combined(numbers))
         shown = [_NUMBERS.unpack(numbers) for numbers in self._show(go, own)]
         differ = len(set(shown)) > 1 or any(sealed != state for sealed, state, _ in shown)
@@ -144,6 +148,10 @@ class Integrity:
             numbers = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(now):016x}"}
             self._accuse(go, numbers | {"tensors": own})
 
+    def _frozen(self) -> int:
+        """Which parameters are frozen, as a part of the state's number; ranks of a replica tell of tensors alone."""
+        return fold(self._gradients.frozen()) if self._group.replica == 1 else 0
+
     def _show(self, go: Go, own: bytes) -> list[bytes]:
         """What every member shows, by rank; all show as many bytes."""
         return all_gather(self._group.exchange, go.rank, go.world_size, own)
@@ -151,12 +159,14 @@ class Integrity:
     def _name(self, go: Go, now: Words, shown: Sequence[tuple[int, int, int]]) -> dict[str, str]:
         """Which tensors differ, by member: from what it was itself, or from what most of the intact members have."""
         assert self._sealed is not None
-        tables = [np.frombuffer(t, np.int64) for t in self._show(go, self._sealed.numbers.tobytes() + now.tobytes())]
+        frozen = np.array([self._frozen()], np.uint64).tobytes()
+        own = self._sealed.numbers.tobytes() + frozen + now.tobytes() + frozen
+        tables = [np.frombuffer(t, np.int64) for t in self._show(go, own)]
         before, after = zip(*(np.split(table, 2) for table in tables), strict=True)
         intact = [rank for rank, (sealed, state, _) in enumerate(shown) if sealed == state]
         common = Counter(shown[rank][1] for rank in intact).most_common(1)
         model = next((rank for rank in intact if shown[rank][1] == common[0][0]), None)
-        names = self._sealed.names
+        names = [*self._sealed.names, FROZEN]
         found = {}
         for rank, owner in enumerate(go.owners):
             other = before[rank] if rank not in intact or model is None else after[model]
@@ -167,7 +177,9 @@ class Integrity:
     def _alarm(self, go: Go, now: Words, shown: Sequence[tuple[int, int, int]]) -> NoReturn:
         """Something is wrong: say so, and leave the step to a generation without the culprit. Raises Regroup."""
         sealed, state, gradient = shown[go.rank]
-        evidence: Message = {"sealed": f"{sealed:016x}", "state": f"{state:016x}"}
+        frozen = self._frozen()
+        own = {"sealed": sealed - frozen, "state": state - frozen, "frozen": frozen}
+        evidence: Message = {name: f"{number & _ALL_BITS:016x}" for name, number in own.items()}
         if len({(own, later) for own, later, _ in shown}) == 1 and sealed == state:
             evidence["gradient"] = f"{self._doubted.get(go.owners[go.rank], gradient):016x}"
             if self._doubted:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core.events import FAULTS, Command
+from ..core.units import plural
 from . import faults
 from .conductor import Conductor
 from .wire import Message
@@ -16,13 +18,16 @@ Data = Mapping[str, Any]
 def obey(conductor: Conductor, command: Command) -> None:
     """Carry out one command and journal the outcome. Faults aimed at a node belong to whoever owns the nodes."""
     if command.kind == "fault" and command.data["rank"] is None:
+        for member in conductor.roster.members.values():
+            if member.node == command.data["node"]:  # its owner strikes now; signs of life may still come
+                member.signs.struck_s = time.monotonic()
         return
     try:
         ok, reason = _ORDERS[command.kind](conductor, command.data)
     except (TypeError, ValueError, KeyError) as error:
         ok, reason = False, f"the command cannot be understood: {error!r}"
     done = {"command": {"writer": command.writer, "seq": command.seq}, "kind": command.kind}
-    conductor.reporter.append("command.done", done | {"ok": ok, "reason": reason})
+    conductor.reporter.write("command.done", done | {"ok": ok, "reason": reason})
 
 
 def _stop(conductor: Conductor, data: Data) -> tuple[bool, str]:
@@ -33,7 +38,8 @@ def _stop(conductor: Conductor, data: Data) -> tuple[bool, str]:
 def _scale(conductor: Conductor, data: Data) -> tuple[bool, str]:
     wish, allowed = data["target"], conductor.spec.range
     target = allowed.clamp(wish)
-    reason = f"target is {target} nodes" + ("" if target == wish else f"; {wish} is not allowed by {allowed}")
+    reason = f"target is {plural(target, 'node')}" + ("" if target == wish else f"; {wish} is not allowed by {allowed}")
+    conductor.lends = bool(data.get("lends"))
     conductor.scaled(target, reason)
     return True, reason
 
@@ -43,7 +49,7 @@ def _drain(conductor: Conductor, data: Data) -> tuple[bool, str]:
     found = [m for m in conductor.roster.members.values() if m.node == node or m.node.startswith(f"{node}.")]
     for member in found:
         conductor.departures.unhealthy(member, str(data["cause"]), str(data["reason"]))
-    return bool(found), f"{len(found)} member(s) on {node} leave it" if found else f"no member is on {node}"
+    return bool(found), f"{node} is left by {plural(len(found), 'member')}" if found else f"no member is on {node}"
 
 
 def _blame(conductor: Conductor, data: Data) -> tuple[bool, str]:
@@ -66,7 +72,8 @@ def _fault(conductor: Conductor, data: Data) -> tuple[bool, str]:
     if message["type"] == "fault" and (conductor.session is None or conductor.session_over):
         return False, f"{kind} takes effect in a step of hp.Session, and rank {member.rank} is in none"
     target = {"node": member.node, "rank": member.rank, "member": member.member}
-    conductor.reporter.append("fault.injected", {"fault": kind} | target)
+    conductor.reporter.write("fault.injected", {"fault": kind} | target)
+    member.signs.struck_s = time.monotonic()
     member.channel.send(message | {"member": member.member})
     return True, f"{done} rank {member.rank} on {member.node}"
 

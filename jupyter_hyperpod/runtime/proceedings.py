@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.units import first_line
 from .ensemble import Ensemble
 from .roster import Member
 from .wire import Channel, Message
@@ -10,6 +11,7 @@ SESSION_FIELDS = (
     "total_steps", "global_batch", "micro_batch", "micro_batches", "parameters", "state_bytes",
     "checkpoint",
 )  # fmt: skip
+REASON = 200  # characters of an error's message in the reason why a job has ended
 
 
 class Proceedings(Ensemble):
@@ -32,7 +34,7 @@ class Proceedings(Ensemble):
             self.end("failed", f"members ended with different steps or state ({text})")
             return
         step, digest = ends.pop()
-        self.reporter.append("session.closed", {"step": step, "digest": digest}, durable=True)
+        self.reporter.write("session.closed", {"step": step, "digest": digest}, durable=True)
         self.session_over = True
         for member in members:
             member.session = None
@@ -44,7 +46,8 @@ class Proceedings(Ensemble):
         if rank is None:
             return  # a spare that cannot run the cell does not end a job that trains
         where = f" at line {error['line']}" if error.get("line") else ""
-        text = f"{error['type']} on rank {rank}{where}: {error['message'][:500]}"
+        said = first_line(error["message"], REASON)
+        text = f"{error['type']} on rank {rank}{where}" + (f": {said}" if said else "")
         if self.session is None and len(self.roster.generation()) > 1:
             self.scripts.failed(self.roster.members[message["member"]], text, bool(error.get("communication")))
         else:
@@ -53,7 +56,9 @@ class Proceedings(Ensemble):
     def _on_anomaly(self, channel: Channel, message: Message) -> None:
         owner = self.roster.members.get(message["owner"])
         rank, node = (owner.rank, owner.node) if owner is not None else (None, "")
-        self.incidents.judged(message["step"], message["cause"], message["action"], node, rank, message["text"])
+        since_s = max(self.sound_s, owner.signs.struck_s) if owner is not None else self.sound_s
+        finding = (message["step"], message["cause"], message["action"])
+        self.incidents.judged(*finding, node, rank, message["text"], since_s)
 
     def _on_done(self, channel: Channel, message: Message) -> None:
         member = self.roster.members[message["member"]]
@@ -79,9 +84,13 @@ class Proceedings(Ensemble):
                 text = ", ".join(f"{key} {other[key]} instead of {opened[0][key]}" for key in differing)
                 self.end("failed", f"rank {rank} opened another session than rank 0: {text}")
                 return
-        self.reporter.append("session.opened", opened[0])
+        self.reporter.write("session.opened", opened[0])
         self.session, self.session_over, self.closing = opened[0], False, False
         self.session_index = next_index
+        self.begin_session(members)
+
+    def begin_session(self, members: list[Member]) -> None:
+        """Call the members into the session that they have all opened."""
         self.call(members)
 
     def end_if_all_done(self) -> None:
@@ -92,7 +101,9 @@ class Proceedings(Ensemble):
         if self.scripts.ended(members):
             return
         if members and all(m.done and m.exited is not None for m in members):
-            self.end("succeeded", f"all {len(members)} members finished")
+            self.end(
+                "succeeded", f"all {len(members)} members finished" if len(members) > 1 else "its one member finished"
+            )
 
     def lost_without_session(self, member: Member, cause: str, detail: str) -> None:
         """A member is gone while nothing is trained: before any session, or after one."""
@@ -102,7 +113,7 @@ class Proceedings(Ensemble):
         if member.rank == 0:
             hint = "rank 0 was lost after its session had closed"
         else:
-            self.reporter.append("warning.raised", {"text": f"{detail}, after the session had closed"})
+            self.reporter.write("warning.raised", {"text": f"{detail}, after the session had closed"})
             self._open_session()
             self.end_if_all_done()
             return

@@ -7,7 +7,7 @@ import mmap
 import struct
 import time
 
-PHASES = ("idle", "user", "compute", "exchange", "closing", "done")
+PHASES = ("idle", "user", "compute", "exchange", "closing", "done", "warm-up")
 _LAYOUT = struct.Struct("<QQB")
 _LEASE = struct.Struct("<d")
 _LEASE_AT = 64

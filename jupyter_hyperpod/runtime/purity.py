@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..core.errors import SpecError, TrainingError
+from ..core.units import plural
 
 CPU = torch.device("cpu")
 CUDA_WARNING = (
@@ -91,8 +92,8 @@ def trained_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer)
         raise SpecError("the optimizer holds no parameter of the model that requires a gradient")
     if foreign := len(chosen) - len(parameters):
         raise SpecError(
-            f"the optimizer holds {foreign} parameter(s) that are not the model's; put everything that is trained into "
-            "one module, for example torch.nn.ModuleList([model, head])"
+            f"the optimizer holds {plural(foreign, 'parameter')} of another module; put everything that is "
+            "trained into one module, for example torch.nn.ModuleList([model, head])"
         )
     devices = {str(p.device) for p in parameters}
     if len(devices) > 1 or parameters[0].device.type not in ("cpu", "cuda"):

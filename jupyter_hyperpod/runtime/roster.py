@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..policy.membership import Candidate, Pulse
+from ..policy.membership import HUNG, STOPPED, WARM_UP, Candidate, Pulse
+from ..policy.program import Seat
 from ..policy.recovery import Report
 from ..policy.verdict import Statement
 from .incidents import Incident
@@ -14,6 +16,23 @@ from .wire import Channel, Message
 
 PROBE_S = 0.25
 PACES_KEPT = 64
+
+
+@dataclass
+class Signs:
+    """When a member last gave a sign of life, on the coordinator's monotonic clock, seconds.
+
+    People time a fault by them, so they are never excused, unlike the times by which a member is judged.
+    """
+
+    heard_s: float  # its agent said something
+    ran_s: float  # its worker was not stopped
+    moved_s: float  # its worker made progress
+    struck_s: float = -math.inf  # a fault was injected into it
+
+    def fault_s(self, cause: str) -> float:
+        """When the fault was by which it was lost: its injection, unless it gave that sign of life later."""
+        return max(self.struck_s, {STOPPED: self.ran_s, HUNG: self.moved_s}.get(cause, self.heard_s))
 
 
 @dataclass
@@ -29,11 +48,15 @@ class Member:
     spare: bool
     beat_s: float
     progress_s: float
+    signs: Signs
     ports: tuple[int, ...] = ()  # of the ranks of a replica, by shard
     counter: int = 0
     phase: str = "idle"
+    warmed_s: float = 0.0  # how long the first micro-batch of its process took
     stopped_since_s: float | None = None
     rank: int | None = None
+    planned: bool = False  # it has been told how to go on, in a generation of this session
+    joined: int | None = None  # after which step, where others had trained before it
     run: Message | None = None
     session: Message | None = None
     finished: Message | None = None
@@ -72,13 +95,16 @@ class Member:
         self.beat_s, self.probe = now, None
         self.calls = max(self.calls, message["calls"])
         if message["counter"] != self.counter or message["phase"] != self.phase:
+            if self.phase == WARM_UP != message["phase"]:
+                self.warmed_s = now - self.progress_s
             self.counter, self.phase, self.progress_s = message["counter"], message["phase"], now
+            self.signs.moved_s = now
         step, pace_s = message["pace"]
         if step != self.paced_step:
             self.paced_step = step
             self.paces.append((now, pace_s))
         if not message["stopped"]:
-            self.stopped_since_s = None
+            self.stopped_since_s, self.signs.ran_s = None, now
         elif self.stopped_since_s is None:
             self.stopped_since_s = now
 
@@ -123,7 +149,9 @@ class Roster:
         status = message["status"]
         member = Member(
             message["member"], message["node"], channel, message["host"], message["port"], order, message["spare"],
-            now, now, tuple(message.get("ports", ())), rank=known.rank if known else message["rank"],
+            now, now, Signs(now, now, now), tuple(message.get("ports", ())),
+            rank=known.rank if known else message["rank"],
+            planned=known.planned if known else False, joined=known.joined if known else None,
             run=status.get("run"), session=status.get("session"), finished=status.get("finished"),
             done="done" in status,
             told=status.get("elastic"), saw_event=status.get("done", {}).get("elastic", False),
@@ -134,6 +162,22 @@ class Roster:
     def generation(self) -> list[Member]:
         """Members of the present generation by rank."""
         return sorted((m for m in self.members.values() if m.rank is not None), key=lambda m: m.rank or 0)
+
+    def seat(self, step: int) -> None:
+        """The members of the generation go on after ``step``: note who joins those that have trained before."""
+        members = self.generation()
+        held = [m for m in members if m.report is not None and m.report.step is not None]
+        known = any(m.planned for m in held)
+        for member in members:
+            if not held:
+                member.joined = None
+            elif not member.planned and (known or member not in held):
+                member.joined = step
+            member.planned = True
+
+    def seats(self) -> tuple[Seat, ...]:
+        """As `policy.program` sees the generation."""
+        return tuple(Seat(m.member, f"rank {m.rank} on {m.node}", m.joined) for m in self.generation())
 
     def newcomers(self) -> list[Member]:
         """Living workers that are not in the generation, first come first."""

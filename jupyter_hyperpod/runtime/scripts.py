@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..core.units import plural
 from ..policy import scripts as policy
 from .incidents import RUNG_NODE, RUNG_PROCESS
 from .roster import Member
@@ -106,7 +107,9 @@ class Scripts:
             if newcomer is not None:
                 ensemble.incidents.replaced(newcomer.member, newcomer.node, RUNG_NODE)
                 ensemble.incidents.rejoined(newcomer.member, "it begins with the script's own checkpoint")
-        ensemble.incidents.restarted(f"{len(members)} ranks run the script again, restart {self.restarts}")
+        ensemble.incidents.restarted(
+            f"the script runs again with {plural(len(members), 'rank')}, restart {self.restarts}"
+        )
         ensemble.say_state("running", reason)
 
     # ---- elastic events -----------------------------------------------------------------------------------

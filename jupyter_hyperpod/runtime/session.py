@@ -29,6 +29,7 @@ from .purity import CUDA_WARNING, refuse_running_statistics, trained_parameters
 from .reduction import Buffer, Ledger
 from .shards import check
 from .state import TrainingState
+from .stepping import refuse_optimizer, refuse_scheduler
 from .watch import Watch
 from .worker import current, switched_on
 
@@ -50,6 +51,9 @@ class Step:
     def run(self, loss_function: LossFunction) -> float:
         """Compute this member's micro-batches, reduce, apply the optimizer; return the mean loss of the global batch.
 
+        Raises TrainingError where the step was run already, where a loss is not finite (see `hp.Guard`), and where it
+        was scaled or ``backward()`` was called on it.
+
         ``loss_function(batch)`` returns the scalar mean loss of one micro-batch. It is called with the random
         generators seeded by (seed, step, micro-batch), so dropout does not depend on who computes it.
         """
@@ -61,7 +65,7 @@ class Session:
 
     ``global_batch`` samples a step are cut into ``global_batch / micro_batch`` micro-batches, fixed for the whole
     run. ``max_grad_norm`` clips the gradient of the global batch; ``scheduler`` steps once a step. A ``guard`` judges
-    every step before it is applied; without one, what is not finite is trained with as it is.
+    every step before it is applied; without one, a loss that is not finite stops the job.
     ``audit="state"`` compares checksums of the training state and of the reduced gradient among all members before a
     step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
     again on another member, with that probability; None checks nothing. A replica of several ranks is judged by the
@@ -189,6 +193,12 @@ class Session:
     # ---- one step -----------------------------------------------------------------------------------------
 
     def _run_step(self, number: int, loss_function: LossFunction) -> float:
+        if self.step >= number:
+            raise TrainingError(
+                f"step {number} was run already: call step.run(loss_function) once in the loop. What belongs to one "
+                "step goes into one loss function, for example the sum of two losses"
+            )
+        self._gradients.refuse_changes()
         self._step_began_s = time.monotonic()
         self._integrity.seal()
         while self.step < number:
@@ -202,6 +212,7 @@ class Session:
             except Regroup as call:
                 self._meeting.regroup(call)
                 self._integrity.renew()
+        self._gradients.leave()
         self._group.touch("user", self.step)
         return self._state.loss
 
@@ -224,6 +235,7 @@ class Session:
         indices = sample_indices(*at, self.micro_batch, self.global_batch, len(self.data))
         mine, seed = self._group.part(indices), mix(*at, *self._group.place)
         self._gradients.compute(leaf, seed, partial(self._loss, loss_function, mine), aside)
+        self._group.warm = True
 
     def _loss(self, loss_function: LossFunction, indices: list[int]) -> torch.Tensor:
         return self._injector.poison(loss_function(self.data.batch(indices)))  # type: ignore[no-any-return]
@@ -327,3 +339,5 @@ def _check(session: Session) -> None:
     if len(session.data) < 1:
         raise SpecError("data is empty")
     refuse_running_statistics(session.model)
+    refuse_optimizer(session.optimizer)
+    refuse_scheduler(session.scheduler, session.optimizer)

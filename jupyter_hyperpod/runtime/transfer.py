@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..core.units import plural
 from . import replicate
 from .collectives import PeerLost, Transfer
 from .gradients import Gradients
@@ -194,4 +195,4 @@ class Courier:
 
 def _how(tensors: Any, donors: int, began_s: float) -> str:
     took_s = time.monotonic() - began_s
-    return f"{replicate.size_bytes(tensors) / 1e6:.1f} MB from {donors} peers in {took_s * 1000:.0f} ms"
+    return f"{replicate.size_bytes(tensors) / 1e6:.1f} MB from {plural(donors, 'peer')} in {took_s * 1000:.0f} ms"

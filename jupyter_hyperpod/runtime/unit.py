@@ -134,7 +134,7 @@ class _Progress:
     def read(self) -> tuple[int, int, str]:
         """Return (counter, step, phase): the leader's step and phase, unless another rank still computes."""
         seen = [rank.read() for rank in self._ranks]
-        _, step, phase = next((one for one in seen if one[2] == "compute"), seen[0])
+        _, step, phase = next((one for phase in ("warm-up", "compute") for one in seen if one[2] == phase), seen[0])
         return sum(counter for counter, _, _ in seen), step, phase
 
     @property

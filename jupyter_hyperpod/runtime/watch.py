@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from ..core.errors import TrainingError
-from ..policy.guard import Finding, Guard, Reading, judge
+from ..policy.guard import BY_DEFAULT, Finding, Guard, Reading, hint, judge
 from .context import Context
 from .inprocess import Go, Group, Solo
 
@@ -27,17 +27,18 @@ class Watch:
 
         ``go`` is the plan the step was computed by; None in a replay, where others have told of it.
         """
-        if self.guard is None or self.guard.non_finite == "ignore":
+        guard = self.guard or BY_DEFAULT
+        if guard.non_finite == "ignore":
             self._warn_once(reading)
-        decision = judge(self.guard, reading, self._recent, self._skipped) if self.guard else None
-        if decision is None or decision.value is None:
+        decision = judge(guard, reading, self._recent, self._skipped)
+        if decision.value is None:
             self._skipped = 0
             if math.isfinite(reading.loss):
                 self._recent.append(reading.loss)
             return ""
         text = decision.reason
         if go is not None:
-            text += _by_whom(decision.value, go)
+            text += _by_whom(decision.value, go) + hint(reading)
             self._tell(reading, decision.value, text, go)
         if decision.value.action == "stop":
             raise TrainingError(text)
@@ -74,8 +75,8 @@ class Watch:
         self._warned = True
         if self._group.rank == 0:
             text = (
-                f"the loss of step {reading.step} is not finite, and the step was applied as it is; "
-                "hp.Session(guard=hp.Guard()) would have stopped before it"
+                f"the loss of step {reading.step} is not finite, and the step is applied as it is, "
+                "as hp.Guard(non_finite='ignore') asks"
             )
             self._group.journal("warning.raised", {"text": text})
 

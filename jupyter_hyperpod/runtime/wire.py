@@ -87,6 +87,11 @@ class Channel:
         return self._secret is None or bool(self._receive_key)
 
     @property
+    def unread(self) -> int:
+        """Bytes that have arrived and are no whole message yet."""
+        return len(self._inbox)
+
+    @property
     def backlog(self) -> int:
         """Bytes that wait to be sent."""
         return len(self._outbox) + sum(map(len, self._waiting))
@@ -117,7 +122,7 @@ class Channel:
 
     def receive(self) -> list[Message]:
         """Read what has arrived; sets `closed` at end of stream. Raises ProtocolError on a bad frame."""
-        limit = len(self._inbox) + READ_LIMIT_BYTES
+        limit = len(self._inbox) + (READ_LIMIT_BYTES if self.authenticated else 1 << 16)
         try:
             while not self.closed and len(self._inbox) < limit:
                 chunk = self.sock.recv(1 << 16)

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import linecache
 import os
 import random
 import select
 import socket
 import sys
-import time
-import traceback
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ..core.errors import Fenced, Stopped
+from ..core.errors import Fenced
+from ..storage.journal_writer import JournalWriter
+from ..storage.store import SHARED
+from . import cell, figures
 from .context import BIND_VARIABLE, MEMBER_VARIABLE, Context
 from .progress import Progress
 from .replica import Place
-from .report import Reporter
 from .wire import Channel, Message
-
-TRACEBACK_FRAMES = 50
 
 
 @dataclass
@@ -37,12 +32,13 @@ class Worker:
     progress: Progress
     listener: socket.socket
     member: str
-    rank: int | None = None
+    rank: int | None = None  # when the cell began; None for a newcomer
+    seat: int | None = None  # the rank that it has now
     world_size: int = 0
     sessions: int = 0
     place: Place = field(default_factory=Place)
     inbox: list[Message] = field(default_factory=list)
-    reporter: Reporter | None = None
+    reporter: JournalWriter | None = None
 
     def receive(self, timeout_s: float | None) -> Message | None:
         """The next message from the coordinator, waiting at most ``timeout_s`` (None: for ever)."""
@@ -62,8 +58,22 @@ class Worker:
         """Write an event as this worker, which has to be sure that it is not fenced: it waits where it is not."""
         self.progress.wait_until_allowed()
         if self.reporter is None:
-            self.reporter = Reporter(self.context.job.events, f"worker-{self.member}")
-        self.reporter.append(kind, data)
+            self.reporter = JournalWriter(self.context.job.events, f"worker-{self.member}")
+        if self.reporter.crowded:
+            self.settle()
+        self.reporter.write(kind, data)
+
+    def settle(self) -> None:
+        """Stand still until every fact of this worker is on the disk; nobody takes it for hung meanwhile."""
+        if self.reporter is not None:
+            _, step, phase = self.progress.read()
+
+            def stand_by() -> None:
+                self.progress.touch(phase, step)
+                self.progress.wait_until_allowed()
+
+            stand_by()
+            self.reporter.settle(stand_by)
 
 
 _current: Worker | None = None
@@ -103,10 +113,12 @@ def main(context: Context, channel: Channel, progress: Progress, *links: Channel
     except Fenced:
         return 0
     me.rank, me.world_size = message["rank"], message["world_size"]
+    me.seat = me.rank
     environment = place.environment(message)
     _prepare(context, environment | (_launched(context, message, environment) if place.size == 1 else {}))
     progress.touch("user", 0)
-    outcome = _run_cell(context)
+    outcome = cell.run(Path(context.cell).read_text(), context.spec, lambda: me.seat == 0 and shard == 0)
+    me.settle()
     progress.touch("done", 0)
     if shard == 0 or outcome["type"] != "done":
         me.say(outcome | {"elastic": progress.detected})
@@ -132,6 +144,7 @@ def _launched(context: Context, run: Message, environment: Mapping[str, str]) ->
 def _prepare(context: Context, environment: Mapping[str, str]) -> None:
     """Environment as torchrun gives it, seeds and threads: before the first line of the cell."""
     os.environ.update(environment)
+    figures.prepare(os.environ, os.fspath(context.job.path.parents[1] / SHARED))
     if context.spec.working_directory and os.path.isdir(context.spec.working_directory):
         os.chdir(context.spec.working_directory)
     seed_everything(context.spec.seed, context.spec.threads)
@@ -147,53 +160,3 @@ def seed_everything(seed: int, threads: int | None = None) -> None:
         torch.manual_seed(seed)
         if threads is not None:
             torch.set_num_threads(threads)
-
-
-def _run_cell(context: Context) -> Message:
-    source = Path(context.cell).read_text()
-    filename = context.spec.filename
-    module = types.ModuleType("__main__")
-    module.__dict__.update({"__file__": filename, "__builtins__": __builtins__})
-    sys.modules["__main__"] = module
-    sys.argv = [filename]
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    try:
-        exec(compile(source, filename, "exec", dont_inherit=True), module.__dict__)
-    except (Stopped, Fenced):
-        return {"type": "stopped"}
-    except SystemExit as leaving:
-        if leaving.code in (None, 0):
-            return {"type": "done"}
-        return {"type": "error", "at_s": time.monotonic(), "error": _describe(leaving, filename)}
-    except BaseException as error:
-        return {"type": "error", "at_s": time.monotonic(), "error": _describe(error, filename)}
-    return {"type": "done"}
-
-
-def _describe(error: BaseException, filename: str) -> dict[str, Any]:
-    """The error as the person should see it: frames of their cell and what it called, none of ours above it."""
-    tb = error.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename != filename:
-        tb = tb.tb_next
-    lines = traceback.format_exception(type(error), error, tb or error.__traceback__, limit=-TRACEBACK_FRAMES)
-    cell_line = None
-    walker = tb
-    while walker is not None:
-        if walker.tb_frame.f_code.co_filename == filename:
-            cell_line = walker.tb_lineno
-        walker = walker.tb_next
-    if isinstance(error, SyntaxError) and error.filename == filename:
-        cell_line = error.lineno
-    return {
-        "type": type(error).__name__,
-        "message": str(error)[:10_000],
-        "traceback": "".join(lines).splitlines(),
-        "line": cell_line,
-        "communication": _is_communication(error),
-    }
-
-
-def _is_communication(error: BaseException) -> bool:
-    """Whether torch.distributed says that peers could not be reached, which no program is to blame for."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    return bool(kinds & {"DistError", "DistBackendError"}) or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -18,6 +18,7 @@ from jupyter_hyperpod.storage.store import Store
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_commands(
     cluster_of_health: Store,
     monkeypatch: pytest.MonkeyPatch,

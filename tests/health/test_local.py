@@ -132,7 +132,7 @@ def test_a_node_is_described(watched: Store, capsys: Any) -> None:
     assert record["state"]["node"] == "node-1" and record["health"]["devices"]["cpus"] > 0
     assert call(watched, "nodes", "describe", "node-1") == 0
     text = capsys.readouterr().out
-    for words in ("allocated", "instance", "devices", "0 of 1 slots", "nvidia-smi is not installed", "skipped"):
+    for words in ("allocated", "instance", "devices", "0 of 1 slot", "nvidia-smi is not installed", "skipped"):
         assert words in text
     assert call(watched, "nodes", "describe", "n0") == 2
 

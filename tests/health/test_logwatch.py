@@ -160,3 +160,40 @@ def test_a_rank_that_says_it_is_broken_is_replaced(job: Submit, reference: Run, 
     (incident,) = run.view["incidents"]
     assert incident["cause"] == "log rule broken", run.story()
     assert [(rule["rule"], rule["rank"], rule["state"]) for rule in run.view["rules"]] == [("broken", 1, "FAULTED")]
+
+
+NOISE = """
+import time
+began_s, beats = time.monotonic(), 0
+while time.monotonic() < began_s + 8.0:
+    print("alive", beats, flush=True)
+    beats += 1
+    for _ in range(20):
+        print("noise " + "x" * 2_000)
+    time.sleep(0.05)
+print("the end")
+"""
+
+
+def test_a_rank_that_prints_more_than_the_journal_takes_is_not_taken_for_silent(job: Submit) -> None:
+    alive = parse([{"name": "alive", "logPattern": "alive", "expectedRecurringFrequencyInSeconds": 3}])
+    run = job(NOISE, nodes=2, log_rules=alive, env={"HYPERPOD_OUTPUT_MB": "0.2", "HYPERPOD_OUTPUT_KEPT_MB": "1"})
+    run.finish()
+    assert not run.view["incidents"] and not run.of_kind("member.lost"), run.story()
+    assert {rule["state"] for rule in run.view["rules"]} == {"HEALTHY"}
+    beside = run.store.job(run.job_id).path / "output"
+    assert sum(file.stat().st_size for file in beside.iterdir()) <= 2e6
+
+
+def test_who_reads_too_slowly_blames_nobody() -> None:
+    scene = Scene(rule(logPattern="step", expectedRecurringFrequencyInSeconds=2))
+    for rank in range(2):
+        scene.tell(
+            1.0, "output.written", member=f"node-{rank}.a.7", node="n", rank=rank, stream="stdout", text="step\n"
+        )
+    scene.watcher.missed({"node-0"}, 3.5)
+    scene.watcher.look(3.6)
+    (told,) = [data for kind, data in scene.said if data["state"] == "HANGING"]
+    assert told["member"] == "node-1.a.7"
+    scene.watcher.look(5.6)
+    assert [data["member"] for _, data in scene.said if data["state"] == "HANGING"] == ["node-1.a.7", "node-0.a.7"]

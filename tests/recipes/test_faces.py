@@ -40,7 +40,7 @@ def test_the_commands_of_the_guide(shared_cluster: Store, tmp_path: Path, monkey
     assert [line.split()[0] for line in listed.splitlines()[1:]] == catalogue.names()
     assert "116,829,156,672 parameters, 5,132,849,472 of them for a token" in shown
     assert blocks("bash")[0].splitlines()[3].removesuffix(" --follow") in rendered
-    assert re.search(r"gpt-oss-tiny: loss \d\.\d{3} after 40 steps", followed)
+    assert re.search(r"gpt-oss-tiny: loss \d\.\d{3} after step 40", followed)
 
 
 def test_the_model_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,8 +169,8 @@ def job(shared_cluster: Store) -> Iterator[Submit]:
     yield from submitting(shared_cluster)
 
 
-def submitting(store: Store) -> Iterator[Submit]:
-    """Submit cells; what still runs afterwards is stopped, and every node is idle again."""
+def submitting(store: Store, mend: Callable[[Store], object] = lambda store: None) -> Iterator[Submit]:
+    """Submit cells; what still runs afterwards is stopped, and every node is idle again, after ``mend(store)``."""
     runs: list[Run] = []
 
     def submit(source: str = TRAIN, nodes: int = 3, **fields: Any) -> Run:
@@ -183,6 +183,7 @@ def submitting(store: Store) -> Iterator[Submit]:
         with suppress(HyperpodError):
             jobs.stop(store, run.job_id)
         run.until_ended(30)
+    mend(store)
     wait_for_idle(store)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import subprocess
+import sys
+
 from jupyter_hyperpod.runtime.audit import audit
 from tests.runtime.conftest import TRAIN, Submit, alive
 
@@ -24,6 +28,41 @@ def test_a_plain_cell_prints_from_every_rank(job: Submit) -> None:
     run.finish()
     assert run.text() == {rank: f"rank {rank} of 3\n" for rank in range(3)}
     assert [view["rank"] for view in run.view["members"]] == [0, 1, 2]
+
+
+def test_rank_0_shows_the_last_value_and_every_rank_what_it_displays(job: Submit) -> None:
+    run = job("import os\nrank = int(os.environ['RANK'])\ndisplay('of', rank)\n{'six': 6 * 7, 'rank': rank}\n", nodes=2)
+    run.finish()
+    assert run.text() == {0: "'of'\n0\n{'six': 42, 'rank': 0}\n", 1: "'of'\n1\n"}
+
+
+def test_a_semicolon_and_none_show_nothing(job: Submit) -> None:
+    for source in ("6 * 7;  # quiet\n", "None\n", "x = 3\n", "print('x')\n", "def f():\n    7\n"):
+        run = job(source, nodes=1)
+        run.finish()
+        assert run.text() == ({0: "x\n"} if "print" in source else {}), source
+
+
+def test_who_is_rank_0_at_the_end_shows_the_last_value(job: Submit) -> None:
+    run = job(TRAIN + "\n'the end'\n", nodes=2)
+    run.until_step(3)
+    first = run.view["members"][0]["member"]
+    run.kill(0)
+    run.finish()
+    ended = [event for event in run.of_kind("output.written") if "'the end'" in event.data["text"]]
+    assert len(ended) == 1 and ended[0].data["member"] != first
+
+
+def test_a_picture_is_told_of_in_words_once_per_rank(job: Submit) -> None:
+    source = (
+        "import matplotlib.pyplot as plt\nfor _ in range(2):\n    plt.plot([1, 2])\n    plt.show()\nplt.figure();\n"
+    )
+    run = job(source, nodes=2, env={"MPLBACKEND": "module://matplotlib_inline.backend_inline"})
+    run.finish()
+    for told in run.text("stderr").values():
+        assert told.startswith("Pictures are not shown in the output of a job yet.")
+        assert "plt.savefig('" in told and told.count("Pictures") == 1
+    assert set(run.text("stderr")) == {0, 1}
 
 
 def test_ranks_can_form_a_process_group(job: Submit) -> None:
@@ -132,10 +171,44 @@ def test_processes_that_a_cell_started_do_not_outlive_it(job: Submit) -> None:
         assert not alive(pid), "the cell's child is still there"
 
 
-def test_a_flood_of_output_is_cut_off_and_said_so(job: Submit) -> None:
-    flood = "for i in range(1500):\n    print('x' * 60_000)\nprint('end')\n"
-    run = job(flood, nodes=1, env={"HYPERPOD_OUTPUT_MB": "4"})
+def test_a_flood_of_output_fills_the_journal_to_its_share_and_then_files_of_its_own(job: Submit) -> None:
+    flood = "for i in range(1500):\n    print(i, 'x' * 60_000)\nprint('the end')\n"
+    run = job(flood, nodes=1, env={"HYPERPOD_OUTPUT_MB": "4", "HYPERPOD_OUTPUT_KEPT_MB": "8"})
     run.finish()
     written = sum(len(e.data["text"]) for e in run.of_kind("output.written"))
     assert written < 6e6
-    assert any("left out" in w["text"] for w in run.view["warnings"])
+    (warning,) = [w["text"] for w in run.view["warnings"]]
+    assert warning.startswith("further output of rank 0 is in ")
+    assert warning.endswith(f"`jupyter hyperpod logs {run.job_id} --rank 0` shows it")
+    files = list((run.store.job(run.job_id).path / "output").iterdir())
+    assert 4e6 < sum(file.stat().st_size for file in files) <= 8e6
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    command = [sys.executable, "-m", "jupyter_hyperpod", "--store", str(run.store.root), "logs", run.job_id]
+    done = subprocess.run([*command, "--rank", "0"], capture_output=True, text=True, timeout=120)
+    firsts = [line.split()[0] for line in done.stdout.splitlines() if line.endswith("x")]
+    numbers = [int(word) for word in firsts if word.isdecimal()]  # the oldest that is kept may begin within a line
+    kept = [number for before, number in itertools.pairwise(numbers) if number != before + 1]
+    assert done.stdout.endswith("\nthe end\n") and numbers[0] == 0 and numbers[-1] == 1499
+    assert len(kept) == 1, "the first, then the newest"
+    assert "of older output were dropped here]" in done.stderr
+
+
+def test_who_is_lost_in_a_second_session_is_told_not_to_be_replaced(job: Submit) -> None:
+    slow = TWO_SESSIONS.replace("session.steps(5)", "session.steps(5 if turn == 0 else 200)")
+    slow = slow.replace("for step in", "import time\n        for step in").replace(
+        "            step.run", "            time.sleep(0.02 * turn)\n            step.run"
+    )
+    run = job(slow, nodes=3, spares=1)
+    for rank in (2, 1):
+        run.until_event("session.opened", count=2)
+        before = len(run.of_kind("step.committed"))
+        run.until(lambda before=before: len(run.of_kind("step.committed")) > before + 3, 60)
+        run.kill(rank)
+        run.until_world(rank)
+    run.finish()
+    told = [event.data["text"] for event in run.of_kind("warning.raised") if "hp.Session" in event.data["text"]]
+    assert told == [
+        f"rank 2 on {run.of_kind('member.lost')[0].data['node']} is not replaced: the job goes on with 2 of 3 members. "
+        "Only the first hp.Session of a cell replaces lost members; give a later one a cell of its own"
+    ]
+    assert run.of_kind("step.committed")[-1].data["world_size"] == 1

@@ -17,6 +17,8 @@ from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.policy import interval
 from jupyter_hyperpod.runtime.checkpoint import Checkpoint, Directory, Manifest
 
+pytestmark = pytest.mark.slow
+
 BIG = """
 import resource, signal, sys, warnings, torch, jupyter_hyperpod as hp
 torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import socket
 import threading
@@ -11,7 +12,17 @@ from functools import partial
 
 import pytest
 
-from jupyter_hyperpod.runtime.collectives import Address, Door, Mesh, PeerLost, all_gather
+from jupyter_hyperpod.runtime.collectives import (
+    _HELLO,
+    MAC_BYTES,
+    MAGIC,
+    NONCE_BYTES,
+    Address,
+    Door,
+    Mesh,
+    PeerLost,
+    all_gather,
+)
 
 SECRET = b"s" * 32
 BOUND_S = 20.0
@@ -191,13 +202,22 @@ def test_a_call_for_a_newer_generation_waits_for_its_turn(party: Callable[..., P
 def test_a_caller_that_was_only_just_let_in_is_kept_for_the_next_generation(party: Callable[..., Party]) -> None:
     """Accepted, not yet understood, when the generation is given up: the caller must not be hung up on."""
     group = party(2)
-    caller = socket.create_connection(group.addresses[1])
     old = group.form(1, generation=1)
-    group.give_up(1)
-    with pytest.raises(GivenUp):
-        old.result(BOUND_S)
-    caller.close()
-    assert [mesh.generation for mesh in group.all(generation=2)] == [2, 2]
+    with socket.create_connection(group.addresses[1], BOUND_S) as caller:
+        with socket.create_connection(group.addresses[1], BOUND_S) as stranger:
+            stranger.sendall(b"x" * _HELLO.size)
+            assert stranger.recv(1) == b""  # callers are let in one after the other: so the first one is in by now
+        group.give_up(1)
+        with pytest.raises(GivenUp):
+            old.result(BOUND_S)
+        new = group.form(1, generation=2)
+        hello = _HELLO.pack(MAGIC, 2, 0, b"n" * NONCE_BYTES)
+        caller.sendall(hello)
+        answer = caller.recv(NONCE_BYTES + MAC_BYTES, socket.MSG_WAITALL)
+        transcript = hello + answer[:NONCE_BYTES]
+        assert answer[NONCE_BYTES:] == hmac.digest(SECRET, b"answer" + transcript, "sha256")
+        caller.sendall(hmac.digest(SECRET, b"call" + transcript, "sha256"))
+        assert new.result(BOUND_S).generation == 2
 
 
 def test_many_generations_in_a_row(party: Callable[..., Party]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -11,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.runtime.datacache import MappedDataset, TokenDataset, indexed, mix, permute, sample_indices
 
 
@@ -109,7 +111,99 @@ def test_lists_and_datasets_are_collated() -> None:
     assert indexed(data) is data
 
 
-@pytest.mark.parametrize("data", [iter([1]), 5, (x for x in range(3))])
+@pytest.mark.parametrize("token_bytes", [1, 2])
+def test_tokens_are_contiguous(tmp_path: Path, token_bytes: int) -> None:
+    """As nanoGPT has it: ``targets.view(-1)``."""
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(bytes(42))
+    inputs, targets = TokenDataset(path, 4, token_bytes=token_bytes).batch([0, 3, 1])
+    assert inputs.is_contiguous() and targets.is_contiguous()
+    assert inputs.view(-1).shape == targets.view(-1).shape == (12,)
+    targets[:] = 7
+    assert not inputs.any(), "one may be written to without the other"
+
+
+class Table:
+    """Stands in for datasets.Dataset 5.2: its ``batch`` cuts the table into batches of so many rows."""
+
+    def __init__(self, rows: list[dict[str, Any]], kind: str | None = None) -> None:
+        self.rows, self.format = rows, {"type": kind, "format_kwargs": {}, "columns": [], "output_all_columns": False}
+        self.asked: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: int) -> dict[str, Any]:
+        row = self.rows[key]
+        return {k: torch.tensor(v) for k, v in row.items()} if self.format["type"] == "torch" else row
+
+    def __getitems__(self, keys: list[int]) -> list[dict[str, Any]]:
+        self.asked.append(keys)
+        return [self[key] for key in keys]
+
+    def batch(self, batch_size: int, drop_last_batch: bool = False) -> Table:
+        raise AssertionError("not asked for")
+
+    def with_format(self, kind: str) -> Table:
+        return Table(self.rows, kind)
+
+
+def test_a_method_called_batch_that_takes_a_size_is_not_asked_for_indices() -> None:
+    table = Table([{"x": float(i), "label": i} for i in range(6)])
+    data = indexed(table)
+    assert isinstance(data, MappedDataset) and len(data) == 6
+    batch = data.batch([4, 1])
+    assert batch["x"].tolist() == [4.0, 1.0] and batch["label"].tolist() == [4, 1]
+    assert table.asked == [[4, 1]], "rows are read at once, as a DataLoader does"
+
+
+def test_lists_in_a_table_are_refused_until_they_are_tensors() -> None:
+    table = Table([{"input_ids": [i, i + 1, i + 2]} for i in range(3)])
+    with pytest.raises(SpecError, match=r"column 'input_ids' .* lists.* pass data.with_format\('torch'\)"):
+        indexed(table)
+    assert indexed(table.with_format("torch")).batch([2, 0])["input_ids"].tolist() == [[2, 3, 4], [0, 1, 2]]
+
+
+def test_a_batch_method_of_ones_own() -> None:
+    class Own:
+        def __len__(self) -> int:
+            return 3
+
+        def batch(self, chosen: list[int]) -> torch.Tensor:
+            return torch.tensor(chosen)
+
+    class Items(Own):
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    class Both(Items):
+        def batch(self, indices: list[int]) -> torch.Tensor:
+            return torch.tensor(indices)
+
+    for data in (Own(), Both()):
+        assert indexed(data) is data
+    with pytest.raises(SpecError, match=r"Items with both .* batch\(chosen\); .* call its parameter indices"):
+        indexed(Items())
+
+
+def test_samples_that_do_not_fit_are_told_so() -> None:
+    with pytest.raises(TrainingError, match=r"cannot be put into one batch: .*expected samples of the same shapes"):
+        indexed([torch.ones(2), torch.ones(3)]).batch([0, 1])
+    with pytest.raises(TrainingError, match="cannot be put into one batch: default_collate"):
+        indexed([None, None]).batch([0, 1])
+
+
+class Stream(torch.utils.data.IterableDataset[int]):
+    """torch gives it ``__getitem__``, which raises."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize("data", [iter([1]), 5, (x for x in range(3)), {"train": [1, 2]}, Stream()])
 def test_data_without_an_index_is_refused(data: object) -> None:
     with pytest.raises(SpecError, match="addressed by index"):
         indexed(data)

@@ -73,12 +73,50 @@ def test_skipped_steps_are_skipped_by_whoever_joins_and_replays(job: Submit) -> 
     assert {cause for cause, _ in stages(run)} == {"loss spike", "process killed"}
 
 
-def test_without_a_guard_nothing_changes_but_it_is_said(job: Submit) -> None:
-    run = job(asked("nan", 7, 0), nodes=1, spares=0, env=QUICK)
+def test_without_a_guard_a_loss_that_is_not_finite_stops_the_job(job: Submit) -> None:
+    run = job(asked("nan", 7, 1), env=QUICK)
+    view = run.finish("failed")
+    assert "the loss of step 7 is not finite, that of micro-batch 3 is not: the job stops" in view["reason"]
+    assert "Where all targets of a micro-batch are ignored" in view["reason"]
+    assert "the job stops (micro-batch 3 was computed by rank 1 on node-" in view["reason"]
+    assert view["step"] == 6
+    assert stages(run) == [("non-finite loss", "detected"), ("non-finite loss", "diagnosed")]
+
+
+def test_who_asks_for_it_trains_with_what_is_not_finite_and_it_is_said(job: Submit) -> None:
+    run = job(asked("nan", 7, 0, guarded("non_finite='ignore'")), nodes=1, spares=0, env=QUICK)
     view = run.finish()
     assert view["step"] == 24 and view["loss"] is None
     warnings = [w["text"] for w in view["warnings"]]
     assert len(warnings) == 1 and "the loss of step 7 is not finite" in warnings[0] and "hp.Guard" in warnings[0]
+
+
+def test_a_micro_batch_whose_targets_are_all_masked() -> None:
+    """As it comes of padding: the mean over no target is 0/0, and the loss of the whole step is NaN."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 5)
+    masked = {2}
+    data = [(torch.randn(4), torch.tensor(-100 if i in masked else i % 5)) for i in range(8)]
+    settings: dict[str, Any] = {"global_batch": 8, "micro_batch": 1}
+
+    def mean(batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def safe(batch: Any) -> torch.Tensor:
+        count = batch[1].ne(-100).sum().clamp(min=1)
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum") / count
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.weight.detach().clone()
+    session = hp.Session(model, optimizer, data, **settings)
+    with pytest.raises(
+        TrainingError, match=r"that of micro-batch \d is not: the job stops.* Where all targets of a micro-batch"
+    ):
+        next(session.steps(1)).run(mean)
+    assert torch.equal(before, model.weight)
+    for loss_fn, guard, finite in ((safe, None, True), (mean, hp.Guard(non_finite="ignore"), False)):
+        session = hp.Session(model, optimizer, data, guard=guard, **settings)
+        assert math.isfinite(next(session.steps(1)).run(loss_fn)) == finite
 
 
 def alone(

@@ -84,19 +84,6 @@ def test_the_bits_are_those_of_autograd(reentrant: tuple[int, ...], redone: tupl
     assert executions == [1 + (leaf in redone and not aside) for leaf in range(LEAVES)]
 
 
-def test_what_the_program_has_accumulated_itself_is_part_of_the_gradient() -> None:
-    torch.manual_seed(0)
-    model = nn.Linear(3, 3)
-
-    def loss(leaf: int) -> torch.Tensor:
-        model.bias.sum().backward()
-        found: torch.Tensor = model(torch.full((3,), float(leaf))).pow(2).sum()
-        return found
-
-    for ours, theirs in zip(found(model, loss)[0], expected(model, loss), strict=True):
-        assert torch.equal(ours, theirs)
-
-
 def test_a_backward_that_fails_half_way_leaves_nothing_behind() -> None:
     """The left sibling was being added to: both are computed again, if the program goes on at all."""
     torch.manual_seed(0)

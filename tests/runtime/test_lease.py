@@ -68,6 +68,16 @@ def test_what_ran_out_revives_only_by_a_fresh_answer(channels: tuple[Channel, Ch
     assert lease.until_s == late_s + LEASE_S
 
 
+def test_silence_alone_ends_the_lease(channels: tuple[Channel, Channel]) -> None:
+    agent, _ = channels
+    lease = Lease()
+    lease.connected(0.0, 0.0)
+    lease.look(agent, LEASE_S + 0.1)
+    assert lease.lapsed
+    lease.look(agent, LEASE_S)
+    assert lease.lapsed, "no later look mends it"
+
+
 def test_nothing_is_asked_of_who_was_never_connected() -> None:
     lease = Lease()
     lease.look(None, 1e9)

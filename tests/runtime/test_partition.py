@@ -34,10 +34,7 @@ def isolated_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store
 @pytest.fixture
 def job(isolated_cluster: Store) -> Iterator[Submit]:
     """Submit cells to the isolated cluster; afterwards its network is whole again."""
-    try:
-        yield from submitting(isolated_cluster)
-    finally:
-        cluster.heal(isolated_cluster)
+    yield from submitting(isolated_cluster, cluster.heal)
 
 
 def cut(run: Run, rank: int) -> tuple[str, str]:
@@ -66,6 +63,10 @@ def test_a_partition_costs_no_step_and_a_spare_takes_over(job: Submit, reference
     _, member = cut(run, rank)
     view = run.finish()
     assert [i["cause"] for i in view["incidents"]] == ["network partition"]
+    (incident,) = view["incidents"]
+    cut_s = run.of_kind("fault.injected")[0].time_s
+    assert incident["detection_s"] >= BEATS_LOST_S - 0.5, "the silence belongs to what a partition costs"
+    assert incident["recovery_s"] == pytest.approx(incident["resumed_s"] - cut_s, abs=1.0)
     assert view["world_size"] == 3 and member not in [m["member"] for m in view["members"]]
     lost_s = run.of_kind("member.lost")[0].time_s
     assert stood_still(run, member) < lost_s, "it stops before it is fenced"

@@ -56,6 +56,7 @@ def test_a_killed_rank_is_replaced(job: Submit, reference: Run) -> None:
     run.same_as(reference)
 
 
+@pytest.mark.quick
 def test_a_killed_node_is_replaced(job: Submit, reference: Run) -> None:
     run = job(env={"PAUSE_S": "0.02"})
     run.until_step(3)
@@ -88,6 +89,43 @@ def test_a_rank_that_spins_is_fenced(job: Submit, reference: Run, tmp_path: obje
     run = job(source, hang_timeout_s=0.5)
     view = run.finish()
     assert view["incidents"][0]["cause"] == "process hung"
+    run.same_as(reference)
+
+
+def slow_start(what: str) -> str:
+    """`TRAIN` that does something in the first micro-batch of every process, as torch.compile does."""
+    first = f"    global warm\n    if not warm:\n        warm = True\n        {what}\n"
+    return TRAIN.replace("def loss_fn(batch):\n", f"warm = False\n\ndef loss_fn(batch):\n{first}")
+
+
+def test_a_newcomer_that_starts_slowly_is_not_fenced(job: Submit, reference: Run) -> None:
+    """Its first micro-batch takes many times the time after which a rank counts as hung; the others wait for it."""
+    run = job(slow_start("time.sleep(2.5)"), hang_timeout_s=0.3, env={"PAUSE_S": "0.04"})
+    run.until_step(3)
+    run.kill(1)
+    run.finish()
+    assert [i["cause"] for i in run.view["incidents"]] == ["process killed"], run.story()
+    joined = {e.data["member"] for e in run.of_kind("member.ready")}
+    computed = {owner for e in run.of_kind("step.committed") for owner, leaves in e.data["assignment"] if leaves}
+    assert joined & computed, run.story()
+    run.same_as(reference)
+
+
+def test_a_newcomer_that_hangs_in_its_first_micro_batch_is_fenced(
+    job: Submit, reference: Run, tmp_path: object
+) -> None:
+    flag = f"{tmp_path}/hung"
+    spin = (
+        f"import os\ndef hang():\n    if session.step < 3: return\n"
+        f"    try: os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))\n"
+        "    except FileExistsError: return\n    while True: pass\n"
+    )
+    run = job(spin + slow_start("hang()"), hang_timeout_s=0.1, env={"PAUSE_S": "0.04"})
+    run.until_step(3)
+    run.kill(1)
+    run.finish()
+    assert [i["cause"] for i in run.view["incidents"]] == ["process killed", "process hung"], run.story()
+    assert "in the first micro-batch of its process, limit 2.0 s" in run.story()
     run.same_as(reference)
 
 

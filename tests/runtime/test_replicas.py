@@ -147,7 +147,7 @@ def test_a_replica_grows_in_with_a_snapshot_shard_by_shard(job: Submit, calm: Ru
     run.until_world(2)
     run.finish()
     plans = [e.data["reason"] for e in run.of_kind("decision.made") if e.data["policy"] == "recovery"]
-    assert "newcomer(s) get the state" not in plans[-1], "it came with the state"
+    assert "newcomer" not in plans[-1], "it came with the state"
     assert not run.of_kind("member.lost")
     run.same_as(calm)
 
@@ -188,7 +188,8 @@ def test_everything_killed_goes_on_from_the_shards_that_were_saved(job: Submit, 
         os.kill(pid, signal.SIGKILL)
     view = run.finish()
     run.same_as(calm)
-    assert {incident["rung"] for incident in view["incidents"]} == {4}, run.story()
+    rungs = {incident["rung"] for incident in view["incidents"] if incident["cause"] != "straggler"}
+    assert rungs == {4}, run.story()
     assert run.of_kind("checkpoint.loaded")[0].data["step"] >= 8
     newest = tmp_path / "run" / Path(view["checkpoint"]["path"]).name
     assert sorted(path.name for path in newest.iterdir()) == [MANIFEST, file_of(0, 2), file_of(1, 2)]

@@ -18,6 +18,7 @@ from torch import nn
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.runtime.datacache import sample_indices
+from jupyter_hyperpod.runtime.session import Step
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -160,9 +161,10 @@ def test_a_step_that_was_not_run_is_an_error() -> None:
             pass
 
 
-def test_a_loss_that_is_not_finite_is_returned_as_it_is() -> None:
+def test_a_loss_that_is_not_finite_is_returned_as_it_is_to_who_asks_for_it() -> None:
     model, optimizer, _ = parts()
-    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+    guard = hp.Guard(non_finite="ignore")
+    session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2, guard=guard)
     step = next(session.steps(1))
     assert math.isnan(step.run(lambda b: (model(b[0]) * math.nan).mean()))
 
@@ -235,6 +237,154 @@ def test_an_optimizer_with_foreign_parameters_is_refused() -> None:
     other = torch.optim.SGD(head.parameters(), lr=0.1)
     with pytest.raises(SpecError, match="holds no parameter of the model"):
         hp.Session(model, other, data(), global_batch=4, micro_batch=2)
+
+
+def test_a_second_run_in_a_step_is_refused() -> None:
+    model, optimizer, loss_fn = parts()
+    with opened(optimizer, model) as session:
+        for step in session.steps(2):
+            step.run(loss_fn)
+            with pytest.raises(TrainingError, match=rf"step {step.number} was run already: call .* once in the loop"):
+                step.run(loss_fn)
+        assert session.step == 2
+
+
+def scaler_of_fsdp(**settings: Any) -> Any:
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    return ShardedGradScaler("cpu", **settings)
+
+
+@pytest.mark.parametrize("make", [lambda **s: torch.amp.GradScaler("cpu", **s), scaler_of_fsdp])
+def test_a_scaled_loss_is_refused_before_it_is_applied(make: Callable[..., Any]) -> None:
+    model, optimizer, loss_fn = parts()
+    enabled, disabled = make(), make(enabled=False)
+    scale = vars(type(enabled))["scale"]
+    with opened(optimizer, model) as session:
+        step, other = session.steps(2), model.weight.detach().clone()
+        with pytest.raises(TrainingError, match="scales its loss with a .*GradScaler.* return the loss as it is"):
+            next(step).run(lambda batch: enabled.scale(loss_fn(batch)) / 2)
+        assert torch.equal(other, model.weight)
+        expected = Step(session, 1).run(lambda batch: disabled.scale(loss_fn(batch)))
+        assert expected > 0 and session.step == 1
+        session._planned = 1
+    assert vars(type(enabled))["scale"] is scale, "whoever uses one elsewhere finds it as it was"
+    enabled.scale(torch.ones(()))
+
+
+def test_backward_in_a_loss_function_is_refused() -> None:
+    model, optimizer, loss_fn = parts()
+
+    def twice(batch: Any) -> torch.Tensor:
+        loss = loss_fn(batch)
+        loss.backward(retain_graph=True)
+        return loss
+
+    with pytest.raises(TrainingError, match="called backward\\(\\), .* would count twice"):
+        next(opened(optimizer, model).steps(1)).run(twice)
+
+
+def test_gradients_that_are_changed_after_the_step_are_refused() -> None:
+    """As a clipping line after it does, which would have no effect; reading them, or zeroing them, is fine."""
+    model, optimizer, loss_fn = parts()
+    with opened(optimizer, model) as session:
+        steps = session.steps(5)
+        for zero in (True, False):
+            next(steps).run(loss_fn)
+            assert all(torch.isfinite(parameter.grad.norm()) for parameter in model.parameters())
+            optimizer.zero_grad(set_to_none=zero)
+        next(steps).run(loss_fn)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        with pytest.raises(TrainingError, match="after step.run.* write hp.Session\\(..., max_grad_norm=1.0\\)"):
+            next(steps).run(loss_fn)
+        session._planned = 3
+
+
+def opened(optimizer: Any, model: nn.Module, scheduler: Any = None) -> hp.Session:
+    return hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2, scheduler=scheduler)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: torch.optim.LBFGS(p), "optimizer is a LBFGS: .* whose step\\(\\) needs no closure"),
+        (lambda p: torch.optim.SparseAdam(p), "optimizer is a SparseAdam: .* dense tensors, .* pass torch.optim.Adam"),
+        (lambda p: [torch.optim.SGD(p, lr=0.1)], "optimizer is a list; expected one torch.optim.Optimizer"),
+        (lambda p: Closing(p, {}), "optimizer is a Closing, whose step\\(\\) needs closure; hp.Session calls"),
+    ],
+)
+def test_an_optimizer_that_needs_an_argument_is_refused_when_the_session_opens(
+    make: Callable[[Any], Any], words: str
+) -> None:
+    model = nn.Linear(4, 1)
+    with pytest.raises(SpecError, match=words):
+        opened(make(list(model.parameters())), model)
+
+
+class Closing(torch.optim.Optimizer):
+    def step(self, closure: Callable[[], float]) -> float:  # type: ignore[override]
+        return closure()
+
+
+class PerEpoch:
+    """Stands in for the schedulers of timm 1.0: ``step(epoch, metric=None)``."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.last_epoch = optimizer, 0
+
+    def step(self, epoch: int, metric: float | None = None) -> None:
+        self.last_epoch = epoch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"last_epoch": self.last_epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.last_epoch = state["last_epoch"]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (torch.optim.lr_scheduler.ReduceLROnPlateau, "a ReduceLROnPlateau, whose step\\(\\) needs metrics; hp.Session"),
+        (PerEpoch, "a PerEpoch, whose step\\(\\) needs epoch; hp.Session calls .* such as CosineAnnealingLR"),
+        (lambda _: lambda step: 0.1, "a function without step\\(\\); expected a scheduler"),
+        (lambda o: [torch.optim.lr_scheduler.StepLR(o, 1)], "a list without step\\(\\)"),
+    ],
+)
+def test_a_scheduler_that_needs_an_argument_is_refused_when_the_session_opens(
+    make: Callable[[Any], Any], words: str
+) -> None:
+    model, optimizer, _ = parts()
+    with pytest.raises(SpecError, match=f"scheduler is {words}"):
+        opened(optimizer, model, make(optimizer))
+
+
+def test_a_scheduler_of_another_optimizer_is_refused() -> None:
+    model, optimizer, _ = parts()
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(SpecError, match=r"StepLR of another optimizer .* StepLR\(optimizer, \.\.\.\)"):
+        opened(optimizer, model, torch.optim.lr_scheduler.StepLR(other, 1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=50),
+        lambda o: torch.optim.lr_scheduler.ChainedScheduler([torch.optim.lr_scheduler.StepLR(o, 2)]),
+        lambda o: torch.optim.lr_scheduler.SequentialLR(
+            o,
+            [torch.optim.lr_scheduler.ConstantLR(o), torch.optim.lr_scheduler.ExponentialLR(o, 0.9)],
+            milestones=[1],
+        ),
+    ],
+)
+def test_schedulers_that_need_nothing_step(make: Callable[[Any], Any]) -> None:
+    model, optimizer, loss_fn = parts()
+    scheduler = make(optimizer)
+    with opened(optimizer, model, scheduler) as session:
+        for step in session.steps(3):
+            step.run(loss_fn)
+    assert getattr(scheduler, "last_epoch", 3) == 3
 
 
 @pytest.mark.parametrize(

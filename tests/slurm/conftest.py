@@ -27,6 +27,40 @@ Submit = Callable[..., Run]
 COMMAND = (sys.executable, "-m", "jupyter_hyperpod")
 
 
+GATE = """
+def gate(index):
+    while index >= int(open(os.environ["GATE"]).read()):
+        time.sleep(0.01)
+"""
+
+
+class Gated:
+    """The training stands still before a step until it is let go on: faults come one after another, however slow."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "gate"
+        self.let(0)
+
+    @property
+    def source(self) -> str:
+        """The same training, behind the gate."""
+        head, loop = "settings = dict(", "        loss = step.run(loss_fn)"
+        return TRAIN.replace(head, GATE + head).replace(loop, f"        gate(step.index)\n{loop}")
+
+    def let(self, steps: int) -> None:
+        """Let it take so many steps in all."""
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(str(steps))
+        fresh.replace(self.path)
+
+    def until_whole(self, run: Run, nodes: int, timeout_s: float) -> None:
+        """Wait until so many nodes are there, then let the job take steps until all have a place in them."""
+        run.until(lambda: run.view["world_size"] == nodes or run.spare_is_ready(), timeout_s)
+        while not run.of_kind("step.committed") or run.of_kind("step.committed")[-1].data["world_size"] < nodes:
+            self.let(step := run.view["step"] + 1)
+            run.until_step(step, timeout_s)
+
+
 @pytest.fixture(scope="session")
 def switched_on() -> Iterator[Testbed]:
     if reason := missing():

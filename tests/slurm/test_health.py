@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,20 +13,19 @@ from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.health import slurm
 from jupyter_hyperpod.storage.store import Store
-from tests.runtime.conftest import Run
-from tests.slurm.conftest import COMMAND, Submit
+from tests.runtime.conftest import TRAIN, Run
+from tests.slurm.conftest import COMMAND, Gated, Submit
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 START_S = 120.0
 LOG = "/run/kmsg"
 XID = "NVRM: Xid (PCI:0000:00:1e.0): {}, pid=1, name=python3, text"
 STATUS = "sagemaker.amazonaws.com/node-health-status"
 
 
-def training(job: Submit, pause_s: float = 0.15) -> Run:
-    run = job(
-        "--nodes", "3", "--elastic", "1:3", "--spares", "0", "--env", f"HYPERPOD_KERNEL_LOG={LOG}", pause_s=pause_s
-    )
+def training(job: Submit, *options: str, pause_s: float = 0.15, source: str = TRAIN) -> Run:
+    fixed = ["--nodes", "3", "--elastic", "1:3", "--spares", "0", "--env", f"HYPERPOD_KERNEL_LOG={LOG}"]
+    run = job(*fixed, *options, pause_s=pause_s, source=source)
     run.until_world(3, START_S)
     return run
 
@@ -44,14 +44,20 @@ def info(bed: Testbed, node: str) -> slurm.NodeInfo:
     return next(slurm.nodes(text))
 
 
-def test_an_xid_that_replaces(bed: Testbed, job: Submit, reference: Run) -> None:
-    run = training(job)
+def test_an_xid_that_replaces(bed: Testbed, job: Submit, reference: Run, tmp_path: Path) -> None:
+    gate = Gated(tmp_path)
+    gate.let(2)
+    run = training(job, "--env", f"GATE={gate.path}", source=gate.source)
     victim = run.node_of(1)
-    bed.until(lambda: health(run, victim)["action"] == "watch", "the node is watched")
+    bed.until(lambda: health(run, victim)["action"] == "watch", "the node is watched", START_S)
     log(bed, victim, 74)
-    bed.until(lambda: info(bed, victim).reason == "Action:Replace", "replacement is asked for")
+    bed.until(lambda: info(bed, victim).reason == "Action:Replace", "replacement is asked for", START_S)
     assert info(bed, victim).out
     assert health(run, victim)["labels"][STATUS] == "UnschedulablePendingReplacement"
+    gate.let(6)  # it leaves after a step
+    run.until(lambda: victim not in {member["node"] for member in run.view["members"]}, START_S)
+    gate.until_whole(run, 3, START_S)
+    gate.let(24)
     run.finish(timeout_s=START_S)
     run.same_as(reference)
     incident = run.view["incidents"][0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +15,12 @@ from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.control.allocation import REQUEUED
 from jupyter_hyperpod.core.errors import Conflict, NotFound
+from jupyter_hyperpod.storage.store import ENVIRONMENT
 from tests.runtime.conftest import TRAIN, Run
-from tests.slurm.conftest import Submit
+from tests.secrets_scan import command_lines_with, files_with
+from tests.slurm.conftest import Gated, Submit
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 START_S = 120.0
 
 
@@ -24,34 +28,6 @@ def queue(bed: Testbed, run: Run) -> list[list[str]]:
     """(partition, state) of the job's elements."""
     done = bed.run(CONTROLLER, "squeue", "-h", "-r", "-t", "all", "-n", run.job_id, "-o", "%P %T")
     return [line.split() for line in done.stdout.splitlines()]
-
-
-STORM_S = 60.0
-GATE = """
-def gate(index):
-    while index >= int(open(os.environ["GATE"]).read()):
-        time.sleep(0.01)
-"""
-
-
-class Gated:
-    """The training stands still before a step until it is let go on: faults come one after another, however slow."""
-
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "gate"
-        self.let(0)
-
-    @property
-    def source(self) -> str:
-        """The same training, behind the gate."""
-        head, loop = "settings = dict(", "        loss = step.run(loss_fn)"
-        return TRAIN.replace(head, GATE + head).replace(loop, f"        gate(step.index)\n{loop}")
-
-    def let(self, steps: int) -> None:
-        """Let it take so many steps in all."""
-        fresh = self.path.with_suffix(".new")
-        fresh.write_text(str(steps))
-        fresh.replace(self.path)
 
 
 def test_whatever_happens_to_nodes_the_trajectory_stays(
@@ -62,25 +38,18 @@ def test_whatever_happens_to_nodes_the_trajectory_stays(
     options = ["--nodes", "3", "--elastic", "1:3", "--spares", "0", "--env", f"GATE={gate.path}"]
     run = job(*options, "--slurm", "elastic-partition=spot", source=gate.source, pause_s=0.15)
 
-    def until_whole() -> None:
-        """Wait for a third node, then let the job take steps until it has a place in them."""
-        run.until(lambda: run.view["world_size"] == 3 or run.spare_is_ready(), STORM_S)
-        while not run.of_kind("step.committed") or run.of_kind("step.committed")[-1].data["world_size"] < 3:
-            gate.let(step := run.view["step"] + 1)
-            run.until_step(step, STORM_S)
-
     def disturb(act: Callable[[str], object], undo: Callable[[str], object], steps: int = 1) -> str:
         """In the middle of a step; then wait until three nodes commit a step again, and mend the node."""
         gate.let(run.view["step"] + steps)
         victim, member = run.node_of(1), run.view["members"][1]["member"]
         act(victim)
-        run.until(lambda: member not in [m["member"] for m in run.view["members"]], STORM_S)
-        until_whole()
+        run.until(lambda: member not in [m["member"] for m in run.view["members"]], START_S)
+        gate.until_whole(run, 3, START_S)
         undo(victim)
         bed.in_service(victim)
         return victim
 
-    run.until(lambda: len(run.view["members"]) == 3, STORM_S)
+    run.until(lambda: len(run.view["members"]) == 3, START_S)
     cut_off = disturb(bed.power_cut, bed.power_on)
     assert cut_off not in [member["node"] for member in run.view["members"]]
     disturb(bed.freeze, bed.thaw)
@@ -92,7 +61,7 @@ def test_whatever_happens_to_nodes_the_trajectory_stays(
     disturb(lambda _: run.kill(1), lambda _: bed.start_controller())
     bed.full_speed(slow)
     gate.let(24)
-    run.finish(timeout_s=STORM_S)
+    run.finish(timeout_s=START_S)
     run.same_as(reference)
     causes = [incident["cause"] for incident in run.view["incidents"]]
     assert causes.count("network partition") == 2 and "process killed" in causes, run.story()
@@ -112,6 +81,12 @@ ENDLESS = TRAIN.replace("session.steps(24)", "session.steps(10_000)")
 TELL = "import os\nprint(sorted(name for name in os.environ if name.startswith('SLURM_')))\n"
 
 
+TELL_SECRET = """
+import hashlib, os, time
+print("arrived", hashlib.sha256(os.environ["HF_TOKEN"].encode()).hexdigest(), flush=True)
+while not os.path.exists(os.environ["OPEN"]):
+    time.sleep(0.05)
+"""
 NASTY = "$(touch {mark}); `touch {mark}` '\"\\ %j ${{HOME}} &| <x> *\n#SBATCH --hold\ntouch {mark}\n"
 TELL_NASTY = "import os, sys\nprint(repr((os.environ['NASTY'], os.getcwd())))\n"
 
@@ -129,6 +104,31 @@ def test_hostile_words_and_places_stay_words_and_places(
     assert run.until_ended(START_S)["state"] == "succeeded", run.story()
     assert repr((nasty, str(place))) in "".join(run.text().values())
     assert not mark.exists() and not list(place.iterdir())
+
+
+def test_a_secret_is_neither_in_the_batch_script_nor_in_what_slurm_shows(
+    bed: Testbed, job: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "hf_" + secrets.token_hex(20)
+    monkeypatch.setenv("HF_TOKEN", token)
+    gate = tmp_path / "gate"
+    run = job("--nodes", "2", "--spares", "0", "--env", "HF_TOKEN", "--env", f"OPEN={gate}", source=TELL_SECRET)
+    monkeypatch.delenv("HF_TOKEN")
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    run.until(lambda: sum(f"arrived {digest}" in text for text in run.text().values()) == 2, START_S)
+    private = run.store.job(run.job_id).path / ENVIRONMENT
+    elements = {event.data["element"] for event in run.of_kind("allocation.changed")}
+    shown = [bed.run(CONTROLLER, "scontrol", "show", "job", "-dd", name).stdout for name in elements]
+    shown += [bed.run(CONTROLLER, "scontrol", "write", "batch_script", name, "-").stdout for name in elements]
+    shown += [bed.run(CONTROLLER, "squeue", "-o", "%all").stdout]
+    assert len(elements) == 2 and any("jupyter_hyperpod.runtime.agent" in text for text in shown)
+    assert not any(token in text for text in shown)
+    assert files_with(run.store.root, token, besides=private) == []
+    assert files_with(bed.directory, token) == [], "what the daemons keep"
+    assert command_lines_with(token) == []
+    gate.touch()
+    run.finish(timeout_s=START_S)
+    run.until(lambda: not private.exists(), 30)
 
 
 def test_a_node_that_fails_its_health_check_is_replaced_and_a_running_job_is_scaled(

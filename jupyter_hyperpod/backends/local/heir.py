@@ -24,7 +24,10 @@ RESTARTS, WITHIN_S = 5, 60.0
 
 
 class Heir:
-    """``start(arguments)`` starts a process. Times are on the monotonic clock, in seconds."""
+    """``start(arguments)`` starts a process. Times are on the monotonic clock, in seconds.
+
+    The successor is told since when there was no supervisor, as seconds since the Unix epoch.
+    """
 
     def __init__(self, directory: Path, start: Callable[[list[str]], object]) -> None:
         self._directory = directory
@@ -33,7 +36,9 @@ class Heir:
         self._supervisor = Identity(0, 0)
         self._arguments: list[str] = []
         self._mark = ""
+        self._since = ""  # the option by which it is told
         self._heard_s = 0.0
+        self._stood_s: float | None = None  # the last sign of life of one that is being ended
         self._started_s: deque[float] = deque(maxlen=RESTARTS)
 
     def heard(self, message: Message, channel: Channel) -> None:
@@ -41,6 +46,7 @@ class Heir:
         if message.get("heir"):
             self._channel, self._arguments, self._mark = channel, list(message["heir"]), str(message["mark"])
             self._supervisor = Identity(*message["supervisor"])
+            self._since, self._stood_s = str(message.get("since", "")), None
         if channel is self._channel:
             self._heard_s = time.monotonic()
 
@@ -57,7 +63,8 @@ class Heir:
             return
         self._started_s.append(now_s)
         note(f"the supervisor (process {self._supervisor.pid}) died: starting it again")
-        self._start(self._arguments)
+        lost_s = time.time() - (now_s - (now_s if self._stood_s is None else self._stood_s))
+        self._start([*self._arguments, *([f"{self._since}={lost_s:.6f}"] if self._since else [])])
 
     def look(self) -> None:
         """End a supervisor that stands still; its connection ends with it."""
@@ -68,6 +75,7 @@ class Heir:
             note(f"the supervisor (process {self._supervisor.pid}) was silent for {silent_s:.1f} s and is ended")
             with suppress(ProcessLookupError):
                 os.kill(self._supervisor.pid, signal.SIGKILL)
+            self._stood_s = self._heard_s if self._stood_s is None else self._stood_s
             self._heard_s = time.monotonic()
 
 

@@ -325,7 +325,9 @@ class LocalHost:
         """Replace what was lost; a node that dies as soon as it is born has to wait a little."""
         for node in (self.head, *self.nodes.values()):
             if self._zygote_ready and node.state == "lost" and now_s >= node.again_s:
+                why = node.reason
                 self._spawn(node)
+                node.reason = node.reason or f"starts again: {why}"
 
     def _detach(self, node: LocalNode) -> None:
         if node.channel is not None:

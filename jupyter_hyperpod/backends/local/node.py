@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...core.errors import ProtocolError
 from ...core.spec import LaunchPlan
 from .network import Place, Switch, environment
 from .processes import Identity, close_descriptors, die_with_parent, identify, signal_group
@@ -66,6 +67,8 @@ class Node(Server):
             self._signal(message["job"], message["signal"])
         elif operation == "end":
             self.running = False
+        else:
+            raise ProtocolError(f"unknown request {operation!r}")
 
     def ended(self, child: Identity, about: Any, status: int) -> None:
         """Report a job's process that ended."""

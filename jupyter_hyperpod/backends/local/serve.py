@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ProtocolError
+from ...core.units import plural
 from .processes import Identity, identify, signal_group
-from .wire import Channel, Message, accept
+from .wire import Channel, Message, Silent, accept
 
 IDLE_TICK_S = 2.0
 
@@ -33,6 +34,8 @@ class Server:
         self.listener = listener
         self.path = path
         self.channels: list[Channel] = []
+        self._silent = Silent()
+        self._dropped, self._say_from_s = 0, 0.0
         self.children: dict[int, tuple[Identity, int, Any]] = {}
         self.running = True
         self.selector = selectors.DefaultSelector()
@@ -91,19 +94,35 @@ class Server:
         if channel is not None:
             self.channels.append(channel)
             self.selector.register(channel, selectors.EVENT_READ, lambda: self._read(channel))
+            if (oldest := self._silent.called(channel)) is not None:
+                self._hang_up(oldest)
 
     def _read(self, channel: Channel) -> None:
+        if channel.closed:
+            return  # hung up on a moment ago
         try:
             for message in channel.receive():
+                self._silent.heard(channel)
                 self.handle(message, channel)
         except (ProtocolError, LookupError, TypeError, OSError) as error:
-            note(f"connection dropped: {error!r}")
+            self._say_dropped(repr(error))
             channel.closed = True
         if channel.closed and channel in self.channels:
-            self.selector.unregister(channel)
-            self.channels.remove(channel)
-            channel.close()
-            self.left(channel)
+            self._hang_up(channel)
+
+    def _say_dropped(self, reason: str) -> None:
+        """The first one at once, then a line per minute."""
+        self._dropped += 1
+        if (now_s := time.monotonic()) >= self._say_from_s:
+            note(f"{plural(self._dropped, 'connection')} dropped, the last: {reason}")
+            self._dropped, self._say_from_s = 0, now_s + 60.0
+
+    def _hang_up(self, channel: Channel) -> None:
+        self.selector.unregister(channel)
+        self.channels.remove(channel)
+        self._silent.heard(channel)
+        channel.close()
+        self.left(channel)
 
     def _reap(self, pid: int) -> None:
         child, pidfd, about = self.children.pop(pid)

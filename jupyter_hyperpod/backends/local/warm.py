@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ...core.errors import ProtocolError
 from .heir import Heir, become
 from .network import Place
 from .node import NodeName, live, open_log
@@ -73,6 +74,8 @@ class Zygote(GroupServer):
             channel.send({"event": "spawned", "name": who.name, "pid": child.pid, "start": child.start})
         elif operation == "end":
             self.running = False
+        elif operation != "ping":
+            raise ProtocolError(f"unknown request {operation!r}")
 
     def left(self, channel: Channel) -> None:
         """A supervisor is gone."""

@@ -15,7 +15,8 @@ from ...core.errors import ClusterError, ProtocolError
 
 LINE_LIMIT_BYTES = 16 << 20
 SEND_TIMEOUT_S = 2.0
-_BACKLOG = 64
+_BACKLOG = 1024  # who finds it full is told at once that nobody listens
+MOST_SILENT = 128
 
 Message = dict[str, Any]
 
@@ -73,6 +74,26 @@ def accept(listener: socket.socket) -> Channel | None:
         client.close()
         return None
     return Channel(client)
+
+
+class Silent:
+    """Connections on which nothing has been said yet: where too many wait, the one that came first has to go."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Channel, None] = {}
+
+    def called(self, channel: Channel) -> Channel | None:
+        """Somebody has connected; return whom to hang up on."""
+        self._waiting[channel] = None
+        if len(self._waiting) <= MOST_SILENT:
+            return None
+        oldest = next(iter(self._waiting))
+        del self._waiting[oldest]
+        return oldest
+
+    def heard(self, channel: Channel) -> None:
+        """Somebody has said something, or has left."""
+        self._waiting.pop(channel, None)
 
 
 class Channel:
