@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SpecError
-from ..core.units import format_bytes, format_duration, parse_bytes
+from ..core.units import format_bytes, format_duration, parse_bytes, plural
 from ..storage.store import Mounts, Store
 from .terminal import Terminal
 
@@ -108,7 +108,7 @@ def _rewrite(options: argparse.Namespace, terminal: Terminal) -> int:
     if options.json:
         terminal.json(asdict(saved))
     else:
-        files = "1 file" if len(saved.files) == 1 else f"{len(saved.files)} files"
+        files = plural(len(saved.files), "file")
         terminal.line(f"{saved.url}: {files}, {_amount(saved.tensors, saved.bytes, saved.elapsed_s)}")
     return 0
 

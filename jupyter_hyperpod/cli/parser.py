@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any, NoReturn
 
 from ..control import mounting, nodes
 from ..control.request import (
     add_cluster_options,
     add_fault_options,
+    add_rerun_options,
     add_serve_options,
     add_submit_options,
+    shown_problem,
     suggestion,
 )
 from ..control.validate import add_options as add_validate_options
@@ -38,15 +41,27 @@ class _Parser(argparse.ArgumentParser):
     """Bad use is answered with the nearest word that exists."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(message + suggestion(message, list(self._option_string_actions)))
+        super().error(shown_problem(message) + suggestion(message, list(self._option_string_actions)))
 
 
 class _Verb(_Parser):
     """One verb. Where it takes settings, they may stand before and after its options; argparse leaves the latter."""
 
     takes_settings = False
+    takes_arguments = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        behind: list[str] = []
+        if self.takes_arguments and "--" in words:  # what stands there is the file's, options too
+            at = words.index("--")
+            words, behind = words[:at], words[at + 1 :]
+        found, left = self._parse(words, namespace)
+        if self.takes_arguments:
+            found.arguments = behind
+        return found, left
+
+    def _parse(self, args: list[str], namespace: Any) -> Any:
         found, left = super().parse_known_args(args, namespace)
         if self.takes_settings:
             try:
@@ -110,13 +125,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_job_verbs(verbs: _Verbs) -> None:
     submit = verbs.add("submit", "run a Python file or the code cells of a notebook as a job", query=False)
+    submit.takes_arguments = True
+    submit.usage = "%(prog)s [options] FILE [-- ARGUMENT ...]"
+    submit.epilog = "What follows -- is given to the file as sys.argv[1:], as python FILE ARGUMENT ... does."
     submit.add_argument("file", metavar="FILE", help="a .py file, or an .ipynb notebook whose code cells are joined")
     add_submit_options(submit)
     submit.add_argument("--follow", action="store_true", help=FOLLOW)
 
     rerun = verbs.add("rerun", "run a job again: the same code, the same specification")
     _add_job(rerun)
-    rerun.add_argument("--name", metavar="NAME", help="name of the new job (default: the same)")
+    add_rerun_options(rerun)
     rerun.add_argument("--follow", action="store_true", help=FOLLOW)
 
     verbs.add("list", "list the jobs, newest first")

@@ -25,7 +25,7 @@ class Terminal:
         self.out = out or sys.stdout
         self.err = err or sys.stderr
         self._colour = wants_colour(self.out)
-        self._live = self.err.isatty() and os.environ.get("TERM") != "dumb"
+        self.live = self.err.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = ""
 
     def paint(self, text: str, tone: str) -> str:
@@ -50,7 +50,7 @@ class Terminal:
 
     def status(self, text: str) -> None:
         """Rewrite the status line; shown on a terminal only."""
-        if not self._live or text == self._shown:
+        if not self.live or text == self._shown:
             return
         full = text
         columns = shutil.get_terminal_size().columns - 1

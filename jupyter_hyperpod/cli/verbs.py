@@ -13,10 +13,12 @@ from typing import Any
 
 from ..control import cluster, jobs, lookup, metrics, mounting, nodes, report, validate, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, job_name, shown_fields, spec_fields
+from ..control.sentences import event_sentence
 from ..control.source import read_file
 from ..core.errors import HyperpodError
 from ..core.events import TERMINAL_STATES, Event, to_json
-from ..core.views import summary
+from ..core.units import plural
+from ..core.views import View, summary
 from ..storage.store import Store
 from .parser import ALIASES
 from .terminal import Terminal
@@ -33,7 +35,11 @@ def _submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> in
     path = Path(options.file)
     fields = spec_fields(options, job_name(path.name))
     source = read_file(path)
-    fields["filename"] = str(path.absolute())
+    fields |= {
+        "filename": str(path.absolute()),
+        "script": path.suffix == ".py",
+        "arguments": tuple(options.arguments),
+    }
     if options.dry_run:
         shown = shown_fields(fields)
         if options.json:
@@ -56,7 +62,7 @@ def _submitted(job_id: str, options: argparse.Namespace, store: Store, terminal:
 
 
 def _rerun(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    job_id = lookup.submit_again(store, lookup.job_id(store, options.job), options.name)
+    job_id = lookup.submit_again(store, lookup.job_id(store, options.job), options.name, options.env)
     return _submitted(job_id, options, store, terminal)
 
 
@@ -112,16 +118,19 @@ def _show_output(follower: watch.Watch, options: argparse.Namespace, terminal: T
     """Print a job's output; returns True when the person pressed Ctrl-C."""
     lines: watch.OutputLines | None = None
     rank = getattr(options, "rank", None)
-    notice = ""
+    notice = waits = ""
     try:
         for events in follower.batches() if follow else [follower.poll()]:
-            lines = lines or watch.OutputLines(watch.has_several_ranks(follower.view), rank)
+            if lines is None:
+                watch.require_rank(follower.view, events, rank, later=follow)
+                lines = watch.OutputLines(watch.has_several_ranks(follower.view), rank)
             for event in events:
                 if event.kind == "output.written":
                     _print_output(event, lines, options.json, terminal)
             if follow:
                 terminal.status(report.progress_line(follower.view))
                 notice = _say_notice(follower, notice, terminal)
+                waits = _say_wait(follower.view, waits, terminal)
         if lines and not options.json:
             for stream, line in lines.finish():
                 _print_line(stream, line, terminal)
@@ -151,6 +160,14 @@ def _say_notice(follower: watch.Watch, said: str, terminal: Terminal) -> str:
     return follower.notice
 
 
+def _say_wait(view: View, said: str, terminal: Terminal) -> str:
+    """Say why a job waits, once per reason; a terminal's status line shows it anyway."""
+    waits = view["reason"] if view["state"] == "pending" else ""
+    if waits and waits != said and not terminal.live:
+        terminal.note(report.progress_line(view))
+    return waits or said
+
+
 def _say_detached(job_id: str, terminal: Terminal) -> None:
     terminal.note(f"detached; {job_id} goes on. Follow it again with: jupyter hyperpod logs {job_id} --follow")
 
@@ -178,7 +195,7 @@ def _print_event(event: Event, first_s: float, as_json: bool, terminal: Terminal
         event.kind, ""
     )
     at = terminal.paint(f"{event.time_s - first_s:9.3f} s  {event.kind:<17}", "quiet")
-    sentence = report.event_sentence(event)
+    sentence = event_sentence(event)
     terminal.line(f"{at} {terminal.paint(sentence, tone) if tone else sentence}")
 
 
@@ -209,7 +226,13 @@ def _metrics(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
 def _scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     job_id = lookup.job_id(store, options.job)
     jobs.scale(store, job_id, options.target)
-    return _asked(options, terminal, job_id, f"asked {job_id} to run on {options.target} nodes", target=options.target)
+    return _asked(
+        options,
+        terminal,
+        job_id,
+        f"asked {job_id} to run on {plural(options.target, 'node')}",
+        target=options.target,
+    )
 
 
 def _stop(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

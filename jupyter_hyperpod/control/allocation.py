@@ -15,7 +15,7 @@ from ..backends.slurm import Slurm
 from ..core.errors import ClusterError
 from ..core.events import Command
 from ..core.spec import STARTUP_DEADLINE, JobSpec, LaunchPlan
-from ..core.units import parse_duration
+from ..core.units import parse_duration, plural
 from ..policy.allocation import DEADLINE_S, Place, Step, decide
 from .entry import Entry
 from .ledger import Ledger, Seen, names
@@ -24,6 +24,7 @@ SUBMIT_PAUSE_S = 5.0
 AVOID_S = 3600.0
 SENT_AGAIN_S = 15.0
 CLOSE_S = 8.0
+READ_S = 0.01  # for one job's journal at a time: there may be a thousand
 BARE_S = 10.0  # what replaces a node is usually there by then
 PACKAGE = ("PYTHONPATH",)
 NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it
@@ -105,6 +106,8 @@ class Allocations:
         """Bring an unfinished job closer to the nodes it wants."""
         self._slurm.tick()
         job = self._of(entry)
+        if not job.ledger.caught_up(READ_S):
+            return
         _answer_faults(entry, job)
         _look_at_cancels(entry, job, now_s)
         if not self._settle(entry, job, now_s):
@@ -263,7 +266,7 @@ def _value(step: Step) -> dict[str, object]:
 def _tell_waiting(entry: Entry, elements: list[Element]) -> None:
     waiting = [element for element in elements if element.state in WAITING]
     if entry.state == "pending" and not entry.started and len(waiting) == len(elements) > 0:
-        entry.say(f"SLURM has not started its {len(waiting)} node(s) yet: {waiting[0].reason}")
+        entry.say(f"SLURM has not started {plural(len(waiting), 'node')} yet: {waiting[0].reason}")
 
 
 def _tell_bare(entry: Entry, job: Allocation, elements: list[Element]) -> None:

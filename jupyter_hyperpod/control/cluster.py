@@ -18,6 +18,7 @@ from ..backends.local import network
 from ..backends.local.wire import connect
 from ..core.errors import ClusterError, Conflict, SpecError, StoreError
 from ..core.spec import validate_name
+from ..core.units import plural
 from ..core.views import View, apply, new_cluster_view
 from ..storage.journal import follow_events
 from ..storage.store import Store
@@ -32,6 +33,7 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 READY_TIMEOUT_S = 120.0
 MAX_LOCAL_NODES = 256
+UP = ("idle", "busy", "partitioned")
 _DEFAULT_SHAPE = {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}, "isolated": False}
 _LOG_TAIL_LINES = 15
 # what belongs to the kernel or the server that happened to start the cluster, not to the jobs it will run
@@ -77,7 +79,7 @@ def ensure_started(
 
 
 def wait_ready(store: Store, timeout_s: float = READY_TIMEOUT_S) -> View:
-    """Wait until every node is idle or busy and return the cluster view. Raises ClusterError.
+    """Wait until every node is up, also one that is cut off, and return the cluster view. Raises ClusterError.
 
     A cluster that has only looked after jobs elsewhere is given the default nodes.
     """
@@ -87,7 +89,7 @@ def wait_ready(store: Store, timeout_s: float = READY_TIMEOUT_S) -> View:
     while True:
         view = status(store)
         states = [node["state"] for node in view["nodes"]]
-        if view["state"] == "running" and states and all(state in ("idle", "busy") for state in states):
+        if view["state"] == "running" and states and all(state in UP for state in states):
             return view
         if time.monotonic() > deadline:
             raise ClusterError(
@@ -173,13 +175,13 @@ def _check_shape(wanted: Mapping[str, Any]) -> None:
     nodes, queues = wanted.get("nodes", DEFAULT_NODES), wanted.get("queues", {})
     watches_only = nodes == 0 == wanted.get("spares")  # jobs whose nodes are elsewhere
     if not 1 <= nodes <= MAX_LOCAL_NODES and not watches_only:
-        raise SpecError(f"a local cluster of {nodes} nodes is impossible; expected 1 to {MAX_LOCAL_NODES}")
+        raise SpecError(f"a local cluster of {plural(nodes, 'node')} is impossible; expected 1 to {MAX_LOCAL_NODES}")
     if not 0 <= wanted.get("spares", 0) <= MAX_LOCAL_NODES:
         raise SpecError(f"{wanted['spares']} spare nodes are impossible; expected 0 to {MAX_LOCAL_NODES}")
     for name in queues:
         validate_name(name, "queue name")
     if sum(queues.values()) > nodes:
-        raise SpecError(f"the queues are guaranteed {sum(queues.values())} nodes, the cluster has {nodes}")
+        raise SpecError(f"the queues are guaranteed {plural(sum(queues.values()), 'node')}, the cluster has {nodes}")
 
 
 def _running(store: Store, wanted: Mapping[str, Any]) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
+from ..backends.base import ExitReport
+from ..backends.local.serve import note
+from ..core.errors import StoreError
 from ..core.events import TERMINAL_STATES, Command
 from ..core.spec import LaunchPlan
-from ..storage.journal import follow_commands, read_kinds
-from ..storage.pen import Pen
+from ..storage.journal import Search, follow_commands
+from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store
 from .heads import Pulse
 from .launch import launch_plan
@@ -23,11 +27,15 @@ ENDPOINT = "coordinator.json"
 STOP_GRACE_S = 15.0
 AGENT_QUICK_LIMIT = 12
 REPLICA_QUICK_LIMIT = 15  # their pauses are longer than it takes another replica to count as standing
-_LOG_LINES = 8
+RESULTS = ("agent-", "worker-")  # writers of what people's programs say, which is long, and of no interest here
+_LOG_LINES, _LOG_BYTES = 8, 1 << 14
 
 
 class Entry:
-    """Raises SpecError or StoreError where the job cannot be read."""
+    """Raises SpecError or StoreError where the job cannot be read.
+
+    What stands in its journal is known when `recall` has said so: the journal of a long job takes a while.
+    """
 
     def __init__(self, store: Store, job: JobStore) -> None:
         self.job = job
@@ -47,11 +55,12 @@ class Entry:
         self.pulse = Pulse(job.path / ENDPOINT)
         self.head_pid = 0
         self.standstill = ""  # why its coordinator is being ended
-        self.pen = Pen(job.events, WRITER)
+        self.bereft: ExitReport | None = None  # its head is gone, and the journal may tell that it ended the job first
+        self.pen = JournalWriter(job.events, WRITER)
         self._commands = follow_commands(job.commands)
         self._done: set[tuple[str, int]] = set()
         self._plan: LaunchPlan | None = None
-        self._recall()
+        self._history = Search(job.events, ("job.state", "command.done"), without=RESULTS)
 
     @property
     def elsewhere(self) -> bool:
@@ -68,21 +77,28 @@ class Entry:
         """True once the job is in a terminal state."""
         return self.state in TERMINAL_STATES
 
-    def _recall(self) -> None:
-        for kind, data in _recorded(self.job):
-            if kind == "command.done" and isinstance(data["command"], dict):
-                self._done.add((str(data["command"].get("writer")), int(data["command"].get("seq", 0))))
-            elif kind == "job.state" and self.state not in TERMINAL_STATES:
-                self.state = data["state"]
-        self.started = self.state in ("running", "recovering")
+    def recall(self, budget_s: float = math.inf) -> bool:
+        """Read on in the journal for about so long; True once everything is known that an earlier supervisor knew."""
+        found = self._history.poll(budget_s)
+        for event in found or ():
+            command = event.data.get("command")
+            if event.kind == "command.done" and isinstance(command, dict):
+                self._done.add((str(command.get("writer")), int(command.get("seq", 0))))
+            elif event.kind == "job.state" and self.state not in TERMINAL_STATES:
+                self.state = event.data["state"]
+        self.started = self.started or self.state in ("running", "recovering")
+        return found is not None
 
-    def look_for_end(self, now_s: float) -> bool:
-        """Read the journal for a terminal state written by the head; True where there is one."""
-        for kind, data in _recorded(self.job):
-            if kind == "job.state" and data["state"] in TERMINAL_STATES:
-                self.close(data["state"], now_s)
-                return True
-        return False
+    def look_for_end(self, now_s: float, budget_s: float = math.inf) -> bool | None:
+        """Read what is new in the journal: True where its head has written a terminal state, None where more is to be
+        read than ``budget_s`` allows."""
+        found = self._history.poll(budget_s)
+        if found is None:
+            return None
+        ends = [e for e in found if e.kind == "job.state" and e.data["state"] in TERMINAL_STATES]
+        if ends:
+            self.close(ends[0].data["state"], now_s)
+        return bool(ends)
 
     def commands(self) -> Iterator[Command]:
         """New commands that nobody has carried out; the target follows every `scale` that passes by."""
@@ -126,6 +142,10 @@ class Entry:
     def close(self, state: str, now_s: float) -> None:
         """The job has ended: remember it, so that no later supervisor reads its journal again."""
         self.state, self.ended_s = state, now_s
+        try:
+            self.job.forget_environment()
+        except StoreError as error:
+            note(f"the private environment variables of {self.job.id} are still there: {error}")
         with suppress(OSError):
             os.close(os.open(self.job.path / ENDED_MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
@@ -140,8 +160,12 @@ class Entry:
             started=self.started,
             head_up=head_up,
             nodes=nodes,
-            resting=now_s < self.rest_until_s or self.kill_at_s is not None,
+            resting=self.resting(now_s),
         )
+
+    def resting(self, now_s: float) -> bool:
+        """Nothing may be started for it now."""
+        return now_s < self.rest_until_s or self.kill_at_s is not None or self.bereft is not None
 
     def agent_failed(self, node: str, lived_s: float, status: int | None, standing: bool, now_s: float) -> str:
         """Count it; return why the job is to be given up, if it is.
@@ -160,7 +184,9 @@ class Entry:
         """The last lines that the process on node `name` wrote, for an error message."""
         path = self.job.path / "logs" / f"{name}.log"
         try:
-            lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+            with open(path, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+                lines = file.read(_LOG_BYTES).decode(errors="replace").splitlines()[-_LOG_LINES:]
         except OSError:
             return f"no log at {path}"
         return "its last lines: " + " | ".join(lines) if lines else f"{path} is empty"
@@ -180,9 +206,3 @@ def unfinished(store: Store, settled: set[str], known: Collection[str]) -> Itera
             settled.add(job_id)
         elif (path / "spec.json").exists():
             yield JobStore(path)
-
-
-def _recorded(job: JobStore) -> Iterator[tuple[str, dict[str, Any]]]:
-    """States and finished commands in the journal, in each writer's order."""
-    for event in read_kinds(job.events, ("job.state", "command.done")):
-        yield event.kind, dict(event.data)

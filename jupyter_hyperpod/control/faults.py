@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping
 
 from ..backends.local.host import LocalHost
@@ -53,6 +54,7 @@ def break_target(host: LocalHost, entry: Entry, command: Command) -> None:
     entry.pen.write("fault.injected", injected)
     entry.done(command, True, f"{number.name} sent to the {target}")
     if target == "coordinator":
+        entry.pulse.struck_s = time.monotonic()
         host.signal_job(entry.job.id, HEAD, number)
     elif entry.pen.flush():  # else the next supervisor would find the command not done, and do it again
         os.kill(os.getpid(), number)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import time
 from pathlib import Path
 
 from ..backends.local.node import HEAD
 from ..backends.local.processes import is_stopped
-from ..storage.pen import Pen
+from ..storage.journal_writer import JournalWriter
 
 SILENT_S = 3.0
 STOPPED_S = 1.0
@@ -25,6 +27,8 @@ class Pulse:
         self._seen = (0, 0)
         self._since_s = 0.0
         self._asked_s = 0.0
+        self._moved_s = 0.0  # like `_since_s`, but never excused
+        self.struck_s = -math.inf  # when a fault was injected into it, on the monotonic clock
 
     def standstill(self, pid: int, now_s: float) -> str:
         """Why the coordinator with this process id has to be ended, or nothing; to be asked every second or oftener."""
@@ -36,7 +40,7 @@ class Pulse:
         except OSError:
             return ""
         if seen != self._seen:
-            self._seen, self._since_s = seen, now_s
+            self._seen, self._since_s, self._moved_s = seen, now_s, now_s
             return ""
         silent_s = now_s - self._since_s
         if silent_s > STOPPED_S and is_stopped(pid):
@@ -44,6 +48,20 @@ class Pulse:
         if silent_s > SILENT_S and self._belongs_to(pid):
             return f"it gave no sign of life for {silent_s:.1f} s, limit {SILENT_S:g} s"
         return ""
+
+    def fault_s(self, status: int | None, standstill: str) -> float | None:
+        """When the coordinator was lost, in seconds since the Unix epoch: its injection, or its last sign of life.
+
+        ``status``: how its process ended, None where it was lost with its host; None where nobody knows when.
+        """
+        if standstill:
+            return time.time() - (time.monotonic() - max(self._moved_s, self.struck_s))
+        if status is not None:
+            return time.time()  # the end of a process is told at once
+        try:
+            return min(time.time(), os.stat(self._endpoint).st_mtime)
+        except OSError:
+            return None
 
     def _belongs_to(self, pid: int) -> bool:
         """A coordinator that is still reading its journal has not written the file yet."""
@@ -53,7 +71,7 @@ class Pulse:
             return False
 
 
-def tell_loss(pen: Pen, pid: int, status: int | None, standstill: str) -> None:
+def tell_loss(pen: JournalWriter, pulse: Pulse, pid: int, status: int | None, standstill: str) -> None:
     """Journal that a job lost its coordinator; the next one takes the incident up."""
     if standstill:
         cause, detail = "coordinator hung", standstill
@@ -67,21 +85,22 @@ def tell_loss(pen: Pen, pid: int, status: int | None, standstill: str) -> None:
         "diagnosed": detail,
         "fenced": "its connections are closed; members train on without it",
     }
-    _tell(pen, f"c{pid}", cause, HEAD, stages)
+    _tell(pen, f"c{pid}", cause, HEAD, stages, pulse.fault_s(status, standstill))
 
 
-def tell_succession(pen: Pen, before: int, now: int) -> None:
-    """Journal that the supervisor of a running job was lost and is back."""
+def tell_succession(pen: JournalWriter, before: int, now: int, since_s: float | None) -> None:
+    """Journal that the supervisor of a running job was lost ``since_s`` (Unix epoch; None: not known) and is back."""
     stages = {
         "detected": "the cluster's supervisor was lost",
         "diagnosed": f"process {before} ended without taking its leave",
         "repaired": f"process {now} took over and adopted the nodes",
         "resumed": "the job did not wait for it",
     }
-    _tell(pen, f"s{now}", "supervisor killed", SUPERVISOR, stages)
+    _tell(pen, f"s{now}", "supervisor killed", SUPERVISOR, stages, since_s)
 
 
-def _tell(pen: Pen, name: str, cause: str, node: str, stages: dict[str, str]) -> None:
+def _tell(pen: JournalWriter, name: str, cause: str, node: str, stages: dict[str, str], since_s: float | None) -> None:
     for stage, text in stages.items():
         record = {"incident": name, "stage": stage, "cause": cause, "node": node, "rank": None, "rung": None}
-        pen.write("incident.stage", record | {"text": text})
+        known = {"since_s": round(since_s, 6)} if stage == "detected" and since_s is not None else {}
+        pen.write("incident.stage", record | {"text": text} | known)

@@ -22,8 +22,8 @@ from ..core.health import BY_HAND, labels, slurm_action
 from ..health import check
 from ..health.agent import stand_in
 from ..policy.healing import Past, avoid
-from ..storage.journal import command_writer, follow_events
-from ..storage.pen import Pen
+from ..storage.journal import Search, command_writer
+from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
 from .allocation import Allocations
 from .entry import WRITER, Entry
@@ -31,6 +31,7 @@ from .machines import Machines
 
 AGENT = "jupyter_hyperpod.health.agent"
 LOOK_S = 0.25
+READ_S = 0.05
 AGENT_PAUSE_S = 5.0
 NEWS_S = 60.0  # what was asked for longer ago has been done, or will not be by telling jobs
 HOLD_S = 10.0  # who was on a node when something was found there is known by then
@@ -58,13 +59,13 @@ class Healing:
         host: LocalHost,
         entries: Mapping[str, Entry],
         allocations: Allocations,
-        pen: Pen,
+        pen: JournalWriter,
         machines: Machines,
     ) -> None:
         self._machines = machines
         self._past: dict[str, list[Past]] = defaultdict(list)
         self._store, self._host, self._entries, self._allocations, self._pen = store, host, entries, allocations, pen
-        self._journal = follow_events(store.cluster_events)
+        self._journal = Search(store.cluster_events, ("node.health",))
         self._repairs: dict[str, Repair] = {}
         self._told: set[tuple[str, str]] = set()  # (job, node) that was told to leave
         # what is asked for of nodes that are not the cluster's own, and since when
@@ -80,8 +81,10 @@ class Healing:
         """Do what is due."""
         self._mind_agent(now_s)
         if now_s >= self._look_s:
+            told = self._journal.poll(READ_S)
+            if told is None:
+                return  # what was asked for last is not known yet
             self._look_s = now_s + LOOK_S
-            told = [event for event in self._journal.poll() if event.kind == "node.health"]
             for event in {str(event.data["node"]): event for event in told}.values():
                 self._asked(event, now_s)
             self._begun = True
@@ -155,7 +158,7 @@ class Healing:
     def _asked(self, event: Event, now_s: float) -> None:
         data = event.data
         name, action = str(data["node"]), str(data["action"])
-        if action == "watch" or data["recovery"] != "Automatic":
+        if action == "watch" or (data["recovery"] != "Automatic" and data["fault"] != BY_HAND):
             self._elsewhere.pop(name, None)
             self._repairs.pop(name, None)
             self._told = {pair for pair in self._told if pair[1] != name}

@@ -15,6 +15,7 @@ from ..backends.local import network
 from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
 from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
 from ..core.spec import ElasticRange, JobSpec, MountSpec, validate_job_id
+from ..core.units import plural
 from ..core.views import UNFOLDABLE, View, apply, new_job_view
 from ..storage import mounts
 from ..storage.journal import Follower, command_writer, event_writer, follow_events
@@ -159,7 +160,9 @@ def scale(store: Store, job_id: str, target: int) -> None:
     allowed = store.job(job_id).spec().range
     if not allowed.allows(target):
         what = "not one of the sizes" if allowed.sizes else "outside the range"
-        raise SpecError(f"{target} nodes is {what} {allowed} of {view['id']}; submit with a wider --elastic MIN:MAX")
+        raise SpecError(
+            f"{plural(target, 'node')} is {what} {allowed} of {view['id']}; submit with a wider --elastic MIN:MAX"
+        )
     _command(store, view, "scale", {"target": target})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -11,7 +12,7 @@ from functools import lru_cache
 
 from ..backends.local.processes import identify
 from ..backends.local.warm import source_digest
-from ..core.spec import JobSpec, LaunchPlan
+from ..core.spec import HIDDEN, JobSpec, LaunchPlan
 from ..storage import mounts
 from ..storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
 from .cluster import SOCKET
@@ -20,7 +21,7 @@ AGENT = "jupyter_hyperpod.runtime.agent"
 HEAD = "jupyter_hyperpod.runtime.coordinator"
 REPLICA = "jupyter_hyperpod.serving.replica"
 GATEWAY = "jupyter_hyperpod.serving.gateway"
-SUCCEED = "--succeed"
+SUCCEED, SINCE = "--succeed", "--since"
 # loaded once by the zygote; names only, since control never imports the runtime
 PRELOAD = (
     "torch",
@@ -52,9 +53,9 @@ def raise_descriptor_limit() -> None:
 def heir() -> dict[str, object]:
     """What the zygote needs to start this very supervisor again, should it die without removing its socket."""
     me = identify(os.getpid())
-    own = [argument for argument in sys.argv[1:] if argument != SUCCEED]
+    own = [argument for argument in sys.argv[1:] if argument != SUCCEED and not argument.startswith(f"{SINCE}=")]
     arguments = [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", *own, SUCCEED]
-    return {"heir": arguments, "mark": SOCKET, "supervisor": [me.pid, me.start]}
+    return {"heir": arguments, "since": SINCE, "mark": SOCKET, "supervisor": [me.pid, me.start]}
 
 
 def launch_plan(store: Store, job: JobStore, spec: JobSpec, warm_key: str) -> LaunchPlan:
@@ -73,15 +74,33 @@ def launch_plan(store: Store, job: JobStore, spec: JobSpec, warm_key: str) -> La
 
 
 def environment(store: Store, job: JobStore, spec: JobSpec) -> dict[str, str]:
-    """What the job's processes find in their environment beside their node's name; no secret is among it."""
+    """What a backend puts into the environment of the job's processes; its own variables they take up themselves."""
     known = {mount.name: mount for mount in (mounts.default_mount(store), *spec.mounts)}
     return {
         "OMP_NUM_THREADS": str(spec.threads),
         "PYTHONUNBUFFERED": "1",
         ENVIRONMENT_VARIABLE: str(store.root),
-        **spec.env,
+        **_of_old(spec),
         "HYPERPOD_JOB_ID": job.id,
         "HYPERPOD_JOB_DIR": str(job.path),
         "HYPERPOD_CELL": str(store.cells / spec.cell_digest),
         "HYPERPOD_MOUNTS": json.dumps(mounts.for_job(known.values())),
     }
+
+
+def _of_old(spec: JobSpec) -> dict[str, str]:
+    """Variables of a job whose nodes may run an older source, which expects them here."""
+    return {name: value for name, value in spec.env.items() if value != HIDDEN} if spec.backend == "local" else {}
+
+
+def supervisor_arguments() -> argparse.ArgumentParser:
+    """The command line of `python -m jupyter_hyperpod.control.supervisor`."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.control.supervisor")
+    parser.add_argument("--store", required=True, type=Store)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--spares", type=int, default=1)
+    parser.add_argument("--queues", type=json.loads, default={}, metavar="JSON")
+    parser.add_argument("--isolate-network", action="store_true")
+    parser.add_argument(SUCCEED, action="store_true", help="only in place of one that died; leave where there is none")
+    parser.add_argument(SINCE, type=float, metavar="TIME", help="when that was, in seconds since the Unix epoch")
+    return parser

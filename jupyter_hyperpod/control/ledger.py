@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from ..backends.sbatch import QUEUED, RUNNING, WAITING, Element
 from ..backends.slurm import History, Slurm
 from ..policy.membership import NODE_GONE
-from ..storage.journal import follow_events, read_kinds
+from ..storage.journal import Search, read_kinds
 from ..storage.store import write_private
-from .entry import COORDINATOR, ENDPOINT, Entry
+from .entry import COORDINATOR, ENDPOINT, WRITER, Entry
 from .reconcile import QUICK_LIMIT
 
 RECORD = "slurm.json"
@@ -34,18 +34,20 @@ class Presence:
     """
 
     def __init__(self, entry: Entry) -> None:
-        self._follower = follow_events(entry.job.events, writers=COORDINATOR)
+        self._search = Search(entry.job.events, ("member.lost", "member.joined"), COORDINATOR)
         self.lost_s: dict[str, float] = {}
         self.joined_s: dict[str, float] = {}
 
-    def poll(self) -> None:
-        """Read what is new."""
-        for event in self._follower.poll():
+    def poll(self, budget_s: float = math.inf) -> bool:
+        """Read what is new, for about so long; False where that was not all."""
+        found = self._search.poll(budget_s)
+        for event in found or ():
             if event.kind == "member.lost" and event.data["cause"] in NODE_GONE:
                 self.lost_s[event.data["node"]] = event.time_s
             elif event.kind == "member.joined":
                 self.joined_s[event.data["node"]] = event.time_s
                 self.lost_s.pop(event.data["node"], None)
+        return found is not None
 
 
 @dataclass
@@ -92,6 +94,10 @@ class Ledger:
         self._lookup: Future[History] | None = None
         self.arrays = dict(self._recorded())
         self.seen = self._recalled()
+
+    def caught_up(self, budget_s: float) -> bool:
+        """Whether all that the job's coordinator has journaled is known; reads on for about ``budget_s``."""
+        return self._presence.poll(budget_s)
 
     @property
     def running(self) -> list[Element]:
@@ -251,7 +257,7 @@ class Ledger:
         found: dict[str, Seen] = {}
         waited_s: dict[str, float] = {}
         offset_s = time.monotonic() - time.time()
-        for event in read_kinds(self._entry.job.events, ("allocation.changed",)) if self.arrays else ():
+        for event in read_kinds(self._entry.job.events, ("allocation.changed",), WRITER) if self.arrays else ():
             data = event.data
             array, _, task = str(data["element"]).partition("_")
             if not (array.isdecimal() and task.isdecimal()):

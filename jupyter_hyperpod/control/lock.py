@@ -13,12 +13,16 @@ from .cluster import LOCK, SOCKET
 
 
 class Lock:
-    """Held while this process lives, whatever way it ends. ``before`` is the process id of the owner before, or 0."""
+    """Held while this process lives, whatever way it ends. ``before`` is the process id of the owner before, or 0.
+
+    ``lost_s``: when that one was lost, in seconds since the Unix epoch, None where nobody noticed.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._path = path
         self.before = 0
+        self.lost_s: float | None = None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -42,14 +46,15 @@ class Lock:
             return False
 
 
-def take_lock(store: Store, succeed: bool = False) -> Lock:
-    """Become the store's only supervisor; raises ClusterError where there is one.
+def take_lock(store: Store, succeed: bool = False, lost_s: float | None = None) -> Lock:
+    """Become the only supervisor; the one before was lost at ``lost_s``. Raises ClusterError where there is one.
 
     ``succeed``: only in place of one that died, which leaves its socket. Where a person was faster, and has stopped the
     cluster since, there is none, and this raises ClusterError too.
     """
     _see_the_dead(store, succeed)  # before a store that has been deleted is made anew
     lock = Lock(store.prepare().cluster / LOCK)
+    lock.lost_s = lost_s
     _see_the_dead(store, succeed)  # and where it had to be waited for: who held the lock removes its socket first
     return lock
 

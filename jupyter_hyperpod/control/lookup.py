@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 
-from ..core.errors import NotFound, SpecError
+from ..core.errors import NotFound, SpecError, StoreError
 from ..core.events import Event
-from ..core.spec import validate_job_id, validate_name
-from ..storage.store import Store
+from ..core.spec import JobSpec, validate_job_id, validate_name
+from ..storage.store import JobStore, Store
 from . import jobs
 from .request import near_matches
 
@@ -39,8 +40,30 @@ def read(store: Store, text: str) -> tuple[str, list[Event]]:
     return name, jobs.follow(store, name).poll()
 
 
-def submit_again(store: Store, job_id: str, name: str | None = None) -> str:
-    """Submit the cell and the specification of an earlier job once more, as `name` where given; return the new id."""
-    spec = store.job(job_id).spec()
+def submit_again(
+    store: Store, job_id: str, name: str | None = None, env: Iterable[tuple[str, str]] | None = None
+) -> str:
+    """Submit the cell and the specification of an earlier job once more, as `name` where given; return the new id.
+
+    ``env`` comes before the variables that the job had; their values are kept only until it has ended. Raises
+    SpecError where one of them is neither kept nor given, and what `jobs.submit` raises.
+    """
+    job = store.job(job_id)
+    spec = job.spec()
     record = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "cell_digest"}
+    record["env"] = _environment(job, spec, dict(env or ()))
     return jobs.submit(store, store.cell(spec.cell_digest), record | ({"name": name} if name else {}))
+
+
+def _environment(job: JobStore, spec: JobSpec, given: dict[str, str]) -> dict[str, str]:
+    missing = [name for name in spec.env if name not in given]
+    if not missing:
+        return given
+    try:
+        return job.environment() | given
+    except StoreError:
+        raise SpecError(
+            f"{job.id} had the environment variable{'s' if len(missing) > 1 else ''} {', '.join(missing)}, and values "
+            f"are not kept once a job has ended; give them again: --env {missing[0]} takes the value of your own "
+            f"environment, --env {missing[0]}=VALUE sets it"
+        ) from None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..backends.base import NodeLike
 from ..policy.scaling import Machine
+from ..storage.journal_writer import JournalWriter
 
 OUT_OF_REACH_S = 3.0
 
 
 class Machines:
-    """Since when each node has been free, and cut off."""
+    """Since when each node has been free, and cut off, and what the journal says of it."""
 
     def __init__(self) -> None:
         self._free_since_s: dict[str, float] = {}
         self._cut_since_s: dict[str, float] = {}
+        self._written: dict[str, dict[str, Any]] = {}
         self.avoided: tuple[str, ...] = ()  # repeat offenders
 
     def lost(self, node: NodeLike, now_s: float) -> bool:
@@ -34,6 +37,14 @@ class Machines:
         idle_s = now_s - self._free_since_s.setdefault(node.name, now_s)
         return Machine(node.name, node.spare, True, True, idle_s, node.name in self.avoided)
 
+    def journal(self, nodes: Iterable[NodeLike], pen: JournalWriter) -> None:
+        """Write the state of each node that is another than the journal says."""
+        for node in nodes:
+            record = node_record(node)
+            if self._written.get(node.name) != record:
+                self._written[node.name] = record
+                pen.write("node.state", record)
+
 
 def node_record(node: NodeLike) -> dict[str, Any]:
     """The data of a `node.state` event."""
@@ -41,7 +52,7 @@ def node_record(node: NodeLike) -> dict[str, Any]:
     return {
         "node": node.name,
         "state": _state(node),
-        "reason": node.drained or node.reason,
+        "reason": node.reason if node.cut else node.drained or node.reason,
         "spare": node.spare,
         "slots": 1,
         "used": len(jobs),
@@ -54,4 +65,6 @@ def node_record(node: NodeLike) -> dict[str, Any]:
 def _state(node: NodeLike) -> str:
     if node.state != "idle":
         return node.state
+    if node.cut:
+        return "partitioned"
     return "drained" if node.drained else "busy" if node.jobs else "idle"

@@ -8,9 +8,12 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +33,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOKEN = "metrics.token"
 JOBS_LISTED = 200
 MAX_PORT = 65_535
+MOST_CALLERS = 64
 REQUEST_S = 10.0  # who connects and asks for nothing holds a thread no longer
 ENDED_S = 3600.0  # jobs that ended longer ago are left out
 _LABELS = {"node": ["node"], "job": ["job", "name"]}
@@ -151,8 +155,54 @@ def _jobs(views: list[View]) -> Iterator[Metric]:
     causes = [(v["id"], v["name"], i["cause"]) for v in views for i in v["incidents"]]
     rows = [([*key], causes.count(key)) for key in sorted(set(causes))]
     yield _counter("job_incidents", "Incidents by their cause.", [*labels, "cause"], rows)
+    over = {
+        (v["id"], v["name"], i["cause"]): i
+        for v in views
+        for i in v["incidents"]
+        if i["recovery_s"] is not None and i["detection_s"] is not None
+    }
+    for name, text in (
+        ("recovery", "From the fault to the next commit, detection included: newest incident by cause."),
+        ("detection", "From the fault to its detection, a part of the recovery: newest incident by cause."),
+    ):
+        seconds = [([*key], incident[f"{name}_s"]) for key, incident in over.items()]
+        yield _gauge(f"job_{name}_seconds", text, [*labels, "cause"], seconds)
     rules = [([v["id"], v["name"], r["rule"], str(r["rank"]), r["state"]], 1) for v in views for r in v["rules"]]
     yield _gauge("job_rule", "1 for how a rank stands with a log rule.", [*labels, "rule", "rank", "state"], rules)
+
+
+class _Server(ThreadingHTTPServer):
+    """One thread per caller, and only so many of them: where all places are taken, who came first has to go."""
+
+    daemon_threads = True
+    request_queue_size = MOST_CALLERS
+
+    def __init__(self, *arguments: Any) -> None:
+        self._callers: dict[Any, None] = {}
+        self._lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread."""
+        with self._lock:
+            if len(self._callers) >= MOST_CALLERS:
+                oldest = next(iter(self._callers))
+                del self._callers[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._callers[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Hang up."""
+        with self._lock:
+            self._callers.pop(request, None)
+            super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A caller that hangs up is not worth a line."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 def token(store: Store) -> Path:
@@ -197,7 +247,7 @@ def endpoint(store: Store, port: int) -> ThreadingHTTPServer:
             """Scrapes are not worth a line each."""
 
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        return _Server(("127.0.0.1", port), Handler)
     except OSError as error:
         raise StoreError(f"port {port} of 127.0.0.1 cannot be had: {error.strerror}") from error
 

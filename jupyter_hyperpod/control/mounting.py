@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import Conflict, NotFound, SpecError
 from ..core.spec import ACCESS, DRIVERS, MountSpec
-from ..core.units import format_bytes, parse_bytes
+from ..core.units import format_bytes, parse_bytes, plural
 from ..storage import copying, drivers, mounts, probe, remote, repository
 from ..storage.store import SHARED, Mounts, Store, resolve_url
 from . import attach
@@ -224,7 +224,7 @@ def _import(options: argparse.Namespace, store: Store) -> Answer:
     names = found.select(options.paths, ("released", "changed")) if options.paths else []
     for name in names:
         found.fetch(name)
-    return _moved(options, names, f"{count} objects in the repository; imported {len(names)} files")
+    return _moved(options, names, f"{plural(count, 'object')} in the repository; imported {plural(len(names), 'file')}")
 
 
 def _export(options: argparse.Namespace, store: Store) -> Answer:
@@ -232,7 +232,7 @@ def _export(options: argparse.Namespace, store: Store) -> Answer:
     names = found.select(options.paths, ("dirty", "conflict"))
     for name in names:
         found.export(name, force=options.force)
-    return _moved(options, names, f"exported {len(names)} files")
+    return _moved(options, names, f"exported {plural(len(names), 'file')}")
 
 
 def _release(options: argparse.Namespace, store: Store) -> Answer:
@@ -242,7 +242,7 @@ def _release(options: argparse.Namespace, store: Store) -> Answer:
     names = found.select(options.paths, ("imported", "exported"))
     for name in names:
         found.release(name)
-    return _moved(options, names, f"released {len(names)} files; they are read again when they are asked for")
+    return _moved(options, names, f"released {plural(len(names), 'file')}; to be read again when asked for")
 
 
 def _moved(options: argparse.Namespace, names: list[str], sentence: str) -> Answer:
@@ -300,7 +300,7 @@ def _ls(options: argparse.Namespace, store: Store) -> Answer:
         [
             Cell(one["name"] + "/" * (one["kind"] == "directory"), "info" if one["kind"] == "directory" else ""),
             Cell(format_bytes(one["bytes"]) if one["kind"] == "file" else "-"),
-            Cell(ago(one["changed_ns"] / 1e9 if one["changed_ns"] else None, now_s)),
+            Cell(ago(one["changed_ns"] / 1e9 if one["changed_ns"] > 0 else None, now_s)),
             Cell(one["mode"]),
             _state(one["state"]),
         ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core.errors import ClusterError, NotFound, SpecError
 from ..core.health import BY_HAND, RECOVERIES, SCHEDULABLE, SLURM_ACTIONS, STATUS, Finding, from_json, slurm_action
-from ..core.units import format_bytes
+from ..core.units import format_bytes, plural
 from ..core.views import View
 from ..health import agent, check, slurm
 from ..storage.store import Store, private_directory, write_private
@@ -78,6 +78,11 @@ def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
     return Answer({"node": options.node, "action": action}, lines=[ask(store, view, options.node, action, reason)])
 
 
+def act(store: Store, node: str, action: str, reason: str) -> str:
+    """Ask for a remedy at ``node`` by hand, wherever it runs; see `ask`. Raises NotFound, ClusterError, StoreError."""
+    return ask(store, cluster.status(store), node, action, reason)
+
+
 def ask(store: Store, view: View, node: str, action: str, reason: str) -> str:
     """Ask for a remedy by hand and return a sentence. Raises NotFound, ClusterError."""
     local = _find(view, node) is None
@@ -98,7 +103,7 @@ def _find(view: View, name: str) -> slurm.NodeInfo | None:
     local = [known["node"] for known in view["nodes"]]
     if name in local:
         return None
-    unknown = f"there is no node {name!r} here; expected one of {', '.join(local) or 'none: no cluster runs'}"
+    unknown = f"there is no node {name!r} here; expected one of {', '.join(local) or 'none: no cluster is running'}"
     try:
         found = slurm.Slurm().look(name) if slurm.installed() else None
     except ClusterError as error:
@@ -137,7 +142,12 @@ def _facts(node: View | None, info: slurm.NodeInfo | None, health: View | None) 
     facts = []
     if node is not None:
         facts.append(("state", f"{node['state']}" + (f": {node['reason']}" if node["reason"] else "")))
-        facts.append(("allocated", f"{node['used']} of {node['slots']} slots: {', '.join(node['jobs']) or 'no job'}"))
+        facts.append(
+            (
+                "allocated",
+                f"{node['used']} of {plural(node['slots'], 'slot')}: {', '.join(node['jobs']) or 'no job'}",
+            )
+        )
     if info is not None:
         facts.append(("state", "+".join(sorted(info.states)).lower() + (f": {info.reason}" if info.reason else "")))
         gres = f", {info.gres_allocated or 'none'} of {info.gres}" if info.gres else ""
@@ -295,7 +305,7 @@ def _inject(store: Store, words: list[str]) -> Answer:
     names = [known["node"] for known in cluster.status(store)["nodes"]]
     if node not in names:
         raise NotFound(
-            f"there is no local node {node!r}; expected one of {', '.join(names) or 'none: no cluster runs'}"
+            f"there is no local node {node!r}; expected one of {', '.join(names) or 'none: no cluster is running'}"
         )
     path = agent.stand_in(store, node)
     private_directory(path.parent)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.spec import JobSpec
+from ..core.units import plural
 from ..policy.scaling import Claim, Machine, allot
 
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, *(1.0,) * 8, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
@@ -128,5 +129,5 @@ class Failures:
         if self.quick >= quick_limit:
             return f"it failed {self.quick} times in a row within {QUICK_S:g} s of its start"
         if self.total > max_restarts:
-            return f"it ended {self.total} times; max_restarts is {max_restarts}"
+            return f"it ended {plural(self.total, 'time')}; max_restarts is {max_restarts}"
         return ""

@@ -1,4 +1,4 @@
-"""Views and events as plain text: tables and sentences shared by the CLI and the magics. Pure; decides nothing."""
+"""Views as plain text: tables and lines shared by the CLI and the magics. Pure; decides nothing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..core.events import TERMINAL_STATES, Event
+from ..core.events import TERMINAL_STATES
 from ..core.health import SCHEDULABLE, STATUS
-from ..core.units import format_bytes, format_duration
+from ..core.units import format_bytes, format_duration, plural
 
 View = Mapping[str, Any]
 Paint = Callable[[str, str], str]
 TONES = {
     "succeeded": "good", "running": "good", "idle": "good", "recovering": "warn", "pending": "warn", "starting": "warn",
-    "busy": "info", "failed": "bad", "lost": "bad", "stopped": "quiet",
+    "busy": "info", "failed": "bad", "lost": "bad", "partitioned": "bad", "drained": "warn", "stopped": "quiet",
 }  # fmt: skip
 
 _RULE_TONES = {"WAITING": "quiet", "HEALTHY": "good", "SLOW": "warn", "HANGING": "bad", "FAULTED": "bad"}
@@ -154,11 +154,11 @@ def progress_line(view: View) -> str:
         parts += filter(None, [_load(view["metrics"])])
     elif view["state"] not in TERMINAL_STATES and view["world_size"]:
         parts.append(
-            _nodes(view["world_size"]) + (f" of {view['target']}" if view["target"] != view["world_size"] else "")
+            plural(view["world_size"], "node")
+            + (f" of {view['target']}" if view["target"] != view["world_size"] else "")
         )
     if view["incidents"]:
-        count = len(view["incidents"])
-        parts.append(f"{count} incident{'s' * (count > 1)}")
+        parts.append(plural(len(view["incidents"]), "incident"))
     if view["reason"] and view["state"] in ("pending", "failed", "stopped", "recovering"):
         parts.append(view["reason"])
     return clean(" · ".join(parts))
@@ -179,10 +179,6 @@ def _load(metrics: Mapping[str, Any]) -> str:
 def latency_text(metrics: Mapping[str, Any], name: str) -> str:
     """Return a deployment's latency; '-' before it has answered anything."""
     return format_duration(metrics[name]) if metrics.get(name) is not None else "-"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count != 1)}"
 
 
 def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
@@ -254,7 +250,7 @@ def cluster_line(cluster: View) -> str:
     busy = sum(node["state"] == "busy" for node in working)
     text = f"cluster {cluster['state']}"
     if cluster["nodes"]:
-        text += f" · {_nodes(len(working))} up, {busy} busy"
+        text += f" · {plural(len(working), 'node')} up, {busy} busy"
     if cluster["pid"] and cluster["state"] != "stopped":
         text += f" · supervisor pid {cluster['pid']}"
     return clean(text + (f" · {cluster['reason']}" if cluster["reason"] and cluster["state"] != "running" else ""))
@@ -298,9 +294,9 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
         ("step", steps(view) if session else ""),
         ("loss", loss_text(view) if session else ""),
         ("throughput", f"{rate:.3g} samples/s" if rate else ""),
-        ("batch", f"{session['global_batch']} in {session['micro_batches']} micro-batches" if session else ""),
+        ("batch", f"{session['global_batch']} in {plural(session['micro_batches'], 'micro-batch')}" if session else ""),
         ("state", f"{session['parameters']:,} parameters, {format_bytes(session['state_bytes'])}" if session else ""),
-        ("samples", f"{view['samples']:,}, {view['redone']} micro-batches computed again" if session else ""),
+        ("samples", f"{view['samples']:,}, {plural(view['redone'], 'micro-batch')} computed again" if session else ""),
         ("checkpoint", _checkpoint(view["checkpoint"], now_s)),
         ("generation", str(view["generation"] or "")),
         ("digest", str(view["digest"] or "")),
@@ -313,10 +309,11 @@ def _loaded(loads: Sequence[View]) -> str:
     if not loads or loads[-1]["state"] != "loaded":
         return ""
     slowest = max((load for load in loads if load["url"] == loads[-1]["url"]), key=lambda load: load["elapsed_s"])
-    return _load_sentence(slowest)
+    return load_sentence(slowest)
 
 
-def _load_sentence(data: Mapping[str, Any]) -> str:
+def load_sentence(data: Mapping[str, Any]) -> str:
+    """Return how far a member is with a model."""
     size = format_bytes(data["bytes_total"])
     if data["state"] != "loaded":
         percent = int(100 * data["bytes_done"] / max(1, data["bytes_total"]))
@@ -338,27 +335,28 @@ def _members(view: View) -> Table:
         [
             Cell(str(member.get("rank", at))),
             Cell(str(member.get("node", ""))),
-            Cell(str(member.get("pid", "-")), "quiet"),
         ]
         for at, member in enumerate(view["members"])
         if view["state"] not in TERMINAL_STATES
     ]
-    return Table((">RANK", "NODE", ">PID"), rows)
+    return Table((">RANK", "NODE"), rows)
 
 
 def incident_duration(incident: View) -> str:
-    """Return how long the job was held up, '-' while it still is."""
-    if incident["resumed_s"] is None:
+    """Return how long it took from the fault to the next commit, '-' while there is none."""
+    if incident["recovery_s"] is None:
         return "-"
-    return format_duration(incident["resumed_s"] - incident["started_s"])
+    took = format_duration(incident["recovery_s"])
+    return took if incident["detection_s"] is not None else f"{took} after detection"
 
 
 def incidents_table(view: View) -> Table:
-    """Return the table of a job's incidents with the time of every stage since detection."""
+    """Return the table of a job's incidents with the time that every stage took, detection first."""
     rows = []
     for incident in view["incidents"]:
         stages = ", ".join(
-            f"{stage['stage']} +{format_duration(max(0.0, stage['time_s'] - incident['started_s']))}"
+            stage["stage"]
+            + (" (time not known)" if stage["took_s"] is None else f" +{format_duration(stage['took_s'])}")
             for stage in incident["stages"]
         )
         rank = "-" if incident["rank"] is None else str(incident["rank"])
@@ -382,88 +380,3 @@ def rules_table(view: View) -> Table:
         for r in view["rules"]
     ]
     return Table(("RULE", ">RANK", "STATE", ">VALUE", "WHY"), rows, "no rules")
-
-
-def event_sentence(event: Event) -> str:
-    """Return an event as one line of prose; sentences written by policies and agents are shown verbatim."""
-    data = event.data
-    try:
-        writer = _SENTENCES.get(event.kind)
-        return clean(writer(data)) if writer else clean(f"{data}")
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return clean(f"{dict(data)}")
-
-
-def _session_sentence(data: Mapping[str, Any]) -> str:
-    return (
-        f"session of {data['total_steps']} steps, global batch {data['global_batch']}, "
-        f"{data['parameters']:,} parameters, {format_bytes(data['state_bytes'])} of state"
-    )
-
-
-def _step_sentence(data: Mapping[str, Any]) -> str:
-    again = f", {data['redone']} micro-batches computed again" if data["redone"] else ""
-    loss = "-" if data["loss"] is None else f"{data['loss']:.4g}"
-    took = format_duration(data["step_time_s"])
-    left_out = f"; {data['skipped']}" if data.get("skipped") else ""
-    return f"step {data['step']} loss {loss} in {took} on {_nodes(data['world_size'])}{again}{left_out}"
-
-
-def _values(values: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
-    )
-
-
-def _aim(injected: Mapping[str, Any]) -> str:
-    if injected.get("target"):
-        return f"the {injected['target']}"
-    if injected["rank"] is not None:
-        return f"rank {injected['rank']} on {injected['node']}"
-    return str(injected["node"] or injected["member"])
-
-
-_SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "job.submitted": lambda d: f"submitted as {d['id']}, {_nodes(d['spec']['nodes'])} asked for",
-    "job.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
-    "member.joined": lambda d: f"{d['member']} on {d['node']} joined (pid {d['pid']})",
-    "member.ready": lambda d: f"{d['member']} on {d['node']} waits at its session, ready to take a place",
-    "member.lost": lambda d: (
-        f"{d['member']} on {d['node']} lost: {d['cause']}" + (f", {d['detail']}" if d["detail"] else "")
-    ),
-    "generation.formed": lambda d: (
-        f"generation {d['generation']}: {_nodes(len(d['members']))}, {len(d['spares'])} spare; {d['reason']}"
-    ),
-    "session.opened": _session_sentence,
-    "incident.stage": lambda d: f"{d['stage']}: {d['text']}",
-    "decision.made": lambda d: f"{d['policy']}: {d['reason']}",
-    "fault.injected": lambda d: f"{d['fault']} injected into {_aim(d)}",
-    "allocation.changed": lambda d: f"{d['scheduler']} {d['element']} {d['state']} {d['node']} {d['reason']}".rstrip(),
-    "command.done": lambda d: (
-        f"{d['kind']} {'done' if d['ok'] else 'refused'}" + (f": {d['reason']}" if d["reason"] else "")
-    ),
-    "checkpoint.saved": lambda d: (
-        f"checkpoint of step {d['step']}, {format_bytes(d['bytes'])}, written in {format_duration(d['took_s'])} "
-        f"(training stood still for {format_duration(d['paused_s'])}) to {d['path']}"
-    ),
-    "model.loading": _load_sentence,
-    "deployment.opened": lambda d: f"{d['model']} is served at {d['url']}",
-    "replica.stage": lambda d: str(d["text"]),
-    "checkpoint.loaded": lambda d: f"step {d['step']} taken up in {format_duration(d['took_s'])} from {d['path']}",
-    "checkpoint.refused": lambda d: f"{d['path']} is not loaded: {d['reason']}",
-    "session.closed": lambda d: f"session closed after step {d['step']}, state {str(d['digest'])[:16]}…",
-    "step.committed": _step_sentence,
-    "metric.logged": lambda d: f"step {d['step']}: {_values(d['values'])}",
-    "output.written": lambda d: (
-        f"{'rank ' + str(d['rank']) if d['rank'] is not None else d['node']}: {d['text'].rstrip()}"
-    ),
-    "user.error": lambda d: f"{d['type']}: {d['message']}",
-    "warning.raised": lambda d: str(d["text"]),
-    "cluster.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
-    "node.findings": lambda d: (
-        f"{', '.join(d['nodes'])}: " + "; ".join(f"{f['probe']} {f['outcome']}: {f['text']}" for f in d["findings"])
-    ),
-    "node.health": lambda d: f"{d['node']} {d['action']}: {d['reason']}",
-    "rule.state": lambda d: f"{d['rule']} {d['state']}: {d['text']}",
-    "node.state": lambda d: f"{d['node']} {d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
-}

@@ -16,15 +16,30 @@ from ..core import rules
 from ..core.errors import SpecError
 from ..core.events import FAULTS, TARGETS
 from ..core.rules import LogRule
-from ..core.spec import BACKENDS, ElasticRange, JobSpec
+from ..core.spec import BACKENDS, HANG_TIMEOUT_S, HIDDEN, ElasticRange, JobSpec, is_env_name
 from ..core.units import parse_duration
 
 
-def _env_pair(text: str) -> tuple[str, str]:
+def _pair(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     return name, value
+
+
+def _env_pair(text: str) -> tuple[str, str]:
+    """A variable with its value, or with that of this process; no message shows what may be a value."""
+    name, separator, value = text.partition("=")
+    if not is_env_name(name):
+        raise argparse.ArgumentTypeError(
+            "expected NAME=VALUE, or NAME alone for the value in your own environment, with letters, digits and '_' "
+            "in NAME; what was given is not shown, since it may be secret"
+        )
+    if separator:
+        return name, value
+    if name not in os.environ:
+        raise argparse.ArgumentTypeError(f"{name} is not set in your environment; export it, or use {name}=VALUE")
+    return name, os.environ[name]
 
 
 def _elastic(text: str) -> ElasticRange:
@@ -74,7 +89,13 @@ class Option:
 
 
 SUBMIT_OPTIONS = (
-    Option("--nodes", "nodes", "nodes to run on (default: 1, or MAX of --elastic)", "N", int),
+    Option(
+        "--nodes",
+        "nodes",
+        "nodes to start on; after a loss it goes on with fewer (default: 1, or MAX of --elastic)",
+        "N",
+        int,
+    ),
     Option(
         "--elastic",
         "elastic",
@@ -90,14 +111,21 @@ SUBMIT_OPTIONS = (
         _duration,
     ),
     Option("--name", "name", "name of the job (default: that of the notebook or file)", "NAME"),
-    Option("--env", "env", "environment variable of every rank; may be repeated", "NAME=VALUE", _env_pair, repeat=True),
+    Option(
+        "--env",
+        "env",
+        "environment variable of every rank; NAME alone takes your own value and keeps it out of `ps`; may be repeated",
+        "NAME[=VALUE]",
+        _env_pair,
+        repeat=True,
+    ),
     Option("--backend", "backend", "where it runs (default: local)", choices=BACKENDS),
     Option(
         "--slurm",
         "slurm",
         "with --backend slurm: partition, elastic-partition, account, qos, time, gres, …; may be repeated",
         "OPTION=VALUE",
-        _env_pair,
+        _pair,
         repeat=True,
     ),
     Option(
@@ -122,7 +150,7 @@ SUBMIT_OPTIONS = (
     Option(
         "--hang-timeout",
         "hang_timeout_s",
-        "seconds without progress until a rank counts as hung (default: 3)",
+        f"seconds without progress until a rank counts as hung (default: {HANG_TIMEOUT_S:g})",
         "S",
         float,
     ),
@@ -145,6 +173,8 @@ SUBMIT_OPTIONS = (
     Option("--dry-run", "dry_run", "check everything, show what would be submitted, submit nothing", switch=True),
 )
 _INVALID_CHOICE = re.compile(r"invalid choice: .(.*?). \(choose from (.*)\)")
+_UNRECOGNIZED = "unrecognized arguments: "
+_ASSIGNMENT = re.compile(r"(\b[A-Za-z_][A-Za-z0-9_]*=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)+")
 _SPEC_FIELDS = frozenset(field.name for field in fields(JobSpec))
 
 
@@ -168,7 +198,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise SpecError with the nearest option that exists."""
         near = suggestion(message, list(self._option_string_actions))
-        raise SpecError(f"{self.prog}: {message}{near}; --help shows the options")
+        raise SpecError(f"{self.prog}: {shown_problem(message)}{near}; --help shows the options")
 
 
 def add_submit_options(parser: argparse.ArgumentParser) -> None:
@@ -186,6 +216,17 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
             choices=option.choices,
             help=option.help,
         )
+
+
+def add_env_option(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add ``--env NAME[=VALUE]``, which may be repeated."""
+    parser.add_argument("--env", type=_env_pair, action="append", metavar="NAME[=VALUE]", help=text)
+
+
+def add_rerun_options(parser: argparse.ArgumentParser) -> None:
+    """Add what may be different when a job runs again."""
+    parser.add_argument("--name", metavar="NAME", help="name of the new job (default: the same)")
+    add_env_option(parser, "set an environment variable; has to be given for each that the job had, once it has ended")
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
@@ -250,7 +291,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="take replicas away that were not needed for so long (default: 30s)",
     )
     add("--threads", type=int, metavar="T", help="CPU threads of every replica (default: 1)")
-    add("--env", type=_env_pair, action="append", metavar="NAME=VALUE", help="environment of every replica")
+    add_env_option(parser, "environment variable of every replica; NAME alone takes your own value")
 
 
 def serve_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -337,13 +378,23 @@ def shown_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     shown = {name: str(value) if isinstance(value, ElasticRange) else value for name, value in fields.items()}
     if fields.get("log_rules"):
         shown["log_rules"] = [asdict(rule) for rule in fields["log_rules"]]
-    return shown | ({"env": dict.fromkeys(fields["env"], "…")} if fields.get("env") else {})
+    return shown | ({"env": dict.fromkeys(fields["env"], HIDDEN)} if fields.get("env") else {})
+
+
+def without_values(text: str) -> str:
+    """Return `text` without what stands behind NAME=, which may be a secret of ``--env``."""
+    return _ASSIGNMENT.sub(rf"\1{HIDDEN}", text)
+
+
+def shown_problem(message: str) -> str:
+    """Return argparse's complaint without the values of variables that stand in a wrong place."""
+    return without_values(message) if message.startswith(_UNRECOGNIZED) else message
 
 
 def suggestion(message: str, options: Sequence[str]) -> str:
     """Return what may have been meant where argparse complains of an option or a choice that it does not know."""
-    if message.startswith("unrecognized arguments: "):
-        return near_matches(message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0], options)
+    if message.startswith(_UNRECOGNIZED):
+        return near_matches(message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0], options)
     if choice := _INVALID_CHOICE.search(message):
         return near_matches(choice[1], re.findall(r"[\w.-]+", choice[2]))
     return ""

@@ -14,10 +14,11 @@ from typing import Any
 from ..core.errors import SpecError
 from ..core.spec import MAX_CELL_BYTES
 
-_OWN_HEADER = re.compile(r"%%hyperpod(\s|$)")
+OWN_HEADER = re.compile(r"%%hyperpod(\s|$)")
 _OWN_LOAD = re.compile(r"\s*%(load|reload)_ext\s+jupyter_hyperpod\s*(#.*)?$")
 _MAGIC = re.compile(r"\s*([%!]|[\w.]+\?\??\s*$|\?)")
 _ASSIGNED_MAGIC = re.compile(r"\s*[\w.,\s]+=\s*[%!]\S")
+_ENV_VALUE = re.compile(r"(--env[=\s]+['\"]?\w*=).*")
 MAX_NOTEBOOK_BYTES = 512 * 2**20
 
 
@@ -56,11 +57,17 @@ def _explain(error: SyntaxError, source: str, what: str) -> SpecError:
     lines = source.splitlines()
     line = lines[number - 1] if number <= len(lines) else ""
     if _MAGIC.match(line) or _ASSIGNED_MAGIC.match(line):
+        shown = _without_values(line.strip())[:80]
         return SpecError(
-            f"line {number} of {what} is for IPython, not Python: {line.strip()[:80]!r}; the nodes run plain Python, "
+            f"line {number} of {what} is for IPython, not Python: {shown!r}; the nodes run plain Python, "
             "so move it to a cell of its own or write it in Python"
         )
     return CellSyntaxError(f"{what} is not valid Python, line {number}: {error.msg}\n{_caret(error, line)}", error)
+
+
+def _without_values(line: str) -> str:
+    """A magic's line may hold secrets behind ``--env NAME=``."""
+    return _ENV_VALUE.sub(r"\1***", line)
 
 
 def _caret(error: SyntaxError, line: str) -> str:
@@ -124,8 +131,8 @@ def _code_cells(text: str, name: str) -> list[str]:
 def strip_own_lines(source: str) -> str:
     """Empty the lines that load this extension or mark a cell for the cluster; the others keep their numbers."""
     lines = source.split("\n")
-    first = next((at for at, line in enumerate(lines) if line.strip()), None)
+    first = next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
     for at, line in enumerate(lines):
-        if _OWN_LOAD.match(line) or (at == first and _OWN_HEADER.match(line)):
+        if _OWN_LOAD.match(line) or (at == first and OWN_HEADER.match(line)):
             lines[at] = ""
     return "\n".join(lines)

@@ -8,7 +8,6 @@ only the request `stop` ends nodes and jobs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import selectors
@@ -26,11 +25,11 @@ from ..backends.local.node import HEAD, same_interpreter
 from ..backends.local.processes import identify
 from ..backends.local.serve import note
 from ..backends.local.warm import source_digest
-from ..backends.local.wire import Channel, Message, accept, listen
+from ..backends.local.wire import Message
 from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
 from ..core.events import Command
 from ..storage.journal import command_writer, forget_oldest
-from ..storage.pen import Pen
+from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store, write_private
 from .allocation import Allocations, for_head
 from .cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE, SOCKET, settled_shape
@@ -38,9 +37,11 @@ from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
 from .faults import break_node, break_target, heal
 from .heads import tell_loss, tell_succession
 from .healing import Healing
-from .launch import PRELOAD, SUCCEED, digest_of, heir, raise_descriptor_limit
+from .launch import PRELOAD, digest_of, heir, raise_descriptor_limit, supervisor_arguments
+from .listener import Listener
 from .lock import Lock, take_lock
-from .machines import Machines, node_record
+from .machines import Machines
+from .recall import READ_S, Recall
 from .reconcile import QUICK_S, Action, Begin, Fail, Rescale, Wait, reconcile
 
 TICK_S = 0.25
@@ -62,14 +63,14 @@ class Supervisor:
         self._take_shape(nodes, spares, queues, isolated)
         forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{WRITER}.")
         self.selector = selectors.DefaultSelector()
-        self.pen = Pen(store.cluster_events, WRITER)
+        self.pen = JournalWriter(store.cluster_events, WRITER)
         self.entries: dict[str, Entry] = {}
+        self.reading = Recall()
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
         self.host = LocalHost(store.cluster, self.selector, PRELOAD, self._on_report, os.environ, isolated, heir())
         self.allocations = Allocations()
         self.leaving = self.stopping = False
         self.stop_reason = ""
-        self._written: dict[str, Message] = {}
         self._machines = Machines()
         self.healing = Healing(store, self.host, self.entries, self.allocations, self.pen, self._machines)
         self._renewed_for = ""
@@ -88,7 +89,7 @@ class Supervisor:
         """Local nodes for a supervisor that has only looked after jobs elsewhere so far."""
         self._take_shape(nodes, spares, queues, False)
         self.host.extend(self.shape)
-        facts = {"state": "running", "reason": f"{nodes} nodes and {spares} spares begin beside jobs elsewhere"}
+        facts = {"state": "running", "reason": f"local nodes: {nodes}, spare: {spares}"}
         self.pen.write("cluster.state", facts | {"nodes": list(self.shape), "pid": os.getpid()})
 
     # -- life --------------------------------------------------------------------------------------------------
@@ -100,20 +101,19 @@ class Supervisor:
         size = {"nodes": list(self.shape), "pid": os.getpid()}
         self.pen.write("cluster.state", {"state": "starting", "reason": "the supervisor starts", **size})
         left_behind = (self.store.cluster / SOCKET).exists()
-        listener = listen(self.store.cluster, SOCKET)
-        self.selector.register(listener, selectors.EVENT_READ, lambda: self._accept(accept(listener)))
+        listener = Listener(self.store.cluster / SOCKET, self.selector, self._answer)
         self.host.open(self.shape)
         self._before = self.lock.before if left_behind else 0
         self._step()
         self._before = 0
         self.pen.write("cluster.state", {"state": "running", "reason": "the supervisor answers", **size})
-        note(f"serves {self.store.root} with {len(self.shape)} nodes, {sum(self.shape.values())} of them spare")
+        note(f"serves {self.store.root}; nodes: {len(self.shape)}, spare: {sum(self.shape.values())}")
         while not (self.leaving or self.stopping):
-            for key, _ in self.selector.select(TICK_S):
+            for key, _ in self.selector.select(0.0 if self.reading else TICK_S):
                 callback: Callable[[], None] = key.data
                 self._guard(callback)
             self._guard(self._step)
-        (self.store.cluster / SOCKET).unlink(missing_ok=True)  # first: who finds it takes our end for a death
+        listener.close()  # first: who finds it takes our end for a death
         self.healing.close()
         if self.stopping:
             self._end_everything(size)
@@ -141,13 +141,14 @@ class Supervisor:
         self._guard(lambda: self.host.tick(now_s))
         if now_s - self._scanned_s >= SCAN_EVERY_S:
             self._scanned_s = now_s
-            for job in unfinished(self.store, self.settled, self.entries.keys()):
+            for job in unfinished(self.store, self.settled, {*self.entries, *self.reading}):
                 self._load(job)
+        self._read_on()
         for entry in list(self.entries.values()):
             self._guard(partial(self._look_after, entry, now_s))
         self._guard(lambda: self.healing.step(now_s))
         self._reconcile(now_s)
-        self._write_nodes()
+        self._machines.journal(self.host.nodes.values(), self.pen)
         self._report_problem()
 
     def _report_problem(self) -> None:
@@ -162,21 +163,36 @@ class Supervisor:
         try:
             entry = Entry(self.store, job)
         except (HyperpodError, OSError, ValueError) as error:
-            self.settled.add(job.id)
-            note(f"{job.id} cannot be read and is left alone: {error}")
+            self._leave_alone(job, error)
             if isinstance(error, SpecError):
-                pen = Pen(job.events, WRITER)
+                pen = JournalWriter(job.events, WRITER)
                 pen.write("job.state", {"state": "failed", "reason": str(error)})
                 pen.close()
             return
+        self.reading.add(entry, self._before)
+
+    def _leave_alone(self, job: JobStore, error: Exception) -> None:
+        self.settled.add(job.id)
+        note(f"{job.id} cannot be read and is left alone: {error}")
+
+    def _read_on(self) -> None:
+        """What the journals of jobs tell of the time before."""
+        for entry, before, error in self.reading.read():
+            if error is not None:
+                self._leave_alone(entry.job, error)
+            else:
+                self._take_up(entry, before)
+
+    def _take_up(self, entry: Entry, before: int) -> None:
+        job = entry.job
         self.entries[job.id] = entry
         if not (self.shape or entry.elsewhere or entry.ended):
             self._extend(DEFAULT_NODES, DEFAULT_SPARES, {})
         entry.started = entry.started or job.id in self.host.head.jobs
         if entry.ended:
             entry.close(entry.state, time.monotonic())
-        elif entry.started and self._before:
-            tell_succession(entry.pen, self._before, os.getpid())
+        elif entry.started and before:
+            tell_succession(entry.pen, before, os.getpid(), self.lock.lost_s)
 
     def _look_after(self, entry: Entry, now_s: float) -> None:
         if not (entry.job.path / "spec.json").exists():
@@ -189,7 +205,9 @@ class Supervisor:
         for command in entry.commands():
             self._carry_out(entry, command, now_s)
         self._watch_head(entry, now_s)
-        if entry.kill_at_s is not None:
+        if entry.bereft is not None:
+            self._bereft(entry, entry.bereft, now_s)
+        if entry.kill_at_s is not None and not entry.ended:
             self._see_to_its_end(entry, entry.kill_at_s, now_s)
 
     def _watch_head(self, entry: Entry, now_s: float) -> None:
@@ -203,7 +221,7 @@ class Supervisor:
     def _see_to_its_end(self, entry: Entry, kill_at_s: float, now_s: float) -> None:
         """A job that was told to stop: its head ends it, unless there is none any more or it takes too long."""
         if entry.job.id not in self.host.head.jobs and self.host.head.state != "starting":
-            if not entry.look_for_end(now_s):
+            if entry.look_for_end(now_s, READ_S) is False:
                 self._give_up(entry, "stopped", entry.stop_reason)
         elif now_s > kill_at_s:
             self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
@@ -248,7 +266,7 @@ class Supervisor:
         elif command.kind == "fault" and command.data.get("target") is not None:
             break_target(self.host, entry, command)
         elif command.kind == "scale" and not entry.started:
-            entry.done(command, True, f"starts with {entry.target} nodes")
+            entry.done(command, True, f"its target is now {entry.target}")
 
     def _give_up(self, entry: Entry, state: str, reason: str) -> None:
         for place in self._places(entry.job.id):
@@ -267,16 +285,18 @@ class Supervisor:
             elif not entry.ended:
                 held = tuple(n.name for n in nodes if entry.job.id in n.jobs and not self._machines.lost(n, now_s))
                 facts.append(entry.facts(entry.job.id in self.host.head.jobs, held, now_s))
+        if any(not entry.elsewhere for entry in self.reading.entries()):
+            return  # nobody knows yet what those want that have run for long
         for action in reconcile(facts, machines, self.queues) if facts else ():
             self._guard(partial(self._act, action, now_s))
 
     def _allocate(self, entry: Entry, now_s: float) -> None:
         """The nodes are the scheduler's business; the coordinator runs here, from when the first of them does."""
-        if now_s < entry.rest_until_s or entry.kill_at_s is not None:
+        if entry.resting(now_s):
             return
         plan = entry.plan(self.host.warm_key if entry.started or entry.planned else digest_of(int(now_s)))
         if entry.target != entry.commanded:
-            self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for {entry.target} nodes"))
+            self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for a target of {entry.target}"))
         else:
             self.allocations.step(entry, plan, now_s)
         if entry.job.id in self.host.head.jobs or not (entry.started or self.allocations.begun(entry)):
@@ -297,7 +317,7 @@ class Supervisor:
 
     def _rescale(self, entry: Entry, action: Rescale) -> None:
         with command_writer(entry.job.commands, WRITER) as journal:
-            journal.append("scale", {"target": action.target})
+            journal.append("scale", {"target": action.target, "lends": action.target < entry.target})
         entry.commanded = action.target
         entry.decided(action.target, action.reason)
 
@@ -331,15 +351,14 @@ class Supervisor:
             if report.job_id in self.entries:
                 self._on_exit(self.entries[report.job_id], report)
         elif isinstance(report, NodeReport) and not report.up:
-            self._write_nodes()
+            self._machines.journal(self.host.nodes.values(), self.pen)
 
     def _on_exit(self, entry: Entry, report: ExitReport) -> None:
         now_s = time.monotonic()
         if entry.ended:
             return
         if report.node == HEAD:
-            if not entry.look_for_end(now_s):
-                self._restart_head(entry, report, now_s)
+            self._bereft(entry, report, now_s)
         elif report.status == 0:
             entry.rest_until_s = now_s + AGENT_REST_S
         elif report.status is not None:
@@ -347,8 +366,15 @@ class Supervisor:
         else:
             entry.rest_until_s = now_s  # lost with its node: it is replaced at once, whatever others had failed of
 
+    def _bereft(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+        """A job's head is gone: either it had ended the job, or it is started again."""
+        ended = entry.look_for_end(now_s, READ_S)
+        entry.bereft = report if ended is None else None
+        if ended is False:
+            self._restart_head(entry, report, now_s)
+
     def _restart_head(self, entry: Entry, report: ExitReport, now_s: float) -> None:
-        tell_loss(entry.pen, entry.head_pid, report.status, entry.standstill)
+        tell_loss(entry.pen, entry.pulse, entry.head_pid, report.status, entry.standstill)
         entry.standstill = ""
         entry.head = entry.head.after(report.lived_s, report.status)
         status = "was lost with its host" if report.status is None else f"ended with status {report.status}"
@@ -367,27 +393,13 @@ class Supervisor:
 
     # -- what people ask for -----------------------------------------------------------------------------------
 
-    def _accept(self, channel: Channel | None) -> None:
-        if channel is not None:
-            self.selector.register(channel, selectors.EVENT_READ, lambda: self._read(channel))
-
-    def _read(self, channel: Channel) -> None:
-        try:
-            for message in channel.receive():
-                channel.send(self._answer(message))
-        except HyperpodError as error:
-            channel.send({"ok": False, "error": str(error)})
-            channel.closed = True
-        if channel.closed:
-            self.selector.unregister(channel)
-            channel.close()
-
     def _answer(self, message: Message) -> Message:
         operation = message.get("op")
         if operation == "poke":
             job_id = message.get("job")
-            if isinstance(job_id, str) and job_id not in self.entries:
+            if isinstance(job_id, str) and job_id not in self.entries and job_id not in self.reading:
                 self._load(self.store.job(job_id))
+                self._read_on()
             return {"ok": True}
         if operation == "status":
             return {"ok": True, **self._status()}
@@ -411,22 +423,15 @@ class Supervisor:
         ready = all(state == "idle" for state in states.values())
         size = {"nodes": len(self.shape) - spares, "spares": spares, "queues": self.queues}
         facts = {"pid": me.pid, "start": me.start, "isolated": self.host.isolated, **size}
-        facts["heads"] = len(self.host.head.jobs)
-        return {**facts, "ready": ready, "states": states, "jobs": sorted(self.entries), "problem": self.pen.problem}
-
-    # -- the cluster's journal ---------------------------------------------------------------------------------
-
-    def _write_nodes(self) -> None:
-        for node in self.host.nodes.values():
-            record = node_record(node)
-            if self._written.get(node.name) != record:
-                self._written[node.name] = record
-                self.pen.write("node.state", record)
+        facts |= {"heads": len(self.host.head.jobs), "jobs": sorted({*self.entries, *self.reading})}
+        facts["reading"] = len(self.reading)
+        return {**facts, "ready": ready, "states": states, "problem": self.pen.problem}
 
     def _end_everything(self, size: Message) -> None:
         self.allocations.close(self.entries.values())
         self.host.close()
         (self.store.cluster / SHAPE).unlink(missing_ok=True)
+        self.entries |= {entry.job.id: entry for entry in self.reading.finish()}
         for entry in self.entries.values():
             if not entry.ended and not entry.look_for_end(time.monotonic()):
                 entry.end("stopped", self.stop_reason, time.monotonic())
@@ -438,20 +443,14 @@ class Supervisor:
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; exit status 3 where another supervisor serves the store."""
-    parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.control.supervisor")
-    parser.add_argument("--store", required=True, type=Store)
-    parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--spares", type=int, default=1)
-    parser.add_argument("--queues", type=json.loads, default={}, metavar="JSON")
-    parser.add_argument("--isolate-network", action="store_true")
-    parser.add_argument(SUCCEED, action="store_true", help="only in place of one that died; leave where there is none")
+    parser = supervisor_arguments()
     options = parser.parse_args(arguments)
     if sys.platform != "linux":
         parser.error("the local cluster needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
     try:
         raise_descriptor_limit()
         asked = (options.nodes, options.spares, options.queues, options.isolate_network)
-        lock = take_lock(options.store, options.succeed)
+        lock = take_lock(options.store, options.succeed, options.since)
         supervisor = Supervisor(options.store, lock, *settled_shape(options.store, *asked))
     except ClusterError as error:
         note(str(error))

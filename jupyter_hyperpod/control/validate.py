@@ -21,6 +21,7 @@ from ..backends import slurm as scheduler
 from ..core.errors import ClusterError, Conflict, HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES
 from ..core.spec import MountSpec
+from ..core.units import plural
 from ..core.views import View
 from ..policy import preflight
 from ..policy.preflight import Row
@@ -114,7 +115,7 @@ class Validation:
 
     def _examine(self) -> list[dict[str, Any]]:
         """What every node found. Raises ClusterError where the job fails or somebody is stuck."""
-        self._say(f"probing {self._nodes} nodes")
+        self._say(f"probing {plural(self._nodes, 'node')}")
         on_nodes = {}
         for mount in (mounts.default_mount(self._store), *jobs.mounts_of(self._store)):
             if not mount.read_only and mount.driver != "s3" and self._make_directory(mount):
@@ -165,7 +166,7 @@ class Validation:
             alone = jobs.wait(self._store, self._submit("validate-alone", TRAIN, 1), timeout_s=JOB_S)
             if alone["state"] != "succeeded":
                 return preflight.training(alone["state"], _why(alone), 0, False, False)
-            self._say(f"training on {self._nodes} nodes; one is killed")
+            self._say(f"training on {plural(self._nodes, 'node')}; one is killed")
             disturbed = self._submit("validate-training", TRAIN, self._nodes)  # not elastic: it begins on all of them
             self._disturb(disturbed)
             view = jobs.wait(self._store, disturbed, timeout_s=JOB_S)

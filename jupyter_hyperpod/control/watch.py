@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.errors import ClusterError, Conflict
+from ..core.errors import ClusterError, Conflict, NotFound
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import View, apply, new_job_view
 from ..storage.journal import follow_events
+from ..storage.output import OutputReader
 from ..storage.store import Store
 from . import cluster
 
@@ -23,8 +24,9 @@ SILENCE_NOTICE_S = 5.0
 
 @dataclass
 class Watch:
-    """Follows a job from its first event; ``view`` is always the fold of what was yielded.
+    """Follows a job from its first event; ``view`` is always the fold of the events of its journal that were yielded.
 
+    Output beyond the journal's share (`storage.output`) is yielded, too.
     ``lost_after_s``: seconds without news and without a supervisor until `batches` raises ClusterError.
     ``notice`` holds a sentence while the supervisor does not answer, else "".
     """
@@ -39,7 +41,9 @@ class Watch:
 
     def __post_init__(self) -> None:
         self.view = new_job_view(self.job_id)
-        self._follower = follow_events(self.store.job(self.job_id).events)
+        job = self.store.job(self.job_id)
+        self._follower = follow_events(job.events)
+        self._output = OutputReader(job)
 
     def batches(self) -> Iterator[list[Event]]:
         """Yield what is new at least every `TICK_S` (maybe nothing), until the job has ended and its output is read.
@@ -61,10 +65,11 @@ class Watch:
         return self._take(0.0)
 
     def _take(self, timeout_s: float) -> list[Event]:
-        events: list[Event] = self._follower.wait(timeout_s) if timeout_s else self._follower.poll()
+        beside = self._output.poll()  # before the journal: what it continues is read with it, or was before
+        events: list[Event] = self._follower.wait(0.0 if beside else timeout_s)
         for event in events:
             apply(self.view, event)
-        return events
+        return sorted([*events, *beside], key=lambda event: event.time_s) if beside else events
 
     def _drain(self) -> Iterator[list[Event]]:
         """Agents may write the last output just after the coordinator wrote the end."""
@@ -89,6 +94,25 @@ class Watch:
             )
         if down_s >= SILENCE_NOTICE_S:
             self.notice = f"the cluster's supervisor has not answered for {down_s:.0f} s"
+
+
+def require_rank(view: View, events: Iterable[Event], rank: int | None, *, later: bool = False) -> None:
+    """Raise NotFound where a job has no such rank, judged by all its ``events``.
+
+    ``later``: a rank that the job may still get counts. A job that has not begun has every rank.
+    """
+    members = [len(event.data["members"]) for event in events if event.kind == "generation.formed"]
+    ended = view["state"] in TERMINAL_STATES
+    size = max([*members, view["maximum"] if later and not ended else 0])
+    if rank is None or 0 <= rank < size or not (members or ended) or view["deployment"]:
+        return
+    if size < 2:
+        ranks = "its only rank is 0" if size else "it has had none"
+    elif size < 4:
+        ranks = f"its ranks are {', '.join(map(str, range(size - 1)))} and {size - 1}"
+    else:
+        ranks = f"its ranks are 0 to {size - 1}"
+    raise NotFound(f"{view['id']} has no rank {rank}; {ranks}")
 
 
 def wait_for_step(store: Store, job_id: str, step: int) -> View:

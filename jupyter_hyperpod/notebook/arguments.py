@@ -11,9 +11,11 @@ from ..control.request import (
     Parser,
     add_cluster_options,
     add_fault_options,
+    add_rerun_options,
     add_serve_options,
     add_submit_options,
     near_matches,
+    without_values,
 )
 from ..core.errors import SpecError
 from ..planner.request import SUMMARY, add_plan_options
@@ -94,7 +96,7 @@ def verb_parser() -> Parser:
     made["attach"].add_argument(
         "--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job"
     )
-    made["rerun"].add_argument("--name", metavar="NAME", help="name of the new job (default: the same)")
+    add_rerun_options(made["rerun"])
     made["rerun"].add_argument("--detach", action="store_true", help="submit and return at once")
     made["rerun"].add_argument("--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job")
     made["scale"].add_argument("target", type=int, metavar="N", help="nodes to run on, within the elastic range")
@@ -121,7 +123,7 @@ def parse(parser: Parser, line: str) -> argparse.Namespace:
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise SpecError(f"{parser.prog}: {error} in {line[:80]!r}") from None
+        raise SpecError(f"{parser.prog}: {error} in {without_values(line)[:80]!r}") from None
     if parser is verb_parser() and words:
         words[0] = ALIASES.get(words[0], words[0])
     if parser is verb_parser() and words and not words[0].startswith("-") and words[0] not in VERB_HELP:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import traceback
 from contextlib import suppress
@@ -12,7 +13,7 @@ from traitlets import Bool, Float, Int, Unicode
 
 from ..control import jobs
 from ..control.request import HelpShown, Parser, job_name, spec_fields
-from ..control.source import CellSyntaxError, check_source
+from ..control.source import OWN_HEADER, CellSyntaxError, check_source
 from ..core.errors import HyperpodError
 from ..loader.telling import show_with
 from ..storage.store import Store
@@ -96,7 +97,7 @@ class HyperpodMagics(Magics):
             defaults["nodes"] = self.nodes
         origin = self._origin()
         fields = spec_fields(options, job_name(origin.get("notebook", "") or "cell"), defaults)
-        fields |= {"filename": f"Cell In[{self._shell.execution_count}]", "origin": origin}
+        fields |= {"filename": f"Cell In[{self._cell_number()}]", "origin": origin}
         source = push.place(cell, self._lines_above(cell))
         check_source(source, fields["filename"])
         names = [name.strip() for text in options.push for name in text.split(",") if name.strip()]
@@ -111,12 +112,20 @@ class HyperpodMagics(Magics):
             return
         self.attach(store, self.last_job, cancel=options.cancel_on_interrupt or self.cancel_on_interrupt)
 
+    def _cell_number(self) -> int:
+        """The number that a front end shows beside the cell. IPython counts on before the cell runs, or after it."""
+        request = self._request().get("content", {})
+        if request.get("silent", False) or not request.get("store_history", True):
+            return int(self._shell.execution_count)
+        return len(self._shell.history_manager.input_hist_parsed) - 1
+
     def _lines_above(self, cell: str) -> int:
         """Lines of the cell, as the person sees it, above the first line of its body."""
         code = str(self._request().get("content", {}).get("code", ""))
         if code.rstrip().endswith(cell.rstrip()) and len(code) >= len(cell):
             return int(code.rstrip()[: -len(cell.rstrip()) or None].count("\n"))
-        return 1
+        above = code[: len(code) - len(code.lstrip())].count("\n")  # IPython leaves out empty lines at the top
+        return above + 1
 
     def _request(self) -> dict[str, Any]:
         """The front end's request that is being executed; empty where there is none."""
@@ -180,8 +189,35 @@ def register(shell: Any) -> None:
     completion.register(shell, magics)
     if hasattr(shell, "kernel"):  # a terminal shows no widgets
         show_with(widgets.loading)
-    if keep_empty_cell not in shell.input_transformers_cleanup:
-        shell.input_transformers_cleanup.append(keep_empty_cell)
+    for transform in (lift_magic, keep_empty_cell):
+        if transform not in shell.input_transformers_cleanup:
+            shell.input_transformers_cleanup.append(transform)
+
+
+def lift_magic(lines: list[str]) -> list[str]:
+    """Put ``%%hyperpod`` above the comments and empty lines that stand over it: each body line keeps its number.
+
+    Raises SyntaxError where code stands over it.
+    """
+    at = next((number for number, line in enumerate(lines) if OWN_HEADER.match(line)), 0)
+    if at == 0:
+        return lines
+    if all(not line.strip() or line.lstrip().startswith("#") for line in lines[:at]):
+        return [lines[at].rstrip("\n") + "\n", *lines[:at], *lines[at + 1 :]]
+    first = next(line for line in lines if line.strip())
+    if not first.startswith("%%") and not _is_python("".join(lines)):
+        raise SyntaxError(
+            "%%hyperpod has to be the first line of its cell: only comments and empty lines may stand above it"
+        )
+    return lines
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def keep_empty_cell(lines: list[str]) -> list[str]:

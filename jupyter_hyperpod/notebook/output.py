@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from ..control import report
+from ..core.units import plural
 from ..core.views import View
 
 MIME_TYPE = "application/vnd.hyperpod.job.v1+json"
@@ -54,7 +55,7 @@ def _facts(view: View) -> list[str]:
         if (rate := report.throughput(view)) is not None:
             facts.append(f"{rate:.3g} samples/s")
     if view["world_size"]:
-        facts.append(f"{view['world_size']} node{'s' * (view['world_size'] != 1)}")
+        facts.append(plural(view["world_size"], "node"))
     if view["reason"]:
         facts.append(view["reason"])
     return facts

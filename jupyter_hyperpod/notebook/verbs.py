@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..control import cluster, deploy, jobs, lookup, mounting, nodes, report, served, validate, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, serve_fields, shown_fields
+from ..control.sentences import event_sentence
 from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
+from ..core.units import plural
 from ..core.views import View
 from ..planner.asked import ask
 from ..recipes import catalogue, render
@@ -95,7 +97,7 @@ def _events(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
         [
             report.Cell(f"{event.time_s - first_s:.3f}"),
             report.Cell(event.kind),
-            report.Cell(report.event_sentence(event)),
+            report.Cell(event_sentence(event)),
         ]
         for event in chosen
     ]
@@ -107,6 +109,7 @@ def _events(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
 def _logs(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     follower = watch.Watch(*_job(options, magics))
     found = follower.poll()
+    watch.require_rank(follower.view, found, options.rank)
     lines = watch.OutputLines(watch.has_several_ranks(follower.view), options.rank)
     for event in found:
         if event.kind == "output.written":
@@ -124,7 +127,7 @@ def _attach(options: argparse.Namespace, magics: HyperpodMagics) -> None:
 
 def _rerun(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     store, job_id = _job(options, magics)
-    magics.last_job = lookup.submit_again(store, job_id, options.name)
+    magics.last_job = lookup.submit_again(store, job_id, options.name, options.env)
     if options.detach:
         magics.show_once(store, magics.last_job)
     else:
@@ -134,7 +137,7 @@ def _rerun(options: argparse.Namespace, magics: HyperpodMagics) -> None:
 def _scale(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     store, job_id = _job(options, magics)
     jobs.scale(store, job_id, options.target)
-    print(f"asked {job_id} to run on {options.target} nodes")
+    print(f"asked {job_id} to run on {plural(options.target, 'node')}")
 
 
 def _stop(options: argparse.Namespace, magics: HyperpodMagics) -> None:

@@ -15,7 +15,6 @@ from ..loader.progress import Progress as Load
 from ..loader.telling import SHOW_AFTER_S, sentence
 from ..storage.store import Store
 
-READY_STATES = ("idle", "busy")
 POLL_S = 0.1
 BAR_STEPS = 1000
 
@@ -76,7 +75,7 @@ def wait_for_nodes(store: Store, timeout_s: float = cluster.READY_TIMEOUT_S) -> 
     with Progress(max(1, len(view["nodes"])), "nodes warm up") as progress:
         while time.monotonic() < deadline_s:
             view = cluster.status(store)
-            ready = sum(node["state"] in READY_STATES for node in view["nodes"])
+            ready = sum(node["state"] in cluster.UP for node in view["nodes"])
             if view["state"] == "running" and view["nodes"] and ready == len(view["nodes"]):
                 break
             progress.update(ready, f"{ready} of {len(view['nodes'])}")

@@ -12,7 +12,8 @@ from typing import Any
 from ..core.errors import SpecError
 from ..core.events import Event
 from ..core.health import BY_HAND
-from ..core.units import format_duration
+from ..core.incidents import fold_stages, unnoticed_since_s
+from ..core.units import format_duration, plural
 from .causes import CORRUPT, HUNG, KILLED, PARTITION, PREEMPTED
 from .quantities import HIGHEST_RATE, HOUR_S
 from .scenario import Timing
@@ -37,6 +38,8 @@ FEWEST_STEPS = 5
 class Measured:
     """One job, as observed. ``stalls``: what a fault costs by its kind, in seconds, until its place is taken again.
 
+    ``recoveries``: mean time from a fault to the next commit by its kind, in seconds, detection included: the figure
+    that the job's incidents show; a kind of which the journal does not tell when the fault was is not in it.
     ``failures`` of ``instances`` in ``observed_s``; ``injected`` of them on purpose. ``saving_s``: how long training
     stood still for a checkpoint, None where none was written. ``goodput``: useful time over the time from the first
     commit to the last.
@@ -50,6 +53,7 @@ class Measured:
     step_s: float
     step_times: dict[int, float]
     stalls: dict[str, float]
+    recoveries: dict[str, float]
     regroup_s: float | None
     join_s: float | None
     saving_s: float | None
@@ -76,12 +80,13 @@ class Measured:
     @property
     def sentence(self) -> str:
         """What was measured, for people."""
-        stalls = ", ".join(f"{kind} {format_duration(seconds)}" for kind, seconds in self.stalls.items())
+        stalls, recoveries = _by_kind(self.stalls), _by_kind(self.recoveries)
         rate = "too few or provoked failures for a rate" if self.rate is None else f"{100 * self.rate:.3g} %/h"
         return (
-            f"{self.job_id}: {self.failures} failures of {self.instances} instances in "
+            f"{self.job_id}: {plural(self.failures, 'failure')} of {plural(self.instances, 'instance')} in "
             f"{format_duration(self.observed_s)} ({rate}), a step {format_duration(self.step_s)}, "
-            f"a fault costs: {stalls or 'none seen'}; goodput {100 * self.goodput:.1f} %"
+            f"fault to next commit: {recoveries or 'not told'}; "
+            f"a fault costs until its place is taken again: {stalls or 'none seen'}; goodput {100 * self.goodput:.1f} %"
         )
 
     def record(self) -> dict[str, Any]:
@@ -89,7 +94,7 @@ class Measured:
         names = ("job_id", "instances", "observed_s", "failures", "injected", "step_s", "regroup_s", "join_s")
         found = {name: getattr(self, name) for name in (*names, "saving_s", "goodput", "rate")}
         times = {str(members): seconds for members, seconds in self.step_times.items()}
-        return found | {"stalls_s": dict(self.stalls), "step_times_s": times}
+        return found | {"stalls_s": self.stalls, "recoveries_s": self.recoveries, "step_times_s": times}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,7 @@ def measure(job_id: str, events: Sequence[Event]) -> Measured:
         step_s=step_s,
         step_times=step_times,
         stalls=_stalls(commits, windows, step_times, step_s),
+        recoveries=_recoveries(events),
         regroup_s=max(0.0, statistics.median(regroups)) if regroups else None,
         join_s=_join_s(events),
         saving_s=statistics.median(saved) if saved else None,
@@ -147,7 +153,7 @@ def measure(job_id: str, events: Sequence[Event]) -> Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """One fault: its kind, and the gaps between commits from its detection until its place is taken again."""
+    """One fault: its kind, and the gaps between commits from the fault until its place is taken again."""
 
     kind: str
     gaps: range
@@ -183,7 +189,8 @@ def _windows(commits: _Commits, events: Sequence[Event]) -> list[_Window]:
     found = []
     for name, event in first.items():
         ready = _ready(events, event.data["node"], event.time_s)
-        begin = commits.gap(event.time_s)
+        since_s = unnoticed_since_s(event)
+        begin = commits.gap(event.time_s if since_s is None else since_s)
         end = commits.gap(max(last[name], event.time_s if ready is None else ready)) or len(commits.times) - 1
         if begin is not None:
             found.append(_Window(kind_of(event.data["cause"]), range(begin, max(begin, end) + 1)))
@@ -220,6 +227,20 @@ def _stalls(
         )
         costs[window.kind].append(sum(lost))
     return {kind: max(0.0, statistics.fmean(found)) for kind, found in sorted(costs.items())}
+
+
+def _recoveries(events: Sequence[Event]) -> dict[str, float]:
+    """Mean of what the job's incidents show, by kind."""
+    found = defaultdict(list)
+    for incident in fold_stages(events):
+        kind = kind_of(incident["cause"])
+        if kind and incident["recovery_s"] is not None and incident["detection_s"] is not None:
+            found[kind].append(incident["recovery_s"])
+    return {kind: statistics.fmean(seconds) for kind, seconds in sorted(found.items())}
+
+
+def _by_kind(seconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{kind} {format_duration(took_s)}" for kind, took_s in seconds.items())
 
 
 def _join_s(events: Sequence[Event]) -> float | None:

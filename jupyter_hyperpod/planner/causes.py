@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..core.errors import SpecError
 from ..core.health import Finding, failed
+from ..core.spec import HANG_TIMEOUT_S
 from ..policy import membership, verdict
 
 KILLED, HUNG, PARTITION, CORRUPT, PREEMPTED, PROGRAM = "killed", "hung", "partition", "corrupt", "preempted", "program"
@@ -23,7 +24,7 @@ KINDS = {
     PROGRAM: "the program itself ends, everywhere",
 }
 NOTICED_S = 0.05  # an agent tells of its worker's end, a neighbour of a broken connection
-FLOOR_S = 1.0  # hang_timeout_s of a job
+FLOOR_S = HANG_TIMEOUT_S
 PROBED_S = 0.01
 
 

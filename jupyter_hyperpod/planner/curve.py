@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..core.errors import SpecError
 from ..core.spec import MAX_NODES
-from ..core.units import format_money
+from ..core.units import format_money, plural
 from .goodput import CONVENTIONS, Comparison, Regime
 from .outcome import Outcome
 from .quantities import DAY_S
@@ -87,7 +87,7 @@ PANELS = (
         "cost",
         lambda regime: regime.cost,
         lambda outcome: (outcome.cost.mean, outcome.cost.margin),
-        lambda value: f"{value / 1e6:,.4g} M$" if value >= 1e6 else "0" if not value else format_money(value),
+        lambda value: f"${value / 1e6:,.4g} M" if value >= 1e6 else format_money(value),
         logarithmic=False,
         low=0.0,
     ),
@@ -170,7 +170,7 @@ def _readouts(panel: _Panel, points: Sequence[Point], across: Callable[[float], 
     """Invisible columns that tell a pointer what is drawn there."""
     parts = []
     for point in points:
-        told = [f"{point.instances:,} instances"]
+        told = [f"{plural(point.instances, 'instance')}"]
         for name, regime in (("manual", point.manual), ("automatic", point.automatic)):
             value = "never ends" if regime is None else panel.label(panel.read(regime))
             told.append(f"{NAMES[name]}: {value}")

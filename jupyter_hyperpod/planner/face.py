@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import SpecError
-from ..core.units import format_duration, format_money
+from ..core.units import format_duration, format_money, plural
 from .calibrate import Measured
 from .curve import picture
 from .goodput import (
@@ -98,7 +98,7 @@ def answer(
 
 def seeded(trial: Trial) -> str:
     """How often was simulated, from which seed."""
-    often = f"Simulated {trial.runs} times each from seed {trial.seed}"
+    often = f"Simulated {'once' if trial.runs == 1 else f'{trial.runs} times'} each from seed {trial.seed}"
     return f"{often}; ± is half of the 95 % confidence interval." if trial.runs > 1 else f"{often}: no interval."
 
 
@@ -110,7 +110,7 @@ def simulation_sheets(outcomes: Mapping[str, Outcome]) -> list[Sheet]:
             (name, ""),
             (f"{_pm(outcome.wall_s, DAY_S, 1)} days" + (" or more" if outcome.unfinished else ""), ""),
             (f"{_pm(outcome.goodput, 0.01, 2)} %", ""),
-            (f"{_pm(outcome.cost, 1e6, 2)} M$", ""),
+            (f"${_pm(outcome.cost, 1e6, 2)} M", ""),
             (_pm(outcome.failures, 1, 1), ""),
             (_pm(outcome.restarts, 1, 1), ""),
         )
@@ -148,7 +148,7 @@ def title(found: Comparison) -> tuple[str, ...]:
         fails = f"{percent(cluster.rate)}/h each: one of them fails every {format_duration(cluster.mtbf_s)}"
     saved = f", a checkpoint every {format_duration(found.interval_s)}" if found.interval_s else ""
     return (
-        f"{cluster.instances:,} instances of {cluster.gpus} GPUs, {fails}{saved}",
+        f"{plural(cluster.instances, 'instance')} of {plural(cluster.gpus, 'GPU')}, {fails}{saved}",
         f"{found.work_gpu_hours:,.0f} GPU-hours of work: {days(found.undisturbed_days)} where nothing fails",
     )
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ..core.errors import SpecError
 from ..core.spec import MAX_NODES
-from ..core.units import format_duration
+from ..core.units import format_duration, plural
 from ..policy.interval import daly_s
 from .quantities import HIGHEST_RATE, HOUR_S, parse_time
 
@@ -120,7 +120,9 @@ def young_s(cost_s: float, mtbf_s: float) -> float:
 def observed_rate(failures: int, instances: int, hours: float) -> float:
     """Failures per instance-hour of a run. Raises SpecError."""
     if failures < 0 or instances < 1 or not hours > 0:
-        raise SpecError(f"{failures} failures of {instances} instances in {hours:g} h is no observation")
+        raise SpecError(
+            f"{plural(failures, 'failure')} of {plural(instances, 'instance')} in {hours:g} h is no observation"
+        )
     return failures / (instances * hours)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..core.errors import SpecError
 from ..core.spec import ElasticRange
-from ..core.units import format_duration
+from ..core.units import format_duration, plural
 from .calibrate import Measured
 from .goodput import undisturbed_days
 from .outcome import Outcome
@@ -39,8 +39,8 @@ class Trial:
         """What the simulation of survivors that go on rests on, as a sentence."""
         source = f"as measured in {self.measured}" if self.measured else "assumed"
         return (
-            f"In place: {format_duration(self.timing.regroup_s)} to regroup ({source}), {self.spares} warm spare"
-            f"{'s' * (self.spares != 1)}, {format_duration(self.repair_s)} until an instance is replaced; "
+            f"In place: {format_duration(self.timing.regroup_s)} to regroup ({source}), "
+            f"{plural(self.spares, 'warm spare')}, {format_duration(self.repair_s)} until an instance is replaced; "
             "errors of the program start the whole job again."
         )
 

@@ -29,7 +29,7 @@ from .errors import refusal
 from .uploads import Uploads
 
 AT_ONCE = 3  # of one mount
-NO_TIME = datetime.fromtimestamp(0, UTC)
+UNKNOWN = ""  # in the place of a time: the epoch would be read as one
 Result = TypeVar("Result")
 Model = dict[str, Any]
 
@@ -252,7 +252,7 @@ def _name(path: str) -> str:
 
 def _model(path: str, item: Item, kind: str | None = None) -> Model:
     """What the contents API calls a model, without content. Its hash stands for one state of the file."""
-    changed = datetime.fromtimestamp(item.changed_ns / 1e9, UTC) if item.changed_ns else NO_TIME
+    changed = datetime.fromtimestamp(item.changed_ns / 1e9, UTC) if item.changed_ns > 0 else UNKNOWN
     found = "directory" if item.kind == "directory" else kind or ("notebook" if path.endswith(".ipynb") else "file")
     model = {
         "name": _name(path),

@@ -39,8 +39,9 @@ class HyperpodExtension(ExtensionApp):
         help="Directory of the job store. Empty: $JUPYTER_HYPERPOD_STORE, else ~/.local/state/jupyter_hyperpod.",
     ).tag(config=True)
     allow_faults = Bool(
-        False,
-        help="Whether the browser may kill or hang a rank or a node on purpose, to see a job recover.",
+        True,
+        help="Whether those who may stop jobs here may also break them on purpose, to see them recover. False forbids "
+        "it to everybody; a person's own switch is `Break something` in the panel.",
     ).tag(config=True)
     poll_interval_s = Float(
         0.05,
@@ -141,7 +142,9 @@ class HyperpodExtension(ExtensionApp):
 
     def public_settings(self) -> dict[str, Any]:
         """What the browser may know of the settings."""
-        return {"version": __version__, "store": str(self.job_store.root), "allow_faults": self.allow_faults}
+        root = str(getattr(getattr(self.serverapp, "contents_manager", None), "root_dir", ""))
+        store = str(self.job_store.root)
+        return {"version": __version__, "store": store, "root": root, "allow_faults": self.allow_faults}
 
     def _changed(self, subject: str, name: str, event: Event) -> None:
         """Called by the tailer's thread for each change of state."""

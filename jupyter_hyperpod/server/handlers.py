@@ -9,7 +9,7 @@ from typing import Any
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from ..control import cluster, jobs
+from ..control import cluster, jobs, nodes
 from ..control.metrics import CONTENT_TYPE
 from ..core.views import summary
 from ..planner import face
@@ -19,8 +19,8 @@ from .drive import ContentsHandler, DownloadHandler
 from .errors import Refused
 from .stream import StreamHandler
 
-FAULTS_REFUSED = "this server does not allow faults to be injected"
-FAULTS_HINT = "Start it with --HyperpodExtension.allow_faults=True."
+FAULTS_REFUSED = "the administrator of this server has switched faults off"
+FAULTS_HINT = "They are allowed where HyperpodExtension.allow_faults is left at its default, True."
 
 
 class SettingsHandler(Handler):
@@ -70,6 +70,21 @@ class ClusterHealHandler(Handler):
     async def post(self) -> None:
         await self.call(cluster.heal, **self.body("healCluster"))
         self.finish(json.dumps(await self.call(cluster.status)))
+
+
+class ClusterNodeHandler(Handler):
+    """Drain, reboot, replace or resume one node by hand."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        body = self.body("askNode")
+        node, action = body["node"], body["action"]
+        reason = body.get("reason") or f"asked for by {self.current_user.username}"
+        said = await self.call(nodes.act, node, action, reason)
+        self.log.info("%s asked to %s %s", self.current_user.username, action, node)
+        self.set_status(202)
+        self.finish(json.dumps({"node": node, "action": action, "said": said}))
 
 
 class MountsHandler(Handler):
@@ -161,7 +176,7 @@ class ScaleHandler(_CommandHandler):
 
 
 class FaultHandler(_CommandHandler):
-    """Break a rank, a node, the coordinator or the supervisor on purpose, where the server allows it."""
+    """Break a rank, a node, the coordinator or the supervisor on purpose, unless an administrator forbids it."""
 
     @web.authenticated
     @authorized
@@ -179,6 +194,7 @@ ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/cluster/start", ClusterStartHandler),
     (f"{ROOT}/cluster/stop", ClusterStopHandler),
     (f"{ROOT}/cluster/heal", ClusterHealHandler),
+    (f"{ROOT}/cluster/node", ClusterNodeHandler),
     (f"{ROOT}/mounts", MountsHandler),
     (f"{ROOT}/contents((?:/.*)?)", ContentsHandler),
     (f"{ROOT}/files(/.*)", DownloadHandler),

@@ -21,7 +21,7 @@ from tornado.websocket import WebSocketHandler
 from ..core.views import View
 from ..policy.serving import SILENT_S, Limits, Reading, decide, patience_s, retire
 from ..storage.journal import command_writer
-from ..storage.pen import Pen
+from ..storage.journal_writer import JournalWriter
 from .line import Line
 from .pool import Pool, Replica
 from .pulse import pulse
@@ -35,7 +35,7 @@ LOOPBACK = "127.0.0.1"
 class Crew:
     """``view`` is what the journal tells of the deployment so far."""
 
-    def __init__(self, site: Site, pool: Pool, pen: Pen, view: View) -> None:
+    def __init__(self, site: Site, pool: Pool, pen: JournalWriter, view: View) -> None:
         serve = site.serve
         self.limits = Limits(serve.minimum, site.spec.range.maximum, serve.outstanding, serve.scale_down_delay_s)
         self.wanted = site.spec.nodes
@@ -134,6 +134,7 @@ class Crew:
         if replica is None or replica.link is not link:
             replica = self._greet(facts, link)
         before = replica.state
+        replica.told_s = time.monotonic()
         replica.heard_s, replica.state, replica.path = time.monotonic(), facts["state"], facts["path"]
         replica.error, replica.progress = facts["error"], (facts["progress"][0], facts["progress"][1])
         for stage, time_s in facts["stages"].items():
@@ -169,8 +170,8 @@ class Crew:
         record = {"replica": replica.name, "node": replica.node, "stage": stage, "took_s": took_s, "text": text}
         self._pen.write("replica.stage", record)
 
-    def left(self, replica: Replica) -> None:
-        """A replica's connection has ended."""
+    def left(self, replica: Replica, since_s: float | None = None) -> None:
+        """A replica's connection has ended; ``since_s``: its last sign of life before (monotonic clock)."""
         if self._pool.replicas.get(replica.name) is not replica:
             return
         del self._pool.replicas[replica.name]
@@ -181,24 +182,25 @@ class Crew:
             text = f"the replica on {replica.node} could not load the model: {replica.error['message']}"
             self._pen.write("warning.raised", {"text": text})
         elif not replica.retired:
-            self._lost(replica)
+            self._lost(replica, time.monotonic() if since_s is None else since_s)
         if (replica.departing or not replica.retired) and len(self._pool.replicas) < self.target:
             self._decided_s.append(time.time())
         self.adjust()
 
-    def _lost(self, replica: Replica) -> None:
+    def _lost(self, replica: Replica, since_s: float) -> None:
         incident = f"r{replica.pid}"
         others = len(self._pool.ready())
         self._missed[incident] = replica.node, bool(others)
         answers = "another one answers" if others == 1 else f"{others} others answer"
         goes_on = answers if others else "requests wait for the next one"
-        self._say(incident, "detected", replica.node, f"the replica on {replica.node} was lost; {goes_on}")
+        told = {"since_s": round(time.time() - (time.monotonic() - since_s), 6)}
+        self._say(incident, "detected", replica.node, f"the replica on {replica.node} was lost; {goes_on}", told)
         if others:
             self._say(incident, "resumed", replica.node, "what it was asked is asked again of the others")
 
-    def _say(self, incident: str, stage: str, node: str, text: str) -> None:
+    def _say(self, incident: str, stage: str, node: str, text: str, known: Mapping[str, float] | None = None) -> None:
         record = {"incident": incident, "stage": stage, "cause": "replica lost", "node": node, "rank": None}
-        self._pen.write("incident.stage", record | {"rung": None, "text": text})
+        self._pen.write("incident.stage", record | {"rung": None, "text": text} | dict(known or {}))
 
     def _fence_the_silent(self, now_s: float) -> None:
         away_s, self._looked_s = now_s - self._looked_s, now_s
@@ -211,7 +213,7 @@ class Crew:
                         os.kill(replica.pid, signal.SIGKILL)
                 replica.line.cut()  # nothing else ends what a host that is out of reach was asked
                 replica.link.close()
-                self.left(replica)
+                self.left(replica, replica.told_s)
 
     def _hangs(self, replica: Replica, silent_s: float) -> bool:
         if silent_s < SILENT_S / 2:

@@ -19,20 +19,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
 from ..core.errors import StoreError
 from ..core.views import View, fold_all, new_job_view
+from ..storage.environment import adopt, begin_with
 from ..storage.journal import follow_commands, read_events
-from ..storage.pen import Pen
+from ..storage.journal_writer import JournalWriter
 from ..storage.store import write_private
 from . import orders, routes
 from .crew import WRITER, Crew
+from .door import Door
 from .ledger import Ledger
 from .pool import Pool, Replica
 from .relay import Relay, Request
-from .site import SERVER_LIMITS, Site, bearer, read_token
+from .site import Site, bearer, read_token, shows
 
 TICK_S = 0.1
 TOUCH_S = 0.5
@@ -48,7 +49,7 @@ class Gateway:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.pen = Pen(site.job.events, WRITER)
+        self.pen = JournalWriter(site.job.events, WRITER)
         events = read_events(site.job.events)
         view = fold_all(new_job_view(site.job.id), events)
         self.pool = Pool(site.serve.slots, site.serve.queue)
@@ -72,7 +73,7 @@ class Gateway:
     async def run(self) -> int:
         """Serve until the deployment has ended; returns the exit status."""
         sockets = self._bind()
-        server = HTTPServer(routes.application(self), **SERVER_LIMITS)
+        server = Door(routes.application(self), knows=self._knows)
         server.add_sockets(sockets)
         self._announce(sockets[0].getsockname())
         loop = asyncio.get_running_loop()
@@ -97,6 +98,9 @@ class Gateway:
         await self._leave()
         server.stop()
         return 0
+
+    def _knows(self, header: str | None) -> bool:
+        return shows(header, self.token) or shows(header, self.key)
 
     def end(self, state: str, reason: str) -> None:
         """End the deployment once what is under way is answered."""
@@ -232,7 +236,9 @@ def _user_error(failure: Any) -> dict[str, Any]:
 
 
 async def _main() -> int:
-    return await Gateway(Site.from_environment()).run()
+    site = Site.from_environment()
+    adopt(site.job)
+    return await Gateway(site).run()
 
 
 def main() -> int:
@@ -241,4 +247,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    begin_with(Site.from_environment().job)
     sys.exit(main())

@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from ..core.events import Command
+from ..core.units import plural
 from .crew import WRITER
 
 if TYPE_CHECKING:
@@ -52,11 +53,14 @@ def _carry_out(gateway: Gateway, command: Command) -> tuple[bool, str]:
     if command.kind == "scale":
         target = gateway.site.spec.clamp(data["target"])
         gateway.crew.told_to_scale(target, command.writer.startswith(f"{SUPERVISOR}."), command.time_s)
-        return True, f"{target} replicas, until the load asks for another number"
+        return True, f"{plural(target, 'replica')}, until the load asks for another number"
     if command.kind == "drain":
         node = str(data["node"])
         if count := gateway.crew.leave_node(node, command.time_s):
-            return True, f"{count} replica(s) on {node} finish what they were asked and end; others take their places"
+            return (
+                True,
+                f"{plural(count, 'replica')} on {node} told to finish what was asked and to end; others take the place",
+            )
         return False, f"no replica is on {node}"
     if command.kind == "fault":
         return _break(gateway, data["fault"], data["rank"])

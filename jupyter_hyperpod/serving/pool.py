@@ -39,7 +39,8 @@ class Replica:
     retired: bool = False
     departing: bool = False
     ending: bool = False
-    heard_s: float = field(default_factory=time.monotonic)
+    heard_s: float = field(default_factory=time.monotonic)  # excused while this process stood still
+    told_s: float = field(default_factory=time.monotonic)  # never excused: people time a loss by it
     error: dict[str, Any] | None = None
     pulse: Pulse | None = None  # how it stood when it began to be silent
 

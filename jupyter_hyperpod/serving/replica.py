@@ -18,12 +18,13 @@ from functools import partial
 from typing import Any
 
 from tornado.httpclient import HTTPClientError, HTTPRequest
-from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, websocket_connect
 
+from ..storage.environment import adopt, begin_with
 from . import models
+from .door import Door
 from .engine import Engine, aside
 from .models import Refused, Served, Task, new_task
 from .site import (
@@ -32,7 +33,6 @@ from .site import (
     CREATED,
     REPLICA_PATH,
     REQUEST_ID,
-    SERVER_LIMITS,
     Site,
     error_body,
     shows,
@@ -73,7 +73,7 @@ class Replica:
             loop.add_signal_handler(number, self.drain)
         sockets = bind_sockets(0, self.site.host, family=socket.AF_INET)
         self.port = sockets[0].getsockname()[1]
-        server = HTTPServer(application(self), **SERVER_LIMITS)
+        server = Door(application(self), knows=lambda header: shows(header, self.key))
         server.add_sockets(sockets)
         link = asyncio.create_task(self._keep_linked())
         loading = asyncio.create_task(self._load())
@@ -271,8 +271,11 @@ def main() -> int:
 
 
 async def _main() -> int:
-    return await Replica(Site.from_environment()).run()
+    site = Site.from_environment()
+    adopt(site.job)
+    return await Replica(site).run()
 
 
 if __name__ == "__main__":
+    begin_with(Site.from_environment().job)
     sys.exit(main())

@@ -18,7 +18,6 @@ HOST_VARIABLE, HOST = "HYPERPOD_BIND", "127.0.0.1"
 REPLICA_PATH = "/-/replica"
 AUTHORIZATION = "Authorization"
 REQUEST_LIMIT_BYTES, ANSWER_LIMIT_BYTES = 16 << 20, 64 << 20
-SERVER_LIMITS = {"max_body_size": REQUEST_LIMIT_BYTES, "max_buffer_size": 2 * REQUEST_LIMIT_BYTES}
 REQUEST_ID, CREATED = "X-Request-Id", "X-Hyperpod-Created"
 
 

@@ -1,4 +1,6 @@
-"""Write the golden journals and the views that Python folds from them: ``python tests/journals/regenerate.py``.
+"""Write the golden journals, the views that Python folds from them, and TypeScript's table of events.
+
+``python tests/journals/regenerate.py``
 
 Each `NAME.jsonl` is one journal in the order in which a reader met its lines; `NAME.view.json` is its fold.
 Journals named `cluster*` are folded from an empty cluster view, all others from an empty view of the job that
@@ -12,11 +14,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from jupyter_hyperpod.core import views
+from jupyter_hyperpod.core import views, vocabulary
 from jupyter_hyperpod.core.errors import ProtocolError
 from jupyter_hyperpod.core.events import Event, decode_event, encode
 
 HERE = Path(__file__).parent
+FACTS = HERE.parents[1] / "src" / "model" / "facts.ts"
 START_S = 1_790_000_000.0
 
 
@@ -28,6 +31,11 @@ class Script:
         self.lines: list[bytes] = []
         self._now_s = START_S
         self._seq: dict[str, int] = {}
+
+    @property
+    def now_s(self) -> float:
+        """When the last line was written."""
+        return self._now_s
 
     def say(self, writer: str, kind: str, after_s: float = 0.0, /, **data: Any) -> bytes:
         self._now_s = round(self._now_s + after_s, 6)
@@ -48,7 +56,7 @@ class Script:
             "backend": "local",
             "priority": 10,
             "spares": 1,
-            "origin": {"notebook": "01_first_cell.ipynb", "cell": "c0ffee"},
+            "origin": {"notebook": "01_first_cell.ipynb", "cell_id": "c0ffee"},
         }
         self.say("control.1", "job.submitted", id=self.job_id, spec=spec)
 
@@ -57,7 +65,7 @@ class Script:
             {"member": f"node-{node}.a", "node": f"node-{node}", "rank": rank, "pid": 4000 + node, "host": "127.0.0.1"}
             for rank, node in enumerate(nodes)
         ]
-        spares = [{"member": "node-5.a", "node": "node-5", "pid": 4005, "host": "127.0.0.1"}]
+        spares = [{"member": "node-5.a", "node": "node-5", "rank": None, "pid": 4005, "host": "127.0.0.1"}]
         self.say(
             "coordinator.1",
             "generation.formed",
@@ -104,7 +112,7 @@ class Script:
             step_time_s=after_s,
             samples=16,
             world_size=world,
-            assignment={f"node-{rank + 1}.a": [i for i in range(8) if i % world == rank] for rank in range(world)},
+            assignment=[[f"node-{rank + 1}.a", [i for i in range(8) if i % world == rank]] for rank in range(world)],
             redone=redone,
         )
 
@@ -187,7 +195,14 @@ def kill() -> Script:
     s.incident(1, "resumed", "4 of 4 members committed step 10", cause="")
     for step in range(10, 21):
         s.step(step, 3, 4)
-    s.say("coordinator.1", "command.done", command="control.1:1", kind="fault", ok=True, reason="node-2 was killed")
+    s.say(
+        "coordinator.1",
+        "command.done",
+        command={"writer": "control.1", "seq": 1},
+        kind="fault",
+        ok=True,
+        reason="node-2 was killed",
+    )
     s.say("node-1.w", "session.closed", step=20, digest="cd" * 32)
     s.state("succeeded", "every rank finished")
     return s
@@ -220,6 +235,51 @@ def partition() -> Script:
         s.step(step, 2, 2, writer="worker-node-2.a.22bb")
     s.say("coordinator.1", "session.closed", step=12, digest="ef" * 32)
     s.state("succeeded", "all 2 members finished")
+    return s
+
+
+def recoveries() -> Script:
+    """A kill, a hang and a partition, each with the time since when; then what an older writer, a wrong clock and a
+    writer that knows no times tell."""
+    s = Script("recovery-jklmnopq")
+    s.submit(4, (1, 4))
+    s.state("running", "4 of 4 nodes are there")
+    s.form(1, (1, 2, 3, 4), 4, "4 members asked for, 4 are ready")
+    s.open(40)
+    step = 0
+
+    def train(steps: int, generation: int, world: int) -> None:
+        nonlocal step
+        for _ in range(steps):
+            step += 1
+            s.step(step, generation, world)
+
+    def lose(number: int, node: int, cause: str, silent_s: float, regroup_s: float, **since: Any) -> None:
+        """A loss is noticed after ``silent_s``, and the step in which it happened committed ``regroup_s`` later."""
+        nonlocal step
+        about = {"cause": cause, "node": f"node-{node}", "rank": node - 1}
+        s.incident(number, "detected", f"rank {node - 1} on node-{node}: {cause}", silent_s, **about, **since)
+        s.incident(number, "diagnosed", "what was seen", 0.0, **about)
+        s.incident(number, "fenced", f"generation {number + 1} no longer contains node-{node}.a", 0.01, **about)
+        step += 1
+        s.step(step, number + 1, max(1, 4 - number), redone=2, after_s=regroup_s - 0.01)
+        s.incident(number, "resumed", f"step {step} committed by {max(1, 4 - number)} members", 0.0, **about)
+
+    train(6, 1, 4)
+    s.say("coordinator.1", "fault.injected", 0.1, fault="kill", node="node-4", rank=3, member="node-4.a")
+    lose(1, 4, "process killed", 0.004, 0.07, since_s=s.now_s)
+    train(6, 2, 3)
+    lose(2, 3, "process stopped", 2.352, 0.148, since_s=s.now_s + 0.1)
+    train(6, 3, 2)
+    lose(3, 2, "network partition", 2.05, 0.03, since_s=s.now_s + 0.05)
+    train(3, 4, 1)
+    lose(4, 1, "process killed", 0.5, 0.25)
+    train(2, 5, 1)
+    lose(5, 1, "process killed", 0.5, 0.25, since_s=s.now_s + 99)
+    train(2, 6, 1)
+    lose(6, 1, "process killed", 0.5, 0.25, since_s="a while ago")
+    s.say("coordinator.1", "session.closed", step=step, digest="ad" * 32)
+    s.state("succeeded", "all members finished")
     return s
 
 
@@ -264,7 +324,14 @@ def elastic() -> Script:
         for _ in range(6):
             step += 1
             s.step(step, generation, len(nodes))
-        s.say("coordinator.1", "command.done", command=f"control.1:{generation}", kind="scale", ok=True, reason=reason)
+        s.say(
+            "coordinator.1",
+            "command.done",
+            command={"writer": "control.1", "seq": generation},
+            kind="scale",
+            ok=True,
+            reason=reason,
+        )
     s.say("node-1.w", "session.closed", step=step, digest="ef" * 32)
     s.state("stopped", "asked to stop: enough")
     s.state("running", "a late writer changes nothing after the end")
@@ -362,7 +429,7 @@ def cluster_health() -> Script:
           recovery="Automatic", devices={}, boot="")  # fmt: skip
     s.say("supervisor.1", "node.state", node="n2", state="idle", reason="", spare=False, slots=1, used=0, jobs=[],
           pid=7, incarnation=1)  # fmt: skip
-    s.say("supervisor.1", "cluster.state", state="stopped", reason="stopped by its owner", nodes=0, pid=None)
+    s.say("supervisor.1", "cluster.state", state="stopped", reason="stopped by its owner", nodes=[], pid=None)
     return s
 
 
@@ -400,10 +467,17 @@ def user_error() -> Script:
             rank=node - 1,
             type="ZeroDivisionError",
             message="division by zero",
-            traceback="Traceback (most recent call last):\n"
-            '  File "<cell>", line 3, in <module>\n'
-            "    1 / 0\n"
-            "ZeroDivisionError: division by zero\n",
+            traceback=[
+                "Traceback (most recent call last):",
+                '  File "Cell In[3]", line 7, in <module>',
+                "    loss = step.run(lambda batch: ratio(*batch))",
+                '  File "Cell In[3]", line 4, in ratio',
+                "    return right / wrong",
+                "           ~~~~~~^~~~~~~",
+                "ZeroDivisionError: division by zero",
+            ],
+            line=4,
+            communication=False,
         )
     s.state("failed", "the cell raised ZeroDivisionError on rank 1; an error of the code is not retried")
     return s
@@ -442,7 +516,7 @@ def disorder() -> Script:
         step_time_s=9.9,
         samples=16,
         world_size=2,
-        assignment={},
+        assignment=[],
         redone=8,
     )
     s.raw(b'{"v":1,"writer":"future.1","seq":1,"time_s":1790000100.0,"kind":"dream.dreamt","data":{"of":"sheep"}}\n')
@@ -491,7 +565,7 @@ def cluster() -> Script:
             incarnation=incarnation,
         )
 
-    s.say("supervisor.0", "cluster.state", state="running", reason="", nodes=1, pid=99)
+    s.say("supervisor.0", "cluster.state", state="running", reason="", nodes=["node-1"], pid=99)
     s.say(
         "supervisor.0",
         "node.state",
@@ -505,12 +579,27 @@ def cluster() -> Script:
         pid=98,
         incarnation=1,
     )
-    s.say("supervisor.1", "cluster.state", 9.0, state="starting", reason="4 nodes and 1 spare", nodes=5, pid=4999)
+    s.say(
+        "supervisor.1",
+        "cluster.state",
+        9.0,
+        state="starting",
+        reason="4 nodes and 1 spare",
+        nodes=[f"node-{number}" for number in range(1, 6)],
+        pid=4999,
+    )
     for number in range(1, 6):
         node(number, "starting")
     for number in range(1, 6):
         node(number, "idle", after_s=0.1)
-    s.say("supervisor.1", "cluster.state", state="running", reason="5 of 5 nodes are up", nodes=5, pid=4999)
+    s.say(
+        "supervisor.1",
+        "cluster.state",
+        state="running",
+        reason="5 of 5 nodes are up",
+        nodes=[f"node-{number}" for number in range(1, 6)],
+        pid=4999,
+    )
     for number in range(1, 6):
         node(number, "busy", jobs=("tinylm-abcdefgh",))
     node(2, "lost", after_s=3.0)
@@ -524,6 +613,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "happy": happy,
     "kill": kill,
     "partition": partition,
+    "recoveries": recoveries,
     "durable": durable,
     "elastic": elastic,
     "deployment": deployment,
@@ -556,6 +646,7 @@ def empty_view(path: Path) -> views.View:
 
 
 def main() -> None:
+    FACTS.write_text(vocabulary.typescript(), encoding="utf-8")
     for name, script in SCRIPTS.items():
         path = HERE / f"{name}.jsonl"
         path.write_bytes(b"".join(script().lines))

@@ -46,6 +46,21 @@ def test_checkpoint_intervals() -> None:
     assert interval.daly_s(5 * MINUTE_S, PUBLISHED.mtbf_s) / MINUTE_S == pytest.approx(65.2, abs=0.05)
 
 
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "said"),
+    [(None, 1.0, True), (100.0, 75.0, False), (100.0, 74.0, True), (100.0, 133.0, False), (100.0, 134.0, True)],
+)
+def test_an_interval_that_hardly_differs_is_not_said(before_s: float | None, after_s: float, said: bool) -> None:
+    assert interval.worth_saying(before_s, after_s) is said
+
+
+def test_an_interval_is_never_shorter_than_what_is_written_takes() -> None:
+    quick = interval.decide(failures=10**6, observed_s=1.0, paused_s=1e-6, took_s=1e-6, state_bytes=0)
+    assert quick.value == 1.0 and "not more often than every" in quick.reason
+    rare = interval.decide(failures=1, observed_s=7200.0, paused_s=1.0, took_s=1.0, state_bytes=0)
+    assert 60 < rare.value < 3600 and "not more often" not in rare.reason
+
+
 def test_the_interval_of_a_plan_and_of_a_job_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     assert goodput.daly_s is interval.daly_s
     best_s = Checkpoints(300.0).every_s(7.8125 * HOUR_S)

@@ -13,6 +13,7 @@ from jupyter_hyperpod.bench.plan import APART, FAULTS, KIND_OF, STEPS, disturbed
 LENGTH = 36
 
 
+@pytest.mark.slow
 def test_a_job_under_faults_is_simulated_from_its_own_journal() -> None:
     """Its own timing, so that it holds on a busy machine as well; `bench plan` takes that of another job."""
     dealt: list[Blow] = []
@@ -21,7 +22,9 @@ def test_a_job_under_faults_is_simulated_from_its_own_journal() -> None:
         measured = disturbed(store, blows, dealt, LENGTH)
     assert [blow.kind for blow in dealt] == ["kill", "hang"]
     assert measured.failures == 2 and measured.injected == 2 and measured.rate is None
-    assert set(measured.stalls) == {"killed", "hung"} and min(measured.stalls.values()) > 0
+    assert set(measured.stalls) == {"killed", "hung"}
+    assert measured.stalls["killed"] >= 0  # what the others finish in the time of an undisturbed step costs nothing
+    assert measured.stalls["hung"] > 0  # nobody goes on before the silence is noticed
     predicted = predict(measured, dealt, LENGTH)
     assert predicted == pytest.approx(measured.goodput, rel=0.1)
     assert predicted < 1

@@ -60,6 +60,16 @@ def jp_server_config(store: Store, extension_config: dict[str, Any], server_conf
 
 
 @pytest.fixture
+def jp_serverapp(jp_serverapp: Any) -> Iterator[Any]:
+    """The server; the databases that it leaves open itself are closed, for Python 3.13 warns of each."""
+    yield jp_serverapp
+    jp_serverapp.contents_manager.notary.store.close()
+    if jp_serverapp.session_manager._connection is not None:
+        jp_serverapp.session_manager.close()
+        jp_serverapp.session_manager._connection.close()
+
+
+@pytest.fixture
 def extension(jp_serverapp: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> Iterator[HyperpodExtension]:
     """The running extension; stopped afterwards, with every thread of it gone."""
     app: HyperpodExtension = jp_serverapp.extension_manager.extension_points["jupyter_hyperpod"].app

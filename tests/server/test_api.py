@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,10 +113,15 @@ async def test_a_cookie_alone_does_not_post(api: Api, jp_fetch: Any, jp_serverap
 
 
 @pytest.mark.parametrize("jp_base_url", ["/", "/user/someone@example.org/", "/a%40b/%C3%BC/"])
-async def test_any_base_url(api: Api, store: Store) -> None:
+async def test_any_base_url(api: Api, store: Store, jp_root_dir: Path) -> None:
     assert await api("GET", "/settings") == (
         200,
-        {"version": __version__, "store": str(store.root), "allow_faults": False},
+        {
+            "version": __version__,
+            "store": str(store.root),
+            "root": str(jp_root_dir),
+            "allow_faults": True,
+        },
     )
 
 
@@ -248,16 +254,16 @@ async def test_ids_never_become_paths(
         assert refused.value.code in (400, 404)
 
 
-async def test_faults_need_leave(api: Api, make_job: MakeJob) -> None:
+@pytest.mark.parametrize("extension_config", [{"allow_faults": False}])
+async def test_an_administrator_can_forbid_faults(api: Api, make_job: MakeJob) -> None:
     job = make_job()
     status, answer = await api("POST", f"/jobs/{job.id}/fault", {"fault": "kill", "rank": 0})
     assert status == 403
-    assert "does not allow faults" in answer["message"] and "allow_faults=True" in answer["hint"]
+    assert "switched faults off" in answer["message"] and "HyperpodExtension.allow_faults" in answer["hint"]
     assert follow_commands(job.commands).poll() == []
 
 
-@pytest.mark.parametrize("extension_config", [{"allow_faults": True}])
-async def test_faults_with_leave(api: Api, make_job: MakeJob) -> None:
+async def test_faults_without_any_setting(api: Api, make_job: MakeJob) -> None:
     job = make_job()
     path = f"/jobs/{job.id}/fault"
     assert (await api("GET", "/settings"))[1]["allow_faults"] is True

@@ -12,8 +12,10 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import websocket_connect
 
@@ -26,6 +28,8 @@ from tests.cells import train
 from tests.server.client import Client
 from tests.server.conftest import ROOT, Api, MakeJob
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "of-the-restarted-server"
 
 
@@ -37,7 +41,6 @@ def stopped_afterwards(store: Store) -> Iterator[Store]:
         control.stop(store)
 
 
-@pytest.mark.parametrize("extension_config", [{"allow_faults": True}])
 async def test_a_cluster_and_a_job_from_the_browsers_side(
     stopped_afterwards: Store, api: Api, connect: Callable[[], Awaitable[Client]]
 ) -> None:
@@ -166,3 +169,31 @@ def test_the_extension_describes_each_of_its_settings() -> None:
     for trait in own:
         assert trait.help.strip().endswith("."), trait.name
     assert os.path.basename(HyperpodExtension.name) == "jupyter_hyperpod"
+
+
+async def test_a_node_is_drained_rebooted_and_returned_from_the_browsers_side(
+    stopped_afterwards: Store, api: Api, connect: Callable[[], Awaitable[Client]], openapi: dict[str, Any]
+) -> None:
+    client = await connect()
+    await client.subscribe("cluster")
+    await api("POST", "/cluster/start", {"nodes": 2, "spares": 0})
+
+    def node(name: str) -> dict[str, Any]:
+        known = client.views.get("cluster", {"nodes": []})["nodes"]
+        return next((one for one in known if one["node"] == name), {"state": "", "incarnation": 0})
+
+    await client.until(lambda: [node(f"node-{n}")["state"] for n in (1, 2)] == ["idle"] * 2, 60)
+    # the health agent, as it starts, says that it watches each node: what was asked for before that is void
+    await client.until(lambda: {"node-1", "node-2"} <= set(client.views["cluster"]["health"]), 60)
+    status, answer = await api("POST", "/cluster/node", {"node": "node-1", "action": "drain", "reason": "a loud fan"})
+    assert (status, answer["said"]) == (202, "node-1 gets no new work")
+    schema = {"$ref": "#/components/schemas/NodeAsked", "components": openapi["components"]}
+    Draft202012Validator(schema).validate(answer)
+    await client.until(lambda: node("node-1")["state"] == "drained" and "loud fan" in node("node-1")["reason"], 30)
+    assert (await api("POST", "/cluster/node", {"node": "node-1", "action": "resume"}))[0] == 202
+    await client.until(lambda: node("node-1")["state"] == "idle", 30)
+    assert (await api("POST", "/cluster/node", {"node": "node-2", "action": "reboot"}))[0] == 202
+    await client.until(lambda: (node("node-2")["state"], node("node-2")["incarnation"]) == ("idle", 2), 60)
+    status, answer = await api("POST", "/cluster/node", {"node": "node-7", "action": "drain"})
+    assert status == 404 and "node-1, node-2" in answer["message"]
+    assert (await api("POST", "/cluster/node", {"node": "node-1", "action": "melt"}))[0] == 400

@@ -53,6 +53,7 @@ async def test_mounts_are_the_directories_at_the_top(
         ("data", "directory", False),
         ("nfs", "directory", True),
     ]
+    assert [one["last_modified"] for one in model["content"]] == [""] * 3, "no time is known: 1970 is none"
     status, answer = await api("GET", "/contents/nfs")
     assert status == 409 and "mount attach nfs" in answer["message"]
     status, answer = await api("GET", "/contents/absent")

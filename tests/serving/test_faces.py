@@ -87,6 +87,7 @@ def test_another_place_than_the_local_cluster_is_refused_and_the_page_says_so(
     assert "Deployments run on the local cluster only: `serve` has no `--backend`" in PAGE.read_text()
 
 
+@pytest.mark.slow
 def test_the_benchmark_reports_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_hyperpod import bench
 

@@ -33,6 +33,8 @@ from jupyter_hyperpod.storage.store import Store
 from tests.serving.conftest import Deployment
 from tests.serving.test_replicas import ready, strip_created
 
+pytestmark = pytest.mark.slow
+
 Wait = Callable[..., Any]
 FAR, NEAR = "127.0.0.2", "127.0.0.3"  # to the gateway, both are other hosts
 TIMEOUT_S = 45.0  # for a request: far more than it takes to give a replica up and to start another one

@@ -1,0 +1,102 @@
+"""Events as prose, a line each: shared by the CLI and the magics. Pure; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..core.events import Event
+from ..core.incidents import unnoticed_since_s
+from ..core.units import format_bytes, format_duration, plural
+from .report import clean, load_sentence
+
+
+def event_sentence(event: Event) -> str:
+    """Return an event as one line of prose; sentences written by policies and agents are shown verbatim."""
+    data = event.data
+    try:
+        writer = _SENTENCES.get(event.kind)
+        return clean(writer(data) + _delay(event)) if writer else clean(f"{data}")
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return clean(f"{dict(data)}")
+
+
+def _delay(event: Event) -> str:
+    """How long the fault went unnoticed, where an event tells of one."""
+    since_s = unnoticed_since_s(event)
+    return "" if since_s is None else f", {format_duration(event.time_s - since_s)} after the fault"
+
+
+def _session_sentence(data: Mapping[str, Any]) -> str:
+    return (
+        f"session of {plural(data['total_steps'], 'step')}, global batch {data['global_batch']}, "
+        f"{data['parameters']:,} parameters, {format_bytes(data['state_bytes'])} of state"
+    )
+
+
+def _step_sentence(data: Mapping[str, Any]) -> str:
+    again = f", {plural(data['redone'], 'micro-batch')} computed again" if data["redone"] else ""
+    loss = "-" if data["loss"] is None else f"{data['loss']:.4g}"
+    took = format_duration(data["step_time_s"])
+    left_out = f"; {data['skipped']}" if data.get("skipped") else ""
+    return f"step {data['step']} loss {loss} in {took} on {plural(data['world_size'], 'node')}{again}{left_out}"
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
+    )
+
+
+def _aim(injected: Mapping[str, Any]) -> str:
+    if injected.get("target"):
+        return f"the {injected['target']}"
+    if injected["rank"] is not None:
+        return f"rank {injected['rank']} on {injected['node']}"
+    return str(injected["node"] or injected["member"])
+
+
+_SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "job.submitted": lambda d: f"submitted as {d['id']}, {plural(d['spec']['nodes'], 'node')} asked for",
+    "job.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+    "member.joined": lambda d: f"{d['member']} on {d['node']} joined (pid {d['pid']})",
+    "member.ready": lambda d: f"{d['member']} on {d['node']} waits at its session, ready to take a place",
+    "member.lost": lambda d: (
+        f"{d['member']} on {d['node']} lost: {d['cause']}" + (f", {d['detail']}" if d["detail"] else "")
+    ),
+    "generation.formed": lambda d: (
+        f"generation {d['generation']}: {plural(len(d['members']), 'node')}, {len(d['spares'])} spare; {d['reason']}"
+    ),
+    "session.opened": _session_sentence,
+    "incident.stage": lambda d: f"{d['stage']}: {d['text']}",
+    "decision.made": lambda d: f"{d['policy']}: {d['reason']}",
+    "fault.injected": lambda d: f"{d['fault']} injected into {_aim(d)}",
+    "allocation.changed": lambda d: f"{d['scheduler']} {d['element']} {d['state']} {d['node']} {d['reason']}".rstrip(),
+    "command.done": lambda d: (
+        f"{d['kind']} {'done' if d['ok'] else 'refused'}" + (f": {d['reason']}" if d["reason"] else "")
+    ),
+    "checkpoint.saved": lambda d: (
+        f"checkpoint of step {d['step']}, {format_bytes(d['bytes'])}, written in {format_duration(d['took_s'])} "
+        f"(training stood still for {format_duration(d['paused_s'])}) to {d['path']}"
+    ),
+    "model.loading": load_sentence,
+    "deployment.opened": lambda d: f"{d['model']} is served at {d['url']}",
+    "replica.stage": lambda d: str(d["text"]),
+    "checkpoint.loaded": lambda d: f"step {d['step']} taken up in {format_duration(d['took_s'])} from {d['path']}",
+    "checkpoint.refused": lambda d: f"{d['path']} is not loaded: {d['reason']}",
+    "session.closed": lambda d: f"session closed after step {d['step']}, state {str(d['digest'])[:16]}…",
+    "step.committed": _step_sentence,
+    "metric.logged": lambda d: f"step {d['step']}: {_values(d['values'])}",
+    "output.written": lambda d: (
+        f"{'rank ' + str(d['rank']) if d['rank'] is not None else d['node']}: {d['text'].rstrip()}"
+    ),
+    "user.error": lambda d: f"{d['type']}: {d['message']}",
+    "warning.raised": lambda d: str(d["text"]),
+    "cluster.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+    "node.findings": lambda d: (
+        f"{', '.join(d['nodes'])}: " + "; ".join(f"{f['probe']} {f['outcome']}: {f['text']}" for f in d["findings"])
+    ),
+    "node.health": lambda d: f"{d['node']} {d['action']}: {d['reason']}",
+    "rule.state": lambda d: f"{d['rule']} {d['state']}: {d['text']}",
+    "node.state": lambda d: f"{d['node']} {d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+}
