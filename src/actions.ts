@@ -1,15 +1,19 @@
 /** What a person can ask for, wherever the button stands: dialogs, requests, and what went wrong. */
 
-import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
+import { Dialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { Api, ApiError, FaultTarget } from './api';
+import { Api, FaultTarget } from './api';
 import { ScaleBody } from './components/scale';
 import type { Fault } from './model/events';
 import type { HyperpodModel } from './model/model';
+import type { IJobSummary } from './model/views';
+import type { NodeAction } from './nodes';
+import { tellRefusal } from './refusals';
 
 /** Settings of the browser's side; the server has its own. */
 export interface IPreferences {
+  /** The switch "Break something". */
   allowFaults: boolean;
   nodes: number;
   spares: number;
@@ -30,17 +34,65 @@ export class Actions {
     private readonly _show: {
       job: (id: string) => void;
       files: (mount: string) => void;
+      example: () => Promise<void>;
     }
   ) {}
 
   preferences: IPreferences = DEFAULTS;
 
-  /** Faults are shown only where the person and the server both allow them. */
+  /** Runs the cell of a job once more; null where there are no notebooks. */
+  rerunner: ((job: IJobSummary, near: Node | null) => Promise<void>) | null =
+    null;
+
+  /** Where a preference is kept beyond this page; set by who has the settings. */
+  keep: ((name: keyof IPreferences, value: boolean) => Promise<void>) | null =
+    null;
+
+  /** Whether the means to break something are shown: a person's own switch, unless the server forbids it. */
   get faultsAllowed(): boolean {
-    return (
-      this.preferences.allowFaults &&
-      this._model.settings?.allow_faults === true
+    return this.preferences.allowFaults && !this.faultsForbidden;
+  }
+
+  /** Whether the server's administrator has switched faults off. */
+  get faultsForbidden(): boolean {
+    return this._model.settings?.allow_faults === false;
+  }
+
+  /** Turn the switch "Break something". */
+  async breakSomething(on: boolean): Promise<void> {
+    this.preferences = { ...this.preferences, allowFaults: on };
+    this._model.refresh();
+    try {
+      await this.keep?.('allowFaults', on);
+    } catch (error) {
+      tellRefusal(error, this._trans);
+    }
+  }
+
+  /** A notebook with the first cell to run. */
+  async openExample(): Promise<void> {
+    try {
+      await this._show.example();
+    } catch (error) {
+      tellRefusal(error, this._trans);
+    }
+  }
+
+  /** Do something about a node. */
+  async remedy(node: string, action: NodeAction): Promise<void> {
+    await this._ask(api =>
+      action === 'heal' ? api.healNode(node) : api.askNode(node, action)
     );
+  }
+
+  /** Whether a job came from a cell, and cells can be run here. */
+  canRerun(job: IJobSummary): boolean {
+    return this.rerunner !== null && !!job.origin.cell_id;
+  }
+
+  /** Run the cell of a job once more: the one whose output `near` is in, or the one it came from. */
+  async rerun(job: IJobSummary, near: Node | null): Promise<void> {
+    await this.rerunner?.(job, near);
   }
 
   openJob(id: string): void {
@@ -63,11 +115,11 @@ export class Actions {
       this._trans.__('Stop the cluster?'),
       active
         ? this._trans._n(
-            '%1 job runs on it and will be stopped.',
-            '%1 jobs run on it and will be stopped.',
+            '%1 job is running on it and will be stopped.',
+            '%1 jobs are running on it and will be stopped.',
             active
           )
-        : this._trans.__('No job runs on it.'),
+        : this._trans.__('No job is running on it.'),
       this._trans.__('Stop the cluster')
     );
     if (sure) {
@@ -149,13 +201,7 @@ export class Actions {
     try {
       await request(this._model.api);
     } catch (error) {
-      const { message, hint } =
-        error instanceof ApiError
-          ? error
-          : { message: String(error), hint: '' };
-      Notification.error(hint ? `${message}\n\n${hint}` : message, {
-        autoClose: 10_000
-      });
+      tellRefusal(error, this._trans);
     }
   }
 }

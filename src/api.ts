@@ -24,6 +24,8 @@ const LONGEST_DELAY_MS = 30_000;
 export interface IServerSettings {
   version: string;
   store: string;
+  /** Directory of the notebooks; empty where they are no files. */
+  root: string;
   allow_faults: boolean;
 }
 
@@ -123,6 +125,19 @@ export class Api {
 
   stopCluster(): Promise<IClusterView> {
     return this._request('cluster/stop', {});
+  }
+
+  /** Bring a node that is cut off back to the network. */
+  healNode(node: string): Promise<IClusterView> {
+    return this._request('cluster/heal', { node });
+  }
+
+  /** Ask by hand for a remedy at a node, or for its return to service. */
+  askNode(
+    node: string,
+    action: 'drain' | 'reboot' | 'replace' | 'resume'
+  ): Promise<unknown> {
+    return this._request('cluster/node', { node, action });
   }
 
   stopJob(id: string, reason: string): Promise<unknown> {

@@ -16,6 +16,8 @@ export namespace CommandIDs {
   export const chooseJob = 'hyperpod:choose-job';
   export const stopJob = 'hyperpod:stop-job';
   export const scaleJob = 'hyperpod:scale-job';
+  export const breakSomething = 'hyperpod:break-something';
+  export const openExample = 'hyperpod:open-example';
 }
 
 const JOB = {
@@ -71,6 +73,23 @@ export function addCommands(
       withJob(shared, args.id, elastic(model.activeJobs), actions.scaleJob)
   });
 
+  commands.addCommand(CommandIDs.breakSomething, {
+    label: trans.__('Break Something'),
+    caption: trans.__(
+      'Show the buttons that kill, hang or cut off a node or a rank of a job'
+    ),
+    describedBy: { args: null },
+    isToggleable: true,
+    isToggled: () => actions.faultsAllowed,
+    isEnabled: () => !actions.faultsForbidden,
+    execute: () => actions.breakSomething(!actions.faultsAllowed)
+  });
+  commands.addCommand(CommandIDs.openExample, {
+    label: trans.__('Open the Example of a Training Cell'),
+    describedBy: { args: null },
+    execute: () => actions.openExample()
+  });
+
   const category = trans.__('Training on a cluster');
   for (const command of [
     CommandIDs.showPanel,
@@ -80,7 +99,9 @@ export function addCommands(
     CommandIDs.stopCluster,
     CommandIDs.chooseJob,
     CommandIDs.stopJob,
-    CommandIDs.scaleJob
+    CommandIDs.scaleJob,
+    CommandIDs.breakSomething,
+    CommandIDs.openExample
   ]) {
     palette?.addItem({ command, category });
   }

@@ -6,7 +6,8 @@ import type {
   IIncident,
   IJobSummary,
   IJobView,
-  IOutput
+  IOutput,
+  IUserError
 } from './model/views';
 
 /** Points of the history that a present rate is taken from. */
@@ -16,6 +17,15 @@ const RATE_POINTS = 12;
 export function progress(job: IJobSummary): number | null {
   const total = job.session?.total_steps;
   return total ? Math.min(1, job.step / total) : null;
+}
+
+/** Why a job failed, once: the program's own error, else the reason; null for one that did not fail. */
+export function failureOf(job: IJobSummary): string | null {
+  const { error, state, reason } = job;
+  if (error !== null) {
+    return error.message ? `${error.type}: ${error.message}` : error.type;
+  }
+  return state === 'failed' ? reason || null : null;
 }
 
 /** What members of a job load at present, taken together. */
@@ -153,9 +163,20 @@ export function stepAt(
   return (history[low - 1][0] + history[low][0]) / 2;
 }
 
-/** Seconds from the first stage to the end of the incident, or to `now_s` while it goes on. */
+/** Seconds from the fault to the commit after it, or to `now_s` while there is none. */
 export function incidentDuration(incident: IIncident, now_s: number): number {
-  return Math.max(0, (incident.resumed_s ?? now_s) - incident.started_s);
+  return incident.recovery_s ?? Math.max(0, now_s - incident.started_s);
+}
+
+/** Whether a node was lost in an incident: stragglers and steps that are left out cost no member. */
+function lost(incident: IIncident): boolean {
+  const went = incident.stages.map(stage => stage.stage);
+  return (
+    incident.cause !== 'straggler' &&
+    (incident.resumed_s === null ||
+      went.includes('fenced') ||
+      went.includes('replaced'))
+  );
 }
 
 /** One line of output, put together from the pieces that came. */
@@ -173,6 +194,52 @@ const ESCAPES = /\u001b\[[0-9;?]*[ -/]*[@-~]/g;
 /** Plain text of what was written for a terminal. */
 export function stripEscapes(text: string): string {
   return text.replace(ESCAPES, '');
+}
+
+/** Lines of a traceback that belong together: a call with its source, or what stands between calls. */
+export interface IFrame {
+  lines: string[];
+  /** It is in the person's own cell or file. */
+  cell: boolean;
+  /** It is the line of the cell that the error came from. */
+  raised: boolean;
+}
+
+const CALL = /^\s*File "(.*)", line (\d+)/;
+
+/** The traceback of an error, call by call; journals of other versions may hold it as one text. */
+export function frames(error: IUserError): IFrame[] {
+  const told: unknown = error.traceback ?? [];
+  const lines = (Array.isArray(told) ? told : [told]).flatMap(text =>
+    stripEscapes(String(text)).replace(/\n$/, '').split('\n')
+  );
+  const files = lines.map(line => CALL.exec(line)?.[1]).filter(Boolean);
+  // What stands above the person's own code is left out, so that theirs comes first.
+  const own = files.find(file => /^Cell In\[|^<cell/.test(file!)) ?? files[0];
+  const found: IFrame[] = [];
+  const numbers: number[] = [];
+  for (const line of lines) {
+    const call = CALL.exec(line);
+    const last = found[found.length - 1];
+    if (call) {
+      found.push({ lines: [line], cell: call[1] === own, raised: false });
+      numbers.push(Number(call[2]));
+    } else if (last && numbers[found.length - 1] && /^ {4}/.test(line)) {
+      last.lines.push(line);
+    } else if (last && !numbers[found.length - 1]) {
+      last.lines.push(line);
+    } else {
+      found.push({ lines: [line], cell: false, raised: false });
+      numbers.push(0);
+    }
+  }
+  const calls = found.map((frame, at) => (frame.cell ? at : -1));
+  const exact = calls.filter(at => at >= 0 && numbers[at] === error.line);
+  const at = Math.max(-1, ...(exact.length ? exact : calls));
+  if (at >= 0) {
+    found[at].raised = true;
+  }
+  return found;
 }
 
 /** Lines of the output in the order in which they began; a carriage return begins its line anew. */
@@ -239,7 +306,7 @@ export function lanes(job: IJobSummary, now_s: number): ILane[] {
       .forEach(node => add(node, 'spare'));
   });
   for (const incident of job.incidents) {
-    if (incident.node !== null) {
+    if (incident.node !== null && lost(incident)) {
       const over_s = incident.resumed_s ?? end;
       lose(byNode, incident.node, incident.started_s, over_s);
     }

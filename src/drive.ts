@@ -48,6 +48,9 @@ export class MountDrive extends Drive {
     if (model.type !== 'directory' || !model.content) {
       return model;
     }
+    if (!Array.isArray(model.content)) {
+      throw this._unreadable(path);
+    }
     while (model.next) {
       if (model.content.length >= MOST_ENTRIES) {
         if (!this._cut.has(path)) {
@@ -57,6 +60,9 @@ export class MountDrive extends Drive {
         break;
       }
       const page: IPage = await this._api.contentsAfter(path, model.next);
+      if (!Array.isArray(page.content)) {
+        throw this._unreadable(path);
+      }
       model.content.push(...page.content);
       model.next = page.next;
     }
@@ -73,6 +79,15 @@ export class MountDrive extends Drive {
       // File browsers answer 404 by going to the top, for ever where the top is what is missing.
       throw !path && isAbsent(error) ? new Error(error.message) : error;
     }
+  }
+
+  private _unreadable(path: string): Error {
+    return new Error(
+      this._trans.__(
+        'The files in %1 cannot be shown: the server gave no list of them.',
+        path || '/'
+      )
+    );
   }
 
   /** Where the browser gets a file of any size. */

@@ -15,9 +15,11 @@ import {
 import { IMessageHandler, Message, MessageLoop } from '@lumino/messaging';
 import { Debouncer, Poll } from '@lumino/polling';
 
+import { ApiError } from './api';
 import type { IShared } from './components/context';
 import { isAbsent, MountDrive } from './drive';
 import { mountsIcon } from './icons';
+import { tellRefusal } from './refusals';
 
 /** A question to a mount costs the server a process, so it is asked seldom, and only for who looks. */
 const REFRESH_MS = 30_000;
@@ -25,6 +27,8 @@ const REFRESH_MS = 30_000;
 const NEVER_MS = 2 ** 31 - 1;
 /** An upload changes a directory with each of its parts. */
 const SETTLED_MS = 300;
+/** Where a row says when. */
+const TIMES = '.jp-DirListing-itemModified, .jp-DirListing-itemCreated';
 
 /** The mounts as a drive, which tells a person of directories that are too large. */
 export function mountDrive({ model, trans }: IShared): MountDrive {
@@ -54,9 +58,10 @@ export function mountBrowser(
   void browser.model.restore(browser.id, false);
   lookWhileShown(browser);
   followChanges(drive, browser, contents);
+  blankUnknownTimes(browser);
   browser.model.connectionFailure.connect((_, error) => {
     if (!isAbsent(error)) {
-      Notification.error(error.message);
+      tellRefusal(new ApiError(0, error.message), trans);
     }
   });
   browser.title.icon = mountsIcon;
@@ -85,6 +90,34 @@ export function mountBrowser(
     })
   );
   return browser;
+}
+
+/** Rows are used again, and JupyterLab's listing leaves in them the time of what they showed before. */
+function blankUnknownTimes(browser: FileBrowser): void {
+  const blank = () => {
+    const timeless = new Set<string>();
+    for (const { name, last_modified } of browser.model.items()) {
+      if (!last_modified) {
+        timeless.add(name);
+      }
+    }
+    for (const row of timeless.size
+      ? browser.node.querySelectorAll('.jp-DirListing-item')
+      : []) {
+      const name = row.querySelector('.jp-DirListing-itemText')?.textContent;
+      for (const time of timeless.has(name ?? '')
+        ? row.querySelectorAll(TIMES)
+        : []) {
+        if (time.textContent) {
+          time.textContent = '';
+          time.removeAttribute('title');
+        }
+      }
+    }
+  };
+  const observer = new MutationObserver(blank);
+  observer.observe(browser.node, { childList: true, subtree: true });
+  browser.disposed.connect(() => observer.disconnect());
 }
 
 /** List the files whenever the browser comes to the front, and now and then while it is there. */

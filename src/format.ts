@@ -59,6 +59,17 @@ export function formatInteger(value: number): string {
   return `${Math.round(value)}`.replace(/\B(?=(\d{3})+$)/g, '\u202f');
 }
 
+/** Dollars as they are written: `$5.00`, `$25,600,000`; the twin of `core/units.py`. */
+export function formatMoney(amount: number): string {
+  const digits = amount === 0 || Math.abs(amount) >= 100 ? 0 : 2;
+  return amount.toLocaleString('en-US', {
+    style: 'currency',
+    currency: 'USD',
+    minimumFractionDigits: digits,
+    maximumFractionDigits: digits
+  });
+}
+
 /** A loss with as many digits as are read: `2.3145`, `0.00123`, `1.20e-6`. */
 export function formatLoss(loss: number | null): string {
   if (loss === null) {

@@ -17,6 +17,14 @@ export const hyperpodIcon = new LabIcon({
 </svg>`
 });
 
+/** A bolt: something is broken on purpose. */
+export const breakIcon = new LabIcon({
+  name: 'jupyter_hyperpod:break',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">
+  <path class="jp-icon3 jp-icon-selectable" fill="#616161" d="M13.5 2.5 5 13.700h5.600L9.500 21.500 19 9.800h-6.200z"/>
+</svg>`
+});
+
 /** More or fewer. */
 export const scaleIcon = new LabIcon({
   name: 'jupyter_hyperpod:scale',

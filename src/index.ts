@@ -2,6 +2,7 @@
 
 import {
   ILayoutRestorer,
+  IRouter,
   JupyterFrontEnd,
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
@@ -12,14 +13,18 @@ import {
   IFileBrowserFactory
 } from '@jupyterlab/filebrowser';
 import { ILauncher } from '@jupyterlab/launcher';
+import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ServerConnection } from '@jupyterlab/services';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import {
+  ITranslator,
+  nullTranslator,
+  TranslationBundle
+} from '@jupyterlab/translation';
 import { Token } from '@lumino/coreutils';
-import type { Widget } from '@lumino/widgets';
 
 import { Actions, DEFAULTS, IPreferences } from './actions';
 import { Api } from './api';
@@ -27,11 +32,14 @@ import { addCommands, CommandIDs } from './commands';
 import type { IShared } from './components/context';
 import type { DashboardWidget } from './dashboard/widget';
 import type { MountDrive } from './drive';
+import { exampleNotebook } from './example';
 import { mountBrowser, mountDrive, showMount, yieldTo } from './files';
 import { hyperpodIcon, mountsIcon, plannerIcon } from './icons';
 import { HyperpodModel } from './model/model';
 import type { PlannerWidget } from './planner/widget';
 import { JobRenderer, MIME_TYPE } from './renderer/renderer';
+import { Cells } from './rerun';
+import { followAddress, reveal } from './reveal';
 import { RunningJobs } from './running';
 import { SidebarWidget } from './sidebar/widget';
 import { StatusWidget } from './status';
@@ -49,12 +57,18 @@ const core: JupyterFrontEndPlugin<IShared> = {
   description: 'The model of the cluster and its jobs, settings and commands.',
   autoStart: true,
   provides: IHyperpod,
-  optional: [ITranslator, ISettingRegistry, ICommandPalette],
+  optional: [
+    ITranslator,
+    ISettingRegistry,
+    ICommandPalette,
+    IDefaultFileBrowser
+  ],
   activate: (
     app: JupyterFrontEnd,
     translator: ITranslator | null,
     registry: ISettingRegistry | null,
-    palette: ICommandPalette | null
+    palette: ICommandPalette | null,
+    browser: FileBrowser | null
   ): IShared => {
     const trans = (translator ?? nullTranslator).load('jupyter_hyperpod');
     const api = new Api(ServerConnection.makeSettings());
@@ -66,7 +80,8 @@ const core: JupyterFrontEndPlugin<IShared> = {
     };
     const actions = new Actions(model, trans, {
       job: id => run(CommandIDs.openJob, { id }),
-      files: mount => run(CommandIDs.showFiles, { mount })
+      files: mount => run(CommandIDs.showFiles, { mount }),
+      example: () => openExample(app, trans, browser)
     });
     const shared = { model, actions, trans };
     addCommands(app.commands, shared, palette);
@@ -77,6 +92,30 @@ const core: JupyterFrontEndPlugin<IShared> = {
     return shared;
   }
 };
+
+/** Write the example where the file browser stands, and open it. */
+async function openExample(
+  { commands, serviceManager }: JupyterFrontEnd,
+  trans: TranslationBundle,
+  browser: FileBrowser | null
+): Promise<void> {
+  await serviceManager.kernelspecs.ready;
+  const specs = serviceManager.kernelspecs.specs;
+  const usual = specs?.kernelspecs[specs.default];
+  const kernel = usual
+    ? { name: usual.name, display_name: usual.display_name }
+    : null;
+  const { path } = await serviceManager.contents.newUntitled({
+    path: browser?.model.path ?? '',
+    type: 'notebook'
+  });
+  await serviceManager.contents.save(path, {
+    type: 'notebook',
+    format: 'json',
+    content: exampleNotebook(kernel, trans)
+  });
+  await commands.execute('docmanager:open', { path, factory: 'Notebook' });
+}
 
 async function followSettings(
   registry: ISettingRegistry,
@@ -90,6 +129,7 @@ async function followSettings(
     };
     model.refresh();
   };
+  actions.keep = (name, value) => settings.set(name, value);
   settings.changed.connect(read);
   read();
 }
@@ -189,31 +229,17 @@ const files: JupyterFrontEndPlugin<void> = {
   }
 };
 
-/** Bring a widget to the front of the main area, and into it where it is new. */
-async function reveal<W extends Widget>(
-  app: JupyterFrontEnd,
-  tracker: WidgetTracker<W>,
-  widget: W,
-  type: string
-): Promise<W> {
-  if (!widget.isAttached) {
-    app.shell.add(widget, 'main', { type });
-    await tracker.add(widget);
-  }
-  app.shell.activateById(widget.id);
-  return widget;
-}
-
 const dashboard: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:dashboard',
   description: 'One job in the main area.',
   autoStart: true,
   requires: [IHyperpod],
-  optional: [ILayoutRestorer],
+  optional: [ILayoutRestorer, IRouter],
   activate: (
     app: JupyterFrontEnd,
     shared: IShared,
-    restorer: ILayoutRestorer | null
+    restorer: ILayoutRestorer | null,
+    router: IRouter | null
   ): void => {
     const tracker = new WidgetTracker<DashboardWidget>({
       namespace: 'jupyter_hyperpod'
@@ -228,13 +254,25 @@ const dashboard: JupyterFrontEndPlugin<void> = {
         const id = String(args.id);
         const { DashboardWidget } = await import('./dashboard/widget');
         const known = tracker.find(candidate => candidate.jobId === id);
-        const widget = known ?? new DashboardWidget(shared, id);
-        return reveal(app, tracker, widget, 'Training Job');
+        const name = String(args.name ?? '');
+        const widget = known ?? new DashboardWidget(shared, id, name);
+        if (widget !== known) {
+          // The name is what a tab is called before the job is known again.
+          widget.title.changed.connect(() => void tracker.save(widget));
+        }
+        return reveal(app, tracker, widget, 'Training Job', { job: id });
       }
     });
+    if (router) {
+      followAddress(app, router, target =>
+        'job' in target
+          ? app.commands.execute(CommandIDs.openJob, { id: target.job })
+          : app.commands.execute(CommandIDs.openPlanner)
+      );
+    }
     void restorer?.restore(tracker, {
       command: CommandIDs.openJob,
-      args: widget => ({ id: widget.jobId }),
+      args: widget => ({ id: widget.jobId, name: widget.title.label }),
       name: widget => widget.jobId
     });
   }
@@ -265,7 +303,9 @@ const planner: JupyterFrontEndPlugin<void> = {
       execute: async () => {
         const { PlannerWidget } = await import('./planner/widget');
         const widget = tracker.currentWidget ?? new PlannerWidget(shared);
-        return reveal(app, tracker, widget, 'Failure Planner');
+        return reveal(app, tracker, widget, 'Failure Planner', {
+          planner: true
+        });
       }
     });
     launcher?.add({
@@ -295,6 +335,23 @@ const renderer: JupyterFrontEndPlugin<void> = {
       defaultRank: 0,
       createRenderer: () => new JobRenderer(shared)
     });
+  }
+};
+
+const rerun: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter_hyperpod:rerun',
+  description: 'Runs the cell of a job once more.',
+  autoStart: true,
+  requires: [IHyperpod, INotebookTracker],
+  activate: (
+    app: JupyterFrontEnd,
+    shared: IShared,
+    notebooks: INotebookTracker
+  ): void => {
+    const cells = new Cells(shared, notebooks, app.commands, id =>
+      app.shell.activateById(id)
+    );
+    shared.actions.rerunner = (job, near) => cells.rerun(job, near);
   }
 };
 
@@ -350,6 +407,7 @@ export default [
   dashboard,
   planner,
   renderer,
+  rerun,
   running,
   status
 ];

@@ -1,6 +1,7 @@
 import { ReactWidget } from '@jupyterlab/apputils';
 import * as React from 'react';
 
+import { Part } from './components/boundary';
 import { IShared, Shared } from './components/context';
 
 /** A Lumino widget that draws a view with everything views share. */
@@ -13,6 +14,11 @@ export abstract class Root extends ReactWidget {
   protected abstract view(): JSX.Element | null;
 
   protected render(): JSX.Element {
-    return <Shared.Provider value={this.shared}>{this.view()}</Shared.Provider>;
+    const { trans } = this.shared;
+    return (
+      <Shared.Provider value={this.shared}>
+        <Part name={trans.__('This')}>{this.view()}</Part>
+      </Shared.Provider>
+    );
   }
 }

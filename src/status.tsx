@@ -37,7 +37,12 @@ function Status({ onClick }: { onClick: () => void }): JSX.Element {
       {active.length > 0 ? (
         <Active jobs={active} />
       ) : (
-        trans.__('%1 of %2 nodes busy', busy, nodes.length)
+        trans._n(
+          '%2 of %1 node busy',
+          '%2 of %1 nodes busy',
+          nodes.length,
+          busy
+        )
       )}
     </button>
   );
@@ -48,7 +53,7 @@ function Active({ jobs }: { jobs: IJobSummary[] }): JSX.Element {
   const newest = useJob(jobs[0].id) ?? jobs[0];
   const value = progress(newest);
   if (jobs.length > 1) {
-    return <>{trans.__('%1 jobs', jobs.length)}</>;
+    return <>{trans._n('%1 job', '%1 jobs', jobs.length)}</>;
   }
   return (
     <>

@@ -10,4 +10,3 @@ c.ServerApp.ip = "127.0.0.1"
 c.ServerApp.port = int(os.environ["HYPERPOD_UI_PORT"])
 c.ServerApp.log_level = "WARN"
 c.ServerApp.jpserver_extensions = {"jupyter_hyperpod": True}
-c.HyperpodExtension.allow_faults = True

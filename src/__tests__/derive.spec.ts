@@ -1,5 +1,6 @@
 import {
   byName,
+  incidentDuration,
   lanes,
   outputLines,
   progress,
@@ -9,7 +10,7 @@ import {
   stepsPerSecond,
   traffic
 } from '../derive';
-import { IJobView, IOutput, newJobView } from '../model/views';
+import { IIncident, IJobView, IOutput, newJobView } from '../model/views';
 
 function job(fields: Partial<IJobView>): IJobView {
   return { ...newJobView('tinylm-abcdefgh'), ...fields };
@@ -111,6 +112,9 @@ describe('lanes', () => {
     reason: ''
   });
 
+  const stages = (...names: string[]) =>
+    names.map(stage => ({ stage, time_s: 0, took_s: 0, text: '' }));
+
   it('shows who trained, stood by and was lost', () => {
     const view = job({
       state: 'running',
@@ -127,8 +131,10 @@ describe('lanes', () => {
           rank: 1,
           rung: 1,
           started_s: 8,
+          detection_s: 1,
           resumed_s: 10.5,
-          stages: []
+          recovery_s: 2.5,
+          stages: stages('detected', 'fenced', 'resumed')
         }
       ]
     });
@@ -167,8 +173,10 @@ describe('lanes', () => {
           rank: 1,
           rung: 0,
           started_s: 10,
+          detection_s: 0.5,
           resumed_s: 12,
-          stages: []
+          recovery_s: 2,
+          stages: stages('detected', 'fenced', 'resumed')
         }
       ]
     });
@@ -176,6 +184,48 @@ describe('lanes', () => {
       { node: 'b', role: 'member', from_s: 0, to_s: 10 },
       { node: 'b', role: 'lost', from_s: 10, to_s: 12 }
     ]);
+  });
+});
+
+describe('an incident', () => {
+  const slow: IIncident = {
+    incident: 'i1',
+    cause: 'straggler',
+    node: 'b',
+    rank: 1,
+    rung: null,
+    started_s: 4,
+    detection_s: 3,
+    resumed_s: null,
+    recovery_s: null,
+    stages: []
+  };
+  const generations = [
+    { generation: 1, time_s: 0, nodes: ['a', 'b'], spares: [], reason: '' }
+  ];
+
+  it('lasts from the fault to the next commit, or until now', () => {
+    expect(incidentDuration(slow, 9)).toBe(5);
+    const over = { ...slow, resumed_s: 8, recovery_s: 4 };
+    expect(incidentDuration(over, 9)).toBe(4);
+  });
+
+  it('that cost no member leaves the lanes as they are', () => {
+    const left_out = {
+      ...slow,
+      cause: 'non-finite loss',
+      resumed_s: 8,
+      recovery_s: 4,
+      stages: [
+        { stage: 'resumed', time_s: 8, took_s: 0, text: 'it was left out' }
+      ]
+    };
+    for (const incident of [slow, left_out]) {
+      const view = job({ generations, incidents: [incident], ended_s: 9 });
+      expect(lanes(view, 9)[1].spans).toEqual([
+        { node: 'b', role: 'member', from_s: 0, to_s: 9 }
+      ]);
+    }
   });
 });
 

@@ -3,7 +3,8 @@ import {
   formatCount,
   formatDuration,
   formatInteger,
-  formatLoss
+  formatLoss,
+  formatMoney
 } from '../format';
 
 it.each([
@@ -44,6 +45,15 @@ it.each([
   [1234.56, '1234.6']
 ])('prints the loss %p as %s', (loss, text) => {
   expect(formatLoss(loss)).toBe(text);
+});
+
+it.each([
+  [0, '$0'],
+  [4.1, '$4.10'],
+  [25_600_000, '$25,600,000'],
+  [-1234.4, '-$1,234']
+])('writes %d dollars as %s', (amount, text) => {
+  expect(formatMoney(amount)).toBe(text);
 });
 
 it('groups whole numbers by three', () => {

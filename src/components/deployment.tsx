@@ -28,7 +28,12 @@ export function loadText(
   const words = [
     narrow
       ? `${told.ready}/${told.target}`
-      : trans.__('%1 of %2 replicas', told.ready, told.target),
+      : trans._n(
+          '%2 of %1 replica',
+          '%2 of %1 replicas',
+          told.target,
+          told.ready
+        ),
     trans.__('%1 requests/s', formatCount(told.requestsPerS))
   ];
   if (told.p99S !== null) {

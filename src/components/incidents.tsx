@@ -64,9 +64,16 @@ export function Incident(props: {
         <span className="jp-Hp-cause">{incident.cause}</span>
         <span className="jp-Hp-took">
           {incident.resumed_s !== null ? (
-            <>
-              <span>{trans.__('resumed in')}</span> {took}
-            </>
+            incident.detection_s !== null ? (
+              <>
+                <span>{trans.__('resumed in')}</span> {took}
+              </>
+            ) : (
+              <>
+                <span>{trans.__('resumed')}</span>{' '}
+                {trans.__('%1 after detection', took)}
+              </>
+            )
           ) : open ? (
             trans.__('for %1', took)
           ) : (
@@ -99,17 +106,17 @@ export function Incident(props: {
   );
 }
 
-/** Stages as lengths of time, so that the longest is seen at once: each from the one before it. */
+/** Stages as lengths of time, so that the longest is seen at once: detection from the fault on, each other from the one before it. */
 function StageBar(props: {
   incident: IIncident;
   until_s: number;
   trans: TranslationBundle;
 }): JSX.Element {
   const { incident, until_s, trans } = props;
-  const segments = incident.stages.map((stage, index) => {
-    const before = incident.stages[index - 1] ?? stage;
-    return { name: stage.stage, seconds: stage.time_s - before.time_s };
-  });
+  const segments = incident.stages.map(stage => ({
+    name: stage.stage,
+    seconds: stage.took_s
+  }));
   const last = incident.stages[incident.stages.length - 1];
   if (last && incident.resumed_s === null && until_s > last.time_s) {
     segments.push({ name: '', seconds: until_s - last.time_s });
@@ -120,8 +127,8 @@ function StageBar(props: {
         <span
           key={index}
           data-stage={name}
-          style={{ flexGrow: Math.max(0, seconds) * 1e4 }}
-          title={`${stageLabel(name, trans)} · ${formatDuration(Math.max(0, seconds))}`}
+          style={{ flexGrow: (seconds ?? 0) * 1e4 }}
+          title={`${stageLabel(name, trans)} · ${tookText(seconds, trans)}`}
         />
       ))}
     </div>
@@ -135,22 +142,24 @@ function Stages(props: {
   const { incident, trans } = props;
   return (
     <ol className="jp-Hp-stages">
-      {incident.stages.map((stage, index) => {
-        const before = incident.stages[index - 1];
-        return (
-          <li key={index} data-stage={stage.stage}>
-            <span className="jp-Hp-stage-name">
-              {stageLabel(stage.stage, trans)}
-            </span>
-            <span className="jp-Hp-stage-time">
-              {before
-                ? `+${formatDuration(Math.max(0, stage.time_s - before.time_s))}`
-                : formatDuration(0)}
-            </span>
-            <span className="jp-Hp-stage-text">{stage.text}</span>
-          </li>
-        );
-      })}
+      {incident.stages.map((stage, index) => (
+        <li key={index} data-stage={stage.stage}>
+          <span className="jp-Hp-stage-name">
+            {stageLabel(stage.stage, trans)}
+          </span>
+          <span className="jp-Hp-stage-time">
+            {tookText(stage.took_s, trans)}
+          </span>
+          <span className="jp-Hp-stage-text">{stage.text}</span>
+        </li>
+      ))}
     </ol>
   );
+}
+
+/** How long a stage took; of the detection in a journal of an earlier version that is not known. */
+function tookText(seconds: number | null, trans: TranslationBundle): string {
+  return seconds === null
+    ? trans.__('time not known')
+    : `+${formatDuration(seconds)}`;
 }

@@ -3,6 +3,7 @@ import * as React from 'react';
 
 import {
   elapsed,
+  failureOf,
   loading,
   progress,
   remaining,
@@ -69,7 +70,11 @@ export function JobHeader(props: {
   return (
     <div className="jp-Hp-jobhead">
       <div className="jp-Hp-row">
-        <StateChip state={job.state} trans={trans} title={job.reason} />
+        <StateChip
+          state={job.state}
+          trans={trans}
+          title={failureOf(job) ? undefined : job.reason}
+        />
         <span className="jp-Hp-name">{job.name || job.id}</span>
         <span className="jp-Hp-id" title={trans.__('Job id')}>
           {job.id}
@@ -83,6 +88,16 @@ export function JobHeader(props: {
       ) : (
         <JobProgress job={job} />
       )}
+    </div>
+  );
+}
+
+/** Why a job failed where no program of a person's is to blame. */
+export function Failure({ job }: { job: IJobSummary }): JSX.Element | null {
+  const failure = job.error === null ? failureOf(job) : null;
+  return failure === null ? null : (
+    <div className="jp-Hp-error" role="alert">
+      {failure}
     </div>
   );
 }
@@ -106,7 +121,7 @@ function DeploymentProgress({ job }: { job: IJobView }): JSX.Element {
       )}
       <div className="jp-Hp-row jp-Hp-small">
         <span className="jp-Hp-clip">
-          {active ? loadText(job, trans) : job.reason}
+          {active ? loadText(job, trans) : failureOf(job) ? null : job.reason}
         </span>
         <span className="jp-Hp-right">{words.filter(Boolean).join(' · ')}</span>
       </div>
@@ -146,7 +161,9 @@ export function JobProgress({ job }: { job: IJobView }): JSX.Element {
                   'step %1',
                   stepText(job.step, job.session?.total_steps)
                 )
-              : job.reason}
+              : failureOf(job)
+                ? null
+                : job.reason}
         </span>
         <span className="jp-Hp-right">{words.join(' · ')}</span>
       </div>

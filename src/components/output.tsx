@@ -1,7 +1,7 @@
 import * as React from 'react';
 
-import { ILine, outputLines, ranksOf, stripEscapes } from '../derive';
-import type { IJobView, IUserError } from '../model/views';
+import { ILine, outputLines, ranksOf } from '../derive';
+import type { IJobView } from '../model/views';
 import { useShared } from './context';
 
 /** So many ranks have a button each; more are chosen from a list. */
@@ -162,29 +162,5 @@ function RankFilter(props: {
         </button>
       ))}
     </span>
-  );
-}
-
-/** The user's own exception, with the lines of the cell. */
-export function UserError(props: { error: IUserError }): JSX.Element {
-  const { error } = props;
-  const { trans } = useShared();
-  const where =
-    error.rank === null
-      ? error.node
-      : trans.__('rank %1 on %2', error.rank, error.node);
-  return (
-    <div className="jp-Hp-error" role="alert">
-      <div>
-        <span className="jp-Hp-strong">{error.type}</span>
-        {error.message && `: ${error.message}`}
-        <span className="jp-Hp-cause"> — {where}</span>
-      </div>
-      {error.traceback && (
-        <pre tabIndex={0} aria-label={trans.__('Traceback')}>
-          {stripEscapes(error.traceback)}
-        </pre>
-      )}
-    </div>
   );
 }

@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { formatInteger } from '../format';
-import type { JobState } from '../model/events';
+import type { JobState } from '../model/facts';
 import type { HistoryPoint } from '../model/views';
 
 /** The word for a state; states of a newer server are shown as they are. */
@@ -20,6 +20,7 @@ export function stateLabel(state: string, trans: TranslationBundle): string {
     idle: trans.__('Idle'),
     busy: trans.__('Busy'),
     drained: trans.__('Drained'),
+    partitioned: trans.__('Cut off'),
     lost: trans.__('Lost')
   };
   return Object.hasOwn(labels, state) ? labels[state] : state;
@@ -123,6 +124,8 @@ export function Button(props: {
   danger?: boolean;
   primary?: boolean;
   disabled?: boolean;
+  /** Of a switch: whether it is on. */
+  pressed?: boolean;
 }): JSX.Element {
   const [busy, setBusy] = React.useState(false);
   const mounted = React.useRef(true);
@@ -135,9 +138,12 @@ export function Button(props: {
   const onClick = async (event: React.MouseEvent) => {
     event.stopPropagation();
     setBusy(true);
-    await props.onClick();
-    if (mounted.current) {
-      setBusy(false);
+    try {
+      await props.onClick();
+    } finally {
+      if (mounted.current) {
+        setBusy(false);
+      }
     }
   };
   return (
@@ -150,6 +156,7 @@ export function Button(props: {
       title={props.title}
       aria-label={props.children ? undefined : props.title}
       aria-busy={busy || undefined}
+      aria-pressed={props.pressed}
       disabled={props.disabled || busy}
       onClick={onClick}
     >

@@ -6,6 +6,9 @@ import { formatInteger, formatLoss } from '../format';
 import type { IJobView } from '../model/views';
 import { useShared } from './context';
 
+/** The system has few colours of its own and wants only those. */
+const FORCED = '(forced-colors: active)';
+
 /** The band at the bottom in which the number of members is drawn. */
 const BAND = 0.16;
 
@@ -69,7 +72,11 @@ export function LossPlot(props: {
     theme.observe(document.body, {
       attributeFilter: ['data-jp-theme-name', 'data-jp-theme-light']
     });
+    const forced = window.matchMedia?.(FORCED);
+    const redraw = () => chart.redraw(false, true);
+    forced?.addEventListener('change', redraw);
     return () => {
+      forced?.removeEventListener('change', redraw);
       resize.disconnect();
       theme.disconnect();
       chart.destroy();
@@ -112,6 +119,9 @@ export function LossPlot(props: {
 
 /** The value of one of Lab's theme variables as a canvas understands it. */
 function themed(name: string): string {
+  if (window.matchMedia?.(FORCED).matches) {
+    return name.includes('brand') ? 'Highlight' : 'CanvasText';
+  }
   return getComputedStyle(document.body).getPropertyValue(name).trim();
 }
 

@@ -1,14 +1,16 @@
 import * as React from 'react';
 
+import { Part } from '../components/boundary';
 import { useJob, useShared, useTopics } from '../components/context';
 import { DeploymentStats, Replicas } from '../components/deployment';
 import { FaultButtons } from '../components/faults';
 import { Incident } from '../components/incidents';
-import { JobHeader, JobStats } from '../components/job';
+import { Failure, JobHeader, JobStats } from '../components/job';
 import { Lanes } from '../components/lanes';
-import { Output, UserError } from '../components/output';
+import { Output } from '../components/output';
 import { LossPlot } from '../components/plot';
 import { Rules } from '../components/rules';
+import { UserError } from '../components/traceback';
 import { formatClock } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobView } from '../model/views';
@@ -34,23 +36,50 @@ export function Dashboard({ id }: { id: string }): JSX.Element {
   return (
     <>
       <Connection />
-      <JobHeader job={job} />
-      {job.deployment ? (
-        <DeploymentStats job={job} />
-      ) : (
-        <JobStats job={job} full />
-      )}
-      {job.error && <UserError error={job.error} />}
-      <LossPlot job={job} height={PLOT_HEIGHT} />
-      <Lanes job={job} />
+      <Part name={trans.__('The head of the job')}>
+        <JobHeader job={job} />
+      </Part>
+      <Part name={trans.__('The figures')}>
+        {job.deployment ? (
+          <DeploymentStats job={job} />
+        ) : (
+          <JobStats job={job} full />
+        )}
+      </Part>
+      <Part name={trans.__('The error')}>
+        <UserError job={job} />
+        <Failure job={job} />
+      </Part>
+      <Part name={trans.__('The loss curve')}>
+        <LossPlot job={job} height={PLOT_HEIGHT} />
+      </Part>
+      <Part name={trans.__('The lanes of the nodes')}>
+        <Lanes job={job} />
+      </Part>
       <div className="jp-Hp-columns">
-        <Incidents job={job} />
-        <Members job={job} />
-        {job.deployment && <Replicas job={job} />}
-        <Rules job={job} />
-        <Decisions job={job} />
+        <Part name={trans.__('The list of incidents')}>
+          <Incidents job={job} />
+        </Part>
+        <Part name={trans.__('The list of members')}>
+          <Members job={job} />
+        </Part>
+        {job.deployment && (
+          <Part name={trans.__('The list of replicas')}>
+            <Replicas job={job} />
+          </Part>
+        )}
+        <Part name={trans.__('The list of log rules')}>
+          <Rules job={job} />
+        </Part>
+        <Part name={trans.__('The list of decisions')}>
+          <Decisions job={job} />
+        </Part>
       </div>
-      {(job.output.length > 0 || !job.deployment) && <Output job={job} tall />}
+      <Part name={trans.__('The output')}>
+        {(job.output.length > 0 || !job.deployment) && (
+          <Output job={job} tall />
+        )}
+      </Part>
     </>
   );
 }

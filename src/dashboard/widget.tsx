@@ -24,14 +24,32 @@ class DashboardRoot extends Root {
 export class DashboardWidget extends MainAreaWidget<Root> {
   constructor(
     shared: IShared,
-    readonly jobId: string
+    readonly jobId: string,
+    /** As it was known when the tab was open before; the job itself may not be known yet. */
+    name = ''
   ) {
     super({ content: new DashboardRoot(shared, jobId) });
+    this._shared = shared;
     this.id = `jp-hyperpod-job-${jobId}`;
-    this.title.label = shared.model.summary(jobId)?.name || jobId;
+    this._name = name;
+    this._rename();
+    shared.model.changed.connect(this._rename, this);
     this.title.caption = shared.trans.__('Training job %1', jobId);
     this.title.icon = hyperpodIcon;
     this.title.closable = true;
     this.toolbar.hide();
   }
+
+  dispose(): void {
+    this._shared.model.changed.disconnect(this._rename, this);
+    super.dispose();
+  }
+
+  private _rename(): void {
+    this._name = this._shared.model.summary(this.jobId)?.name || this._name;
+    this.title.label = this._name || this.jobId;
+  }
+
+  private readonly _shared: IShared;
+  private _name: string;
 }

@@ -2,115 +2,21 @@
  * Facts that the server sends, twin of `core/events.py`: one Event is identified by `(writer, seq)`.
  */
 
-/** Kind to the fields that must be present in `data`. */
-export const EVENT_FIELDS = {
-  'job.submitted': ['id', 'spec'],
-  'job.state': ['state', 'reason'],
-  'member.joined': ['member', 'node', 'pid', 'host'],
-  'member.ready': ['member', 'node'],
-  'member.lost': ['member', 'node', 'rank', 'cause', 'detail'],
-  'generation.formed': ['generation', 'members', 'spares', 'target', 'reason'],
-  'session.opened': [
-    'total_steps',
-    'global_batch',
-    'micro_batch',
-    'micro_batches',
-    'parameters',
-    'state_bytes'
-  ],
-  'incident.stage': [
-    'incident',
-    'stage',
-    'cause',
-    'node',
-    'rank',
-    'rung',
-    'text'
-  ],
-  'decision.made': ['policy', 'value', 'reason'],
-  'fault.injected': ['fault', 'node', 'rank', 'member'],
-  'command.done': ['command', 'kind', 'ok', 'reason'],
-  'session.closed': ['step', 'digest'],
-  'checkpoint.loaded': ['step', 'path', 'took_s'],
-  'checkpoint.refused': ['path', 'reason'],
-  'step.committed': [
-    'step',
-    'generation',
-    'loss',
-    'loss_hex',
-    'step_time_s',
-    'samples',
-    'world_size',
-    'assignment',
-    'redone'
-  ],
-  'metric.logged': ['step', 'values'],
-  'checkpoint.saved': ['step', 'path', 'bytes', 'took_s', 'paused_s'],
-  'model.loading': [
-    'member',
-    'node',
-    'state',
-    'url',
-    'bytes_done',
-    'bytes_total',
-    'elapsed_s',
-    'first_layer_s'
-  ],
-  'output.written': ['member', 'node', 'rank', 'stream', 'text'],
-  'user.error': ['member', 'node', 'rank', 'type', 'message', 'traceback'],
-  'deployment.opened': ['url', 'model', 'task'],
-  'replica.stage': ['replica', 'node', 'stage', 'took_s', 'text'],
-  'warning.raised': ['text'],
-  'allocation.changed': [
-    'scheduler',
-    'element',
-    'part',
-    'state',
-    'node',
-    'reason'
-  ],
-  'cluster.state': ['state', 'reason', 'nodes', 'pid'],
-  'node.state': [
-    'node',
-    'state',
-    'reason',
-    'spare',
-    'slots',
-    'used',
-    'jobs',
-    'pid',
-    'incarnation'
-  ],
-  'node.findings': ['nodes', 'findings'],
-  'node.health': [
-    'node',
-    'action',
-    'fault',
-    'reason',
-    'labels',
-    'recovery',
-    'devices',
-    'boot'
-  ],
-  'rule.state': ['rule', 'state', 'member', 'rank', 'value', 'text']
-} as const satisfies Record<string, readonly string[]>;
+import { EVENT_FIELDS, IFacts, JobState } from './facts';
 
-export type EventKind = keyof typeof EVENT_FIELDS;
+export type EventKind = keyof IFacts;
 
-/** One fact; `time_s` is seconds since the Unix epoch on the writer's clock. */
-export interface IEvent {
+/** One fact of a kind; `time_s` is seconds since the Unix epoch on the writer's clock. */
+export interface IEventOf<K extends EventKind> {
   writer: string;
   seq: number;
   time_s: number;
-  kind: string;
-  data: Record<string, any>;
+  kind: K;
+  data: IFacts[K];
 }
 
-export type JobState =
-  'pending' | 'running' | 'recovering' | 'succeeded' | 'failed' | 'stopped';
-
-export type NodeState =
-  'starting' | 'idle' | 'busy' | 'drained' | 'lost' | 'stopped';
+/** One fact of any kind. */
+export type IEvent = { [K in EventKind]: IEventOf<K> }[EventKind];
 
 export type Aim = 'rank' | 'node' | 'coordinator' | 'supervisor';
 
@@ -183,7 +89,7 @@ export function faultsOf(aim: Aim): Fault[] {
   );
 }
 
-export const TERMINAL_STATES: ReadonlySet<string> = new Set([
+export const TERMINAL_STATES: ReadonlySet<string> = new Set<JobState>([
   'succeeded',
   'failed',
   'stopped'
@@ -205,6 +111,6 @@ export function isEvent(value: unknown): value is IEvent {
     typeof data === 'object' &&
     data !== null &&
     !Array.isArray(data) &&
-    EVENT_FIELDS[kind as EventKind].every(field => field in data)
+    EVENT_FIELDS[kind].every(field => field in data)
   );
 }

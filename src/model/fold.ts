@@ -5,25 +5,21 @@
  * never regresses a newer view). Views are folded in place: the model owns them.
  */
 
-import { IEvent, TERMINAL_STATES } from './events';
+import { EventKind, IEvent, IEventOf, TERMINAL_STATES } from './events';
+import { foldStage } from './incidents';
 import type {
   IClusterView,
   IFinding,
   IHealth,
-  IIncident,
   IJobView,
-  ILoad,
-  IMember,
   INodeView,
-  IRule,
-  IUserError
+  IRule
 } from './views';
 
 export const HISTORY_POINTS = 512;
 export const OUTPUT_LINES = 400;
 export const DECISIONS_KEPT = 50;
 export const GENERATIONS_KEPT = 200;
-export const INCIDENTS_KEPT = 200;
 export const WARNINGS_KEPT = 20;
 export const FENCED_KEPT = 200;
 export const REPLICAS_KEPT = 50;
@@ -31,7 +27,8 @@ export const LOADS_KEPT = 64;
 export const FINDINGS_KEPT = 50;
 export const RULES_KEPT = 256;
 
-type Handler<V> = (view: V, event: IEvent) => void;
+/** What each kind of event does to a view; the compiler holds its data against Python's table of events. */
+type Handlers<V> = { [K in EventKind]?: (view: V, event: IEventOf<K>) => void };
 
 /** Fold an event of a job's journal; returns whether it was new. */
 export function foldJob(view: IJobView, event: IEvent): boolean {
@@ -46,7 +43,7 @@ export function foldCluster(view: IClusterView, event: IEvent): boolean {
 function apply<V extends IJobView | IClusterView>(
   view: V,
   event: IEvent,
-  handlers: Record<string, Handler<V>>
+  handlers: Handlers<V>
 ): boolean {
   const seen = Object.hasOwn(view.seen, event.writer)
     ? view.seen[event.writer]
@@ -56,7 +53,8 @@ function apply<V extends IJobView | IClusterView>(
   }
   view.seen[event.writer] = event.seq;
   if (Object.hasOwn(handlers, event.kind)) {
-    handlers[event.kind](view, event);
+    const handle = handlers[event.kind] as (view: V, event: IEvent) => void;
+    handle(view, event);
   }
   view.updated_s = Math.max(view.updated_s || event.time_s, event.time_s);
   return true;
@@ -81,27 +79,9 @@ function keepLast(list: unknown[], count: number): void {
 }
 
 /** What both journals know. */
-const SHARED_HANDLERS: Record<string, Handler<IJobView | IClusterView>> = {
+const SHARED_HANDLERS: Handlers<IJobView | IClusterView> = {
   'incident.stage': (view, event) => {
-    const data = event.data;
-    let incident = view.incidents.find(
-      known => known.incident === data.incident
-    );
-    if (incident === undefined) {
-      incident = openIncident(event);
-      view.incidents.push(incident);
-      keepLast(view.incidents, INCIDENTS_KEPT);
-    }
-    incident.cause = data.cause || incident.cause;
-    incident.rung = data.rung === null ? incident.rung : data.rung;
-    incident.stages.push({
-      stage: data.stage,
-      time_s: event.time_s,
-      text: data.text
-    });
-    if (data.stage === 'resumed') {
-      incident.resumed_s = event.time_s;
-    }
+    foldStage(view.incidents, event);
   },
 
   'decision.made': (view, event) => {
@@ -119,7 +99,7 @@ const SHARED_HANDLERS: Record<string, Handler<IJobView | IClusterView>> = {
   }
 };
 
-const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
+const JOB_HANDLERS: Handlers<IJobView> = {
   ...SHARED_HANDLERS,
   'job.submitted': (view, event) => {
     const spec = event.data.spec;
@@ -163,11 +143,11 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
     }
     view.generation = data.generation;
     view.target = data.target;
-    view.members = data.members.map((member: object) => ({ ...member }));
-    view.spares = data.spares.map((spare: object) => ({ ...spare }));
+    view.members = data.members.map(member => ({ ...member }));
+    view.spares = data.spares.map(spare => ({ ...spare }));
     view.world_size = data.members.length;
     const present = new Set(
-      [...view.members, ...view.spares].map((one: IMember) => one.member)
+      [...view.members, ...view.spares].map(one => one.member)
     );
     view.loads = view.loads.filter(
       load => load.state !== 'loading' || present.has(load.member)
@@ -175,8 +155,8 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
     view.generations.push({
       generation: data.generation,
       time_s: event.time_s,
-      nodes: data.members.map((member: { node?: string }) => member.node ?? ''),
-      spares: data.spares.map((spare: { node?: string }) => spare.node ?? ''),
+      nodes: data.members.map(member => member.node ?? ''),
+      spares: data.spares.map(spare => spare.node ?? ''),
       reason: data.reason
     });
     keepLast(view.generations, GENERATIONS_KEPT);
@@ -191,7 +171,7 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
   },
 
   'session.opened': (view, event) => {
-    view.session = { ...event.data } as IJobView['session'];
+    view.session = { ...event.data };
   },
 
   'session.closed': (view, event) => {
@@ -238,7 +218,7 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
     if (isFenced(view, event)) {
       return;
     }
-    const load = { ...event.data, time_s: event.time_s } as ILoad;
+    const load = { ...event.data, time_s: event.time_s };
     const at = view.loads.findIndex(known => known.member === load.member);
     if (at >= 0) {
       view.loads[at] = load;
@@ -285,7 +265,7 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
   },
 
   'rule.state': (view, event) => {
-    const record = { ...event.data, time_s: event.time_s } as IRule;
+    const record: IRule = { ...event.data, time_s: event.time_s };
     const at = view.rules.findIndex(
       rule => rule.rule === record.rule && rule.rank === record.rank
     );
@@ -299,26 +279,12 @@ const JOB_HANDLERS: Record<string, Handler<IJobView>> = {
 
   'user.error': (view, event) => {
     if (view.error === null) {
-      view.error = { ...event.data } as IUserError;
+      view.error = { ...event.data };
     }
   }
 };
 
-function openIncident(event: IEvent): IIncident {
-  const { incident, cause, node, rank, rung } = event.data;
-  return {
-    incident,
-    cause,
-    node,
-    rank,
-    rung,
-    started_s: event.time_s,
-    resumed_s: null,
-    stages: []
-  };
-}
-
-const CLUSTER_HANDLERS: Record<string, Handler<IClusterView>> = {
+const CLUSTER_HANDLERS: Handlers<IClusterView> = {
   ...SHARED_HANDLERS,
   'cluster.state': (view, event) => {
     view.state = event.data.state;
@@ -335,7 +301,7 @@ const CLUSTER_HANDLERS: Record<string, Handler<IClusterView>> = {
   },
 
   'node.state': (view, event) => {
-    const record = { ...event.data, since_s: event.time_s } as INodeView;
+    const record: INodeView = { ...event.data, since_s: event.time_s };
     const at = view.nodes.findIndex(node => node.node === record.node);
     if (at < 0) {
       view.nodes.push(record);
@@ -348,7 +314,7 @@ const CLUSTER_HANDLERS: Record<string, Handler<IClusterView>> = {
   },
 
   'node.findings': (view, event) => {
-    const fresh: IFinding[] = event.data.findings.map((finding: object) => ({
+    const fresh: IFinding[] = event.data.findings.map(finding => ({
       ...finding,
       time_s: event.time_s
     }));

@@ -237,10 +237,15 @@ export class HyperpodModel implements IDisposable {
     const view = this._views.get(topic);
     let news = false;
     for (const event of events) {
-      if (topic === 'cluster' && this._cluster) {
-        news = foldCluster(this._cluster, event) || news;
-      } else if (view) {
-        news = foldJob(view, event) || news;
+      try {
+        if (topic === 'cluster' && this._cluster) {
+          news = foldCluster(this._cluster, event) || news;
+        } else if (view) {
+          news = foldJob(view, event) || news;
+        }
+      } catch {
+        // Of another version: the server leaves it out of its views as well, and logs it.
+        news = true;
       }
     }
     if (news) {

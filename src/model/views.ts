@@ -2,18 +2,10 @@
  * What a person sees: the JSON shape of `core/views.py`. Times are seconds since the Unix epoch.
  */
 
-import type { JobState, NodeState } from './events';
+import type { IFacts, IFinding as IFound, IMember, JobState } from './facts';
 
 /** Writer to the last sequence number folded. */
 export type Cursor = Record<string, number>;
-
-export interface IMember {
-  member?: string;
-  node?: string;
-  rank?: number;
-  pid?: number;
-  [key: string]: unknown;
-}
 
 /** Who was in a generation, by node. */
 export interface IGeneration {
@@ -24,21 +16,21 @@ export interface IGeneration {
   reason: string;
 }
 
-export interface ISession {
-  total_steps: number | null;
-  global_batch: number;
-  micro_batch: number;
-  micro_batches: number;
-  parameters: number;
-  state_bytes: number;
-}
+/** What the newest session said of itself. */
+export type ISession = IFacts['session.opened'];
 
+/** It took `took_s` from the stage before it; the first from the fault on, null where the journal does not say. */
 export interface IStage {
   stage: string;
   time_s: number;
+  took_s: number | null;
   text: string;
 }
 
+/**
+ * What broke and how it went on. `started_s` is the fault: its injection, or the last sign of life.
+ * Where the journal does not say (`detection_s` is null), it is the detection.
+ */
 export interface IIncident {
   incident: string | number;
   cause: string;
@@ -46,18 +38,15 @@ export interface IIncident {
   rank: number | null;
   rung: number | null;
   started_s: number;
+  /** From the fault to the first stage. */
+  detection_s: number | null;
   resumed_s: number | null;
+  /** From the fault to the commit after it: the figure that every face shows. */
+  recovery_s: number | null;
   stages: IStage[];
 }
 
-export interface IOutput {
-  member: string;
-  node: string;
-  rank: number | null;
-  stream: string;
-  text: string;
-  time_s: number;
-}
+export type IOutput = IFacts['output.written'] & { time_s: number };
 
 export interface IDecision {
   time_s: number;
@@ -65,27 +54,14 @@ export interface IDecision {
   reason: string;
 }
 
-export interface IUserError {
-  member: string;
-  node: string;
-  rank: number | null;
-  type: string;
-  message: string;
-  traceback: string;
-}
+/** What a rank's program raised; journals of other versions may lack what the table says. */
+export type IUserError = IFacts['user.error'];
 
 /** `[step, loss, time_s, world_size]` */
 export type HistoryPoint = [number, number | null, number, number];
 
 /** The newest durable checkpoint; training stood still for `paused_s` of the `took_s` seconds. */
-export interface ICheckpoint {
-  step: number;
-  path: string;
-  bytes: number;
-  took_s: number;
-  paused_s: number;
-  time_s: number;
-}
+export type ICheckpoint = IFacts['checkpoint.saved'] & { time_s: number };
 
 /** What a replica of a deployment went through; `took_s` is since it was decided upon. */
 export interface IReplica {
@@ -103,28 +79,10 @@ export interface IDeployment {
 }
 
 /** How far a member is with the model that it loads, or loaded last. */
-export interface ILoad {
-  member: string;
-  node: string;
-  state: 'loading' | 'loaded' | 'failed';
-  url: string;
-  bytes_done: number;
-  bytes_total: number;
-  elapsed_s: number;
-  first_layer_s: number | null;
-  time_s: number;
-}
+export type ILoad = IFacts['model.loading'] & { time_s: number };
 
 /** How the output of a rank stands with a rule about it; `rank` is null for all together. */
-export interface IRule {
-  rule: string;
-  state: 'WAITING' | 'HEALTHY' | 'SLOW' | 'HANGING' | 'FAULTED';
-  member: string;
-  rank: number | null;
-  value: number | null;
-  text: string;
-  time_s: number;
-}
+export type IRule = IFacts['rule.state'] & { time_s: number };
 
 export interface IJobView {
   id: string;
@@ -172,29 +130,10 @@ export interface IJobView {
   seen: Cursor;
 }
 
-export interface INodeView {
-  node: string;
-  state: NodeState;
-  reason: string;
-  spare: boolean;
-  slots: number;
-  used: number;
-  jobs: string[];
-  pid: number | null;
-  incarnation: number;
-  since_s: number;
-}
+export type INodeView = IFacts['node.state'] & { since_s: number };
 
 /** What a probe said. */
-export interface IFinding {
-  probe: string;
-  outcome: 'pass' | 'fail' | 'skipped';
-  text: string;
-  severity: string;
-  fault: string;
-  device: string;
-  time_s: number;
-}
+export type IFinding = IFound & { time_s: number };
 
 /** What a machine has, against what its type should have; null where it is not known. */
 export interface IDevices {

@@ -1,6 +1,7 @@
 import * as React from 'react';
 
 import { ApiError, IPlan, IPlanRequest, ISheet } from '../api';
+import { Part } from '../components/boundary';
 import { useShared, useTopics } from '../components/context';
 import { Button } from '../components/parts';
 import { Connection } from '../sidebar/sidebar';
@@ -51,7 +52,11 @@ export function Planner(): JSX.Element {
               {problem}
             </p>
           )}
-          {plan && <Answer plan={plan} outdated={problem !== ''} />}
+          {plan && (
+            <Part name={trans.__('The plan')}>
+              <Answer plan={plan} outdated={problem !== ''} />
+            </Part>
+          )}
         </div>
       </div>
     </>

@@ -3,7 +3,12 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { IPlanRequest } from '../api';
-import { formatCount, formatDuration, formatInteger } from '../format';
+import {
+  formatCount,
+  formatDuration,
+  formatInteger,
+  formatMoney
+} from '../format';
 
 /** Positions of a slider, from 0. */
 export const NOTCHES = 400;
@@ -103,7 +108,7 @@ export function scales(trans: TranslationBundle): IScale[] {
       high: 20,
       logarithmic: false,
       step: 0.1,
-      format: value => `${value.toFixed(2)} $`
+      format: formatMoney
     }
   ];
 }

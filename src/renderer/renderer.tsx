@@ -1,12 +1,14 @@
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import * as React from 'react';
 
+import { Part } from '../components/boundary';
 import { IShared, useJob, useShared, useTopics } from '../components/context';
 import { DeploymentStats } from '../components/deployment';
 import { Incident } from '../components/incidents';
-import { JobHeader, JobStats } from '../components/job';
-import { Output, UserError } from '../components/output';
+import { Failure, JobHeader, JobStats } from '../components/job';
+import { Output } from '../components/output';
 import { LossPlot } from '../components/plot';
+import { UserError } from '../components/traceback';
 import { TERMINAL_STATES } from '../model/events';
 import { Root } from '../root';
 
@@ -96,36 +98,44 @@ function Job(props: {
           : trans.__('Training job %1', job.name)
       }
     >
-      <JobHeader job={job} open />
+      <Part name={trans.__('The head of the job')}>
+        <JobHeader job={job} open />
+      </Part>
       {model.connection === 'offline' && (
         <div className="jp-Hp-banner" role="status">
           {trans.__('The server does not answer. Trying again…')}
         </div>
       )}
-      {job.error && <UserError error={job.error} />}
-      {job.state === 'failed' && !job.error && job.reason && (
-        <div className="jp-Hp-error" role="alert">
-          {job.reason}
-        </div>
-      )}
-      {job.deployment && <DeploymentStats job={job} />}
-      {job.step > 0 && <JobStats job={job} />}
-      <LossPlot job={job} height={PLOT_HEIGHT} />
-      {job.incidents.length > 0 && (
-        <div>
-          {job.incidents
-            .slice(-INCIDENTS)
-            .reverse()
-            .map(incident => (
-              <Incident
-                key={incident.incident}
-                incident={incident}
-                ended={ended}
-              />
-            ))}
-        </div>
-      )}
-      <Output job={job} folded={props.streams} />
+      <Part name={trans.__('The error')}>
+        <UserError job={job} />
+        <Failure job={job} />
+      </Part>
+      <Part name={trans.__('The figures')}>
+        {job.deployment && <DeploymentStats job={job} />}
+        {job.step > 0 && <JobStats job={job} />}
+      </Part>
+      <Part name={trans.__('The loss curve')}>
+        <LossPlot job={job} height={PLOT_HEIGHT} />
+      </Part>
+      <Part name={trans.__('The list of incidents')}>
+        {job.incidents.length > 0 && (
+          <div>
+            {job.incidents
+              .slice(-INCIDENTS)
+              .reverse()
+              .map(incident => (
+                <Incident
+                  key={incident.incident}
+                  incident={incident}
+                  ended={ended}
+                />
+              ))}
+          </div>
+        )}
+      </Part>
+      <Part name={trans.__('The output')}>
+        <Output job={job} folded={props.streams} />
+      </Part>
     </section>
   );
 }

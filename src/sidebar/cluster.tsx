@@ -3,10 +3,13 @@ import * as React from 'react';
 
 import { useNow, useShared, useTopics } from '../components/context';
 import { FaultButtons } from '../components/faults';
-import { Button, Section, StateChip, stateLabel } from '../components/parts';
+import { Button, Section, StateChip } from '../components/parts';
+import { Remedies } from '../components/remedies';
 import { byName } from '../derive';
 import { formatClockwork } from '../format';
+import { breakIcon } from '../icons';
 import type { IClusterView, INodeView } from '../model/views';
+import { NodeRole, partsOf, roleLabel, roleOf, ROLES } from '../nodes';
 import { Elsewhere } from './elsewhere';
 import { NodeHealth } from './health';
 import { NodeGrid } from './nodes';
@@ -14,7 +17,7 @@ import { NodeGrid } from './nodes';
 /** The cluster's state, its nodes, and what is known of the selected one. */
 export function ClusterSection(): JSX.Element {
   const { model, actions, trans } = useShared();
-  useTopics('cluster', 'connection');
+  useTopics('cluster', 'jobs', 'connection');
   const { cluster } = model;
   const stopped = cluster === null || cluster.state === 'stopped';
   return (
@@ -32,11 +35,14 @@ export function ClusterSection(): JSX.Element {
       actions={
         cluster &&
         !stopped && (
-          <Button
-            icon={stopIcon}
-            title={trans.__('Stop the cluster…')}
-            onClick={() => actions.stopCluster()}
-          />
+          <>
+            <BreakSwitch />
+            <Button
+              icon={stopIcon}
+              title={trans.__('Stop the cluster…')}
+              onClick={() => actions.stopCluster()}
+            />
+          </>
         )
       }
     >
@@ -55,6 +61,28 @@ export function ClusterSection(): JSX.Element {
   );
 }
 
+/** The one switch that shows the means to break something. */
+function BreakSwitch(): JSX.Element {
+  const { actions, trans } = useShared();
+  const on = actions.faultsAllowed;
+  const sentence = actions.faultsForbidden
+    ? trans.__('An administrator of this server has switched faults off.')
+    : on
+      ? trans.__('It is on: choose a node that has a job, and break it.')
+      : trans.__(
+          'Shows buttons that kill, hang or cut off a node, to watch its job recover.'
+        );
+  return (
+    <Button
+      icon={breakIcon}
+      pressed={on}
+      disabled={actions.faultsForbidden}
+      title={`${trans.__('Break something')}: ${sentence}`}
+      onClick={() => actions.breakSomething(!on)}
+    />
+  );
+}
+
 /** The button, and why there is need of it: `lost` where nodes ran and nobody answers for them. */
 function StartCluster({ lost }: { lost?: string }): JSX.Element {
   const { actions, trans } = useShared();
@@ -64,9 +92,9 @@ function StartCluster({ lost }: { lost?: string }): JSX.Element {
       <p className="jp-Hp-quiet">
         {lost ||
           trans.__(
-            'No cluster runs. The first job starts one, or start it here: %1 nodes and %2 spare, as processes of this machine.',
-            nodes,
-            spares
+            'No cluster is running. The first job starts one, or start it here: %1 and %2, as processes of this machine.',
+            trans._n('%1 node', '%1 nodes', nodes),
+            trans._n('%1 spare', '%1 spares', spares)
           )}
       </p>
       <Button primary icon={runIcon} onClick={() => actions.startCluster()}>
@@ -77,7 +105,8 @@ function StartCluster({ lost }: { lost?: string }): JSX.Element {
 }
 
 function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
-  const { trans } = useShared();
+  const { model, trans } = useShared();
+  const parts = partsOf(model.activeJobs);
   const [selected, setSelected] = React.useState<string | null>(null);
   const onSelect = React.useCallback((name: string) => setSelected(name), []);
   const nodes = [...cluster.nodes].sort((a, b) => byName(a.node, b.node));
@@ -91,36 +120,48 @@ function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
   }
   return (
     <>
-      <Summary nodes={nodes} />
-      <NodeGrid nodes={nodes} selected={selected} onSelect={onSelect} />
-      {chosen && <NodeDetail node={chosen} cluster={cluster} />}
+      <Summary nodes={nodes} parts={parts} />
+      <NodeGrid
+        nodes={nodes}
+        parts={parts}
+        selected={selected}
+        onSelect={onSelect}
+      />
+      {chosen && (
+        <NodeDetail
+          node={chosen}
+          role={roleOf(chosen, parts.get(chosen.node))}
+          cluster={cluster}
+        />
+      )}
     </>
   );
 }
 
-/** How many nodes are in which state. */
-function Summary({ nodes }: { nodes: readonly INodeView[] }): JSX.Element {
+/** How many nodes do what at present. */
+function Summary(props: {
+  nodes: readonly INodeView[];
+  parts: ReadonlyMap<string, NodeRole>;
+}): JSX.Element {
+  const { nodes, parts } = props;
   const { trans } = useShared();
-  const counts = new Map<string, number>();
+  const counts = new Map<NodeRole, number>();
   for (const node of nodes) {
-    counts.set(node.state, (counts.get(node.state) ?? 0) + 1);
+    const role = roleOf(node, parts.get(node.node));
+    counts.set(role, (counts.get(role) ?? 0) + 1);
   }
-  const spares = nodes.filter(node => node.spare).length;
   return (
     <div className="jp-Hp-summary">
       <span className="jp-Hp-strong">
-        {trans._n('%1 node', '%1 nodes', nodes.length - spares)}
-        {spares > 0 && ` + ${trans._n('%1 spare', '%1 spares', spares)}`}
+        {trans._n('%1 node', '%1 nodes', nodes.length)}
       </span>
-      <span>
-        {['busy', 'idle', 'starting', 'drained', 'lost', 'stopped']
-          .filter(state => counts.has(state))
-          .map(state => (
-            <span key={state} className="jp-Hp-tally">
-              <span className="jp-Hp-dot" data-state={state} aria-hidden />
-              {counts.get(state)} {stateLabel(state, trans).toLowerCase()}
-            </span>
-          ))}
+      <span className="jp-Hp-tallies">
+        {ROLES.filter(role => counts.has(role)).map(role => (
+          <span key={role} className="jp-Hp-tally">
+            <span className="jp-Hp-dot" data-state={role} aria-hidden />
+            {counts.get(role)} {roleLabel(role, trans)}
+          </span>
+        ))}
       </span>
     </div>
   );
@@ -128,16 +169,17 @@ function Summary({ nodes }: { nodes: readonly INodeView[] }): JSX.Element {
 
 function NodeDetail(props: {
   node: INodeView;
+  role: NodeRole;
   cluster: IClusterView;
 }): JSX.Element {
-  const { node, cluster } = props;
+  const { node, role, cluster } = props;
   const { trans } = useShared();
   const now_s = useNow(true);
   return (
     <div className="jp-Hp-detail" aria-live="polite">
       <div className="jp-Hp-row">
         <span className="jp-Hp-strong">{node.node}</span>
-        <StateChip state={node.state} trans={trans} />
+        <StateChip state={role} label={roleLabel(role, trans)} trans={trans} />
         <span className="jp-Hp-right jp-Hp-small">
           {trans.__(
             'for %1',
@@ -147,16 +189,19 @@ function NodeDetail(props: {
       </div>
       {node.reason && <p>{node.reason}</p>}
       <dl className="jp-Hp-facts">
-        <dt>{trans.__('Role')}</dt>
-        <dd>{node.spare ? trans.__('spare') : trans.__('node')}</dd>
         <dt>{trans.__('Slots')}</dt>
         <dd>{`${node.used} / ${node.slots}`}</dd>
         <dt>{trans.__('Process')}</dt>
         <dd>{node.pid ?? '–'}</dd>
-        <dt>{trans.__('Incarnation')}</dt>
-        <dd>{node.incarnation}</dd>
+        <dt>{trans.__('Restarted')}</dt>
+        <dd>
+          {node.incarnation > 1
+            ? trans._n('%1 time', '%1 times', node.incarnation - 1)
+            : trans.__('never')}
+        </dd>
       </dl>
       <NodeHealth name={node.node} cluster={cluster} />
+      <Remedies name={node.node} cluster={cluster} />
       {node.jobs.map(id => (
         <NodeJob key={id} id={id} node={node} />
       ))}

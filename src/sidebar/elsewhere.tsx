@@ -1,6 +1,7 @@
 import * as React from 'react';
 
 import { useShared } from '../components/context';
+import { Remedies } from '../components/remedies';
 import { byName } from '../derive';
 import type { IClusterView } from '../model/views';
 import { NodeHealth, STATUS } from './health';
@@ -71,6 +72,7 @@ function Node(props: { name: string; cluster: IClusterView }): JSX.Element {
       {open && (
         <div className="jp-Hp-detail">
           <NodeHealth name={name} cluster={cluster} />
+          <Remedies name={name} cluster={cluster} />
         </div>
       )}
     </details>

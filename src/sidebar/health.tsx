@@ -50,9 +50,10 @@ export function NodeHealth(props: {
         <p key={incident.incident} className="jp-Hp-small">
           {`${incident.cause}: `}
           {incident.stages
-            .map(
-              stage =>
-                `${stage.stage} ${formatDuration(stage.time_s - incident.started_s)}`
+            .map(stage =>
+              stage.took_s === null
+                ? stage.stage
+                : `${stage.stage} +${formatDuration(stage.took_s)}`
             )
             .join(' → ')}
         </p>

@@ -1,22 +1,28 @@
+import { notebookIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
+import { Part } from '../components/boundary';
 import { useJob, useShared, useTopics } from '../components/context';
 import { loadText } from '../components/deployment';
 import { JobActions } from '../components/job';
 import {
+  Button,
   ProgressBar,
   Section,
   Sparkline,
   StateChip,
   stepText
 } from '../components/parts';
-import { progress, traffic } from '../derive';
+import { failureOf, progress, traffic } from '../derive';
+import { LOAD } from '../example';
 import { formatDuration, formatLoss } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary } from '../model/views';
 
 /** So many of the newest jobs are followed event by event; the others are as fresh as the list. */
 const FOLLOWED = 8;
+/** What makes a cell a job. */
+const BEGIN = '%%hyperpod --nodes 4';
 
 /** Jobs, newest first: all that are active, and the last ones that have ended. */
 export function JobsSection(): JSX.Element {
@@ -30,20 +36,13 @@ export function JobsSection(): JSX.Element {
   );
   return (
     <Section title={trans.__('Jobs')} count={jobs.length || undefined}>
-      {shown.length === 0 && (
-        <p className="jp-Hp-quiet">
-          {model.jobsKnown
-            ? trans.__(
-                'No jobs yet. Begin a notebook cell with %1.',
-                '%%hyperpod'
-              )
-            : trans.__('Asking the server…')}
-        </p>
-      )}
+      {shown.length === 0 && <Empty />}
       {shown.length > 0 && (
         <ul className="jp-Hp-jobs">
           {shown.map((job, index) => (
-            <JobRow key={job.id} summary={job} follow={index < FOLLOWED} />
+            <Part key={job.id} name={job.id}>
+              <JobRow summary={job} follow={index < FOLLOWED} />
+            </Part>
           ))}
         </ul>
       )}
@@ -60,6 +59,27 @@ export function JobsSection(): JSX.Element {
   );
 }
 
+/** What to do where there is no job: the two lines that make one, and a notebook that has them. */
+function Empty(): JSX.Element {
+  const { model, actions, trans } = useShared();
+  if (!model.jobsKnown) {
+    return <p className="jp-Hp-quiet">{trans.__('Asking the server…')}</p>;
+  }
+  return (
+    <div className="jp-Hp-start">
+      <p className="jp-Hp-quiet">
+        {trans.__('No jobs yet. Load the magics in a notebook:')}
+        <code>{LOAD}</code>
+        {trans.__('A cell that begins with this line is a job:')}
+        <code>{BEGIN}</code>
+      </p>
+      <Button icon={notebookIcon} onClick={() => actions.openExample()}>
+        {trans.__('Open the example')}
+      </Button>
+    </div>
+  );
+}
+
 function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
   const { actions, trans } = useShared();
   const view = useJob(props.summary.id, props.follow);
@@ -67,6 +87,7 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
   const active = !TERMINAL_STATES.has(job.state);
   const served = traffic(job);
   const value = served ? served.loaded : progress(job);
+  const failure = failureOf(job);
   return (
     <li className="jp-Hp-job" data-state={job.state}>
       <div className="jp-Hp-row">
@@ -78,7 +99,11 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
         >
           {job.name || job.id}
         </button>
-        <StateChip state={job.state} trans={trans} title={job.reason} />
+        <StateChip
+          state={job.state}
+          trans={trans}
+          title={failure ? undefined : job.reason}
+        />
         {active ? (
           <span className="jp-Hp-actions">
             <JobActions job={job} />
@@ -103,7 +128,9 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
             ? loadText(job, trans, true)
             : job.step > 0 || job.session
               ? stepText(job.step, job.session?.total_steps)
-              : job.reason}
+              : failure
+                ? null
+                : job.reason}
         </span>
         {job.loss !== null && (
           <span title={trans.__('Loss')}>{formatLoss(job.loss)}</span>
@@ -119,10 +146,9 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
           </span>
         )}
       </div>
-      {job.error && (
-        <div className="jp-Hp-joberror">
-          {job.error.type}
-          {job.error.message && `: ${job.error.message}`}
+      {failure && (
+        <div className="jp-Hp-joberror" title={failure}>
+          {failure}
         </div>
       )}
     </li>

@@ -1,8 +1,8 @@
 import * as React from 'react';
 
 import { useShared } from '../components/context';
-import { stateLabel } from '../components/parts';
 import type { INodeView } from '../model/views';
+import { NodeRole, roleLabel, roleOf } from '../nodes';
 
 /** Up to so many nodes have their names on them. */
 const NAMED = 24;
@@ -13,13 +13,15 @@ const BLOCK = 100;
 
 interface ITiles {
   nodes: readonly INodeView[];
+  /** Who takes part in which way in a job. */
+  parts: ReadonlyMap<string, NodeRole>;
   selected: string | null;
   onSelect: (node: string) => void;
 }
 
 /** Health of all nodes, one tile each. Arrow keys move, thousands stay smooth: a block without news is not drawn again. */
 export function NodeGrid(props: ITiles): JSX.Element {
-  const { nodes, selected, onSelect } = props;
+  const { nodes, parts, selected, onSelect } = props;
   const { trans } = useShared();
   const size =
     nodes.length <= NAMED ? 'named' : nodes.length <= SMALL ? 'tile' : 'small';
@@ -57,6 +59,7 @@ export function NodeGrid(props: ITiles): JSX.Element {
           <Block
             key={index}
             nodes={block}
+            roles={block.map(node => roleOf(node, parts.get(node.node)))}
             selected={holds(selected)}
             current={holds(current)}
             named={size === 'named'}
@@ -88,7 +91,9 @@ function destination(
   return at >= 0 && to >= 0 && to < tiles.length ? to : null;
 }
 
-interface IBlock extends ITiles {
+interface IBlock extends Omit<ITiles, 'parts'> {
+  /** In the order of `nodes`. */
+  roles: readonly NodeRole[];
   current: string | null;
   named: boolean;
 }
@@ -97,10 +102,11 @@ const Block = React.memo(
   function Block(props: IBlock): JSX.Element {
     return (
       <div className="jp-Hp-block" role="presentation">
-        {props.nodes.map(node => (
+        {props.nodes.map((node, index) => (
           <Tile
             key={node.node}
             node={node}
+            role={props.roles[index]}
             named={props.named}
             selected={node.node === props.selected}
             current={node.node === props.current}
@@ -115,23 +121,26 @@ const Block = React.memo(
     before.current === after.current &&
     before.named === after.named &&
     before.nodes.length === after.nodes.length &&
-    before.nodes.every((node, index) => node === after.nodes[index])
+    before.nodes.every((node, index) => node === after.nodes[index]) &&
+    before.roles.every((role, index) => role === after.roles[index])
 );
 
 const Tile = React.memo(function Tile(props: {
   node: INodeView;
+  role: NodeRole;
   named: boolean;
   selected: boolean;
   current: boolean;
   onSelect: (node: string) => void;
 }): JSX.Element {
-  const { node } = props;
+  const { node, role } = props;
   const { trans } = useShared();
-  const words = [node.node, stateLabel(node.state, trans)];
-  if (node.spare) {
-    words.push(trans.__('spare'));
+  const word = roleLabel(role, trans);
+  const words = [node.node, word, ...node.jobs];
+  if (node.incarnation > 1) {
+    const times = node.incarnation - 1;
+    words.push(trans._n('restarted %1 time', 'restarted %1 times', times));
   }
-  words.push(...node.jobs);
   return (
     <div
       className="jp-Hp-node"
@@ -141,14 +150,15 @@ const Tile = React.memo(function Tile(props: {
       aria-label={words.join(', ')}
       title={words.join(' · ')}
       data-node={node.node}
-      data-state={node.state}
-      data-spare={node.spare || undefined}
+      data-state={role}
+      data-spare={role === 'standby' || undefined}
       onClick={() => props.onSelect(node.node)}
     >
       {props.named && (
         <>
-          <span className="jp-Hp-dot" data-state={node.state} aria-hidden />
+          <span className="jp-Hp-dot" data-state={role} aria-hidden />
           <span>{node.node}</span>
+          <span className="jp-Hp-role">{word}</span>
         </>
       )}
     </div>

@@ -1,6 +1,7 @@
 import { refreshIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
+import { Part } from '../components/boundary';
 import { useShared, useTopics } from '../components/context';
 import { Button } from '../components/parts';
 import { ClusterSection } from './cluster';
@@ -10,13 +11,22 @@ import { StorageSection } from './storage';
 
 /** The left panel. */
 export function Sidebar(): JSX.Element {
+  const { trans } = useShared();
   return (
     <>
       <Connection />
-      <ClusterSection />
-      <JobsSection />
-      <IncidentsSection />
-      <StorageSection />
+      <Part name={trans.__('The cluster')}>
+        <ClusterSection />
+      </Part>
+      <Part name={trans.__('The list of jobs')}>
+        <JobsSection />
+      </Part>
+      <Part name={trans.__('The list of incidents')}>
+        <IncidentsSection />
+      </Part>
+      <Part name={trans.__('The storage')}>
+        <StorageSection />
+      </Part>
     </>
   );
 }

@@ -19,6 +19,7 @@ test('files of mounts', async ({ page, server }) => {
   await test.step('its tab lists all mounts', async () => {
     await page.locator('.jp-SideBar [data-id="hyperpod-files"]').click();
     await expect(item('shared')).toBeVisible();
+    await expect(item('shared')).not.toContainText(/ago|now/);
   });
 
   await test.step('a mount of the panel leads to its files', async () => {
@@ -30,6 +31,15 @@ test('files of mounts', async ({ page, server }) => {
     await expect(item('runs')).toBeVisible();
     await expect(item('notes.md')).toBeVisible();
     await picture(page, 'files');
+  });
+
+  await test.step('a mount has no time, though its row had one of a file', async () => {
+    await expect(item('notes.md')).toContainText(/ago|now/);
+    await browser.locator('.jp-BreadCrumbs-home').click();
+    await expect(item('shared')).toBeVisible();
+    await expect(item('shared')).not.toContainText(/ago|now/);
+    await item('shared').dblclick();
+    await expect(item('notes.md')).toContainText(/ago|now/);
   });
 
   await test.step('a file is edited and saved in place', async () => {

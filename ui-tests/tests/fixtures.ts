@@ -99,11 +99,7 @@ export class JupyterServer {
 
   /** What a person would have chosen in the settings editor. */
   private _writeSettings(): void {
-    const settings: Record<string, unknown> = {
-      ...galata.DEFAULT_SETTINGS,
-      'jupyter_hyperpod:plugin': { allowFaults: true }
-    };
-    for (const [plugin, value] of Object.entries(settings)) {
+    for (const [plugin, value] of Object.entries(galata.DEFAULT_SETTINGS)) {
       const [name, file] = plugin.split(':');
       const directory = join(this.home, 'settings', name);
       mkdirSync(directory, { recursive: true });

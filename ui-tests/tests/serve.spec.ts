@@ -47,9 +47,10 @@ test('a deployment answers, loses a replica, and goes on', async ({
   });
 
   await test.step('what is known of a node fits the panel', async () => {
-    await page.locator('.jp-Hp-node[data-state="busy"]').first().click();
+    await page.getByRole('button', { name: 'Break something' }).click();
+    await page.locator('.jp-Hp-node[data-state="answering"]').first().click();
     const detail = page.locator('.jp-Hp-detail');
-    await expect(detail).toContainText('rank');
+    await expect(detail).toContainText('answering');
     const kill = detail.getByRole('button', { name: 'Kill node' });
     const hang = detail.getByRole('button', { name: 'Hang node' });
     const [left, right] = [await kill.boundingBox(), await hang.boundingBox()];

@@ -68,6 +68,8 @@ test('a cell trains, loses a node, and its output outlives everything', async ({
     await page.locator('.jp-Hp-node[data-node="node-2"]').click();
     const detail = page.locator('.jp-Hp-detail');
     await expect(detail).toContainText('rank');
+    await expect(detail.locator('.jp-Hp-faults')).toHaveCount(0);
+    await page.getByRole('button', { name: /^Break something/ }).click();
     await detail.getByRole('button', { name: 'Kill node' }).click();
     const incident = page.locator('.jp-Hp-sidebar .jp-Hp-incident').first();
     await expect(incident).toContainText('node-2');

@@ -113,7 +113,13 @@ class Training:
         }
 
     def start(self) -> None:
-        self.r.cluster("cluster.state", state="running", reason="5 nodes are ready", nodes=5, pid=4000)
+        self.r.cluster(
+            "cluster.state",
+            state="running",
+            reason="5 nodes are ready",
+            nodes=[f"node-{number}" for number in range(1, 6)],
+            pid=4000,
+        )
         for node in (1, 2, 3, 4):
             self.r.node(f"node-{node}", "busy", f"runs {self.r.job.id}")
         self.r.node("node-5", "busy", f"stands by for {self.r.job.id}", spare=True)
@@ -177,9 +183,10 @@ class Training:
             self.r.say("coordinator", "incident.stage", **(facts | {"stage": stage, "text": text} | more))
 
         self.r.say("supervisor", "fault.injected", fault="kill", node=name, rank=rank, member=f"{name}.1")
+        struck_s = self.r.clock()
         self.r.clock.pass_(0.02)
         self.r.node(name, "lost", "killed by signal 9 (SIGKILL)")
-        stage("detected", 0.012, f"the agent of {name} is gone: its connection was closed")
+        stage("detected", 0.012, f"the agent of {name} is gone: its connection was closed", since_s=struck_s)
         self.r.say("coordinator", "job.state", state="recovering", reason=f"{name} was lost at rank {rank}")
         stage("diagnosed", 0.031, "3 of 4 members are alive and hold the state of the same step")
         stage("fenced", 0.008, f"generation {self.generation} is closed; {name} can no longer write")

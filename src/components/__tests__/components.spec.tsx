@@ -1,3 +1,6 @@
+import { readFileSync } from 'fs';
+import { join } from 'path';
+
 import { nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 import * as React from 'react';
@@ -6,25 +9,31 @@ import { createRoot, Root } from 'react-dom/client';
 
 import type { Actions } from '../../actions';
 import { ApiError } from '../../api';
+import type { EventKind, IEvent } from '../../model/events';
+import type { IFacts } from '../../model/facts';
 import { foldCluster } from '../../model/fold';
 import type { HyperpodModel } from '../../model/model';
 import {
   IIncident,
   IJobView,
   INodeView,
+  IUserError,
   newClusterView,
   newJobView
 } from '../../model/views';
+import type { NodeRole } from '../../nodes';
 import { ClusterSection } from '../../sidebar/cluster';
 import { NodeGrid } from '../../sidebar/nodes';
 import { StorageSection } from '../../sidebar/storage';
+import { Part } from '../boundary';
 import { IShared, Shared } from '../context';
 import { DeploymentStats, loadText, Replicas } from '../deployment';
 import { Incident } from '../incidents';
 import { JobHeader, JobStats } from '../job';
-import { Output, UserError } from '../output';
+import { Output } from '../output';
 import { Button, sparkPath } from '../parts';
 import { Rules } from '../rules';
+import { UserError } from '../traceback';
 
 (globalThis as any).IS_REACT_ACT_ENVIRONMENT = true;
 
@@ -41,6 +50,7 @@ function shared(
       connection: 'online',
       summary: () => null,
       job: () => null,
+      activeJobs: [],
       ...model
     } as unknown as HyperpodModel,
     actions: {
@@ -125,14 +135,23 @@ const JOB: IJobView = {
   }
 };
 
+const NONE = new Map<string, NodeRole>();
+
 describe('NodeGrid', () => {
   it('says each node and its state, one of them reachable by Tab', () => {
     const nodes = [node(1), node(2, { state: 'busy', jobs: ['j-1'] })];
-    draw(<NodeGrid nodes={nodes} selected={null} onSelect={() => undefined} />);
+    draw(
+      <NodeGrid
+        nodes={nodes}
+        parts={NONE}
+        selected={null}
+        onSelect={() => undefined}
+      />
+    );
     const tiles = [...host.querySelectorAll<HTMLElement>('[role=option]')];
     expect(tiles.map(tile => tile.getAttribute('aria-label'))).toEqual([
-      'node-1, Idle',
-      'node-2, Busy, j-1'
+      'node-1, free',
+      'node-2, joining, j-1'
     ]);
     expect(tiles.map(tile => tile.tabIndex)).toEqual([0, -1]);
   });
@@ -142,6 +161,7 @@ describe('NodeGrid', () => {
     draw(
       <NodeGrid
         nodes={[node(1), node(2), node(3)]}
+        parts={NONE}
         selected="node-1"
         onSelect={name => selected.push(name)}
       />
@@ -163,7 +183,12 @@ describe('NodeGrid', () => {
   it('leaves blocks without news alone', () => {
     const nodes = Array.from({ length: 2000 }, (_, i) => node(i));
     const grid = (list: INodeView[]) => (
-      <NodeGrid nodes={list} selected={null} onSelect={jest.fn()} />
+      <NodeGrid
+        nodes={list}
+        parts={NONE}
+        selected={null}
+        onSelect={jest.fn()}
+      />
     );
     draw(grid(nodes));
     const changed = [...nodes];
@@ -202,9 +227,20 @@ describe('ClusterSection', () => {
 
   it('tells what is known of a node and what is done about it', async () => {
     const view = newClusterView();
-    const says = (kind: string, seq: number, data: Record<string, unknown>) =>
-      foldCluster(view, { writer: 'health', seq, time_s: seq, kind, data });
-    const finding = { text: 'NVLink error', severity: 'isolate', device: '' };
+    const says = <K extends EventKind>(kind: K, seq: number, data: IFacts[K]) =>
+      foldCluster(view, {
+        writer: 'health',
+        seq,
+        time_s: seq,
+        kind,
+        data
+      } as IEvent);
+    const finding = {
+      text: 'NVLink error',
+      severity: 'isolate',
+      device: '',
+      fault: ''
+    };
     says('node.findings', 1, {
       nodes: ['node-2'],
       findings: [
@@ -382,12 +418,24 @@ describe('Incident', () => {
     node: 'node-2',
     rank: 1,
     rung: 1,
-    started_s: 100,
+    started_s: 98,
+    detection_s: 2,
     resumed_s: 100.4,
+    recovery_s: 2.4,
     stages: [
-      { stage: 'detected', time_s: 100, text: 'connection closed' },
-      { stage: 'fenced', time_s: 100.1, text: 'generation 1 closed' },
-      { stage: 'resumed', time_s: 100.4, text: 'the same step' }
+      {
+        stage: 'detected',
+        time_s: 100,
+        took_s: 2,
+        text: 'connection closed'
+      },
+      {
+        stage: 'fenced',
+        time_s: 100.1,
+        took_s: 0.1,
+        text: 'generation 1 closed'
+      },
+      { stage: 'resumed', time_s: 100.4, took_s: 0.3, text: 'the same step' }
     ]
   };
 
@@ -396,14 +444,66 @@ describe('Incident', () => {
     const text = host.textContent!;
     expect(text).toContain('node-2 · rank 1');
     expect(text).toContain('process died');
-    expect(text).toContain('resumed in 400 ms');
+    expect(text).toContain('resumed in 2.4 s');
     expect(text).toContain('rung 1');
     const stages = [...host.querySelectorAll('li')].map(li => li.textContent);
     expect(stages).toEqual([
-      'Detected0 msconnection closed',
+      'Detected+2.0 sconnection closed',
       'Fenced+100 msgeneration 1 closed',
       'Resumed+300 msthe same step'
     ]);
+  });
+
+  it('shows detection as the longest part of its bar, in a colour of its own', () => {
+    draw(<Incident incident={incident} ended={false} />);
+    const parts = [
+      ...host.querySelectorAll<HTMLElement>('.jp-Hp-stagebar > span')
+    ];
+    expect(parts.map(part => part.dataset.stage)).toEqual([
+      'detected',
+      'fenced',
+      'resumed'
+    ]);
+    expect(parts.map(part => Number(part.style.flexGrow))).toEqual([
+      20000, 1000, 3000
+    ]);
+    expect(parts[0].title).toBe('Detected · +2.0 s');
+  });
+
+  it('says of recorded incidents what every other face says', () => {
+    const view: IJobView = JSON.parse(
+      readFileSync(
+        join(__dirname, '../../../tests/journals/recoveries.view.json'),
+        'utf8'
+      )
+    );
+    const said = view.incidents.map(recorded => {
+      draw(<Incident incident={recorded} ended />);
+      return find('.jp-Hp-took').textContent;
+    });
+    // the same figures as in tests/test_one_figure.py
+    expect(said).toEqual([
+      'resumed in 74 ms',
+      'resumed in 2.4 s',
+      'resumed in 2.0 s',
+      'resumed 250 ms after detection',
+      'resumed in 250 ms',
+      'resumed 250 ms after detection'
+    ]);
+  });
+
+  it('says where a journal does not tell when the fault was', () => {
+    const [detected, ...others] = incident.stages;
+    const old = {
+      ...incident,
+      started_s: 100,
+      detection_s: null,
+      recovery_s: 0.4,
+      stages: [{ ...detected, took_s: null }, ...others]
+    };
+    draw(<Incident incident={old} ended={false} expanded />);
+    expect(host.textContent).toContain('resumed 400 ms after detection');
+    expect(host.querySelector('li')!.textContent).toContain('time not known');
   });
 
   it('unfolds by its button', async () => {
@@ -459,22 +559,88 @@ describe('Output', () => {
     expect(host.querySelector('img')).toBeNull();
   });
 
-  it("shows the user's exception with its traceback", () => {
+  it("shows the user's exception with its traceback", async () => {
+    const error = {
+      member: 'm',
+      node: 'node-1',
+      rank: 0,
+      type: 'ValueError',
+      message: 'bad shape',
+      traceback: [
+        'Traceback (most recent call last):',
+        '  File "Cell In[3]", line 9, in <module>',
+        '    train()',
+        '  File "Cell In[3]", line 4, in train',
+        '    model(\u001b[31minputs\u001b[0m)',
+        '  File "/site/torch/nn.py", line 700, in linear',
+        '    return linear(x)',
+        'ValueError: bad shape'
+      ],
+      line: 4
+    };
+    const rerun = jest.fn();
+    const origin = { notebook: 'a.ipynb', cell_id: 'c0ffee' };
     draw(
-      <UserError
-        error={{
-          member: 'm',
-          node: 'node-1',
-          rank: 0,
-          type: 'ValueError',
-          message: 'bad shape',
-          traceback: '\u001b[31mline 3\u001b[0m'
-        }}
-      />
+      <UserError job={{ ...JOB, origin, error }} />,
+      shared({}, { canRerun: () => true, rerun })
     );
     expect(host.textContent).toContain('ValueError: bad shape');
     expect(host.textContent).toContain('rank 0 on node-1');
-    expect(find('pre').textContent).toBe('line 3');
+    expect(find('pre').textContent).toContain('model(inputs)');
+    expect(find('[data-raised]').textContent).toBe(
+      '  File "Cell In[3]", line 4, in train\n    model(inputs)'
+    );
+    expect(host.querySelectorAll('[data-cell]')).toHaveLength(2);
+    await click('button');
+    expect(rerun).toHaveBeenCalledTimes(1);
+  });
+
+  it('shows a traceback of another version, and none', () => {
+    const error = {
+      member: 'm',
+      node: 'n',
+      rank: null,
+      type: 'E',
+      message: ''
+    };
+    const told = (traceback: unknown) =>
+      ({ ...error, traceback }) as IUserError;
+    const actions = { canRerun: () => false };
+    for (const traceback of ['line 3', undefined, null, [1, null]]) {
+      draw(
+        <UserError job={{ ...JOB, error: told(traceback) }} />,
+        shared({}, actions)
+      );
+      expect(find('.jp-Hp-error').textContent).toContain('E — n');
+    }
+  });
+});
+
+describe('Part', () => {
+  it('says in its place that it cannot be shown, and comes back on request', async () => {
+    const complaint = console.error as unknown as jest.SpyInstance;
+    complaint.mockImplementation(() => undefined);
+    let broken = true;
+    const Fragile = () => {
+      if (broken) {
+        throw new Error('e.replace is not a function');
+      }
+      return <p>whole</p>;
+    };
+    draw(
+      <>
+        <Part name="The figures">
+          <Fragile />
+        </Part>
+        <p>other</p>
+      </>
+    );
+    expect(host.textContent).toContain('The figures cannot be shown');
+    expect(host.textContent).toContain('other');
+    broken = false;
+    await click('button');
+    expect(host.textContent).toBe('wholeother');
+    complaint.mockClear();
   });
 });
 

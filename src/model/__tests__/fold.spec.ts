@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'fs';
 import { basename, join } from 'path';
 
-import { EVENT_FIELDS, IEvent, isEvent } from '../events';
+import { IEvent, isEvent } from '../events';
 import { foldCluster, foldJob } from '../fold';
 import { newClusterView, newJobView } from '../views';
 
@@ -60,22 +60,5 @@ describe('fold', () => {
       )
     ).toEqual(fold(name, list));
     expect(fold(name, [...list, ...list])).toEqual(fold(name, list));
-  });
-
-  it('knows exactly the kinds that Python knows', () => {
-    const source = readFileSync(
-      join(__dirname, '../../../jupyter_hyperpod/core/events.py'),
-      'utf8'
-    );
-    const block = source.slice(
-      source.indexOf('EVENT_FIELDS'),
-      source.indexOf('COMMAND_FIELDS')
-    );
-    const python = Object.fromEntries(
-      [...block.matchAll(/^ +"([a-z.]+)": "([a-z_ ]+)",$/gm)].map(
-        ([, kind, fields]) => [kind, fields.split(' ')]
-      )
-    );
-    expect(EVENT_FIELDS).toEqual(python);
   });
 });

@@ -48,7 +48,7 @@ function answer(line: string): IPlan {
         rows: [
           [
             { text: 'saved', tone: 'title' },
-            { text: '5 $', tone: 'good' }
+            { text: '$5.00', tone: 'good' }
           ]
         ]
       }

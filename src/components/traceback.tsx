@@ -1,0 +1,65 @@
+import { runIcon } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { frames } from '../derive';
+import type { IJobView } from '../model/views';
+import { useShared } from './context';
+import { Button } from './parts';
+
+/** What the program raised: where, its traceback with the line of the cell, and how to run the cell again. */
+export function UserError({ job }: { job: IJobView }): JSX.Element | null {
+  const { actions, trans } = useShared();
+  const box = React.useRef<HTMLDivElement>(null);
+  const calls = React.useRef<HTMLPreElement>(null);
+  const { error } = job;
+  React.useEffect(() => showRaised(calls.current), [error]);
+  if (error === null) {
+    return null;
+  }
+  const where =
+    error.rank === null
+      ? error.node
+      : trans.__('rank %1 on %2', error.rank, error.node);
+  const shown = frames(error);
+  return (
+    <div className="jp-Hp-error" role="alert" ref={box}>
+      <div className="jp-Hp-errorhead">
+        <div>
+          <span className="jp-Hp-strong">{error.type}</span>
+          {error.message && `: ${error.message}`}
+          <span className="jp-Hp-cause"> — {where}</span>
+        </div>
+        {actions.canRerun(job) && (
+          <Button
+            icon={runIcon}
+            title={trans.__('Run the cell of %1 again', job.name)}
+            onClick={() => actions.rerun(job, box.current)}
+          >
+            {trans.__('Rerun')}
+          </Button>
+        )}
+      </div>
+      {shown.length > 0 && (
+        <pre ref={calls} tabIndex={0} aria-label={trans.__('Traceback')}>
+          {shown.map((frame, index) => (
+            <div
+              key={index}
+              data-cell={frame.cell || undefined}
+              data-raised={frame.raised || undefined}
+            >
+              {frame.lines.join('\n')}
+            </div>
+          ))}
+        </pre>
+      )}
+    </div>
+  );
+}
+
+/** A long traceback begins at the line that the error came from. */
+function showRaised(calls: HTMLPreElement | null): void {
+  const raised = calls?.querySelector<HTMLElement>('[data-raised]');
+  if (calls && raised) {
+    calls.scrollTop = raised.offsetTop - calls.offsetTop;
+  }
+}

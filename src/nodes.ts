@@ -1,0 +1,117 @@
+/** What a node does at present and what can be done about it: pure functions of the views. */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import { TERMINAL_STATES } from './model/events';
+import type { IClusterView, IJobSummary, INodeView } from './model/views';
+
+/** What a node is at this moment, whatever it was started as. */
+export type NodeRole =
+  | 'training'
+  | 'answering'
+  | 'standby'
+  | 'joining'
+  | 'free'
+  | 'starting'
+  | 'restarting'
+  | 'drained'
+  | 'partitioned'
+  | 'lost'
+  | 'stopped';
+
+/** What a person may ask for at a node. */
+export type NodeAction = 'heal' | 'drain' | 'resume' | 'reboot' | 'replace';
+
+/** The order in which a summary counts them. */
+export const ROLES: readonly NodeRole[] = [
+  'training',
+  'answering',
+  'standby',
+  'joining',
+  'free',
+  'starting',
+  'restarting',
+  'drained',
+  'partitioned',
+  'lost',
+  'stopped'
+];
+
+/** Who takes part in which way in the jobs that run: a spare that took a place trains, and who lost it stands by. */
+export function partsOf(jobs: readonly IJobSummary[]): Map<string, NodeRole> {
+  const parts = new Map<string, NodeRole>();
+  for (const job of jobs) {
+    if (TERMINAL_STATES.has(job.state)) {
+      continue;
+    }
+    for (const { node } of job.spares) {
+      if (node && !parts.has(node)) {
+        parts.set(node, 'standby');
+      }
+    }
+    for (const { node } of job.members) {
+      if (node) {
+        parts.set(node, job.deployment ? 'answering' : 'training');
+      }
+    }
+  }
+  return parts;
+}
+
+/** The role of one node, given what the jobs say of it. */
+export function roleOf(node: INodeView, part: NodeRole | undefined): NodeRole {
+  switch (node.state) {
+    case 'busy':
+      return part ?? 'joining';
+    case 'idle':
+      return node.spare ? 'standby' : 'free';
+    case 'starting':
+      return node.incarnation > 1 ? 'restarting' : 'starting';
+    default:
+      return node.state;
+  }
+}
+
+/** The word for a role; one of a newer server is shown as it is. */
+export function roleLabel(role: string, trans: TranslationBundle): string {
+  const labels: Record<NodeRole, string> = {
+    training: trans.__('training'),
+    answering: trans.__('answering'),
+    standby: trans.__('standby'),
+    joining: trans.__('joining'),
+    free: trans.__('free'),
+    starting: trans.__('starting'),
+    restarting: trans.__('restarting'),
+    drained: trans.__('drained'),
+    partitioned: trans.__('cut off'),
+    lost: trans.__('lost'),
+    stopped: trans.__('stopped')
+  };
+  return Object.hasOwn(labels, role) ? labels[role as NodeRole] : role;
+}
+
+/** What makes sense at a node in its present state, the most needed first. */
+export function actionsAt(
+  name: string,
+  cluster: IClusterView
+): readonly NodeAction[] {
+  const node = cluster.nodes.find(known => known.node === name);
+  const health = Object.hasOwn(cluster.health, name)
+    ? cluster.health[name]
+    : undefined;
+  const given = (health?.action ?? 'watch') !== 'watch';
+  const remedies: NodeAction[] = given ? ['resume'] : ['drain', 'reboot'];
+  switch (node?.state) {
+    case undefined: // a scheduler's
+      return given ? ['resume'] : ['drain', 'reboot', 'replace'];
+    case 'partitioned':
+      return ['heal', ...remedies];
+    case 'drained':
+      return ['resume'];
+    case 'idle':
+    case 'busy':
+      return remedies;
+    default:
+      return []; // it comes back by itself
+  }
+}

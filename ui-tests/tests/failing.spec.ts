@@ -1,0 +1,75 @@
+/** A cell that raises: its card and its dashboard tell where, and run it again. */
+
+import { expect, openNotebook, openPanel, picture, test } from './fixtures';
+
+const CELL = `%%hyperpod --nodes 2 --name raises
+import torch
+import jupyter_hyperpod as hp
+
+def shape(tensor):
+    return tensor.reshape(3, 3)
+
+print("before", flush=True)
+shape(torch.zeros(4))
+`;
+
+test('a cell that raises keeps its card and its dashboard', async ({
+  page,
+  server
+}) => {
+  const card = page.locator('.jp-Hp-card');
+  const raised = card.locator('[data-raised]');
+  await openNotebook(
+    page,
+    server,
+    'raises.ipynb',
+    '%load_ext jupyter_hyperpod',
+    CELL
+  );
+  await openPanel(page);
+
+  await test.step('the card shows the traceback with the line of the cell', async () => {
+    await page.menu.clickMenuItem('Run>Run All Cells');
+    await expect(card.getByText('Failed')).toBeVisible({ timeout: 120_000 });
+    await expect(card.getByRole('alert')).toContainText(/rank \d on node-\d/);
+    await expect(card.getByRole('alert')).toContainText('RuntimeError');
+    await expect(raised).toContainText('return tensor.reshape(3, 3)');
+    await expect(raised).toContainText('line 6');
+    await expect(page.locator('.jp-Hp-joberror').first()).toContainText(
+      'shape'
+    );
+    await picture(page, 'failing-notebook');
+  });
+
+  await test.step('the dashboard shows the same', async () => {
+    await card.getByRole('button', { name: /^Open the dashboard/ }).click();
+    const dashboard = page.locator('.jp-Hp-dashboard');
+    await expect(dashboard.locator('[data-raised]')).toContainText('reshape');
+    await expect(dashboard).toContainText('before');
+    await picture(page, 'failing-dashboard');
+  });
+
+  const jobOf = async () =>
+    (await card.locator('.jp-Hp-id').first().textContent()) ?? '';
+
+  await test.step('Rerun in the card runs its cell', async () => {
+    await page.getByRole('tab', { name: 'raises.ipynb' }).click();
+    const before = await jobOf();
+    await card.getByRole('button', { name: 'Rerun' }).click();
+    await expect.poll(jobOf, { timeout: 60_000 }).not.toBe(before);
+    await expect(raised).toBeVisible({ timeout: 60_000 });
+  });
+
+  await test.step('Rerun on the dashboard opens the notebook and runs the cell', async () => {
+    const before = await jobOf();
+    await page.notebook.save();
+    await page.notebook.close();
+    await expect(card).toHaveCount(0);
+    await page
+      .locator('.jp-Hp-dashboard')
+      .getByRole('button', { name: 'Rerun' })
+      .click();
+    await expect.poll(jobOf, { timeout: 60_000 }).not.toBe(before);
+    await expect(raised).toBeVisible({ timeout: 60_000 });
+  });
+});

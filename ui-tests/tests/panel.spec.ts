@@ -1,0 +1,149 @@
+/** The panel at the width that JupyterLab gives it: nothing is cut off, in light, dark and forced colours. */
+
+import { ChildProcess, spawn } from 'child_process';
+import { mkdirSync } from 'fs';
+import { join } from 'path';
+
+import {
+  expect,
+  JupyterServer,
+  openPanel,
+  picture,
+  PYTHON,
+  SHOTS,
+  test
+} from './fixtures';
+
+const REPLAY = join(__dirname, '..', 'tools', 'replay.py');
+
+async function replay(
+  server: JupyterServer
+): Promise<{ id: string; writer: ChildProcess }> {
+  const options = [REPLAY, server.store, '--steps', '1000', '--health'];
+  const writer = spawn(PYTHON, options, {
+    env: { ...server.environment, PYTHONPATH: join(__dirname, '..', '..') },
+    stdio: ['ignore', 'pipe', 'inherit']
+  });
+  const id = await new Promise<string>((resolve, reject) => {
+    writer.stdout!.once('data', data => resolve(String(data).trim()));
+    writer.once('exit', () => reject(new Error('the replay ended at once')));
+  });
+  return { id, writer };
+}
+
+test.describe('the panel', () => {
+  let writer: ChildProcess | undefined;
+
+  test.afterEach(() => {
+    writer?.kill();
+  });
+
+  test('shows nodes as they are, with nothing cut off, in every colour scheme', async ({
+    page,
+    server
+  }) => {
+    ({ writer } = await replay(server));
+    await openPanel(page);
+    const panel = page.locator('#jp-hyperpod-sidebar');
+    await expect(panel.locator('.jp-Hp-node')).toHaveCount(5);
+    await panel.locator('[data-node="node-1"]').click();
+    const detail = panel.locator('.jp-Hp-detail').first();
+    await expect(detail.getByRole('button', { name: 'Drain' })).toBeVisible();
+    await expect(detail.locator('.jp-Hp-faults')).toHaveCount(0);
+    await panel.getByRole('button', { name: /^Break something/ }).click();
+    await expect(
+      detail.getByRole('button', { name: 'Kill node' })
+    ).toBeVisible();
+
+    const width = await panel.evaluate(element => element.clientWidth);
+    expect(width).toBeLessThanOrEqual(300);
+    const cut = await panel.evaluate(element =>
+      [...element.querySelectorAll<HTMLElement>('*')]
+        .filter(
+          one =>
+            one.clientWidth > 0 &&
+            one.scrollWidth > one.clientWidth + 1 &&
+            getComputedStyle(one).overflowX !== 'visible'
+        )
+        .map(one => `${one.className}: ${one.textContent}`)
+    );
+    expect(cut).toEqual([]);
+    const beyond = await panel.evaluate(element => {
+      const edge = element.getBoundingClientRect().right + 0.5;
+      return [...element.querySelectorAll('*')]
+        .filter(one => one.getBoundingClientRect().right > edge)
+        .map(one => one.textContent);
+    });
+    expect(beyond).toEqual([]);
+    await picture(page, 'panel');
+
+    await page.emulateMedia({ forcedColors: 'active' });
+    mkdirSync(SHOTS, { recursive: true });
+    const fill = (selector: string) =>
+      page
+        .locator(selector)
+        .first()
+        .evaluate(element => {
+          const { backgroundColor, backgroundImage } =
+            getComputedStyle(element);
+          const canvas = document.createElement('div');
+          canvas.style.cssText = 'forced-color-adjust:none;background:Canvas';
+          document.body.append(canvas);
+          const plain = getComputedStyle(canvas).backgroundColor;
+          canvas.remove();
+          return backgroundColor !== plain || backgroundImage !== 'none';
+        });
+    await expect
+      .poll(() => fill('.jp-Hp-sidebar .jp-Hp-progress > div'))
+      .toBe(true);
+    expect(await fill('.jp-Hp-node .jp-Hp-dot[data-state="training"]')).toBe(
+      true
+    );
+    expect(await fill('.jp-Hp-sidebar .jp-Hp-stagebar > span')).toBe(true);
+    await page.screenshot({ path: join(SHOTS, 'panel-forced.png') });
+    await panel.locator('.jp-Hp-job .jp-Hp-name').first().click();
+    const lanes = page.locator('.jp-Hp-lanes');
+    await expect(lanes).toBeVisible();
+    expect(await fill('.jp-Hp-lane [data-role="member"]')).toBe(true);
+    await page.screenshot({ path: join(SHOTS, 'dashboard-forced.png') });
+    await page.emulateMedia({ forcedColors: 'none' });
+  });
+
+  test('is followed by tabs that keep their names when the page is loaded again', async ({
+    page,
+    server
+  }) => {
+    ({ writer } = await replay(server));
+    await openPanel(page);
+    const name = page.locator('.jp-Hp-sidebar .jp-Hp-job .jp-Hp-name');
+    await name.filter({ hasText: 'tinylm' }).first().click();
+    const tab = page.locator('.lm-TabBar-tab[data-id^="jp-hyperpod-job-"]');
+    await expect(tab).toHaveText('tinylm');
+    await page.waitForFunction(async () => {
+      // The layout is saved a moment later.
+      const { state } = (window as any).jupyterapp.serviceManager
+        ? await fetch('/lab/api/workspaces/default')
+            .then(answer => answer.json())
+            .then(found => ({ state: JSON.stringify(found) }))
+        : { state: '' };
+      return state.includes('jp-hyperpod-job-') || state.includes('tinylm');
+    });
+    await page.reload({ waitForIsReady: false } as object);
+    await expect(tab).toHaveText('tinylm');
+  });
+
+  test('opens the example, and says a refusal with its remedy', async ({
+    page
+  }) => {
+    await page.evaluate(() =>
+      (window as any).jupyterapp.commands
+        .execute('hyperpod:open-example')
+        .then(() => null)
+    );
+    const cells = page.locator('.jp-Notebook .jp-CodeCell');
+    await expect(cells).toHaveCount(2);
+    await expect(cells.first()).toContainText('%load_ext jupyter_hyperpod');
+    await expect(cells.last()).toContainText('%%hyperpod --nodes 4');
+    await picture(page, 'example');
+  });
+});
