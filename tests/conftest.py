@@ -20,7 +20,9 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
+from jupyter_hyperpod.core import vocabulary
 from jupyter_hyperpod.core.errors import ClusterError
+from jupyter_hyperpod.storage.journal import read_kinds
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from tests.leaks import MARK, command_line, environments, setting, wait_until_gone
 
@@ -28,6 +30,8 @@ pytest_plugins = ["pytest_jupyter.jupyter_server", "tests.s3.fixtures"]
 
 T = TypeVar("T")
 SHARED_MARK = "TEST_SHARED_CLUSTER_MARK"
+CLUSTERS = {"cluster", "shared_cluster", "switched_on"}
+REAL_THINGS = ("slurm", "netns", "s3", "fuse", "browser", "wheel", "kubernetes")
 RUN = os.environ.setdefault(MARK, f"pytest-{secrets.token_hex(6)}")
 _MARKED, _SHARED = setting(MARK, RUN), setting(SHARED_MARK)
 
@@ -36,6 +40,19 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what starts a cluster or needs a real thing: `make test` runs the others and those marked quick."""
+    for item in items:
+        starts_cluster = not CLUSTERS.isdisjoint(getattr(item, "fixturenames", ()))
+        if item.get_closest_marker("quick") is None and starts_cluster:
+            item.add_marker("slow")
+        if any(
+            item.get_closest_marker(name) for name in (*REAL_THINGS, "timeout")
+        ):  # fast ones need no bound of their own
+            item.add_marker("slow")
 
 
 @pytest.fixture
@@ -82,6 +99,16 @@ def running_cluster(
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         assert not left, f"the cluster was stopped but these went on: {left}"
+    assert unlike_the_table(store) == [], "events were written otherwise than core/vocabulary.py says"
+
+
+def unlike_the_table(store: Store) -> list[str]:
+    """What real processes wrote into the journals of a store otherwise than the table of events says."""
+    found: dict[str, None] = {}
+    for directory in (store.cluster_events, *(store.job(job_id).events for job_id in store.job_ids())):
+        for event in read_kinds(directory, vocabulary.EVENTS):
+            found.update(dict.fromkeys(vocabulary.violations(event.kind, event.data)))
+    return list(found)[:20]
 
 
 @pytest.fixture

@@ -5,8 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from jupyter_hyperpod.bench.corruption import CAUSE, GAPS, KINDS, delay, flips, schedule
 from jupyter_hyperpod.core.events import Event
+
+pytestmark = pytest.mark.slow
 
 
 def event(time_s: float, kind: str, **data: Any) -> Event:

@@ -69,6 +69,7 @@ def test_the_model_has_about_the_size_that_was_asked_for() -> None:
     assert list(tensor_shapes(2)) == sorted(tensor_shapes(2))
 
 
+@pytest.mark.slow
 def test_a_small_round(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"gigabytes": 0.07, "peers": "none", "keep": str(tmp_path / "kept")}
     found = bench.run("loading", runs=1, cases="checksum,local", arms="mmap", **settings)

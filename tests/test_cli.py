@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,25 @@ def test_submit_follow_prints_every_rank_and_succeeds(shared_cluster: Store, tmp
     done = run(shared_cluster, "submit", path, "--nodes", "2", "--env", "GREETING=a=b", "--follow")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[rank 0] hello 0 a=b", "[rank 1] hello 1 a=b"]
+
+
+def test_a_file_gets_its_arguments_and_its_neighbours_as_python_gives_them(
+    shared_cluster: Store, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, beside\nprint(sys.argv[1:], beside.VALUE, __name__, sys.argv[0] == __file__, __file__)\nsys.argv"
+    )
+    folder = tmp_path / "code"
+    folder.mkdir()
+    path = write(folder, code, "trains.py")
+    write(folder, "VALUE = 42\n", "beside.py")
+    words = ["--lr", "0.1", "--", "--follow", "a b"]
+    alone = subprocess.run([sys.executable, path, *words], capture_output=True, text=True, check=True).stdout
+    done = run(shared_cluster, "submit", path, "--follow", "--", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == alone
+    assert "['--lr', '0.1', '--', '--follow', 'a b'] 42 __main__ True" in alone
+    assert run(shared_cluster, "submit", path, "stray").returncode == 2
 
 
 def test_submit_json_then_describe_logs_and_events(shared_cluster: Store, tmp_path: Path) -> None:
@@ -196,6 +215,10 @@ def test_logs_of_one_rank(shared_cluster: Store, tmp_path: Path) -> None:
     assert done.stdout == "[rank 2] out 2\n" and done.stderr == "[rank 2] err\n"
     lines = run(shared_cluster, "logs", job_id, "--rank", "2", "--json").stdout.splitlines()
     assert {json.loads(line)["data"]["rank"] for line in lines} == {2}
+    for more in ((), ("--follow",), ("--json",)):
+        done = run(shared_cluster, "logs", job_id, "--rank", "7", *more)
+        assert done.returncode == 2 and done.stdout == ""
+        assert f"{job_id} has no rank 7; its ranks are 0, 1 and 2" in done.stderr
 
 
 # ---- the cluster --------------------------------------------------------------------------------------------
@@ -229,8 +252,8 @@ BAD_SUBMISSIONS = {
     "name with a path": (["--name", "../evil"], "job name '../evil' is not allowed"),
     "backend": (["--backend", "cloud"], "invalid choice: 'cloud'"),
     "backend not there": (["--backend", "kubernetes"], "backend 'kubernetes' is not available"),
-    "env without value": (["--env", "NAME"], "'NAME' is not of the form NAME=VALUE"),
-    "env name": (["--env", "A-B=1"], "environment variable 'A-B'"),
+    "env without value": (["--env", "NOT_SET_AT_ALL"], "NOT_SET_AT_ALL is not set in your environment"),
+    "env name": (["--env", "A-B=1"], "expected NAME=VALUE, or NAME alone"),
     "priority": (["--priority", "99999"], "priority is 99999"),
     "abbreviated option": (["--elast", "1:2"], "unrecognized arguments: --elast"),
 }
@@ -388,9 +411,15 @@ def test_start_up_loads_nothing_heavy_and_is_quick(store: Store) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"torch", "numpy", "IPython", "traitlets", "jupyter_server", "nbformat", "asyncio"}
-    times = []
+    times_s = []
     for _ in range(3):
-        began_s = time.monotonic()
+        before_s = waited_for_s()
         run(store, "--version")
-        times.append(time.monotonic() - began_s)
-    assert min(times) < 1.0
+        times_s.append(waited_for_s() - before_s)
+    assert 0 < min(times_s) < 1.0
+
+
+def waited_for_s() -> float:
+    """CPU time of the processes that were waited for: a busy machine adds little to it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

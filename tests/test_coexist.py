@@ -13,6 +13,8 @@ from jupyter_hyperpod.core.errors import Conflict
 from jupyter_hyperpod.storage.store import Store
 from tests.conftest import running_cluster
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def watcher(store: Store) -> Iterator[Store]:

@@ -11,7 +11,7 @@ from jupyter_hyperpod.control.healing import Healing
 from jupyter_hyperpod.control.machines import Machines
 from jupyter_hyperpod.health import check
 from jupyter_hyperpod.policy.healing import OFFENCES
-from jupyter_hyperpod.storage.pen import Pen
+from jupyter_hyperpod.storage.journal_writer import JournalWriter
 from jupyter_hyperpod.storage.store import Store
 
 
@@ -30,7 +30,7 @@ class Elsewhere:
 
 
 def healing(store: Store, allocations: Any) -> Healing:
-    pen = Pen(store.cluster_events, "supervisor")
+    pen = JournalWriter(store.cluster_events, "supervisor")
     host: Any = SimpleNamespace(nodes={})
     return Healing(store, host, {}, allocations, pen, Machines())
 

@@ -146,6 +146,9 @@ def test_killing_a_node_kills_all_that_runs_on_it_and_a_new_one_takes_its_name(b
     old = bench.host.nodes["node-1"].process
     assert old is not None and len(session_members(old)) == 3
     assert bench.host.signal_node("node-1", signal.SIGKILL)
+    node = bench.host.nodes["node-1"]
+    eventually(lambda: bench.turn() and node.incarnation == 2)
+    assert (node.state, node.reason) == ("starting", "starts again: its process ended")
     eventually(lambda: bench.exits() and bench.ready())
     assert bench.exits()[0].status is None
     assert bench.host.nodes["node-1"].incarnation == 2

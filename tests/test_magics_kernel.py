@@ -14,8 +14,9 @@ from jupyter_client.manager import KernelManager
 
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.notebook.output import MIME_TYPE
-from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
+from jupyter_hyperpod.storage.store import ENVIRONMENT, ENVIRONMENT_VARIABLE, Store
 from tests.cells import train
+from tests.secrets_scan import files_with
 
 Eventually = Callable[..., Any]
 TIMEOUT_S = 60
@@ -109,12 +110,74 @@ def test_job_remembers_notebook_and_cell(kernel: Kernel, shared_cluster: Store) 
     assert view["origin"] == {"notebook": "work/My notebook.ipynb", "cell_id": "b7c1"}
 
 
+def test_a_secret_of_the_kernel_reaches_the_job_and_no_message(kernel: Kernel, shared_cluster: Store) -> None:
+    assert kernel.run("import os, secrets\nos.environ['HF_TOKEN'] = token = secrets.token_hex(20)") == "ok"
+    digest = "hashlib.sha256(os.environ['HF_TOKEN'].encode()).hexdigest()"
+    cell = f"%%hyperpod --name secretive --env HF_TOKEN\nimport hashlib, os\nprint({digest})"
+    messages = []
+    assert kernel.run(cell) == "ok", kernel.of_type("error")
+    messages += kernel.messages
+    assert kernel.run("%hyperpod describe") == "ok" and kernel.messages
+    messages += kernel.messages
+    assert kernel.run("%hyperpod events") == "ok" and kernel.messages
+    messages += kernel.messages
+    assert kernel.run(f"import hashlib\nprint({digest}, token)") == "ok"
+    arrived, token = kernel.text().split()
+    said = repr(messages)
+    assert arrived in said and token not in said
+    assert [path for path in files_with(shared_cluster.root, token) if path.name != ENVIRONMENT] == []
+
+
 def test_error_is_a_cell_error_with_the_lines_as_seen(kernel: Kernel) -> None:
     assert kernel.run("\n\n%%hyperpod --name wrong\n\nx = 1\nx / 0\n") == "error"
     (error,) = kernel.of_type("error")
     assert error["ename"] == "JobFailed" and error["evalue"].startswith("ZeroDivisionError: division by zero (rank 0")
     traceback = plain("\n".join(error["traceback"]))
     assert "line 6" in traceback and "x / 0" in traceback and "jupyter_hyperpod" not in traceback
+
+
+def test_tracebacks_carry_the_number_of_the_cell(kernel: Kernel) -> None:
+    for _ in range(2):
+        assert kernel.run("%%hyperpod --name numbered\n1 / 0") == "error"
+        (shown,) = kernel.of_type("execute_input")
+        (error,) = kernel.of_type("error")
+        assert f'File "Cell In[{shown["execution_count"]}]", line 2' in plain("\n".join(error["traceback"]))
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "x = 6\nx * 7",
+        "x = 6\nx * 7;",
+        "display({'a': 1}, 'text')\nNone",
+        "list(range(60))",
+        "from __future__ import annotations\n{name: 'x' * 30 for name in 'abc'}",
+        "class Odd:\n    def __repr__(self):\n        return 'odd'\nOdd()",
+    ],
+)
+def test_a_cell_shows_the_same_with_and_without_its_first_line(kernel: Kernel, cell: str) -> None:
+    def shown() -> str:
+        values = [*kernel.of_type("display_data"), *kernel.of_type("execute_result")]
+        return "".join(value["data"]["text/plain"] + "\n" for value in values if MIME_TYPE not in value["data"])
+
+    assert kernel.run(cell) == "ok"
+    alone = shown()
+    assert kernel.run(f"%%hyperpod --nodes 1\n{cell}") == "ok", kernel.of_type("error")
+    assert kernel.text() == alone
+
+
+def test_comments_may_stand_above_the_magic(kernel: Kernel) -> None:
+    assert kernel.run("\n# my run\n\n  # of today\n%%hyperpod --name below\nx = 1\nx / 0\n") == "error"
+    traceback = plain("\n".join(kernel.of_type("error")[0]["traceback"]))
+    assert "line 7, in <module>" in traceback and "    x / 0" in traceback
+
+
+def test_code_above_the_magic_is_refused_in_words(kernel: Kernel) -> None:
+    assert kernel.run("x = 1\n%%hyperpod --nodes 2\nprint(x)") == "error"
+    (error,) = kernel.of_type("error")
+    assert "%%hyperpod has to be the first line of its cell" in error["evalue"]
+    assert kernel.run("text = '''\n%%hyperpod\n'''\nprint(text)") == "ok"
+    assert kernel.text().strip() == "%%hyperpod"
 
 
 def test_bad_use_is_one_line(kernel: Kernel) -> None:

@@ -17,6 +17,7 @@ from jupyter_hyperpod.backends.local import network
 from jupyter_hyperpod.backends.local.host import LocalHost, LocalNode
 from jupyter_hyperpod.backends.local.processes import start_ticks
 from jupyter_hyperpod.control import cluster as control
+from jupyter_hyperpod.control.machines import node_record
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
 from jupyter_hyperpod.storage.store import Store
 from tests.test_local_backend import Bench
@@ -106,6 +107,7 @@ def test_nodes_reach_each_other_until_one_is_cut_off(bench: IsolatedBench, event
     assert f"heard {two}" in bench.log("node-2")
     bench.host.cut("node-1")
     assert "heal" in bench.host.nodes["node-1"].reason
+    assert node_record(bench.host.nodes["node-1"])["state"] == "partitioned"
     bench.run("call_job", "node-2", "job-cccccccc", one)
     eventually(lambda: len(bench.exits()) == 2)
     assert "TimeoutError" in bench.log("node-2"), "nothing answers, nothing refuses"

@@ -28,10 +28,10 @@ def run(store: Store, *words: str) -> nodes.Answer:
     [
         ("nodes list n1", SpecError, "`nodes describe n1` tells of one"),
         ("nodes drain", SpecError, "needs a NODE"),
-        ("nodes drain n1", NotFound, "no node 'n1' here; expected one of none: no cluster runs"),
+        ("nodes drain n1", NotFound, "there is no node 'n1' here; expected one of none: no cluster is running"),
         ("nodes update n1", SpecError, "needs --reason Action:Reboot or Action:Replace"),
         ("health check n1 --deep", NotFound, "there is no node 'n1' here"),
-        ("health inject n1 74", NotFound, "no cluster runs"),
+        ("health inject n1 74", NotFound, "no cluster is running"),
         ("health recovery Sometimes", SpecError, "expected Automatic or None"),
     ],
 )

@@ -14,8 +14,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
-from jupyter_hyperpod.control import report
+from jupyter_hyperpod.control import report, sentences
 from jupyter_hyperpod.core.events import EVENT_FIELDS, Event, decode_event
+from jupyter_hyperpod.core.incidents import fold_stages
 from jupyter_hyperpod.core.views import View, fold_all, new_job_view
 from jupyter_hyperpod.notebook.output import MIME_TYPE, job_bundle, job_html, loss_chart
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
@@ -82,9 +83,8 @@ def test_snapshot_takes_its_colours_from_the_page() -> None:
 def test_everything_foreign_is_escaped() -> None:
     view = new_job_view(EVIL)
     view |= {"name": EVIL, "reason": EVIL, "state": EVIL, "session": {"total_steps": 1, "global_batch": 1}}
-    stage = {"stage": EVIL, "time_s": 1.0, "text": EVIL}
-    incident = {"incident": 1, "cause": EVIL, "node": EVIL, "rank": 0, "rung": 1, "started_s": 0.0, "resumed_s": 2.0}
-    view["incidents"] = [incident | {"stages": [stage]}]
+    stage = {"incident": 1, "stage": EVIL, "cause": EVIL, "node": EVIL, "rank": 0, "rung": 1, "text": EVIL}
+    view["incidents"] = fold_stages([Event(EVIL, 1, 1.0, "incident.stage", stage)])
     text = job_html(view)
     assert not Tags(text).tags & {"script", "img"}
     assert "\x1b" not in text and "\x1b" not in report.progress_line(view)
@@ -105,15 +105,15 @@ def test_chart_of_strange_curves() -> None:
 
 
 def test_every_kind_of_event_has_a_sentence() -> None:
-    assert set(report._SENTENCES) == set(EVENT_FIELDS)
+    assert set(sentences._SENTENCES) == set(EVENT_FIELDS)
     for name in ("happy", "kill", "elastic", "user-error", "cluster"):
         for event in journal(name):
-            sentence = report.event_sentence(event)
+            sentence = sentences.event_sentence(event)
             assert sentence and "{" not in sentence, (event.kind, sentence)
 
 
 def test_sentence_of_a_strange_event_is_its_data() -> None:
-    assert "nonsense" in report.event_sentence(Event("w", 1, 0.0, "step.committed", {"step": "nonsense"}))
+    assert "nonsense" in sentences.event_sentence(Event("w", 1, 0.0, "step.committed", {"step": "nonsense"}))
 
 
 def test_tables_align_wide_characters() -> None:

@@ -32,6 +32,9 @@ def run_of(*, killed: bool) -> Run:
         if hurt:
             add(step - 0.5, "fault.injected", fault="kill", node="node-2", rank=None, member="m2")
             add(step - 0.4, "member.lost", member="m2", node="node-2", rank=1, cause="killed", detail="")
+            about = {"incident": "i1", "cause": "killed", "node": "node-2", "rank": 1, "rung": None, "text": ""}
+            add(step - 0.4, "incident.stage", stage="detected", since_s=step - 0.5, **about)
+            add(step + 0.75, "incident.stage", stage="resumed", **about)
             generation(step - 0.3, 2)
         if killed and step == KILL_AFTER + 2:
             generation(step - 0.6, 3)
@@ -72,6 +75,7 @@ def test_a_recovery_is_measured_from_the_journal() -> None:
     comparison = Comparison(run_of(killed=True), run_of(killed=False))
     assert comparison.holds, comparison.table().render()
     assert comparison.step_s == 1.0 and comparison.killed_step == 4
+    assert comparison.recovery_s == pytest.approx(4.75 - 3.5), "the step that was under way belongs to it"
     assert comparison.stall_s == pytest.approx(4.75 - 3.5 - 1.0)
     assert comparison.full_strength_s == pytest.approx(5.75 - 3.5)
     assert comparison.undisturbed.losses[1] == (2, 0.5)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.core import views
 from jupyter_hyperpod.core.events import EVENT_FIELDS, JOB_STATES, TERMINAL_STATES, Event, decode_event, encode
+from jupyter_hyperpod.core.incidents import INCIDENTS_KEPT
 
 JOURNALS = Path(__file__).parent / "journals"
 GOLDEN = sorted(JOURNALS.glob("*.jsonl"))
@@ -153,7 +154,7 @@ def test_any_journal_folds_idempotently_and_monotonically(events: list[Event], d
         assert (view["updated_s"] or 0) >= (before["updated_s"] or 0)
         assert all(view["seen"][writer] >= seq for writer, seq in before["seen"].items())
         assert len(view["history"]) <= views.HISTORY_POINTS
-        assert len(view["incidents"]) <= views.INCIDENTS_KEPT
+        assert len(view["incidents"]) <= INCIDENTS_KEPT
     start = views.new_job_view("a-bcdefghi") | {"nodes": [], "pid": None, "health": {}}
     assert views.fold_all(start, events) == view
     cut = data.draw(st.integers(0, len(events)))
