@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .loader.model import load_model as load_model
-    from .loader.save import save_model as save_model
+    from .loader.write.save import save_model as save_model
     from .policy.guard import Guard as Guard
     from .runtime import faults as faults
-    from .runtime.checkpoint import Checkpoint as Checkpoint
-    from .runtime.datacache import TokenDataset as TokenDataset
-    from .runtime.elastic import elastic_event_detected as elastic_event_detected
-    from .runtime.session import Session as Session
+    from .runtime.checkpoint.store import Checkpoint as Checkpoint
+    from .runtime.session.data import TokenDataset as TokenDataset
+    from .runtime.session.session import Session as Session
+    from .runtime.worker.elastic_events import elastic_event_detected as elastic_event_detected
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Checkpoint": ".runtime.checkpoint",
+    "Checkpoint": ".runtime.checkpoint.store",
     "Guard": ".policy.guard",
-    "Session": ".runtime.session",
-    "TokenDataset": ".runtime.datacache",
+    "Session": ".runtime.session.session",
+    "TokenDataset": ".runtime.session.data",
     "load_model": ".loader.model",
-    "save_model": ".loader.save",
-    "elastic_event_detected": ".runtime.elastic",
+    "save_model": ".loader.write.save",
+    "elastic_event_detected": ".runtime.worker.elastic_events",
     "submit": ".control.jobs",
 }
 

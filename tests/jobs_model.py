@@ -15,17 +15,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyter_hyperpod.runtime.coordinator.main.commands import obey
+from jupyter_hyperpod.runtime.coordinator.main.controller import Conductor
 
-from jupyter_hyperpod.control.reconcile import Begin, Fail, JobFacts, Rescale, Wait, reconcile
 from jupyter_hyperpod.core.events import Command, Event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.core.views import apply, new_job_view
 from jupyter_hyperpod.policy.scaling import Machine
-from jupyter_hyperpod.runtime import balancing, conductor, departures, durability, ensemble, losses, scripts
-from jupyter_hyperpod.runtime.conductor import Conductor
 from jupyter_hyperpod.runtime.context import Context
-from jupyter_hyperpod.runtime.orders import obey
+from jupyter_hyperpod.runtime.coordinator.main import (
+    checkpoints,
+    controller,
+    draining,
+    failures,
+    job_state,
+    scripts,
+    stragglers,
+)
 from jupyter_hyperpod.storage.store import JobStore
+from jupyter_hyperpod.supervisor.reconcile import Begin, Fail, JobFacts, Rescale, Wait, reconcile
 
 TICK_S = 0.1
 RECONCILE_EVERY_S = 0.25
@@ -51,9 +59,9 @@ def simulated_time() -> Iterator[Clock]:
     """Every module of a conductor sees this clock."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (balancing, conductor, departures, durability, ensemble, losses, scripts):
+        for module in (stragglers, controller, draining, checkpoints, job_state, failures, scripts):
             patch.setattr(module, "time", clock)
-        patch.setattr(ensemble, "_free_port", lambda: 1)
+        patch.setattr(job_state, "_free_port", lambda: 1)
         yield clock
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.loader import peers
-from jupyter_hyperpod.runtime import collectives
-from jupyter_hyperpod.runtime.wire import MAGIC, NONCE_BYTES
+from jupyter_hyperpod.loader.share import peers
+from jupyter_hyperpod.runtime.comm import mesh
+from jupyter_hyperpod.runtime.connection import MAGIC, NONCE_BYTES
 
 Wait = Callable[..., Any]
 Address = tuple[str, int] | Path
@@ -27,8 +27,7 @@ GARBAGE = b"GET / HTTP/1.1\r\nHost: x\r\n" + bytes(range(256)) * 4
 PROOFS = {
     "fanout": peers.MAGIC + bytes(peers.NONCE_BYTES + peers.MAC_BYTES),
     "control": MAGIC + bytes(NONCE_BYTES) + struct.pack(">I", 2) + bytes(16) + b"{}",
-    "mesh": collectives._HELLO.pack(collectives.MAGIC, 1, 0, bytes(collectives.NONCE_BYTES))
-    + bytes(collectives.MAC_BYTES),
+    "mesh": mesh._HELLO.pack(mesh.MAGIC, 1, 0, bytes(mesh.NONCE_BYTES)) + bytes(mesh.MAC_BYTES),
     "http": b"GET /healthz HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\n\r\n",
     "store": bytes(64),
     "lines": b'{"op": "no such request"}\n',

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import jobs, lookup
-from jupyter_hyperpod.control.launch import launch_plan
 from jupyter_hyperpod.control.request import Parser, add_submit_options, spec_fields
 from jupyter_hyperpod.control.source import notebook_source
 from jupyter_hyperpod.core.errors import SpecError, StoreError
@@ -21,6 +20,7 @@ from jupyter_hyperpod.core.spec import HIDDEN, JobSpec
 from jupyter_hyperpod.notebook.arguments import cell_parser, parse, verb_parser
 from jupyter_hyperpod.storage.journal import read_events
 from jupyter_hyperpod.storage.store import ENVIRONMENT, JobStore, Store
+from jupyter_hyperpod.supervisor.launch import launch_plan
 
 SECRET = "hf_0123456789secret"
 DIGEST = "0" * 64

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from jupyter_hyperpod.control import cluster
-from jupyter_hyperpod.control.healing import Healing
-from jupyter_hyperpod.control.machines import Machines
 from jupyter_hyperpod.health import check
 from jupyter_hyperpod.policy.healing import OFFENCES
 from jupyter_hyperpod.storage.journal_writer import JournalWriter
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.supervisor.healing import Healing
+from jupyter_hyperpod.supervisor.machines import Machines
 
 
 class Elsewhere:

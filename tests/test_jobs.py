@@ -13,11 +13,11 @@ import pytest
 
 from jupyter_hyperpod.control import cluster, jobs
 from jupyter_hyperpod.control.cluster import daemon_environment
-from jupyter_hyperpod.control.launch import launch_plan
 from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import MountSpec
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
+from jupyter_hyperpod.supervisor.launch import launch_plan
 
 Wait = Callable[..., object]
 
@@ -103,7 +103,10 @@ def test_the_launch_plan_says_where_everything_is_and_holds_no_secret(store: Sto
     assert plan.env["HYPERPOD_JOB_ID"] == job.id and "A" not in plan.env and plan.env["OMP_NUM_THREADS"] == "2"
     assert Path(plan.env["HYPERPOD_CELL"]).read_text() == "pass"
     assert json.loads(plan.env["HYPERPOD_MOUNTS"]) == {"shared": str(store.shared), "data": "/fsx/data"}
-    assert (plan.module, plan.head_module) == ("jupyter_hyperpod.runtime.agent", "jupyter_hyperpod.runtime.coordinator")
+    assert (plan.module, plan.head_module) == (
+        "jupyter_hyperpod.runtime.agent.main",
+        "jupyter_hyperpod.runtime.coordinator.main",
+    )
     assert job.secret().hex() not in repr(plan) and repr(job.secret()) not in repr(plan)
 
 

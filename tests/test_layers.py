@@ -25,25 +25,29 @@ NAME = "jupyter_hyperpod"
 
 MAY_IMPORT = {
     "core": "",
+    "system": "core",
     "policy": "core",
-    "storage": "core",
-    "backends": "core",
+    "storage": "core system",
+    "mounts": "core system storage",
+    "backends": "core system storage",
     "planner": "core policy",
-    "recipes": "core",
-    "loader": "core storage",
-    "serving": "core policy storage loader recipes",
-    "health": "core policy storage",
-    "runtime": "core policy storage loader health",
-    "control": "core policy storage health backends",
-    "server": "core storage control planner loader",
-    "notebook": "core storage control planner loader recipes",
-    "bench": "core policy storage backends planner loader health recipes runtime control cli",
-    "cli": "core policy storage backends planner loader health runtime control bench recipes",
+    "recipes": "core policy",
+    "loader": "core system policy storage mounts",
+    "health": "core system policy storage mounts",
+    "runtime": "core system policy storage mounts loader health recipes",
+    "serving": "core system policy storage mounts loader recipes",
+    "control": "core system policy storage mounts health backends",
+    "supervisor": "core system policy storage mounts health backends control",
+    "server": "core system storage mounts control planner loader",
+    "notebook": "core system storage mounts control planner loader recipes",
+    "bench": "core system policy storage mounts backends planner loader health recipes runtime control supervisor cli",
+    "cli": "core system policy storage mounts backends planner loader health runtime control supervisor bench recipes",
 }
-ON_NODES = ("core", "policy", "storage", "loader", "health", "recipes", "runtime")  # all that a worker may import
+ON_NODES = ("core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime")  # all that a worker may import
 # Other people's packages, layer by layer; where a layer is not listed, the standard library is all it may use.
 THIRD_PARTY = {
-    "storage": {"fsspec", "numpy", "torch"},  # tensors among pushed values, imported on use
+    "mounts": {"fsspec"},
+    "storage": {"numpy", "torch"},  # tensors among pushed values, imported on use
     "loader": {"torch", "fsspec", "numpy", "botocore", "xxhash"},
     "recipes": {"torch"},  # the decoder only; the data and what is rendered from it need none
     "runtime": {"torch", "numpy", "matplotlib"},  # matplotlib's own backend, which only matplotlib imports

@@ -6,16 +6,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from jupyter_hyperpod.backends.slurm.commands.commands import Slurm
+from jupyter_hyperpod.backends.slurm.commands.script import BASE, Element
 
-from jupyter_hyperpod.backends.sbatch import BASE, Element
-from jupyter_hyperpod.backends.slurm import Slurm
-from jupyter_hyperpod.control.allocation import SENT_AGAIN_S, still_leaving, why_held
-from jupyter_hyperpod.control.entry import ENDPOINT, Entry
-from jupyter_hyperpod.control.ledger import Ledger, Seen
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.policy.membership import NODE_LOST
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.supervisor.allocation import SENT_AGAIN_S, still_leaving, why_held
+from jupyter_hyperpod.supervisor.entry import ENDPOINT, Entry
+from jupyter_hyperpod.supervisor.ledger import Ledger, Seen
 
 
 def element(task: int, state: str, node: str = "") -> Element:

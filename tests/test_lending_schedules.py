@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.control.reconcile import Begin, Wait
 from jupyter_hyperpod.core.spec import ElasticRange, JobSpec
+from jupyter_hyperpod.supervisor.reconcile import Begin, Wait
 from tests.jobs_model import Cell, Job, Plan, World, simulated_time
 
 # phases that nobody may interrupt last at most 3 s each, a step 2 s, a worker begins within a second

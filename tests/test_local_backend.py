@@ -17,11 +17,11 @@ from jupyter_hyperpod.backends.base import ExitReport, NodeReport, Report
 from jupyter_hyperpod.backends.local import warm
 from jupyter_hyperpod.backends.local.host import LocalHost
 from jupyter_hyperpod.backends.local.node import HEAD
-from jupyter_hyperpod.backends.local.processes import Identity, alive, identify, session_members, signal_group
-from jupyter_hyperpod.backends.local.wire import accept, connect, listen
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.errors import ClusterError, ProtocolError
 from jupyter_hyperpod.core.spec import LaunchPlan
+from jupyter_hyperpod.system.json_lines import accept, connect, listen
+from jupyter_hyperpod.system.processes import Identity, alive, identify, session_members, signal_group
 
 TINY = """
 import os, subprocess, sys, time

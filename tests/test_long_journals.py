@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.backends.local import heir
+from jupyter_hyperpod.backends.local import supervisor_watchdog
 from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import ClusterError
@@ -50,7 +50,7 @@ def test_a_supervisor_answers_while_it_reads_and_is_not_killed(cluster: Store, e
     control.wait_ready(cluster)
     job_id = jobs.submit(cluster, "import time\ntime.sleep(3600)", nodes=1, spares=0)
     jobs.wait(cluster, job_id, {"running"}, 60)
-    write_history(cluster.job(job_id).events, TIMES * heir.SILENT_S)
+    write_history(cluster.job(job_id).events, TIMES * supervisor_watchdog.SILENT_S)
     before = int(control.request(cluster, {"op": "status"})["pid"])
     os.kill(before, signal.SIGKILL)
 

@@ -19,7 +19,7 @@ from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import Conflict, NotFound
 from jupyter_hyperpod.core.spec import DRIVERS
-from jupyter_hyperpod.storage import mounts
+from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.storage.store import Store
 
 TREE = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def test_the_commands_of_the_guide(store: Store, tmp_path: Path) -> None:
     assert "README.md" in said[2] and "5 B" in said[2]
     assert re.search(r"data +ready .* of 1 TB", said[3])
     assert re.search(r"atomic rename +pass", said[4])
-    own = tmp_path / "data" / "users" / mounts.login()
+    own = tmp_path / "data" / "users" / table.login()
     assert (own / "notes" / "README.md").read_text() == "hello", "what was in a mount stays when it is removed"
     assert own.stat().st_mode & 0o777 == 0o700
 
@@ -127,7 +127,7 @@ def test_the_same_in_a_cell(store: Store, tmp_path: Path, capsys: pytest.Capture
 
 def test_a_job_takes_the_table_as_it_is(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask(capsys, "mount", "add", "fsx", "--path", str(tmp_path / "here"), "--node-path", "/fsx")
-    from jupyter_hyperpod.control.launch import environment
+    from jupyter_hyperpod.supervisor.launch import environment
 
     fields = jobs._complete({})
     assert "mounts" not in fields
@@ -159,7 +159,7 @@ def test_a_repository_from_the_command_line(store: Store, tmp_path: Path, capsys
 
 def test_submitting_never_waits_for_a_mount(store: Store, tmp_path: Path) -> None:
     """The table is read, no mount is asked."""
-    mounts.add(store, mounts.default_mount(store).__class__("x", str(tmp_path / "x"), "/x"))
+    table.add(store, table.default_mount(store).__class__("x", str(tmp_path / "x"), "/x"))
     assert [spec.name for spec in jobs.mounts_of(store)] == ["x"]
     with pytest.raises(Conflict):
-        mounts.add(store, mounts.get(store, "x"))
+        table.add(store, table.get(store, "x"))

@@ -15,11 +15,11 @@ import pytest
 
 from jupyter_hyperpod.backends.local import network
 from jupyter_hyperpod.backends.local.host import LocalHost, LocalNode
-from jupyter_hyperpod.backends.local.processes import start_ticks
 from jupyter_hyperpod.control import cluster as control
-from jupyter_hyperpod.control.machines import node_record
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.supervisor.machines import node_record
+from jupyter_hyperpod.system.processes import start_ticks
 from tests.test_local_backend import Bench
 
 Wait = Callable[..., object]

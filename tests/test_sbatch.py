@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jupyter_hyperpod.backends.slurm.commands.commands import Slurm
+from jupyter_hyperpod.backends.slurm.commands.script import BASE, ELASTIC, Element
 
-from jupyter_hyperpod.backends import sbatch, slurm
-from jupyter_hyperpod.backends.sbatch import BASE, ELASTIC, Element
-from jupyter_hyperpod.backends.slurm import Slurm
+from jupyter_hyperpod.backends.slurm.commands import commands as slurm
+from jupyter_hyperpod.backends.slurm.commands import script as sbatch
 from jupyter_hyperpod.control import jobs
-from jupyter_hyperpod.control.allocation import wanted, without
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
 from jupyter_hyperpod.core.spec import SLURM_OPTIONS, STARTUP_DEADLINE, ElasticRange, JobSpec, LaunchPlan
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.supervisor.allocation import wanted, without
 
 PLAN = LaunchPlan(
     job_id="train-abcdefgh",
-    module="jupyter_hyperpod.runtime.agent",
-    head_module="jupyter_hyperpod.runtime.coordinator",
+    module="jupyter_hyperpod.runtime.agent.main",
+    head_module="jupyter_hyperpod.runtime.coordinator.main",
     arguments=(),
     env={"OMP_NUM_THREADS": "2", "GREETING": "it's $HOME `id`"},
     python="/opt/my env/bin/python",
@@ -41,7 +42,7 @@ export OMP_NUM_THREADS=2
 export HYPERPOD_NODE="$SLURMD_NODENAME"
 cd '/home/me/my project' || cd /
 exec srun --ntasks=1 --nodes=1 --export=ALL --kill-on-bad-exit=0 env STALE '/opt/my env/bin/python' -m \
-jupyter_hyperpod.runtime.agent
+jupyter_hyperpod.runtime.agent.main
 """
 # The shell finds this in the place of srun: it says what it was started with. It stands for no scheduler.
 SAYS = """#!/bin/sh

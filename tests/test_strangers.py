@@ -12,16 +12,17 @@ import time
 from contextlib import suppress
 
 import pytest
+from jupyter_hyperpod.runtime.coordinator.main.unauthenticated import MOST_STRANGERS, Strangers
 
-from jupyter_hyperpod.backends.local.wire import connect
 from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.control import jobs, metrics
 from jupyter_hyperpod.core.errors import ClusterError
-from jupyter_hyperpod.loader import peers
-from jupyter_hyperpod.runtime import collectives, rendezvous
-from jupyter_hyperpod.runtime.strangers import MOST_STRANGERS, Strangers
-from jupyter_hyperpod.runtime.wire import HANDSHAKE_TIMEOUT_S, Channel
+from jupyter_hyperpod.loader.share import peers
+from jupyter_hyperpod.runtime.comm import mesh as collectives
+from jupyter_hyperpod.runtime.comm import rendezvous
+from jupyter_hyperpod.runtime.connection import HANDSHAKE_TIMEOUT_S, Channel
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.json_lines import connect
 from tests.cells import train
 from tests.strangers import BOUND_S, COUNT, PLACES, Wait, descriptors, kinds, resident_bytes, strangers
 

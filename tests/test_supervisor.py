@@ -17,15 +17,16 @@ from typing import Any, cast
 
 import pytest
 
-from jupyter_hyperpod.backends.local.heir import STOPPED_S
-from jupyter_hyperpod.backends.local.processes import alive, identify
-from jupyter_hyperpod.backends.local.wire import connect, listen
+from jupyter_hyperpod.backends.local.supervisor_watchdog import STOPPED_S
 from jupyter_hyperpod.control import cluster as control
-from jupyter_hyperpod.control import jobs, launch, lock
+from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
 from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.supervisor import launch, lock
+from jupyter_hyperpod.system.json_lines import connect, listen
+from jupyter_hyperpod.system.processes import alive, identify
 from tests.leaks import marked_processes
 
 pytestmark = pytest.mark.slow
@@ -237,7 +238,7 @@ def test_a_job_follows_its_owners_wish_for_more_or_fewer_nodes(shared_cluster: S
 
 def test_a_second_supervisor_refuses_and_the_first_goes_on(shared_cluster: Store) -> None:
     pid = control.request(shared_cluster, {"op": "status"})["pid"]
-    command = [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", "--store", str(shared_cluster.root)]
+    command = [sys.executable, "-m", "jupyter_hyperpod.supervisor.main", "--store", str(shared_cluster.root)]
     done = subprocess.run(command, capture_output=True, text=True, env=control.daemon_environment(os.environ))
     assert done.returncode == control.EXIT_LOCKED
     assert f"a supervisor (process {pid}) already serves {shared_cluster.root}" in done.stderr
@@ -246,7 +247,7 @@ def test_a_second_supervisor_refuses_and_the_first_goes_on(shared_cluster: Store
 
 def succeed(store: Store) -> subprocess.CompletedProcess[str]:
     """Run what the zygote starts where a supervisor has died, as late as it may come on a busy machine."""
-    command = [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", "--store", str(store.root), launch.SUCCEED]
+    command = [sys.executable, "-m", "jupyter_hyperpod.supervisor.main", "--store", str(store.root), launch.SUCCEED]
     environment = control.daemon_environment(os.environ)
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 

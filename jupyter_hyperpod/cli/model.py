@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SpecError
 from ..core.units import format_bytes, format_duration, parse_bytes, plural
-from ..storage.store import Mounts, Store
+from ..mounts.table import Mounts
+from ..storage.store import Store
 from .terminal import Terminal
 
 if TYPE_CHECKING:
-    from ..loader.progress import Progress
+    from ..loader.read.progress import Progress
 
 ACTIONS = ("shard", "merge", "verify", "manifest", "load")
 _ONLY = {"shard_size": ("shard",), "checksum": ("shard", "merge", "load"), "manifest": ("verify", "load")}
@@ -67,7 +68,7 @@ def _tp(text: str) -> tuple[int, int]:
 
 
 def _common(options: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
-    from ..loader.sources import Options
+    from ..loader.read.sources import Options
 
     def tell(progress: Progress) -> None:
         terminal.status(progress_line(progress))
@@ -78,7 +79,7 @@ def _common(options: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
 
 def _mounts(store: str | None) -> Mounts | None:
     """The mount table of the store that was named, None for the usual one."""
-    from ..storage.mounts import roots, table
+    from ..mounts.table import roots, table
 
     return None if store is None else roots(table(Store(store)).values(), "notebook")
 
@@ -96,8 +97,8 @@ def progress_line(progress: Progress) -> str:
 
 
 def _rewrite(options: argparse.Namespace, terminal: Terminal) -> int:
-    from ..loader import sharding
-    from ..loader.save import SHARD_BYTES
+    from ..loader.write import sharding
+    from ..loader.write.save import SHARD_BYTES
 
     common = _common(options, terminal) | {"checksum": options.checksum}
     if options.action == "shard":
@@ -114,7 +115,7 @@ def _rewrite(options: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _verify(options: argparse.Namespace, terminal: Terminal) -> int:
-    from ..loader import sharding
+    from ..loader.write import sharding
 
     found = sharding.verify_model(options.url, options.manifest, **_common(options, terminal))
     if options.json:
@@ -137,7 +138,7 @@ def _verify(options: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _manifest(options: argparse.Namespace, terminal: Terminal) -> int:
-    from ..loader import sharding
+    from ..loader.write import sharding
 
     where = sharding.write_manifest(options.url, options.target, **_common(options, terminal))
     if options.json:

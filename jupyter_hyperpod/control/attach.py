@@ -23,11 +23,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..backends.local.processes import Identity, alive, identify, session_members, signal_group
 from ..core.errors import ClusterError, Conflict, SpecError, StoreError
 from ..core.spec import MountSpec
-from ..storage import credentials, drivers, mounts, probe
+from ..mounts import credentials, drivers, probe, table
 from ..storage.store import Store, private_directory, write_private
+from ..system.processes import Identity, alive, identify, session_members, signal_group
 from .cluster import daemon_environment
 
 ATTACH_TIMEOUT_S = 30.0
@@ -43,7 +43,7 @@ def place(store: Store, spec: MountSpec) -> drivers.Place:
     directory = store.root / "mounts"
     digest = hashlib.sha256(str(directory / spec.name).encode()).hexdigest()[:12]
     socket = os.path.join(tempfile.gettempdir(), f"hyperpod-{digest}.sock")  # a socket's path must be short
-    return drivers.Place(mounts.real(spec.notebook_path), str(directory / f"{spec.name}.cache"), socket)
+    return drivers.Place(table.real(spec.notebook_path), str(directory / f"{spec.name}.cache"), socket)
 
 
 def attach(store: Store, spec: MountSpec, timeout_s: float = ATTACH_TIMEOUT_S) -> str:
@@ -54,11 +54,11 @@ def attach(store: Store, spec: MountSpec, timeout_s: float = ATTACH_TIMEOUT_S) -
     driver = drivers.check(spec)
     if not driver.mounts:
         if spec.driver == "directory":
-            mounts.make_root(spec, spec.notebook_path)
+            table.make_root(spec, spec.notebook_path)
             return f"{spec.name} is a directory: {spec.notebook_path}"
         return f"{spec.name} needs no mount: it is read through the block cache"
     with _one_at_a_time(store, spec.name):
-        if mounts.real(spec.notebook_path) in mounts.mounted_at():
+        if table.real(spec.notebook_path) in table.mounted_at():
             return f"{spec.name} is mounted at {spec.notebook_path} already"
         if problem := drivers.missing(driver):
             raise ClusterError(f"mount {spec.name!r} cannot be attached: {problem}")
@@ -81,7 +81,7 @@ def detach(store: Store, spec: MountSpec, force: bool = False) -> str:
         here = place(store, spec)
         commands = drivers.commands(spec, here)
         server = _server(store, spec.name)
-        mounted = here.path in mounts.mounted_at()
+        mounted = here.path in table.mounted_at()
         if mounted and server is None and commands.serves and not force:
             raise Conflict(f"{spec.name} was not mounted by this cluster; unmount it where it was, or use --force")
         if mounted:
@@ -135,8 +135,8 @@ def _serve(
     write_private(store.root / "mounts" / f"{spec.name}.json", json.dumps(record).encode())
     threading.Thread(target=process.wait, name="hyperpod-reaper", daemon=True).start()
     deadline = time.monotonic() + timeout_s
-    path = mounts.real(spec.notebook_path)
-    while path not in mounts.mounted_at():
+    path = table.real(spec.notebook_path)
+    while path not in table.mounted_at():
         if not alive(server) or time.monotonic() > deadline:
             gone = not alive(server)
             _undo(store, spec, commands)
@@ -152,7 +152,7 @@ def _serve(
 def _undo(store: Store, spec: MountSpec, commands: drivers.Commands) -> None:
     """Leave nothing of a mount that did not come up."""
     _end_server(store, spec.name)
-    if mounts.real(spec.notebook_path) in mounts.mounted_at():
+    if table.real(spec.notebook_path) in table.mounted_at():
         with suppress(ClusterError):
             _run(_found(commands.force), COMMAND_TIMEOUT_S, {})
     with suppress(OSError):
@@ -171,9 +171,9 @@ def _unmount(
             ) from error
         if server is not None:
             _end(server, 0.0)
-        if here.path in mounts.mounted_at():
+        if here.path in table.mounted_at():
             _run(_found(commands.force), COMMAND_TIMEOUT_S, {})
-    if here.path in mounts.mounted_at():
+    if here.path in table.mounted_at():
         raise ClusterError(f"{spec.name} is still mounted at {here.path}")
 
 
@@ -268,11 +268,11 @@ def _tail(log: Path) -> str:
 
 def remove(store: Store, name: str) -> str:
     """Unmount and take out of the table; the files stay where they are. Raises NotFound, Conflict."""
-    spec = mounts.get(store, name)
-    if spec == mounts.default_mount(store):
+    spec = table.get(store, name)
+    if spec == table.default_mount(store):
         raise SpecError("the default mount cannot be removed")
     detach(store, spec)
-    mounts.remove(store, name)
+    table.remove(store, name)
     for end in ("cache", "log", "lock", "probe"):
         path = store.root / "mounts" / f"{name}.{end}"
         shutil.rmtree(path, ignore_errors=True) if end == "cache" else path.unlink(missing_ok=True)

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.local import network
-from ..backends.local.wire import connect
 from ..core.errors import ClusterError, Conflict, SpecError, StoreError
 from ..core.spec import validate_name
 from ..core.units import plural
 from ..core.views import View, apply, new_cluster_view
 from ..storage.journal import follow_events
 from ..storage.store import Store
+from ..system.json_lines import connect
 
 SOCKET = "supervisor.sock"
 LOCK = "supervisor.lock"
@@ -213,7 +213,7 @@ def _spawn(store: Store, shape: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         raise StoreError(f"cannot write {store.cluster / LOG}: {error.strerror}") from error
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "jupyter_hyperpod.control.supervisor", *arguments],
+            [sys.executable, "-m", "jupyter_hyperpod.supervisor.main", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -268,7 +268,7 @@ EXIT_LOCKED = 3
 
 
 def _same_process(pid: int, start: int) -> bool:
-    from ..backends.local.processes import start_ticks
+    from ..system.processes import start_ticks
 
     return start_ticks(pid) == start
 

@@ -12,8 +12,9 @@ from ..core.errors import ClusterError, NotFound, SpecError
 from ..core.events import TERMINAL_STATES
 from ..core.spec import MAX_NODES, ElasticRange, ServeSpec
 from ..core.views import View
-from ..storage import mounts
-from ..storage.store import REMOTE, Store, resolve_url
+from ..mounts import table
+from ..mounts.table import REMOTE, resolve_url
+from ..storage.store import Store
 from . import jobs
 from .request import job_name
 from .source import read_file
@@ -81,7 +82,7 @@ def _located(store: Store, model: str) -> str:
     area = model.partition("://")[0] if "://" in model else "file"
     if area != "file" and area in REMOTE:
         return model
-    seen = mounts.roots(mounts.table(store).values(), "notebook")
+    seen = table.roots(table.table(store).values(), "notebook")
     path = os.path.abspath(os.path.expanduser(resolve_url(model, seen))) if area == "file" else resolve_url(model, seen)
     if "://" not in path and not os.path.exists(path):
         raise NotFound(

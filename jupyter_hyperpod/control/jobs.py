@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..backends import slurm
 from ..backends.local import network
+from ..backends.slurm import commands
 from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
 from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
 from ..core.spec import ElasticRange, JobSpec, MountSpec, validate_job_id
 from ..core.units import plural
 from ..core.views import UNFOLDABLE, View, apply, new_job_view
-from ..storage import mounts
+from ..mounts import table
 from ..storage.journal import Follower, command_writer, event_writer, follow_events
 from ..storage.store import JobStore, Store
 from . import cluster
@@ -50,14 +50,14 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
 
 def check_backend(backend: str) -> None:
     """Whether this machine has what a backend needs. Raises ClusterError with what was looked for."""
-    if backend == "slurm" and (problem := slurm.missing()):
+    if backend == "slurm" and (problem := commands.missing()):
         raise ClusterError(problem)
 
 
 def mounts_of(store: Store) -> tuple[MountSpec, ...]:
     """The mounts that a job is given: the table as it is now, without the default one. Asks none of them."""
-    default = mounts.default_mount(store)
-    return tuple(spec for spec in mounts.table(store).values() if spec != default)
+    default = table.default_mount(store)
+    return tuple(spec for spec in table.table(store).values() if spec != default)
 
 
 def make_spec(fields: Mapping[str, Any], cell_digest: str) -> JobSpec:

@@ -12,8 +12,10 @@ from typing import Any
 from ..core.errors import Conflict, NotFound, SpecError
 from ..core.spec import ACCESS, DRIVERS, MountSpec
 from ..core.units import format_bytes, parse_bytes, plural
-from ..storage import copying, drivers, mounts, probe, remote, repository
-from ..storage.store import SHARED, Mounts, Store, resolve_url
+from ..mounts import copying, drivers, probe, remote, repository
+from ..mounts import table as mounts
+from ..mounts.table import Mounts, resolve_url
+from ..storage.store import SHARED, Store
 from . import attach
 from .report import Cell, Table, ago
 

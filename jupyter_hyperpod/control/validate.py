@@ -17,15 +17,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..backends import slurm as scheduler
+from ..backends.slurm import commands as scheduler
 from ..core.errors import ClusterError, Conflict, HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES
 from ..core.spec import MountSpec
 from ..core.units import plural
 from ..core.views import View
+from ..mounts import probe
+from ..mounts import table as mounts
 from ..policy import preflight
 from ..policy.preflight import Row
-from ..storage import mounts, probe
 from ..storage.store import Store
 from . import cluster, jobs
 from .report import Cell, Table

@@ -23,7 +23,7 @@ from ..core.health import RECOVERIES
 from ..storage.journal import follow_events, forget_oldest, read_kinds
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
-from .child import add_parent_option, follows
+from ..system.child import add_parent_option, follows
 from .monitor import Monitor
 from .probes import Place
 from .slurm import Slurm

@@ -59,7 +59,7 @@ def space(path: str, total_bytes: int | None, free_bytes: int | None) -> Finding
 
 
 def mounts(found: Sequence[Mapping[str, object]]) -> list[Finding]:
-    """The shared mounts, as `storage.probe.survey` tells of them: each answers within a bound, or does not."""
+    """The shared mounts, as `mounts.probe.survey` tells of them: each answers within a bound, or does not."""
     result = []
     for mount in found:
         probe, state, said = f"mount-{mount['name']}", str(mount["state"]), str(mount["reason"])

@@ -28,7 +28,7 @@ from ..storage.journal import command_writer, follow_events
 from ..storage.journal_writer import JournalWriter
 from ..storage.output import OutputReader
 from ..storage.store import JobStore
-from .child import add_parent_option, follows
+from ..system.child import add_parent_option, follows
 
 WRITER = "rules"
 TICK_S = 0.2

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..core.errors import HyperpodError
 from ..core.health import Finding, failed, skipped
-from ..storage import probe as mount_probe
+from ..mounts import probe as mount_probe
 from ..storage.store import Store, private_directory
 from . import host, inventory, neuron, nvidia, tables
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import HUGE_PAGE_BYTES
+from .read.plan import HUGE_PAGE_BYTES
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 LIBC = ctypes.CDLL(None, use_errno=True)  # for calls that Python has not; `ctypes.get_errno` tells what failed

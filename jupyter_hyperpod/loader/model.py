@@ -11,16 +11,16 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import nn
 
-from .assign import assign, check_fit
-from .fanout import with_whom
-from .files import closing_model, open_model
-from .landing import at_hand, land
-from .plan import EARLY_BYTES, plan
-from .progress import Callback, Meter
-from .sources import Door, Options, merged, public_name
-from .stream import Stream, first_connections
-from .telling import telling
-from .tp import LLAMA_RULES, Rule, check
+from .read.assign import assign, check_fit
+from .read.landing import at_hand, land
+from .read.model_files import closing_model, open_model
+from .read.plan import EARLY_BYTES, plan
+from .read.progress import Callback, Meter
+from .read.sources import Door, Options, merged, public_name
+from .read.stream import Stream, first_connections
+from .read.tensor_parallel import LLAMA_RULES, Rule, check
+from .reporting import telling
+from .share.fanout import with_whom
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -52,14 +52,15 @@ def load_model(
     Returns name -> tensor, or `model` with its parameters and buffers replaced by what was loaded (so it may have been
     made on the meta device). Tensors share one block of memory, or the mapped file, which writing does not change.
 
-    `tp` is (rank, size): only this rank's slices are read, by `tp_rules` (see `loader.tp`). `order` names the tensors
-    that are wanted first; by default the model's own order, else embeddings and blocks by number. `checksum` is True
-    for the manifest beside the model, or a manifest's URL: every chunk is verified as it arrives. `progress` is called
-    with `Progress` about ten times a second, in this thread; where it is None, a job's journal, or the person at the
-    notebook or terminal, hears of the load, and of False nobody. `connections` fixes how many are used.
+    `tp` is (rank, size): only this rank's slices are read, by `tp_rules` (see `loader.read.tensor_parallel`). `order`
+    names the tensors that are wanted first; by default the model's own order, else embeddings and blocks by number.
+    `checksum` is True for the manifest beside the model, or a manifest's URL: every chunk is verified as it arrives.
+    `progress` is called with `Progress` about ten times per second, in this thread; where it is None, a job's journal,
+    or the person at the notebook or terminal, hears of the load, and of False nobody. `connections` fixes how many
+    are used.
 
-    In a job, ranks that load the same tensors read the object store once for all (`loader.fanout`), unless `fanout` is
-    "off": ranks of one host then share the pages of a tensor until one of them writes there.
+    In a job, ranks that load the same tensors read the object store once for all (`loader.share.fanout`), unless
+    `fanout` is "off": ranks of one host then share the pages of a tensor until one of them writes there.
 
     Raises LoaderError, which names the object, what was found and what was expected; then nothing was changed.
     """

@@ -10,8 +10,8 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 from ..control import cluster
 from ..control.request import Parser
 from ..core.errors import HyperpodError
+from ..mounts import table
 from ..recipes import catalogue
-from ..storage import mounts
 from ..storage.store import Store
 from .arguments import VERB_HELP, cell_parser, verb_parser
 
@@ -101,6 +101,6 @@ def node_names(store: Store) -> list[str]:
 def mount_names(store: Store) -> list[str]:
     """Return the names of the mounts in the table."""
     try:
-        return list(mounts.table(store))
+        return list(table.table(store))
     except HyperpodError:
         return []

@@ -15,7 +15,7 @@ from ..control import jobs
 from ..control.request import HelpShown, Parser, job_name, spec_fields
 from ..control.source import OWN_HEADER, CellSyntaxError, check_source
 from ..core.errors import HyperpodError
-from ..loader.telling import show_with
+from ..loader.reporting import show_with
 from ..storage.store import Store
 from . import push, stream, verbs, widgets
 from .arguments import cell_parser, parse, verb_parser

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..control import cluster
 from ..core.views import View
-from ..loader.progress import Callback
-from ..loader.progress import Progress as Load
-from ..loader.telling import SHOW_AFTER_S, sentence
+from ..loader.read.progress import Callback
+from ..loader.read.progress import Progress as Load
+from ..loader.reporting import SHOW_AFTER_S, sentence
 from ..storage.store import Store
 
 POLL_S = 0.1

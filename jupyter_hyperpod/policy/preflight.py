@@ -122,7 +122,7 @@ def storage(mount: str, probes: Sequence[Probe]) -> Row:
 
 
 def unreachable(mount: str, state: str, reason: str) -> Row:
-    """A mount in which this machine can prepare nothing; ``state`` is one of `storage.probe.Health`."""
+    """A mount in which this machine can prepare nothing; ``state`` is one of `mounts.probe.Health`."""
     if state == "detached":
         return Row(
             f"storage {mount}", SKIPPED, f"it is not mounted on this machine: {reason or 'nothing to compare with'}"

@@ -40,7 +40,7 @@ def train(steps: int, pause_s: float) -> None:
     """A small training whose every loss depends on data, dropout and optimizer, as any real one's does."""
     import torch
 
-    from .session import Session
+    from .session.session import Session
 
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

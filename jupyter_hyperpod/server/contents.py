@@ -1,7 +1,7 @@
 """The mounts as Jupyter sees files: the first part of a path names the mount, the rest lies in it.
 
 A subclass of Jupyter Server's own contents manager, which has the rules for new names, copies and trusted notebooks.
-Everything that asks a mount happens away from the event loop and comes to an end (`storage.shelves`).
+Everything that asks a mount happens away from the event loop and comes to an end (`mounts.files`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jupyter_server.services.contents.manager import AsyncContentsManager
 
 from ..core.errors import Denied, HyperpodError, SpecError, UserError
 from ..core.units import format_bytes
-from ..storage import mounts, shelves
-from ..storage.shelves import Content, Item
+from ..mounts import files, table
+from ..mounts.files import Content, Item
 from ..storage.store import Store
 from .errors import refusal
 from .uploads import Uploads
@@ -166,11 +166,11 @@ class MountContents(AsyncContentsManager):
 
         return await self._do(path, look)
 
-    def _at(self, path: str, changed: bool = False) -> tuple[shelves.Shelf, str]:
+    def _at(self, path: str, changed: bool = False) -> tuple[files.Shelf, str]:
         name, _, inside = path.strip("/").partition("/")
         if changed and not inside:
             raise Denied("mounts are made and removed with `jupyter hyperpod mount`; files belong into one of them")
-        return shelves.shelf(self._store, name), inside
+        return files.shelf(self._store, name), inside
 
     def _read(self, path: str, content: bool, kind: str | None, format: str | None, after: str) -> Model:
         if not path:
@@ -199,12 +199,12 @@ class MountContents(AsyncContentsManager):
     def _mounts(self, content: bool) -> Model:
         root = _model("", Item("", "directory", 0, 0, False))
         if content:
-            known = mounts.table(self._store).values()
+            known = table.table(self._store).values()
             found = [_model(spec.name, Item(spec.name, "directory", 0, 0, not spec.read_only)) for spec in known]
             root |= {"format": "json", "content": found, "next": None}
         return root
 
-    def _whole(self, place: shelves.Shelf, inside: str) -> tuple[Item, bytes]:
+    def _whole(self, place: files.Shelf, inside: str) -> tuple[Item, bytes]:
         with closing(place.content(inside)) as content:
             item = content.item
             if item.bytes > self._limit_bytes:

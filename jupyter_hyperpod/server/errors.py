@@ -8,7 +8,7 @@ from typing import Any
 from tornado import web
 
 from ..core.errors import ClusterError, Conflict, Denied, HyperpodError, NotFound, StoreError, UserError
-from ..storage.probe import Hangs
+from ..mounts.probe import Hangs
 
 # the first that fits counts
 STATUS: tuple[tuple[type[BaseException], int], ...] = (

@@ -12,8 +12,8 @@ from tornado import web
 from ..control import cluster, jobs, nodes
 from ..control.metrics import CONTENT_TYPE
 from ..core.views import summary
+from ..mounts import probe
 from ..planner import face
-from ..storage import probe
 from .base import ROOT, Handler
 from .drive import ContentsHandler, DownloadHandler
 from .errors import Refused

@@ -27,13 +27,13 @@ from ..storage.environment import adopt, begin_with
 from ..storage.journal import follow_commands, read_events
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import write_private
-from . import orders, routes
-from .crew import WRITER, Crew
-from .door import Door
-from .ledger import Ledger
+from . import commands, routes
+from .context import Site, bearer, read_token, shows
+from .counters import Ledger
+from .http_server import Door
 from .pool import Pool, Replica
 from .relay import Relay, Request
-from .site import Site, bearer, read_token, shows
+from .replica_manager import WRITER, Crew
 
 TICK_S = 0.1
 TOUCH_S = 0.5
@@ -78,11 +78,11 @@ class Gateway:
         self._announce(sockets[0].getsockname())
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.end, "stopped", "the gateway was told to terminate")
-        orders.recall(self)
+        commands.recall(self)
         touched_s = sampled_s = time.monotonic()
         while self.ending is None:
             await asyncio.sleep(TICK_S)
-            orders.obey_all(self)
+            commands.obey_all(self)
             self.crew.look()
             self._judge()
             self.pen.flush()

@@ -20,14 +20,14 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.errors import LoaderError, SpecError
 from ..loader.model import load_model
-from ..loader.sources import open_source, read_all
+from ..loader.read.sources import open_source, read_all
+from ..mounts import remote
+from ..mounts.table import known_mounts, resolve_url
 from ..recipes import catalogue
 from ..recipes.config import DecoderConfig, RopeScaling
 from ..recipes.decoder import Decoder
-from ..storage import remote
-from ..storage.store import known_mounts, resolve_url
+from .context import Site
 from .generate import Sampling, check_prompt, generate
-from .site import Site
 
 CONFIG = "config.json"
 CONFIG_LIMIT_BYTES = 1 << 20

@@ -14,7 +14,7 @@ from typing import Any
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from ..policy.serving import choose
-from .line import Line
+from .connection import Line
 from .pulse import Pulse
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from tornado.httputil import HTTPHeaders
 
-from .ledger import Ledger
-from .line import Broken
+from .connection import Broken
+from .context import AUTHORIZATION, CREATED, REQUEST_ID
+from .counters import Ledger
 from .pool import Pool, QueueFull, Replica
-from .site import AUTHORIZATION, CREATED, REQUEST_ID
 
 BREAKS = 5  # a request that was being answered when so many replicas died may be what they died of
 PAUSE_S = 0.05

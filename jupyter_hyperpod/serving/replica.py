@@ -24,19 +24,10 @@ from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, w
 
 from ..storage.environment import adopt, begin_with
 from . import models
-from .door import Door
+from .context import ANSWER_LIMIT_BYTES, AUTHORIZATION, CREATED, REPLICA_PATH, REQUEST_ID, Site, error_body, shows
 from .engine import Engine, aside
+from .http_server import Door
 from .models import Refused, Served, Task, new_task
-from .site import (
-    ANSWER_LIMIT_BYTES,
-    AUTHORIZATION,
-    CREATED,
-    REPLICA_PATH,
-    REQUEST_ID,
-    Site,
-    error_body,
-    shows,
-)
 
 BEAT_S = 0.25
 RECONNECT_S = 0.02

@@ -18,10 +18,10 @@ from tornado.web import Application, RequestHandler, stream_request_body
 from tornado.websocket import WebSocketHandler
 
 from ..policy.serving import retry_after_s
-from . import orders
+from . import commands
+from .context import AUTHORIZATION, REPLICA_PATH, REQUEST_ID, REQUEST_LIMIT_BYTES, error_body, shows
 from .pool import QueueFull, Replica
 from .relay import STREAM, Answer, Request, Unanswered
-from .site import AUTHORIZATION, REPLICA_PATH, REQUEST_ID, REQUEST_LIMIT_BYTES, error_body, shows
 
 if TYPE_CHECKING:
     from .gateway import Gateway
@@ -183,7 +183,7 @@ class _Link(WebSocketHandler):
 
     def on_message(self, message: str | bytes) -> None:
         if self.replica is None:
-            orders.obey_all(self.gateway)  # it may come of a command that has not been read yet
+            commands.obey_all(self.gateway)  # it may come of a command that has not been read yet
         before = self.replica.state if self.replica else ""
         self.replica = self.gateway.crew.heard(json.loads(message), self)
         if self.replica.state == "ready" != before:

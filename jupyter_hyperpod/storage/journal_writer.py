@@ -3,7 +3,7 @@
 What the disk refuses waits in memory, in order, and is written when there is room again. `core.events.WAITING_SAMPLES`
 says which kinds are samples: of those only `SAMPLES_LIMIT_BYTES` wait, the oldest are dropped first. Facts have no such
 limit: beyond `FACTS_LIMIT_BYTES` the process says so on its standard error, and `crowded` is true. A process that can
-stop making facts then has to: the step loop of a worker stands still until there is room (`runtime/worker.py`). Facts
+stop making facts then has to: the step loop of a worker stands still until there is room. Facts
 that wait are lost only with the process itself. At its end samples that still wait are dropped, and counted as well.
 """
 

@@ -21,19 +21,16 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ..core.errors import NotFound, SpecError, StoreError
-from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec, MountSpec, is_job_id, validate_job_id, validate_name
+from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec, is_job_id, validate_job_id
 
 ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"
 ENVIRONMENT = "environment"
-# addresses of other people's making, which are opened as they are
-REMOTE = ("s3", "http", "https", "gs", "gcs", "az", "abfs", "hf", "memory")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
@@ -213,57 +210,6 @@ class Store:
             return (self.jobs / job_id / "spec.json").stat().st_mtime_ns
         except OSError:
             return 0
-
-
-class Mounts(dict[str, str]):
-    """Name of a mount -> its root on this side: a path, or the URL of a mount that is none of the kernel's.
-
-    ``absent`` tells of mounts in the table that cannot be used here, and why. ``specs`` are the records.
-    """
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self.absent: dict[str, str] = {}
-        self.specs: dict[str, MountSpec] = {}
-
-
-def resolve_url(url: str, mounts: Mapping[str, str]) -> str:
-    """Return what ``shared://NAME/path``, ``NAME://path`` or ``shared://path`` is under the mount table.
-
-    The first part of a path may be ``~``: the person's own area. Other text and URLs of other kinds are returned as
-    they are. Raises SpecError for an unknown or absent mount, or a path that leaves it.
-    """
-    area, separator, rest = url.partition("://")
-    if not separator or area == "file" or area in REMOTE:
-        return rest if area == "file" else url
-    validate_name(area, "mount name")
-    absent: Mapping[str, str] = getattr(mounts, "absent", {})
-    first, slash, after = rest.partition("/")
-    if area == SHARED and first != SHARED and (first in mounts or first in absent):
-        area, rest = first, after
-    if area in absent:
-        raise SpecError(absent[area])
-    if area not in mounts:
-        raise SpecError(f"no mount named {area!r}; known mounts: {', '.join(sorted(mounts)) or 'none'}")
-    if rest == "~" or rest.startswith("~/"):
-        from .mounts import USERS, login
-
-        rest = f"{USERS}/{login()}{rest[1:]}"
-    scheme, remote, root = mounts[area].rpartition("://")
-    root = os.path.normpath(root)
-    path = os.path.normpath(os.path.join(root, rest))
-    if "\0" in rest or os.path.isabs(path) != os.path.isabs(root) or os.path.commonpath([root, path]) != root:
-        raise SpecError(f"{url!r} leaves its mount {area!r}")
-    return scheme + remote + path
-
-
-def known_mounts() -> Mounts:
-    """The mounts of this process: those that its job was given, else those of the default store's table."""
-    from . import mounts
-
-    if given := os.environ.get("HYPERPOD_MOUNTS"):
-        return mounts.from_environment(given)
-    return mounts.roots(mounts.table(Store()).values(), "notebook")
 
 
 def _remove_tree(path: Path) -> None:

@@ -21,7 +21,7 @@ import xxhash
 from jupyter_hyperpod.core.errors import HyperpodError
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.loader.model import load_model
-from jupyter_hyperpod.loader.progress import Progress
+from jupyter_hyperpod.loader.read.progress import Progress
 from jupyter_hyperpod.storage.store import JobStore, Store
 
 

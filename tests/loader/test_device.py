@@ -18,13 +18,13 @@ import torch
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError
-from jupyter_hyperpod.loader import device as module
-from jupyter_hyperpod.loader.device import DeviceLanding
-from jupyter_hyperpod.loader.files import Files, closing_model, open_model
-from jupyter_hyperpod.loader.plan import plan
-from jupyter_hyperpod.loader.progress import Meter
-from jupyter_hyperpod.loader.sources import Door
-from jupyter_hyperpod.loader.stream import Stream
+from jupyter_hyperpod.loader.read import device as module
+from jupyter_hyperpod.loader.read.device import DeviceLanding
+from jupyter_hyperpod.loader.read.model_files import Files, closing_model, open_model
+from jupyter_hyperpod.loader.read.plan import plan
+from jupyter_hyperpod.loader.read.progress import Meter
+from jupyter_hyperpod.loader.read.sources import Door
+from jupyter_hyperpod.loader.read.stream import Stream
 from tests.loader.models import assert_same, decoder, encoded
 
 STATE = decoder()

@@ -16,7 +16,7 @@ import xxhash
 
 from jupyter_hyperpod.bench.proxy import Faults
 from jupyter_hyperpod.bench.s3servers import S3Server, ask
-from jupyter_hyperpod.loader.plan import CHUNK_BYTES
+from jupyter_hyperpod.loader.read.plan import CHUNK_BYTES
 from tests.conftest import SHARED_MARK
 from tests.loader.crew import Crew, Zygote, digests
 from tests.loader.models import encoded

@@ -14,7 +14,7 @@ from torch import nn
 
 from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.cli import main
-from jupyter_hyperpod.loader.save import save_model
+from jupyter_hyperpod.loader.write.save import save_model
 from tests.loader.models import assert_same, decoder
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "loading.md").read_text()

@@ -14,9 +14,9 @@ import torch
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError, SpecError
-from jupyter_hyperpod.loader.plan import CHUNK_BYTES, EARLY_BYTES
-from jupyter_hyperpod.loader.progress import Progress
-from jupyter_hyperpod.loader.sources import Options
+from jupyter_hyperpod.loader.read.plan import CHUNK_BYTES, EARLY_BYTES
+from jupyter_hyperpod.loader.read.progress import Progress
+from jupyter_hyperpod.loader.read.sources import Options
 from tests.loader.models import Net, assert_same, decoder, encoded
 from tests.loader.ranges import serving
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.loader.pace import CALM, LONGEST_WAIT_S, Pace, adjust, asked_delay_s, delay_s, widen
+from jupyter_hyperpod.loader.read.pace import CALM, LONGEST_WAIT_S, Pace, adjust, asked_delay_s, delay_s, widen
 
 MB = 1e6
 NOW_S = 1_700_000_000.0

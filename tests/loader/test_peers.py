@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.loader.board import Board
-from jupyter_hyperpod.loader.commons import Commons
-from jupyter_hyperpod.loader.meeting import Notice
-from jupyter_hyperpod.loader.peers import MAGIC, NONCE_BYTES, Client, Server, own_address
+from jupyter_hyperpod.loader.share.board import Board
+from jupyter_hyperpod.loader.share.discovery import Notice
+from jupyter_hyperpod.loader.share.peers import MAGIC, NONCE_BYTES, Client, Server, own_address
+from jupyter_hyperpod.loader.share.shared_buffer import Commons
 
 SECRET, SUBJECT = os.urandom(32), b"a model"
 CONTENT = os.urandom(3 << 20)
@@ -76,7 +76,7 @@ def test_a_claim_is_one_processs_until_it_dies() -> None:
     assert other.claim(1, again=True)
     commons.release(1)
     assert other.claim(1)
-    held = "from jupyter_hyperpod.loader.commons import Commons, Place; import sys; "
+    held = "from jupyter_hyperpod.loader.share.shared_buffer import Commons, Place; import sys; "
     held += f"own = Commons.attach({commons.place}, 3, [100]); print(own.claim(2), flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.readline() == b"True\n"

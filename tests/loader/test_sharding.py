@@ -20,8 +20,8 @@ from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.model import tensor_names
-from jupyter_hyperpod.loader.plan import CHUNK_BYTES
-from jupyter_hyperpod.loader.sharding import merge_model, shard_model, verify_model, write_manifest
+from jupyter_hyperpod.loader.read.plan import CHUNK_BYTES
+from jupyter_hyperpod.loader.write.sharding import merge_model, shard_model, verify_model, write_manifest
 from tests.loader.models import assert_same, decoder
 
 STATE = decoder(blocks=3) | {"count": torch.arange(5), "mask": torch.tensor([True, False, True])}

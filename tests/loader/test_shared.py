@@ -18,10 +18,10 @@ from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.core.errors import Conflict, LoaderError, SpecError
 from jupyter_hyperpod.core.spec import MountSpec
 from jupyter_hyperpod.loader.model import tensor_names
-from jupyter_hyperpod.loader.sharding import merge_model, shard_model, verify_model, write_manifest
-from jupyter_hyperpod.loader.sources import Options
-from jupyter_hyperpod.storage import mounts
-from jupyter_hyperpod.storage.repository import Repository
+from jupyter_hyperpod.loader.read.sources import Options
+from jupyter_hyperpod.loader.write.sharding import merge_model, shard_model, verify_model, write_manifest
+from jupyter_hyperpod.mounts import table
+from jupyter_hyperpod.mounts.repository import Repository
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from tests.loader.models import Net, assert_same, decoder
 
@@ -34,7 +34,7 @@ MANIFEST = "model.safetensors.manifest.json"
 def disk(store: Store, tmp_path: Path) -> Path:
     """A mount named ``disk``."""
     path = tmp_path / "disk"
-    mounts.add(store, MountSpec("disk", str(path), str(path)))
+    table.add(store, MountSpec("disk", str(path), str(path)))
     path.mkdir()
     return path
 
@@ -71,7 +71,7 @@ def test_what_is_wrong_with_an_address(disk: Path) -> None:
 
 def test_a_read_only_mount_and_ones_own_area(store: Store, disk: Path) -> None:
     path = f"{disk}-fixed"
-    mounts.add(store, MountSpec("fixed", path, path, read_only=True))
+    table.add(store, MountSpec("fixed", path, path, read_only=True))
     hp.save_model(STATE, "shared://disk/~/m")
     (own,) = (disk / "users").iterdir()
     assert own.stat().st_mode & 0o777 == 0o700
@@ -115,9 +115,9 @@ def behind(store: Store, tmp_path: Path) -> Iterator[Repository]:
     hp.save_model(STATE, str(tmp_path / "original"), shard_bytes=60_000, checksum=True)
     objects.pipe({f"/bucket/p/m/{one.name}": one.read_bytes() for one in (tmp_path / "original").iterdir()})
     spec = MountSpec("fs", path, path, repository="memory://bucket/p")
-    mounts.add(store, spec)
-    mounts.make_root(spec, path)
-    yield Repository(spec, path, mounts.table(store))
+    table.add(store, spec)
+    table.make_root(spec, path)
+    yield Repository(spec, path, table.table(store))
     objects.store.clear()
 
 
@@ -180,7 +180,7 @@ def bucket(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
             name, "", "", driver="s3", source=f"{server.url}/{tmp_path.name}", credentials=str(keys),
             options={"endpoint": server.endpoint, "region": server.region},
         )  # fmt: skip
-        mounts.add(store, spec)
+        table.add(store, spec)
         return keys
 
     return make
@@ -205,6 +205,6 @@ def test_buckets_with_keys_of_their_own(
 
 
 def test_mounts_of_ones_own(tmp_path: Path) -> None:
-    known = mounts.roots([MountSpec("mine", str(tmp_path), str(tmp_path))], "notebook")
+    known = table.roots([MountSpec("mine", str(tmp_path), str(tmp_path))], "notebook")
     hp.save_model({"a": torch.ones(3)}, "mine://m", options=Options(mounts=known))
     assert hp.load_model("shared://mine/m", options=Options(mounts=known))["a"].sum() == 3

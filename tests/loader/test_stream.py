@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from jupyter_hyperpod.core.errors import LoaderError
-from jupyter_hyperpod.loader import pace
-from jupyter_hyperpod.loader.files import closing_model, open_model
 from jupyter_hyperpod.loader.header import Entry, Header
-from jupyter_hyperpod.loader.landing import HostLanding
-from jupyter_hyperpod.loader.plan import Chunk, LoadPlan, plan
-from jupyter_hyperpod.loader.progress import Meter
-from jupyter_hyperpod.loader.sharding import write_manifest
-from jupyter_hyperpod.loader.sources import Counters, Door
-from jupyter_hyperpod.loader.stream import Outcome, Stream
-from jupyter_hyperpod.loader.verify import verifier
-from jupyter_hyperpod.loader.wire import Cancel, Cancelled
+from jupyter_hyperpod.loader.read import pace
+from jupyter_hyperpod.loader.read.http_connection import Cancel, Cancelled
+from jupyter_hyperpod.loader.read.landing import HostLanding
+from jupyter_hyperpod.loader.read.model_files import closing_model, open_model
+from jupyter_hyperpod.loader.read.plan import Chunk, LoadPlan, plan
+from jupyter_hyperpod.loader.read.progress import Meter
+from jupyter_hyperpod.loader.read.sources import Counters, Door
+from jupyter_hyperpod.loader.read.stream import Outcome, Stream
+from jupyter_hyperpod.loader.read.verify import verifier
+from jupyter_hyperpod.loader.write.sharding import write_manifest
 from tests.loader.models import assert_same, decoder, encoded
 from tests.loader.ranges import serving
 

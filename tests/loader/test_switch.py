@@ -17,9 +17,9 @@ import torch
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError
-from jupyter_hyperpod.loader import bucket
-from jupyter_hyperpod.loader.sources import Door, Options, Source
-from jupyter_hyperpod.loader.wire import Broken, Head
+from jupyter_hyperpod.loader.read.http_connection import Broken, Head
+from jupyter_hyperpod.loader.read.sources import Door, Options, Source
+from jupyter_hyperpod.loader.write import bucket
 from tests.loader.conftest import Listed
 from tests.loader.models import assert_same, decoder
 

@@ -14,8 +14,8 @@ from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.core.views import fold_all, new_job_view
-from jupyter_hyperpod.loader import telling
-from jupyter_hyperpod.loader.progress import Progress
+from jupyter_hyperpod.loader import reporting
+from jupyter_hyperpod.loader.read.progress import Progress
 from jupyter_hyperpod.notebook import widgets
 from jupyter_hyperpod.storage.journal import follow_events
 from jupyter_hyperpod.storage.store import JobStore, Store
@@ -42,7 +42,7 @@ def told(job: JobStore) -> list[Event]:
 
 
 def test_a_job_hears_of_a_load_once_a_second_and_of_its_end(job: JobStore) -> None:
-    with telling.telling("https://user:secret@host/model?token=secret", None) as tell:
+    with reporting.telling("https://user:secret@host/model?token=secret", None) as tell:
         assert tell is not None
         for tenth in range(35):
             tell(at(tenth / 10, tenth * GB // 50))
@@ -60,7 +60,7 @@ def test_a_job_hears_of_a_load_once_a_second_and_of_its_end(job: JobStore) -> No
 
 
 def test_a_job_hears_of_a_load_that_failed(job: JobStore) -> None:
-    with pytest.raises(LoaderError), telling.telling("model", None) as tell:
+    with pytest.raises(LoaderError), reporting.telling("model", None) as tell:
         assert tell is not None
         tell(at(1.5, GB))
         raise LoaderError("model", "nothing", "something")
@@ -99,12 +99,12 @@ def test_a_terminal_shows_a_line_of_loads_that_take_a_while(monkeypatch: pytest.
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    with telling.telling("s3://models/llama", None, {}) as tell:
+    with reporting.telling("s3://models/llama", None, {}) as tell:
         assert tell is not None
         tell(at(0.1, GB))
         tell(at(0.4, 2 * GB))
     assert terminal.getvalue() == "", "nobody needs to know of a load that is over"
-    with telling.telling("s3://models/llama", None, {}) as tell:
+    with reporting.telling("s3://models/llama", None, {}) as tell:
         assert tell is not None
         tell(at(1.0, GB // 2))
         tell(at(4.0, 2 * GB))
@@ -115,13 +115,13 @@ def test_a_terminal_shows_a_line_of_loads_that_take_a_while(monkeypatch: pytest.
         "llama: 2 GB in 4.0 s (500 MB/s), first layer after 200 ms",
     ]
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    with telling.telling("s3://models/llama", None, {}) as silent:
+    with reporting.telling("s3://models/llama", None, {}) as silent:
         assert silent is None
 
 
 def test_a_callers_own_function_is_all_that_is_called(job: JobStore) -> None:
     mine: Callable[[Progress], None] = lambda now: None  # noqa: E731
-    with telling.telling("model", mine) as tell:
+    with reporting.telling("model", mine) as tell:
         assert tell is mine
     assert told(job) == []
 

@@ -11,12 +11,12 @@ import pytest
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError, SpecError
-from jupyter_hyperpod.loader.bucket import Bucket
 from jupyter_hyperpod.loader.header import INDEX_SUFFIX
 from jupyter_hyperpod.loader.manifest import manifest_url
-from jupyter_hyperpod.loader.sharding import verify_model
-from jupyter_hyperpod.loader.sources import Door, Options
-from jupyter_hyperpod.loader.wire import Cancel, Connections, target_of
+from jupyter_hyperpod.loader.read.http_connection import Cancel, Connections, target_of
+from jupyter_hyperpod.loader.read.sources import Door, Options
+from jupyter_hyperpod.loader.write.bucket import Bucket
+from jupyter_hyperpod.loader.write.sharding import verify_model
 from tests.loader.models import assert_same, decoder, encoded
 from tests.loader.ranges import Answer, RangeServer, serving
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.loader.wire import Broken, Connection, target_of
+from jupyter_hyperpod.loader.read.http_connection import Broken, Connection, target_of
 
 BODY = 64 << 20
 

@@ -100,7 +100,7 @@ class Run:
         return tuple(Seat(p.name, f"rank {rank} on node", p.joined) for rank, p in enumerate(self.members))
 
     def look(self) -> None:
-        """What `runtime.integrity` finds before a step is applied, until nobody is found wrong any more."""
+        """What `runtime.session.integrity` finds before a step is applied, until nobody is found wrong any more."""
         while not self.stopped:
             charges = judge([*map(self.statement, range(len(self.members)), self.members)])
             if not charges.value:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.backends.local.processes import start_ticks
 from jupyter_hyperpod.bench.laboratory import Observer, wait_for_idle
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import Conflict, HyperpodError
@@ -24,6 +23,7 @@ from jupyter_hyperpod.core.events import TERMINAL_STATES
 from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.runtime.audit import audit
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.processes import start_ticks
 
 STEPS = 24
 MICRO_BATCHES = 8

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from jupyter_hyperpod.runtime.collectives import Address, Door, Mesh
+from jupyter_hyperpod.runtime.comm.mesh import Address, Door, Mesh
 
 SECRET = b"s" * 32
 JOIN_TIMEOUT_S = 30.0

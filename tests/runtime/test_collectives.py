@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from jupyter_hyperpod.runtime.collectives import (
+from jupyter_hyperpod.runtime.comm.mesh import (
     _HELLO,
     MAC_BYTES,
     MAGIC,

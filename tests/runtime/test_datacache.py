@@ -12,9 +12,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from jupyter_hyperpod.runtime.session.session.data import (
+    MappedDataset,
+    TokenDataset,
+    indexed,
+    mix,
+    permute,
+    sample_indices,
+)
 
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
-from jupyter_hyperpod.runtime.datacache import MappedDataset, TokenDataset, indexed, mix, permute, sample_indices
 
 
 @given(st.integers(1, 2000), st.integers(0, 2**64 - 1))

@@ -30,7 +30,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.control import jobs
-from jupyter_hyperpod.control.heads import STOPPED_S
+from jupyter_hyperpod.supervisor.coordinator_watchdog import STOPPED_S
 from tests.runtime.conftest import TRAIN, Run, Submit
 
 # computes instead of sleeping: only CPU time can be taken away

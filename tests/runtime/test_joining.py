@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.recovery import at_once
-from jupyter_hyperpod.runtime.reduction import as_bytes
-from jupyter_hyperpod.runtime.snapshot import Room, Shelf, parse, read
+from jupyter_hyperpod.runtime.comm.reduction import as_bytes
+from jupyter_hyperpod.runtime.comm.snapshot import Room, Shelf, parse, read
 
 from .conftest import Run, Submit
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jupyter_hyperpod.runtime.checkpoint.store.store import Directory
 
 from jupyter_hyperpod.control import attach
 from jupyter_hyperpod.core.spec import MountSpec
-from jupyter_hyperpod.runtime.checkpoint import Directory
-from jupyter_hyperpod.storage import mounts
+from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.storage.store import Store
 from tests.runtime.conftest import STEPS, Run, Submit
 from tests.storage import volumes
@@ -56,7 +56,7 @@ def mount(request: pytest.FixtureRequest, shared_cluster: Store, tmp_path: Path)
     else:
         (tmp_path / "fsx").symlink_to(tmp_path / "here")
         spec = MountSpec("work", str(tmp_path / "here"), str(tmp_path / "fsx"))
-    mounts.add(shared_cluster, spec)
+    table.add(shared_cluster, spec)
     try:
         attach.attach(shared_cluster, spec)
         yield spec
@@ -88,7 +88,7 @@ def test_data_and_checkpoints_on_a_mount_survive_a_kill_in_a_save(job: Submit, m
     environment = {"DATA": "shared://work/tokens.bin", "PAUSE_S": "0"}
     reference = job(CELL, nodes=1, spares=0, env=environment)
     reference.finish()
-    place = root / mounts.USERS / mounts.login() / "run"
+    place = root / table.USERS / table.login() / "run"
     run = job(CELL, nodes=2, env=environment | {"PLACE": "work://~/run", "PAUSE_S": "0.01"})
     pids = [stop_in_a_save(run, place, after=4), run.worker_pid(1)]
     for pid in pids:

@@ -316,7 +316,7 @@ def test_an_agent_that_comes_too_late_ends_by_itself(job: Submit, eventually: Ca
         "HYPERPOD_NODE": "node-9",
         "HYPERPOD_CELL": str(run.store.cells / run.store.job(run.job_id).spec().cell_digest),
     }
-    late = subprocess.run([sys.executable, "-m", "jupyter_hyperpod.runtime.agent"], env=environment, timeout=60)
+    late = subprocess.run([sys.executable, "-m", "jupyter_hyperpod.runtime.agent.main"], env=environment, timeout=60)
     assert late.returncode == 0
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from jupyter_hyperpod.runtime.checkpoint.store.store import MANIFEST, Directory
+from jupyter_hyperpod.runtime.checkpoint.store.writer import file_of
+from jupyter_hyperpod.runtime.worker.main.elastic_group import Held
+from jupyter_hyperpod.runtime.worker.main.replica_sync import combined, merged
 
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.notebook.arguments import cell_parser, parse
-from jupyter_hyperpod.runtime.checkpoint import MANIFEST, Directory
-from jupyter_hyperpod.runtime.inprocess import Held
-from jupyter_hyperpod.runtime.lockstep import combined, merged
-from jupyter_hyperpod.runtime.saving import file_of
-from jupyter_hyperpod.runtime.shards import check
+from jupyter_hyperpod.runtime.comm.shards import check
 
 from .conftest import STEPS, Run, Submit, alive
 

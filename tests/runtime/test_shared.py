@@ -10,7 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-from jupyter_hyperpod.runtime.shared import PROBE_BYTES, TOKEN_BYTES, Attachments, Segment, Token, can_read, is_held
+from jupyter_hyperpod.runtime.comm.shared_memory import (
+    PROBE_BYTES,
+    TOKEN_BYTES,
+    Attachments,
+    Segment,
+    Token,
+    can_read,
+    is_held,
+)
 
 
 def test_a_token_survives_the_wire() -> None:
@@ -79,7 +87,7 @@ def test_what_its_owner_has_given_up_is_mapped_no_longer() -> None:
 def test_a_segment_is_held_as_long_as_its_owner_lives() -> None:
     """So that nobody writes where an excluded member may read, and nobody takes new memory because of a dead one."""
     script = (
-        "from jupyter_hyperpod.runtime.shared import Segment\n"
+        "from jupyter_hyperpod.runtime.comm.shared_memory import Segment\n"
         "import sys\n"
         "segment = Segment(64)\n"
         "sys.stdout.buffer.write(segment.token.pack())\n"

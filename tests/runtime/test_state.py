@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import TrainingError
-from jupyter_hyperpod.runtime.replicate import (
+from jupyter_hyperpod.runtime.comm.state_codec import (
     blank,
     decode,
     digest,

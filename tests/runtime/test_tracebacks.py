@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.core.errors import HyperpodError
-from jupyter_hyperpod.runtime import cell
+from jupyter_hyperpod.runtime.worker.main import cell
 from tests.runtime.conftest import Submit
 
 FILENAME = "Cell In[3]"

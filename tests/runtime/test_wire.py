@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import ProtocolError
-from jupyter_hyperpod.runtime.wire import FRAME_LIMIT_BYTES, MAGIC, NONCE_BYTES, STRANGER_LIMIT_BYTES, Channel
+from jupyter_hyperpod.runtime.connection import FRAME_LIMIT_BYTES, MAGIC, NONCE_BYTES, STRANGER_LIMIT_BYTES, Channel
 
 SECRET = b"s" * 32
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES

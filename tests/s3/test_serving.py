@@ -14,7 +14,7 @@ from jupyter_hyperpod.bench.serving import write_decoder as write_random_decoder
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.spec import MountSpec
-from jupyter_hyperpod.storage import mounts
+from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.storage.store import Store
 from tests.serving.conftest import end, start, write_decoder
 
@@ -31,11 +31,11 @@ def bucket(shared_cluster: Store, seaweedfs: S3Server, tmp_path: Path) -> Iterat
         "weights", "", "", driver="s3", source=seaweedfs.url, credentials=str(keys),
         options={"endpoint": seaweedfs.endpoint, "region": seaweedfs.region},
     )  # fmt: skip
-    mounts.add(shared_cluster, spec)
+    table.add(shared_cluster, spec)
     try:
         yield shared_cluster
     finally:
-        mounts.remove(shared_cluster, spec.name)
+        table.remove(shared_cluster, spec.name)
 
 
 def test_a_model_in_a_bucket_is_served_as_one_on_disk(bucket: Store, seaweedfs: S3Server, tmp_path: Path) -> None:

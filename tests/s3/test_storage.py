@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 import torch
+from jupyter_hyperpod.runtime.session.session.data import TokenDataset
 
 from jupyter_hyperpod.bench.proxy import Faults
 from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.control import attach
 from jupyter_hyperpod.core.errors import Conflict, Denied, NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import MountSpec
-from jupyter_hyperpod.runtime.datacache import TokenDataset
-from jupyter_hyperpod.storage import blocks, copying, mounts, probe, remote, shelves
-from jupyter_hyperpod.storage.repository import Repository
-from jupyter_hyperpod.storage.store import Store, known_mounts, resolve_url
+from jupyter_hyperpod.mounts import block_cache, copying, files, probe, remote, table
+from jupyter_hyperpod.mounts.repository import Repository
+from jupyter_hyperpod.mounts.table import known_mounts, resolve_url
+from jupyter_hyperpod.storage.store import Store
 from tests.storage import volumes
 
 pytestmark = pytest.mark.s3
@@ -40,7 +41,7 @@ def bucket(server: S3Server, store: Store, tmp_path: Path, monkeypatch: pytest.M
     """A prefix of the server's bucket in the mount table; its keys lie in a private file."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(blocks.DIRECTORY_VARIABLE, str(tmp_path / "blocks"))
+    monkeypatch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "blocks"))
     keys = tmp_path / "keys"
     keys.touch(0o600)
     keys.write_text(f"AWS_ACCESS_KEY_ID={server.access_key}\nAWS_SECRET_ACCESS_KEY={server.secret_key}\n")
@@ -48,7 +49,7 @@ def bucket(server: S3Server, store: Store, tmp_path: Path, monkeypatch: pytest.M
         "s", "", "", driver="s3", source=f"{server.url}/{tmp_path.name}", credentials=str(keys),
         options={"endpoint": server.endpoint, "region": server.region},
     )  # fmt: skip
-    mounts.add(store, spec)
+    table.add(store, spec)
     return spec
 
 
@@ -73,7 +74,7 @@ def test_tokens_of_a_bucket_are_those_of_a_file(bucket: MountSpec, tmp_path: Pat
 
 BATCHES = """
 import os, sys, hashlib
-from jupyter_hyperpod.runtime.datacache import TokenDataset
+from jupyter_hyperpod.runtime.session.data import TokenDataset
 data = TokenDataset("shared://s/tokens", 100_000)
 for number in range(len(data)):
     inputs, targets = data.batch([number])
@@ -133,7 +134,7 @@ def test_faults_on_the_way_are_errors_or_the_truth(
     seaweedfs: S3Server, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_proxy: Callable[..., Any],
     environment_of: Callable[[S3Server], None],
 ) -> None:  # fmt: skip
-    monkeypatch.setenv(blocks.DIRECTORY_VARIABLE, str(tmp_path / "blocks"))
+    monkeypatch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "blocks"))
     seaweedfs.put(f"{tmp_path.name}/tokens", write(tmp_path / "tokens", TOKENS))
     _, through = fault_proxy(seaweedfs, Faults(("truncate", "reset"), probability=0.3, seed=4))
     environment_of(through)
@@ -210,11 +211,11 @@ def test_folders_made_in_a_console_are_no_files(bucket: MountSpec, store: Store,
     assert [path.name for path in (tmp_path / "back").rglob("*")] == ["sub", "a"]
     root = str(tmp_path / "fs")
     spec = MountSpec("fs", root, root, repository=f"{bucket.source}/data")
-    mounts.add(store, spec)
-    mounts.make_root(spec, root)
-    found = Repository(spec, root, mounts.table(store))
+    table.add(store, spec)
+    table.make_root(spec, root)
+    found = Repository(spec, root, table.table(store))
     assert (found.refresh(), list(found.states())) == (1, ["sub/a"])
-    shelf = shelves.shelf(store, bucket.name)
+    shelf = files.shelf(store, bucket.name)
     assert [(one.name, one.kind) for one in shelf.page("data", "")[0]] == [("none", "directory"), ("sub", "directory")]
     assert [(one.name, one.kind) for one in shelf.page("data/sub", "")[0]] == [("a", "file")]
     assert shelf.page("data/none", "") == ([], None)
@@ -225,9 +226,9 @@ def test_a_bucket_behind_a_directory(bucket: MountSpec, store: Store, tmp_path: 
     put(bucket, "data/a", TOKENS)
     root = str(tmp_path / "fs")
     spec = MountSpec("fs", root, root, repository=f"{bucket.source}/data")
-    mounts.add(store, spec)
-    mounts.make_root(spec, root)
-    found = Repository(spec, root, mounts.table(store))
+    table.add(store, spec)
+    table.make_root(spec, root)
+    found = Repository(spec, root, table.table(store))
     assert found.refresh() == 1
     data = TokenDataset("shared://fs/a", 1000)
     assert bytes(data.batch([7])[0][0].tolist()) == TOKENS[7000:8000]
@@ -263,7 +264,7 @@ def mounted(
     else:
         options, source = {"dlm": ""}, f"{filer_of(seaweedfs)}/buckets/{seaweedfs.bucket}"
     spec = MountSpec("m", path, path, driver=request.param, source=source, options=options)
-    mounts.add(store, spec)
+    table.add(store, spec)
     try:
         attach.attach(store, spec)
         yield spec
@@ -293,10 +294,10 @@ def test_what_only_the_bucket_has_is_in_the_file_browser(bucket: MountSpec, stor
         put(bucket, f"data/{name}", name.encode())
     root = str(tmp_path / "fs")
     spec = MountSpec("fs", root, root, repository=f"{bucket.source}/data")
-    mounts.add(store, spec)
-    mounts.make_root(spec, root)
-    assert Repository(spec, root, mounts.table(store)).refresh() == 3
-    shelf = shelves.shelf(store, "fs")
+    table.add(store, spec)
+    table.make_root(spec, root)
+    assert Repository(spec, root, table.table(store)).refresh() == 3
+    shelf = files.shelf(store, "fs")
     Path(root, "b").write_bytes(b"here")
     kinds = [(one.name, one.kind, one.bytes) for one in shelf.page("", "")[0] if not one.name.startswith(".")]
     assert kinds == [("a", "file", 1), ("b", "file", 4), ("sub", "directory", 0)]
@@ -315,10 +316,10 @@ def test_what_only_the_bucket_has_is_in_the_file_browser(bucket: MountSpec, stor
 
 
 def test_a_bucket_in_the_file_browser(bucket: MountSpec, store: Store, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(shelves, "PAGE", 2)
-    shelf = shelves.shelf(store, bucket.name)
+    monkeypatch.setattr(files, "PAGE", 2)
+    shelf = files.shelf(store, bucket.name)
     source = tmp_path / "part"
-    source.write_bytes(os.urandom(shelves.CHUNK_BYTES + 5))
+    source.write_bytes(os.urandom(files.CHUNK_BYTES + 5))
     for name in ("run/b ü.bin", "run/a", "top"):
         shelf.put(name, source)
     assert [(one.name, one.kind) for one in shelf.page("", "")[0]] == [("run", "directory"), ("top", "file")]

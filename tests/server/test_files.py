@@ -17,12 +17,12 @@ import pytest
 from jsonschema import Draft202012Validator
 from tornado.httpclient import HTTPClientError
 
-from jupyter_hyperpod.backends.local.processes import Identity, session_members
 from jupyter_hyperpod.control import attach
 from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.mounts import files, table
 from jupyter_hyperpod.server.extension import HyperpodExtension
-from jupyter_hyperpod.storage import mounts, shelves
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.processes import Identity, session_members
 from tests.server.conftest import ROOT, Api
 from tests.storage import volumes
 
@@ -42,8 +42,8 @@ def text(path: str, content: str = "hello\n") -> tuple[str, str, dict[str, Any]]
 async def test_mounts_are_the_directories_at_the_top(
     api: Api, store: Store, openapi: dict[str, Any], tmp_path: Path
 ) -> None:
-    mounts.add(store, MountSpec("data", str(tmp_path), "/fsx", read_only=True))
-    mounts.add(store, MountSpec("nfs", str(tmp_path / "nfs"), "/nfs", driver="nfs", source="h:/e"))
+    table.add(store, MountSpec("data", str(tmp_path), "/fsx", read_only=True))
+    table.add(store, MountSpec("nfs", str(tmp_path / "nfs"), "/nfs", driver="nfs", source="h:/e"))
     status, model = await api("GET", "/contents")
     schema = {"$ref": "#/components/schemas/Contents", "components": openapi["components"]}
     for one in (model, *model["content"]):
@@ -151,7 +151,7 @@ async def test_new_names_copies_and_notebooks(api: Api, store: Store) -> None:
 
 
 async def test_large_directories_come_in_pages(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelves, "PAGE", 3)
+    monkeypatch.setattr(files, "PAGE", 3)
     every = sorted(["  a", " b", "é.txt", "Z", "a b", ".hidden", *(f"shard-{number:05d}" for number in range(6))])
     for name in every:
         (store.shared / name).write_bytes(b"")
@@ -276,7 +276,7 @@ async def test_hidden_files_stay_hidden(api: Api, store: Store) -> None:
 
 async def test_a_read_only_mount_is_read_only(api: Api, store: Store, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
-    mounts.add(store, MountSpec("data", str(tmp_path), "/fsx", read_only=True))
+    table.add(store, MountSpec("data", str(tmp_path), "/fsx", read_only=True))
     status, model = await api("GET", "/contents/data/a")
     assert (model["content"], model["writable"]) == ("a", False)
     for method, path, body in (
@@ -353,9 +353,9 @@ def readers(store: Store) -> list[str]:
 async def test_a_mount_that_hangs_is_told_and_the_others_go_on(
     api: Api, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelves, "ASK_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(files, "ASK_TIMEOUT_S", 3.0)
     spec = volumes.rclone(tmp_path)
-    mounts.add(store, spec)
+    table.add(store, spec)
     try:
         attach.attach(store, spec)
         assert (await api(*text(f"{spec.name}/a.txt")))[0] == 201

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from jupyter_hyperpod.backends.local.processes import Identity, session_members
 from jupyter_hyperpod.control import attach
 from jupyter_hyperpod.core.spec import MountSpec
-from jupyter_hyperpod.storage import mounts
+from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.processes import Identity, session_members
 from tests.server.conftest import Api
 from tests.storage import volumes
 
@@ -31,9 +31,9 @@ def states(openapi: dict[str, Any], answer: tuple[int, Any]) -> dict[str, str]:
 async def test_mounts_are_told_with_their_health(
     openapi: dict[str, Any], api: Api, store: Store, tmp_path: Path
 ) -> None:
-    mounts.add(store, MountSpec("data", str(tmp_path / "absent"), "/fsx", read_only=True))
-    mounts.add(store, MountSpec("nfs", str(tmp_path / "nfs"), "/nfs", driver="nfs", source="h:/e"))
-    mounts.add(store, MountSpec("s", "", "", driver="s3", source="s3://bucket"))
+    table.add(store, MountSpec("data", str(tmp_path / "absent"), "/fsx", read_only=True))
+    table.add(store, MountSpec("nfs", str(tmp_path / "nfs"), "/nfs", driver="nfs", source="h:/e"))
+    table.add(store, MountSpec("s", "", "", driver="s3", source="s3://bucket"))
     assert states(openapi, await api("GET", "/mounts")) == {
         "shared": "ready",
         "data": "broken",
@@ -47,7 +47,7 @@ async def test_a_mount_that_hangs_holds_neither_the_server_nor_the_others(
     openapi: dict[str, Any], api: Api, store: Store, tmp_path: Path
 ) -> None:
     spec = volumes.rclone(tmp_path)
-    mounts.add(store, spec)
+    table.add(store, spec)
     try:
         attach.attach(store, spec)
         record = attach.state(store, spec.name)

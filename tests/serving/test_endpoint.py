@@ -20,9 +20,9 @@ from tornado.netutil import bind_sockets
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import ClusterError, NotFound, SpecError
 from jupyter_hyperpod.serving import routes
+from jupyter_hyperpod.serving.context import ANSWER_LIMIT_BYTES, REQUEST_LIMIT_BYTES
 from jupyter_hyperpod.serving.gateway import Gateway
 from jupyter_hyperpod.serving.models import Handler
-from jupyter_hyperpod.serving.site import ANSWER_LIMIT_BYTES, REQUEST_LIMIT_BYTES
 from jupyter_hyperpod.storage.store import Store
 from tests.serving.conftest import Deployment, Serve
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 from tornado.httputil import HTTPHeaders
 
-from jupyter_hyperpod.serving.line import Broken, Line
+from jupyter_hyperpod.serving.connection import Broken, Line
 
 LIMIT_S = 20.0
 

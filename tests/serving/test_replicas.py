@@ -17,12 +17,12 @@ import pytest
 from jupyter_hyperpod.bench.clients import Drive
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import cluster, jobs
-from jupyter_hyperpod.control.entry import Entry
-from jupyter_hyperpod.control.reconcile import Failures
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import REPLICA_STAGES
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.supervisor.entry import Entry
+from jupyter_hyperpod.supervisor.reconcile import Failures
 from tests.serving.conftest import Deployment, Serve
 
 Wait = Callable[..., object]

@@ -13,9 +13,9 @@ import pytest
 
 from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
 from jupyter_hyperpod.control import jobs
-from jupyter_hyperpod.control.allocation import REQUEUED
 from jupyter_hyperpod.core.errors import Conflict, NotFound
 from jupyter_hyperpod.storage.store import ENVIRONMENT
+from jupyter_hyperpod.supervisor.allocation import REQUEUED
 from tests.runtime.conftest import TRAIN, Run
 from tests.secrets_scan import command_lines_with, files_with
 from tests.slurm.conftest import Gated, Submit
@@ -121,7 +121,7 @@ def test_a_secret_is_neither_in_the_batch_script_nor_in_what_slurm_shows(
     shown = [bed.run(CONTROLLER, "scontrol", "show", "job", "-dd", name).stdout for name in elements]
     shown += [bed.run(CONTROLLER, "scontrol", "write", "batch_script", name, "-").stdout for name in elements]
     shown += [bed.run(CONTROLLER, "squeue", "-o", "%all").stdout]
-    assert len(elements) == 2 and any("jupyter_hyperpod.runtime.agent" in text for text in shown)
+    assert len(elements) == 2 and any("jupyter_hyperpod.runtime.agent.main" in text for text in shown)
     assert not any(token in text for text in shown)
     assert files_with(run.store.root, token, besides=private) == []
     assert files_with(bed.directory, token) == [], "what the daemons keep"

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import SpecError, StoreError
-from jupyter_hyperpod.storage import blocks
-from jupyter_hyperpod.storage.blocks import BlockCache
+from jupyter_hyperpod.mounts import block_cache
+from jupyter_hyperpod.mounts.block_cache import BlockCache
 
 Eventually = Callable[..., Any]
 BLOCK = 4096
@@ -140,7 +140,7 @@ def test_a_large_object_stays_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found.read(0, source.size)
     descriptors = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(held, "find", looking)
-    monkeypatch.setattr(blocks.zlib, "crc32", proving)
+    monkeypatch.setattr(block_cache.zlib, "crc32", proving)
     for number in range(count):
         assert bytes(found.read(number * BLOCK, 100)) == source.content[number * BLOCK : number * BLOCK + 100]
     assert (looked, proven, len(mapped(tmp_path))) == (0, 0, count)
@@ -152,8 +152,8 @@ def test_a_large_object_stays_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_mapped_is_shared_among_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_readers", type(blocks._readers)())
-    monkeypatch.setattr(blocks, "MAPPED", 8)
+    monkeypatch.setattr(block_cache, "_readers", type(block_cache._readers)())
+    monkeypatch.setattr(block_cache, "MAPPED", 8)
     found = [cache(tmp_path, limit_bytes=1 << 20).open(Memory(os.urandom(9 * BLOCK), str(one))) for one in range(2)]
     for reader in (*found, *found):
         reader.read(0, 9 * BLOCK)
@@ -163,7 +163,7 @@ def test_what_is_mapped_is_shared_among_objects(tmp_path: Path, monkeypatch: pyt
 def test_a_block_that_was_proven_is_proven_again_once_it_was_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(block_cache, "LOOK_AGAIN_S", 0.0)
     source = Memory(os.urandom(BLOCK))
     found = cache(tmp_path, limit_bytes=1 << 20).open(source)
     found.read(0, BLOCK)
@@ -187,8 +187,8 @@ def test_what_cannot_be_mapped_is_no_damage_and_takes_little_memory(
     def fail(descriptor: int, size: int) -> memoryview:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(blocks, "_mapped", fail)
-    monkeypatch.setattr(blocks, "HELD", 4)
+    monkeypatch.setattr(block_cache, "_mapped", fail)
+    monkeypatch.setattr(block_cache, "HELD", 4)
     held = cache(tmp_path, limit_bytes=1 << 20)
     monkeypatch.setattr(held, "publish", lambda *about: False)
     found = held.open(source)
@@ -200,7 +200,7 @@ def test_what_cannot_be_mapped_is_no_damage_and_takes_little_memory(
 def test_what_is_used_while_it_is_mapped_stays_and_what_was_removed_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(block_cache, "LOOK_AGAIN_S", 0.0)
     source = Memory(os.urandom(40 * BLOCK))
     found = cache(tmp_path, limit_bytes=8 * (BLOCK + 64)).open(source)
     for number in range(40):
@@ -227,7 +227,7 @@ def test_a_directory_of_others_is_refused(tmp_path: Path) -> None:
 READER = """
 import sys
 from pathlib import Path
-from jupyter_hyperpod.storage.blocks import BlockCache
+from jupyter_hyperpod.mounts.block_cache import BlockCache
 
 class File:
     def __init__(self, path):
@@ -304,8 +304,8 @@ def test_a_reader_that_falls_while_it_fetches_holds_nobody(
     falling.stdin.flush()
     assert falling.stdout.readline() == "holding\n"
     falling.send_signal(number)
-    monkeypatch.setattr(blocks, "WAIT_S", 0.2)
-    monkeypatch.setattr(blocks._wait_for, "__defaults__", (0.2,))
+    monkeypatch.setattr(block_cache, "WAIT_S", 0.2)
+    monkeypatch.setattr(block_cache._wait_for, "__defaults__", (0.2,))
     source = Memory(content)
     source.url = "file"
     began_s = time.monotonic()

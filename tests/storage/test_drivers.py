@@ -10,7 +10,7 @@ import pytest
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.spec import DRIVERS as NAMES
 from jupyter_hyperpod.core.spec import MountSpec
-from jupyter_hyperpod.storage import credentials, drivers
+from jupyter_hyperpod.mounts import credentials, drivers
 
 PLACE = drivers.Place("/mnt/x", "/store/mounts/x.cache", "/tmp/x.sock")
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.backends.local.processes import Identity, session_members
 from jupyter_hyperpod.control import attach
 from jupyter_hyperpod.core.errors import ClusterError, Conflict
 from jupyter_hyperpod.core.spec import MountSpec
-from jupyter_hyperpod.storage import mounts, probe
-from jupyter_hyperpod.storage.store import Store, known_mounts, resolve_url
+from jupyter_hyperpod.mounts import probe, table
+from jupyter_hyperpod.mounts.table import known_mounts, resolve_url
+from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.processes import Identity, session_members
 from tests.storage import volumes
 
 pytestmark = pytest.mark.fuse
@@ -28,10 +29,10 @@ Eventually = Callable[..., Any]
 def spec(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> Iterator[MountSpec]:
     """A mount that is in the table and not attached yet."""
     spec = {"juicefs": volumes.juicefs, "rclone": volumes.rclone}[request.param](tmp_path)
-    mounts.add(store, spec)
+    table.add(store, spec)
     yield spec
     attach.detach(store, spec, force=True)
-    assert mounts.real(spec.notebook_path) not in mounts.mounted_at()
+    assert table.real(spec.notebook_path) not in table.mounted_at()
 
 
 def server(store: Store, spec: MountSpec) -> list[int]:
@@ -117,8 +118,8 @@ def test_what_is_there_is_never_hidden(store: Store, tmp_path: Path) -> None:
 def test_what_juicefs_gives(store: Store, tmp_path: Path) -> None:
     """Two mounts of one volume: what one promises, the other keeps."""
     one, two = volumes.juicefs(tmp_path), volumes.juicefs(tmp_path, "two", "two")
-    mounts.add(store, one)
-    mounts.add(store, two)
+    table.add(store, one)
+    table.add(store, two)
     try:
         attach.attach(store, one)
         attach.attach(store, two)
@@ -132,7 +133,7 @@ def test_what_juicefs_gives(store: Store, tmp_path: Path) -> None:
 
 def test_what_rclone_does_not_give_is_told(store: Store, tmp_path: Path) -> None:
     spec = volumes.rclone(tmp_path)
-    mounts.add(store, spec)
+    table.add(store, spec)
     try:
         attach.attach(store, spec)
         found = {line["check"]: line["result"] for line in probe.check(store, spec)}
@@ -150,7 +151,7 @@ def test_no_secret_is_written_down(store: Store, tmp_path: Path, monkeypatch: py
     spec = MountSpec("sec", spec.notebook_path, "/s", driver="rclone", source=spec.source, credentials=str(keys))
     monkeypatch.setenv("AWS_SESSION_TOKEN", "hunter2-in-environment")
     monkeypatch.setenv("META_PASSWORD", "hunter2-of-another-driver")
-    mounts.add(store, spec)
+    table.add(store, spec)
     try:
         attach.attach(store, spec)
         (pid,) = server(store, spec)

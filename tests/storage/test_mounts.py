@@ -12,35 +12,36 @@ import pytest
 
 from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import MountSpec
-from jupyter_hyperpod.storage import mounts
-from jupyter_hyperpod.storage.store import Store, known_mounts, resolve_url
+from jupyter_hyperpod.mounts import table
+from jupyter_hyperpod.mounts.table import known_mounts, resolve_url
+from jupyter_hyperpod.storage.store import Store
 
 FSX = MountSpec("fsx", "/mnt/custom-file-systems/fsx_lustre/fs-1", "/fsx")
 
 
 def test_the_default_mount_is_always_there(store: Store) -> None:
-    assert mounts.table(store) == {"shared": mounts.default_mount(store)}
+    assert table.table(store) == {"shared": table.default_mount(store)}
     assert resolve_url("shared://a/b", known_mounts()) == str(store.shared / "a/b")
     with pytest.raises(NotFound, match="the default one always stays"):
-        mounts.remove(store, "shared")
+        table.remove(store, "shared")
 
 
 def test_one_address_on_either_side(store: Store) -> None:
-    mounts.add(store, FSX)
-    notebook, node = (mounts.roots(mounts.table(store).values(), side) for side in ("notebook", "node"))
+    table.add(store, FSX)
+    notebook, node = (table.roots(table.table(store).values(), side) for side in ("notebook", "node"))
     for url in ("shared://fsx/data/x.bin", "fsx://data/x.bin"):
         assert resolve_url(url, notebook) == "/mnt/custom-file-systems/fsx_lustre/fs-1/data/x.bin"
         assert resolve_url(url, node) == "/fsx/data/x.bin"
     assert resolve_url("shared://fsx", node) == "/fsx"
     assert resolve_url("shared://data/x", node) == str(store.shared / "data/x")
-    assert resolve_url("shared://fsx/~/runs", node) == f"/fsx/users/{mounts.login()}/runs"
+    assert resolve_url("shared://fsx/~/runs", node) == f"/fsx/users/{table.login()}/runs"
     for url in ("shared://fsx/../etc", "fsx://../x", "shared://fsx/~/../../../x"):
         with pytest.raises(SpecError, match="leaves its mount 'fsx'"):
             resolve_url(url, node)
 
 
 def test_objects_keep_their_bucket_as_root(store: Store) -> None:
-    mounts.add(store, MountSpec("s", "", "", driver="s3", source="s3://bucket/prefix"))
+    table.add(store, MountSpec("s", "", "", driver="s3", source="s3://bucket/prefix"))
     found = known_mounts()
     assert resolve_url("shared://s/a/b", found) == "s3://bucket/prefix/a/b"
     assert resolve_url("s://", found) == "s3://bucket/prefix"
@@ -51,88 +52,89 @@ def test_objects_keep_their_bucket_as_root(store: Store) -> None:
 
 def test_what_is_not_mounted_here_is_not_written_to_by_accident(store: Store, tmp_path: Path) -> None:
     path = str(tmp_path / "m")
-    mounts.add(store, MountSpec("n", path, path, driver="nfs", source="h:/e"))
+    table.add(store, MountSpec("n", path, path, driver="nfs", source="h:/e"))
     for url in ("shared://n/x", "n://x"):
         with pytest.raises(SpecError, match=r"'n' \(nfs\) is not mounted at .*mount attach n"):
             resolve_url(url, known_mounts())
 
 
 def test_the_table_is_private_and_survives(store: Store) -> None:
-    mounts.add(store, FSX)
-    assert mounts.get(Store(store.root), "fsx") == FSX
-    path = store.root / mounts.TABLE
+    table.add(store, FSX)
+    assert table.get(Store(store.root), "fsx") == FSX
+    path = store.root / table.TABLE
     assert path.stat().st_mode & 0o777 == 0o600
-    assert mounts.remove(store, "fsx") == FSX
+    assert table.remove(store, "fsx") == FSX
     with pytest.raises(NotFound, match="known mounts: shared"):
-        mounts.get(store, "fsx")
+        table.get(store, "fsx")
 
 
 def test_a_table_that_others_could_write_is_not_believed(store: Store) -> None:
-    mounts.add(store, FSX)
-    (store.root / mounts.TABLE).chmod(0o666)
+    table.add(store, FSX)
+    (store.root / table.TABLE).chmod(0o666)
     with pytest.raises(StoreError, match="could have been written by others"):
-        mounts.table(store)
+        table.table(store)
 
 
 def test_a_damaged_table_says_so(store: Store) -> None:
-    (store.root / mounts.TABLE).write_text("{")
+    (store.root / table.TABLE).write_text("{")
     with pytest.raises(StoreError, match="is damaged"):
-        mounts.table(store)
+        table.table(store)
 
 
 def test_names_never_shadow_what_is_there(store: Store) -> None:
-    mounts.add(store, FSX)
+    table.add(store, FSX)
     with pytest.raises(Conflict, match="already"):
-        mounts.add(store, FSX)
+        table.add(store, FSX)
     with pytest.raises(SpecError, match="scheme of other addresses"):
-        mounts.add(store, MountSpec("s3", "/a", "/b"))
+        table.add(store, MountSpec("s3", "/a", "/b"))
     (store.shared / "corpus").mkdir()
     with pytest.raises(Conflict, match="a file of the default mount already"):
-        mounts.add(store, MountSpec("corpus", "/a", "/b"))
+        table.add(store, MountSpec("corpus", "/a", "/b"))
 
 
 def test_what_a_job_is_told_comes_back_whole(store: Store) -> None:
     specs = [
-        mounts.default_mount(store),
+        table.default_mount(store),
         FSX,
         MountSpec("s", "", "", driver="s3", source="s3://b", options={"region": "r"}),
     ]
-    text = json.dumps(mounts.for_job(specs))
-    found = mounts.from_environment(text)
+    text = json.dumps(table.for_job(specs))
+    found = table.from_environment(text)
     assert found == {"shared": str(store.shared), "fsx": "/fsx", "s": "s3://b"}
     assert found.specs["s"] == specs[2]
 
 
 def test_tables_changed_at_once_lose_nothing(store: Store) -> None:
     code = (
-        "import sys\nfrom jupyter_hyperpod.storage import mounts\nfrom jupyter_hyperpod.storage.store import Store\n"
+        "import sys\nfrom jupyter_hyperpod.mounts import table as mounts\n"
+        "from jupyter_hyperpod.storage.store import Store\n"
         "from jupyter_hyperpod.core.spec import MountSpec\n"
         "for n in range(10): mounts.add(Store(sys.argv[1]), MountSpec(f'{sys.argv[2]}{n}', '/a', '/b'))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(store.root), name]) for name in "abc"]
     assert [writer.wait(30) for writer in writers] == [0, 0, 0]
-    assert len(mounts.table(store)) == 31
+    assert len(table.table(store)) == 31
 
 
 def test_own_areas_are_private_and_cannot_be_taken(tmp_path: Path) -> None:
     root = tmp_path / "fs"
-    mounts.make_root(MountSpec("x", str(root), str(root), access="everyone"), str(root))
-    own = Path(mounts.own_area(str(root), "everyone"))
+    table.make_root(MountSpec("x", str(root), str(root), access="everyone"), str(root))
+    own = Path(table.own_area(str(root), "everyone"))
     assert (root.stat().st_mode & 0o7777, own.parent.stat().st_mode & 0o7777) == (0o1777, 0o1777)
     assert own.stat().st_mode & 0o7777 == 0o700
     own.chmod(0o755)
     with pytest.raises(StoreError, match="not a private directory of yours .*mode 0755"):
-        mounts.own_area(str(root))
+        table.own_area(str(root))
     own.rmdir()
     own.symlink_to(tmp_path)
     with pytest.raises(StoreError, match="not a private directory of yours"):
-        mounts.own_area(str(root))
+        table.own_area(str(root))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make somebody else's directory")
 def test_an_area_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    own = tmp_path / mounts.USERS / mounts.login()
+    own = tmp_path / table.USERS / table.login()
     own.mkdir(parents=True, mode=0o700)
     os.chown(own, 12345, 12345)
     with pytest.raises(StoreError, match="owner 12345"):
-        mounts.own_area(str(tmp_path))
+        table.own_area(str(tmp_path))

@@ -12,7 +12,7 @@ import pytest
 
 from jupyter_hyperpod.core.errors import NotFound
 from jupyter_hyperpod.core.spec import MountSpec
-from jupyter_hyperpod.storage import mounts, probe
+from jupyter_hyperpod.mounts import probe, table
 from jupyter_hyperpod.storage.store import Store
 
 
@@ -20,8 +20,8 @@ from jupyter_hyperpod.storage.store import Store
 def spec(store: Store, tmp_path: Path) -> MountSpec:
     path = str(tmp_path / "d")
     spec = MountSpec("d", path, path)
-    mounts.add(store, spec)
-    mounts.make_root(spec, path)
+    table.add(store, spec)
+    table.make_root(spec, path)
     return spec
 
 

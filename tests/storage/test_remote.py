@@ -15,10 +15,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFile
 
 from jupyter_hyperpod.core.errors import SpecError, StoreError
-from jupyter_hyperpod.storage import copying, remote
-from jupyter_hyperpod.storage.blocks import BlockCache
-from jupyter_hyperpod.storage.remote import RemoteSource
-from jupyter_hyperpod.storage.store import Mounts
+from jupyter_hyperpod.mounts import copying, remote
+from jupyter_hyperpod.mounts.block_cache import BlockCache
+from jupyter_hyperpod.mounts.remote import RemoteSource
+from jupyter_hyperpod.mounts.table import Mounts
 
 OLD, NEW = b"old" * 1000, b"new" * 1000
 

@@ -12,9 +12,10 @@ from fsspec.implementations.memory import MemoryFile
 
 from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError
 from jupyter_hyperpod.core.spec import MountSpec
-from jupyter_hyperpod.storage import mounts, repository
-from jupyter_hyperpod.storage.repository import Repository
-from jupyter_hyperpod.storage.store import Store, known_mounts, resolve_url
+from jupyter_hyperpod.mounts import repository, table
+from jupyter_hyperpod.mounts.repository import Repository
+from jupyter_hyperpod.mounts.table import known_mounts, resolve_url
+from jupyter_hyperpod.storage.store import Store
 
 Objects = fsspec.AbstractFileSystem
 
@@ -33,9 +34,9 @@ def behind(store: Store, tmp_path: Path, objects: Objects) -> Repository:
     objects.pipe({"/bucket/p/a.bin": b"alpha", "/bucket/p/sub/b.bin": b"beta", "/bucket/other": b"no"})
     path = str(tmp_path / "fs")
     spec = MountSpec("fs", path, path, repository="memory://bucket/p")
-    mounts.add(store, spec)
-    mounts.make_root(spec, path)
-    return Repository(spec, path, mounts.table(store))
+    table.add(store, spec)
+    table.make_root(spec, path)
+    return Repository(spec, path, table.table(store))
 
 
 def states(found: Repository) -> dict[str, str]:

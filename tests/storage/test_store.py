@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import JobSpec
-from jupyter_hyperpod.storage.store import Store, default_root, resolve_url, write_private
+from jupyter_hyperpod.mounts.table import resolve_url
+from jupyter_hyperpod.storage.store import Store, default_root, write_private
 from tests.storage import full_disk
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.core.spec import MountSpec
-from jupyter_hyperpod.storage import drivers
+from jupyter_hyperpod.mounts import drivers
 
 
 def need(driver: str) -> None:

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import ClusterError, ProtocolError
 from ...core.spec import Handle, LaunchPlan
+from ...system.json_lines import Channel, Message, connect, listen
+from ...system.processes import Identity, alive, identify, signal_group
 from ..base import Backend, ExitReport, NodeReport, Report
 from .network import HEAD_INDEX, SHARED, Place, Switch
 from .node import HEAD, open_log, plan_to_json
-from .processes import Identity, alive, identify, signal_group
 from .serve import note
 from .warm import LOG, SOCKET
-from .wire import Channel, Message, connect, listen
 
 HELLO_TIMEOUT_S = 1.0
 PING_EVERY_S = 0.5

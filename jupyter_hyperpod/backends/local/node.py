@@ -19,10 +19,10 @@ from typing import Any
 
 from ...core.errors import ProtocolError
 from ...core.spec import LaunchPlan
+from ...system.json_lines import Channel, Message
+from ...system.processes import Identity, close_descriptors, die_with_parent, identify, signal_group
 from .network import Place, Switch, environment
-from .processes import Identity, close_descriptors, die_with_parent, identify, signal_group
 from .serve import Server, note
-from .wire import Channel, Message
 
 HEAD = "head"
 

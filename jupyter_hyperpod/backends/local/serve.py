@@ -15,8 +15,8 @@ from typing import Any
 
 from ...core.errors import ProtocolError
 from ...core.units import plural
-from .processes import Identity, identify, signal_group
-from .wire import Channel, Message, Silent, accept
+from ...system.json_lines import Channel, Message, Silent, accept
+from ...system.processes import Identity, identify, signal_group
 
 IDLE_TICK_S = 2.0
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ProtocolError
-from .heir import Heir, become
+from ...system.json_lines import Channel, Message, listen
+from ...system.processes import Identity, identify, thread_names
 from .network import Place
 from .node import NodeName, live, open_log
-from .processes import Identity, identify, thread_names
 from .serve import GroupServer, note
-from .wire import Channel, Message, listen
+from .supervisor_watchdog import Heir, become
 
 SOCKET = "warm.sock"
 LOG = "warm"

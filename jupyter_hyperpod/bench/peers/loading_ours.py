@@ -13,7 +13,7 @@ import botocore.credentials  # noqa: F401
 import torch
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.loader import local, model, s3, verify  # noqa: F401
+from jupyter_hyperpod.loader import model  # noqa: F401
 from jupyter_hyperpod.loader.manifest import digest
 
 from .loading import Facts, Load, Task

@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ...backends.local.processes import Identity, alive, identify
 from ...core.errors import ClusterError
+from ...system.processes import Identity, alive, identify
 from .boot import REBOOT
 from .settings import address, gres_conf, hosts, scripts, slurm_conf
 

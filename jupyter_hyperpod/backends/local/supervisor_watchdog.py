@@ -1,0 +1,91 @@
+"""Who comes after the supervisor: the zygote starts it again when it has died, or ends it first where it stands still.
+
+A supervisor that connects says how it was started and which file it removes when it takes its leave. While that file is
+there, an end of the connection means that it died.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ...system.json_lines import Channel, Message
+from ...system.processes import Identity, alive, close_descriptors, is_stopped
+from .serve import note
+
+SILENT_S = 10.0
+STOPPED_S = 2.0
+RESTARTS, WITHIN_S = 5, 60.0
+
+
+class Heir:
+    """``start(arguments)`` starts a process. Times are on the monotonic clock, in seconds.
+
+    The successor is told since when there was no supervisor, as seconds since the Unix epoch.
+    """
+
+    def __init__(self, directory: Path, start: Callable[[list[str]], object]) -> None:
+        self._directory = directory
+        self._start = start
+        self._channel: Channel | None = None
+        self._supervisor = Identity(0, 0)
+        self._arguments: list[str] = []
+        self._mark = ""
+        self._since = ""  # the option by which it is told
+        self._heard_s = 0.0
+        self._stood_s: float | None = None  # the last sign of life of one that is being ended
+        self._started_s: deque[float] = deque(maxlen=RESTARTS)
+
+    def heard(self, message: Message, channel: Channel) -> None:
+        """A supervisor said something: who it is, or only that it is there."""
+        if message.get("heir"):
+            self._channel, self._arguments, self._mark = channel, list(message["heir"]), str(message["mark"])
+            self._supervisor = Identity(*message["supervisor"])
+            self._since, self._stood_s = str(message.get("since", "")), None
+        if channel is self._channel:
+            self._heard_s = time.monotonic()
+
+    def left(self, channel: Channel) -> None:
+        """A connection has ended: start the supervisor again, unless it took its leave or dies again and again."""
+        if channel is not self._channel:
+            return
+        self._channel = None
+        if not (self._directory / self._mark).exists():
+            return
+        now_s = time.monotonic()
+        if len(self._started_s) == RESTARTS and now_s - self._started_s[0] < WITHIN_S:
+            note(f"the supervisor died {RESTARTS} times within {WITHIN_S:g} s: it is not started again")
+            return
+        self._started_s.append(now_s)
+        note(f"the supervisor (process {self._supervisor.pid}) died: starting it again")
+        lost_s = time.time() - (now_s - (now_s if self._stood_s is None else self._stood_s))
+        self._start([*self._arguments, *([f"{self._since}={lost_s:.6f}"] if self._since else [])])
+
+    def look(self) -> None:
+        """End a supervisor that stands still; its connection ends with it."""
+        if self._channel is None:
+            return
+        silent_s = time.monotonic() - self._heard_s
+        if silent_s > (STOPPED_S if is_stopped(self._supervisor.pid) else SILENT_S) and alive(self._supervisor):
+            note(f"the supervisor (process {self._supervisor.pid}) was silent for {silent_s:.1f} s and is ended")
+            with suppress(ProcessLookupError):
+                os.kill(self._supervisor.pid, signal.SIGKILL)
+            self._stood_s = self._heard_s if self._stood_s is None else self._stood_s
+            self._heard_s = time.monotonic()
+
+
+def become(arguments: list[str], log: int, directory: Path) -> int:
+    """Turn a forked child into a program of its own, in a session of its own; never returns."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    close_descriptors()
+    os.chdir(directory)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.execv(arguments[0], arguments)

@@ -1,0 +1,168 @@
+"""A LaunchPlan as a SLURM array of one-node jobs, and what SLURM says about it, as text. Pure.
+
+Every node of a job is an array element of its own: what becomes of one is nobody else's end. The elements that must be
+there come from one partition, those that may be taken back from another.
+Formats: sbatch(1) and squeue(1) of 22.05.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ...core.errors import ClusterError
+from ...core.spec import STARTUP_DEADLINE, LaunchPlan
+
+BASE, ELASTIC = "base", "elastic"
+ELASTIC_PARTITION, BIND = "elastic-partition", "bind"
+OWN_OPTIONS = (ELASTIC_PARTITION, BIND, STARTUP_DEADLINE)
+STEP = 0  # the script's own srun
+WARNING_S = 60  # how long before the end of its time an element is told
+QUEUE_FORMAT = "%F|%K|%T|%N|%r|%j|%k"
+NODES_FORMAT = "%N|%T|%P|%E"
+HISTORY_FORMAT = "JobID,State,NodeList,ExitCode"
+WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
+QUEUED = frozenset({"PENDING", "REQUEUED"})  # of those that wait, what only lacks nodes or time
+RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
+# what sinfo calls a node that shall get nothing new, or never again, and one that gets work
+DRAINING = frozenset({"drained", "draining", "fail", "failing"})
+SERVING = frozenset({"idle", "allocated", "mixed", "completing", "planned"})
+MARKS = "*~#!%$@^-+"  # behind a state: it does not answer, sleeps, wakes, is to be rebooted, is planned for, ...
+AWAY = ("unable to contact", "timed out", "connection refused", "connection reset", "communication", "cannot be run")
+NO_ACCOUNTING = "accounting storage is disabled"
+_BIND_TO = "auto"
+# They describe the one node of an element, as it was when that began: a library that takes them for the job's is wrong.
+STALE = (
+    "SLURM_JOB_NODELIST SLURM_NODELIST SLURM_STEP_NODELIST SLURM_JOB_NUM_NODES SLURM_NNODES SLURM_STEP_NUM_NODES "
+    "SLURM_NTASKS SLURM_NPROCS SLURM_STEP_NUM_TASKS SLURM_TASKS_PER_NODE SLURM_STEP_TASKS_PER_NODE SLURM_PROCID "
+    "SLURM_NODEID SLURM_LOCALID"
+).split()
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One array element as squeue shows it; ``node`` is empty while it waits, ``reason`` is SLURM's own word.
+
+    ``job`` and ``part`` are what it was submitted as: its job's id, and `BASE` or `ELASTIC`.
+    """
+
+    array: int
+    task: int
+    state: str
+    node: str
+    reason: str
+    job: str = ""
+    part: str = ""
+
+    @property
+    def name(self) -> str:
+        """What SLURM's commands call it."""
+        return f"{self.array}_{self.task}"
+
+    @property
+    def active(self) -> bool:
+        """It runs, or it will."""
+        return self.state in WAITING or self.state in RUNNING
+
+
+def arguments(plan: LaunchPlan, options: Mapping[str, str], part: str, count: int) -> list[str]:
+    """The command line that submits ``count`` more elements of a part; the script is its input."""
+    given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+    if part == ELASTIC and ELASTIC_PARTITION in options:
+        given["partition"] = options[ELASTIC_PARTITION]
+    fixed = {
+        "job-name": plan.job_id,
+        "array": f"0-{count - 1}",
+        "nodes": "1",
+        "ntasks": "1",
+        "output": f"{plan.log_directory.replace('%', '%%')}/slurm-%A-%a.log",
+        "open-mode": "append",
+        "export": "ALL",  # of the little that it is run with; NIL makes every node start a login shell first
+        "signal": f"USR1@{WARNING_S}",
+        "comment": part,
+    }
+    flags = ["--parsable", "--requeue", *([] if "cpus-per-task" in options else ["--exclusive"])]
+    return ["sbatch", *flags, *(f"--{name}={value}" for name, value in (given | fixed).items())]
+
+
+def script(plan: LaunchPlan, options: Mapping[str, str]) -> str:
+    """The script of an element: the plan's environment, and its module in the place of the shell."""
+    env = dict(plan.env) | {"HYPERPOD_BIND": _BIND_TO, "HYPERPOD_SOCKETS_ONLY": "1", "HYPERPOD_SPARE": ""}
+    lines = ["#!/bin/sh", f"# {plan.job_id}: one of its nodes"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(env.items())]
+    suffix = ".$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID" if "cpus-per-task" in options else ""
+    lines.append(f'export HYPERPOD_NODE="$SLURMD_NODENAME{suffix}"')
+    lines.append(f"cd {shlex.quote(plan.working_directory)} || cd /")
+    shown = " ".join(f"-u {name}" for name in STALE)
+    command = shlex.join([plan.python, "-m", plan.module, *plan.arguments])
+    lines.append(f"exec srun --ntasks=1 --nodes=1 --export=ALL --kill-on-bad-exit=0 env {shown} {command}")
+    return "\n".join(lines) + "\n"
+
+
+def away(problem: str) -> bool:
+    """Whether a command failed because the controller does not answer, so that it may be tried again."""
+    return any(words in problem.lower() for words in AWAY)
+
+
+def submitted(text: str) -> int:
+    """The array's number in what `sbatch --parsable` printed. Raises ClusterError."""
+    number = text.strip().partition(";")[0]
+    if not number.isdecimal():
+        raise ClusterError(f"sbatch printed {text.strip()[:200]!r}; expected the number of the job it has submitted")
+    return int(number)
+
+
+def queue(text: str) -> Iterator[Element]:
+    """The elements in what `squeue -h -r -o QUEUE_FORMAT` printed; lines about other kinds of jobs are left out."""
+    for line in text.splitlines():
+        fields = line.split("|", 6)
+        if len(fields) == 7 and fields[0].isdecimal() and fields[1].isdecimal():
+            array, task, state, node, reason, job, part = fields
+            yield Element(int(array), int(task), state, node, reason, job, part)
+
+
+def _nodes(text: str) -> Iterator[tuple[str, str, str, str]]:
+    """(node, state, partition, why); of the marks behind a state only `*` stays: the node does not answer.
+
+    The mark of the default partition stays, too.
+    """
+    for line in text.splitlines():
+        fields = line.split("|", 3)
+        if len(fields) == 4:
+            node, state, partition, why = fields
+            bare = state.rstrip(MARKS)
+            yield node, bare + "*" * ("*" in state), partition, "" if why.strip() == "none" else why.strip()
+
+
+def node_states(text: str) -> dict[str, tuple[str, str]]:
+    """Node -> (state, why) in what `sinfo -h -N -o NODES_FORMAT` printed."""
+    return {node: (state, why) for node, state, _, why in _nodes(text)}
+
+
+def serving(text: str, partitions: str = "") -> set[str]:
+    """Nodes that get work, of partitions ("a,b") or of the default one, in the same."""
+    wanted = set(filter(None, partitions.split(",")))
+    return {
+        node
+        for node, state, name, _ in _nodes(text)
+        if state in SERVING and (name.rstrip("*") in wanted if wanted else name.endswith("*"))
+    }
+
+
+def draining(text: str) -> dict[str, str]:
+    """Nodes that shall get nothing new, and why, in the same."""
+    states = node_states(text).items()
+    return {node: reason or state.rstrip("*") for node, (state, reason) in states if state.rstrip("*") in DRAINING}
+
+
+def history(text: str) -> dict[str, tuple[str, str, str]]:
+    """Element -> (state, node, exit code) in what `sacct -n -X -P --format=HISTORY_FORMAT` printed, the newest last."""
+    found = {}
+    for line in text.splitlines():
+        fields = line.split("|")
+        array, _, task = fields[0].partition("_")
+        if len(fields) == 4 and array.isdecimal() and task.isdecimal():
+            state = fields[1].split(" ")[0]
+            found[fields[0]] = (state, "" if fields[2] == "None assigned" else fields[2], fields[3])
+    return found

@@ -1,0 +1,125 @@
+"""Where chunks land: in memory of the pool, in mapped files, or through pinned buffers on a device."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from ...core.errors import StoreError
+from ...storage.store import JobStore
+from ..memory import POOL, Bytes
+from ..share.fanout import FanOut
+from . import tensors as made
+from .http_connection import Cancel
+from .local import FileSource, Mapping, map_ahead
+from .model_files import Files
+from .plan import HUGE_PAGE_BYTES, Chunk, LoadPlan, Placed
+from .sources import Door
+from .stream import Outcome
+from .verify import Verifier, verifier
+
+
+class Landing(Protocol):
+    """Takes chunks, gives tensors. `sharers`: processes of this host that land the same chunks, this one included."""
+
+    sharers: int
+
+    def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
+        """Read a chunk to where it belongs; called by many threads. "busy": somebody else reads it, ask again soon."""
+
+    def settle(self, chunk: Chunk) -> None:
+        """Verify a chunk again: a second reader was ended while it wrote there. Raises LoaderError."""
+
+    def tensor(self, tensor: Placed) -> torch.Tensor:
+        """Return a tensor; all its chunks have landed."""
+
+    def close(self) -> None:
+        """End what only the load needs: nothing is fetched any more."""
+
+
+def at_hand(files: Files, tp: tuple[int, int], device: torch.device, checksum: bool | str | None) -> frozenset[int]:
+    """Return which files (indices) are in the page cache and will be mapped, so that nothing of them is fetched."""
+    if tp[1] > 1 or device.type != "cpu" or checksum:
+        return frozenset()
+    sources = enumerate(files.sources)
+    return frozenset(i for i, one in sources if isinstance(one, FileSource) and one.mappable and one.resident())
+
+
+def land(
+    files: Files,
+    load_plan: LoadPlan,
+    device: torch.device,
+    door: Door,
+    url: str,
+    checksum: bool | str | None,
+    job: JobStore | None,
+) -> Landing:
+    """Prepare a landing for the planned chunks; the ranks of ``job`` share it. Raises LoaderError and MemoryError."""
+    checks = verifier(files, load_plan, door, url, checksum)
+    if job is not None and load_plan.chunks:
+        with suppress(OSError, StoreError):  # ranks that cannot meet load each for itself
+            return FanOut(job, files, load_plan, checks, device, os.environ)
+    if device.type != "cpu":
+        from .device import DeviceLanding
+
+        return DeviceLanding(files, load_plan, device, checks)
+    return HostLanding(files, load_plan, checks)
+
+
+class HostLanding:
+    """Tensors in memory: one block for all that is read, and the mapped files."""
+
+    sharers = 1
+
+    def __init__(self, files: Files, load_plan: LoadPlan, checks: Verifier | None) -> None:
+        self._files = files
+        self._checks = checks
+        self._mapped: list[Mapping | None] = []
+        sizes = []
+        for source, length in zip(files.sources, load_plan.landings, strict=True):
+            mapped = source.map() if load_plan.whole and isinstance(source, FileSource) else None
+            self._mapped.append(mapped)
+            sizes.append(0 if mapped else -(-length // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
+        block = POOL.lease(sum(sizes)) if any(sizes) else np.empty(0, np.uint8)
+        ends = np.cumsum(sizes)
+        self._landed: list[Bytes] = []
+        for index, (mapped, header) in enumerate(zip(self._mapped, files.headers, strict=True)):
+            begin = int(ends[index]) - sizes[index]
+            phase = load_plan.landings[index] - header.data_bytes
+            here = mapped.bytes[header.data_offset - phase :] if mapped else block[begin : begin + sizes[index]]
+            self._landed.append(here)
+        self._there = not load_plan.chunks
+        self._views = [memoryview(landed.data) for landed in self._landed]
+
+    def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
+        """See Landing."""
+        mapped = self._mapped[chunk.file]
+        view = self._view(chunk)
+        if mapped is not None:
+            mapped.populate(chunk.offset, chunk.length, cancel)
+        else:
+            self._files.read(chunk, view, cancel)
+        if self._checks is not None:
+            self._checks.check(chunk, view, cancel)
+        return "read"
+
+    def settle(self, chunk: Chunk) -> None:
+        """See Landing."""
+        if self._checks is not None:
+            self._checks.check(chunk, self._view(chunk), Cancel())
+
+    def tensor(self, tensor: Placed) -> torch.Tensor:
+        """See Landing."""
+        return made.view(self._landed[tensor.file], tensor, self._files.sources[tensor.file].name)
+
+    def close(self) -> None:
+        """See Landing."""
+        if self._there:
+            map_ahead(filter(None, self._mapped))
+
+    def _view(self, chunk: Chunk) -> memoryview:
+        return self._views[chunk.file][chunk.place : chunk.place + chunk.bytes]

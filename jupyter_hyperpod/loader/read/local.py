@@ -1,0 +1,205 @@
+"""Local files: mapped where the kernel shares its cache in place, else read in parallel.
+
+Mapping copies nothing, so it is faster where the file system keeps files in the page cache; tensors then are private
+copies on write. What is in the cache already needs nothing else: touching it ahead, by many threads, takes them longer
+than it takes who uses it first. On network file systems several reads at once are faster than faults one page after
+another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cached_property
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from ...core.errors import LoaderError, SpecError
+from ..memory import LIBC, Bytes
+from .http_connection import Cancel
+from .sources import PREFIX_BYTES, Counters
+
+MAPPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "f2fs"})
+_KNOWN = {  # by the kernel's numbers for them; else the list of all mounts is read
+    0xEF53: "ext4",
+    0x58465342: "xfs",
+    0x9123683E: "btrfs",
+    0x01021994: "tmpfs",
+    0x794C7630: "overlay",
+    0x2FC12FC1: "zfs",
+    0xF2F52010: "f2fs",
+}
+PIECE_BYTES = 4 * 2**20  # between two looks at whether to go on
+_POPULATE_READ = 22
+FAULT_AROUND_BYTES = 65_536  # Linux's default
+AHEAD_BYTES = 256 * 2**20  # few calls: between two, the thread waits for whoever runs Python
+SAMPLES = 16  # counting all pages of a file would take longer than finding them missing
+_CACHESTAT = 451  # on every architecture
+
+
+def path_of(url: str) -> str:
+    """Return the path in a file URL, or the path itself. Raises SpecError for another host's."""
+    if "://" not in url:
+        return os.path.expanduser(url)
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise SpecError(f"{url!r} names a file of another host")
+    return unquote(parts.path)
+
+
+def reading_way(file_system: str) -> tuple[str, str]:
+    """Return "map" or "read" for a type of file system, and why."""
+    if file_system in MAPPED:
+        return "map", f"{file_system} shares the page cache in place: nothing is copied"
+    return "read", f"{file_system} may be a network file system: several reads at once are faster than page faults"
+
+
+def file_system_of(path: str) -> str:
+    """Return the type of the file system that `path` is on."""
+    status = (ctypes.c_long * 32)()
+    if not LIBC.statfs(os.fsencode(path), status) and (known := _KNOWN.get(status[0] & 0xFFFFFFFF)):
+        return known
+    real, best, found = os.path.realpath(path), "", "unknown"
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                left, _, right = line.partition(" - ")
+                point = left.split(" ")[4].replace("\\040", " ")
+                inside = real == point or real.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best):
+                    best, found = point, right.split(" ")[0]
+    except OSError:
+        return found
+    return found
+
+
+class FileSource:
+    """A file. Raises LoaderError where it cannot be read, ends early or has changed."""
+
+    def __init__(self, path: str, counters: Counters) -> None:
+        self.name = path
+        self._counters = counters
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise LoaderError(path, error.strerror or str(error), "a readable file") from None
+        self.size, self.etag = self._identity()
+        self.prefix = self._read(0, min(PREFIX_BYTES, self.size))
+
+    def read_into(self, offset: int, view: memoryview, cancel: Cancel) -> None:
+        """See Source."""
+        done = 0
+        while done < len(view):
+            cancel.check()
+            piece = view[done : done + PIECE_BYTES]
+            try:
+                count = os.preadv(self._descriptor, [piece], offset + done)
+            except OSError as error:
+                raise LoaderError(self.name, f"{error.strerror} at byte {offset + done}", "its bytes") from None
+            if not count:
+                found = f"its end at byte {offset + done}"
+                raise LoaderError(self.name, found, f"{self.size} bytes", "the file was truncated while it was read")
+            done += count
+        self._counters.add(fetched=done)
+
+    def read_rows(self, offset: int, length: int, rows: int, stride: int, view: memoryview, cancel: Cancel) -> None:
+        """See Source: whole rows of a mapping, of which numpy copies the pieces."""
+        for row in range(rows):
+            self.read_into(offset + row * stride, view[row * length : (row + 1) * length], cancel)
+
+    def resident(self) -> bool:
+        """True if it is in the page cache, by samples; false where the kernel does not tell."""
+        extent, found = (ctypes.c_uint64 * 2)(0, mmap.PAGESIZE), (ctypes.c_uint64 * 5)()
+        arguments = _CACHESTAT, self._descriptor, ctypes.byref(extent), ctypes.byref(found), 0
+        for sample in range(SAMPLES + 1):
+            extent[0] = max(0, self.size - 1) * sample // SAMPLES // mmap.PAGESIZE * mmap.PAGESIZE
+            if LIBC.syscall(*arguments) or not found[0]:
+                return False
+        return True
+
+    @cached_property
+    def mappable(self) -> bool:
+        """Whether mapping is the better way to read it."""
+        return bool(self.size) and reading_way(file_system_of(self.name))[0] == "map"
+
+    def map(self) -> Mapping | None:
+        """Return the file in place, None where reading is the better way."""
+        if not self.mappable:
+            return None
+        memory = mmap.mmap(self._descriptor, self.size, flags=mmap.MAP_PRIVATE)
+        return Mapping(self.name, np.frombuffer(memory, np.uint8))
+
+    def close(self) -> None:
+        """See Source: compares the file with what it was when it was opened."""
+        try:
+            found = self._identity()
+        finally:
+            os.close(self._descriptor)
+        if found != (self.size, self.etag):
+            expected = f"{self.size} bytes, changed at {self.etag}"
+            remedy = "the file was written to while it was read"
+            raise LoaderError(self.name, f"{found[0]} bytes, changed at {found[1]}", expected, remedy)
+
+    def _identity(self) -> tuple[int, str]:
+        status = os.fstat(self._descriptor)
+        return status.st_size, f"{status.st_mtime_ns}"
+
+    def _read(self, offset: int, length: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, length, offset)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise LoaderError(self.name, error.strerror or str(error), "a readable file") from None
+
+
+class Mapping:
+    """A file in memory, copied on write."""
+
+    def __init__(self, name: str, content: Bytes) -> None:
+        self._name = name
+        self.bytes = content
+
+    def look(self, offset: int, length: int) -> None:
+        """Have these bytes, which are in memory, mapped."""
+        self.bytes[offset : offset + length : FAULT_AROUND_BYTES].max(initial=0)
+
+    def populate(self, offset: int, length: int, cancel: Cancel) -> None:
+        """Have these bytes there. Raises LoaderError where the file is shorter by now or cannot be read."""
+        cancel.check()
+        begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
+        address = self.bytes.ctypes.data + begin
+        if LIBC.madvise(ctypes.c_void_p(address), ctypes.c_size_t(offset + length - begin), _POPULATE_READ) == 0:
+            return
+        number = ctypes.get_errno()
+        if number == errno.EINVAL:  # a kernel before 5.14
+            int(self.bytes[begin : offset + length : mmap.PAGESIZE].max(initial=0))
+            return
+        found = f"{os.strerror(number)} in bytes {offset}-{offset + length - 1}"
+        raise LoaderError(self._name, found, "its bytes", "the file was truncated, or its disk fails")
+
+
+def map_ahead(mappings: Iterable[Mapping]) -> None:
+    """Have files that are in the page cache mapped by a thread, last bytes first, while the caller uses the first.
+
+    The thread ends when all is mapped, or soon after nobody needs it any more.
+    """
+    if len(os.sched_getaffinity(0)) > 1:
+        wanted = [(weakref.ref(mapping.bytes), mapping.bytes.size) for mapping in mappings]
+        threading.Thread(target=_map_ahead, args=(wanted[::-1],), name="load-ahead", daemon=True).start()
+
+
+def _map_ahead(wanted: Iterable[tuple[weakref.ref[Bytes], int]]) -> None:
+    for content, size in wanted:
+        for begin in range((size - 1) // AHEAD_BYTES * AHEAD_BYTES, -1, -AHEAD_BYTES):
+            if (still := content()) is None:
+                break
+            with suppress(LoaderError):  # whoever uses these bytes will hear of it
+                Mapping("", still).populate(begin, min(AHEAD_BYTES, size - begin), Cancel())
+            del still

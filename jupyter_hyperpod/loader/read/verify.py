@@ -1,0 +1,61 @@
+"""Chunks compared with the manifest as they land."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ...core.errors import LoaderError, SpecError
+from .. import manifest as sums
+from .http_connection import Cancel
+from .model_files import Files
+from .plan import CHUNK_BYTES, Chunk, LoadPlan
+from .sources import Door, public_name, read_all, read_range
+
+
+class Verifier:
+    """Knows what every chunk of the opened files has to be."""
+
+    def __init__(self, files: Files, manifest: sums.Manifest) -> None:
+        self._files = files
+        self._chunk_bytes = manifest.chunk_bytes
+        self._expected: Sequence[tuple[str, ...]] = [manifest.files[name].chunks for name in files.names]
+        for name, source, header in zip(files.names, files.sources, files.headers, strict=True):
+            content = read_range(source, 0, header.data_offset)
+            sums.compare(source.name, "its header", sums.digest(content), manifest.files[name].header)
+            sums.check_chunks(manifest, name, source.name, header.data_bytes)
+
+    def check(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
+        """Compare a chunk that has landed; what differs is read once more. Raises LoaderError if it still differs."""
+        expected = self._expected[chunk.file][chunk.place // self._chunk_bytes]
+        if sums.digest(view) == expected:
+            return
+        self._files.read(chunk, view, cancel)
+        what = f"bytes {chunk.offset}-{chunk.offset + chunk.bytes - 1}"
+        sums.compare(self._files.sources[chunk.file].name, what, sums.digest(view), expected)
+
+
+def read_manifest(url: str, door: Door) -> sums.Manifest:
+    """Return a stored manifest. Raises LoaderError."""
+    source = door.open(url)
+    try:
+        return sums.decode(read_all(source, sums.MAX_BYTES), source.name)
+    finally:
+        with suppress(LoaderError):
+            source.close()
+
+
+def verifier(files: Files, load_plan: LoadPlan, door: Door, url: str, checksum: bool | str | None) -> Verifier | None:
+    """Return what verifies a load as `checksum` of `load_model` asks for. Raises LoaderError and SpecError."""
+    if not checksum:
+        return None
+    if not load_plan.whole:
+        raise SpecError(
+            "checksum needs whole chunks, tp reads parts of them: use `jupyter hyperpod model verify` first"
+        )
+    where = checksum if isinstance(checksum, str) else sums.manifest_url(url)
+    manifest = read_manifest(where, door)
+    if manifest.chunk_bytes != CHUNK_BYTES:
+        raise LoaderError(public_name(where), f"checksums of {manifest.chunk_bytes} bytes each", f"of {CHUNK_BYTES}")
+    sums.check_files(manifest, where, files.names, [source.size for source in files.sources])
+    return Verifier(files, manifest)

@@ -1,0 +1,148 @@
+"""Who hears of a load: the caller's function; else, in a job, its journal; else whoever looks at this process.
+
+A journal is told once a second and of the end. A person is shown nothing of a load that takes less than half a second;
+a notebook with the extension loaded shows a bar (`show_with`), a terminal or another notebook one line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from ..core.units import format_bytes, format_duration
+from ..storage.journal_writer import JournalWriter
+from ..storage.store import JobStore
+from .read.progress import Callback, Progress
+
+TELL_EVERY_S = 1.0
+SHOW_AFTER_S = 0.5
+Show = Callable[[str], AbstractContextManager[Callback]]
+_shows: list[Show] = []
+_writers: dict[tuple[int, Path], JournalWriter] = {}
+_writing = threading.Lock()
+
+
+def show_with(show: Show) -> None:
+    """Have loads shown by ``show(name)``, whose context gives what is to be called with every `Progress`."""
+    _shows[:] = [show]
+
+
+@contextmanager
+def telling(
+    url: str, progress: Callback | bool | None, environment: Mapping[str, str] = os.environ
+) -> Iterator[Callback | None]:
+    """Give what a load of `url` is to call; None where nobody wants to hear of it. False silences the defaults, too."""
+    from .read.sources import public_name
+
+    name = public_name(url)
+    if callable(progress):
+        yield progress
+    elif progress is False:
+        yield None
+    elif "HYPERPOD_JOB_DIR" in environment and "HYPERPOD_NODE" in environment:
+        node = environment["HYPERPOD_NODE"]
+        member = environment.get("HYPERPOD_MEMBER", f"{node}.{os.getpid()}")
+        journal = Journal(JobStore(Path(environment["HYPERPOD_JOB_DIR"])), node, member, name)
+        with journal:
+            yield journal
+    elif _shows:
+        with _shows[0](name) as shown:
+            yield shown
+    elif is_looked_at(sys.stderr):
+        with Line(name, sys.stderr) as line:
+            yield line
+    else:
+        yield None
+
+
+class Journal:
+    """Tells a job's journal, as a member of it; a journal that cannot be written ends no load."""
+
+    def __init__(self, job: JobStore, node: str, member: str, name: str) -> None:
+        self._job, self._node, self._member, self._name = job, node, member, name
+        self._last: Progress | None = None
+        self._said_s = 0.0
+        self._state = ""
+
+    def __call__(self, now: Progress) -> None:
+        """Tell what is worth it."""
+        self._last = now
+        if now.done and self._state != "loaded":
+            self._say("loaded", now)
+        elif not now.done and now.elapsed_s - self._said_s >= TELL_EVERY_S:
+            self._say("loading", now)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._state == "loading" and self._last is not None:
+            self._say("failed", self._last)
+
+    def _say(self, state: str, now: Progress) -> None:
+        self._state, self._said_s = state, now.elapsed_s
+        record = {
+            "member": self._member,
+            "node": self._node,
+            "state": state,
+            "url": self._name,
+            "bytes_done": now.bytes_done,
+            "bytes_total": now.bytes_total,
+            "elapsed_s": round(now.elapsed_s, 3),
+            "first_layer_s": None if now.first_layer_s is None else round(now.first_layer_s, 3),
+        }
+        with _writing:
+            key = os.getpid(), self._job.events
+            if key not in _writers:
+                _writers[key] = JournalWriter(self._job.events, f"worker-{self._member}")
+            _writers[key].write("model.loading", record)
+
+
+class Line:
+    """One line that is rewritten while a load goes on, and says in the end how it went."""
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self._name, self._stream = name, stream
+        self._shown = 0
+
+    def __call__(self, now: Progress) -> None:
+        """Rewrite it."""
+        if self._shown or (now.elapsed_s >= SHOW_AFTER_S and not now.done):
+            text = sentence(self._name, now)
+            self._stream.write("\r" + text.ljust(self._shown))
+            self._stream.flush()
+            self._shown = len(text)
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._stream.write("\n")
+            self._stream.flush()
+
+
+def sentence(name: str, now: Progress) -> str:
+    """Return how far a load is, for people."""
+    short = name.rstrip("/").rpartition("/")[2] or name
+    rate = f"{format_bytes(now.bytes_per_s)}/s"
+    layer = "" if now.first_layer_s is None else f", first layer after {format_duration(now.first_layer_s)}"
+    if now.done:
+        return f"{short}: {format_bytes(now.bytes_total)} in {format_duration(now.elapsed_s)} ({rate}){layer}"
+    left = "" if now.remaining_s is None else f", {format_duration(now.remaining_s)} left"
+    percent = int(100 * now.bytes_done / now.bytes_total)
+    return f"{short}: {percent} % of {format_bytes(now.bytes_total)}, {rate}{left}{layer}"
+
+
+def is_looked_at(stream: TextIO | None) -> bool:
+    """Whether a person sees a line rewritten: at a terminal that can, or in a notebook's output."""
+    if stream is None:
+        return False
+    if type(stream).__module__.startswith("ipykernel."):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"

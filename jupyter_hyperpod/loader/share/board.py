@@ -1,0 +1,85 @@
+"""What the ranks of a job tell each other about one model: short texts under names, in the job's private directory.
+
+A text is the target of a symbolic link: it appears whole or not at all, and of several who put one under the same name
+one wins, on network file systems too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ...storage.store import private_directory
+
+LOCK_PATIENCE_S = 1.0
+LOCK_AGAIN_S = 0.001
+
+
+class Board:
+    """The board of one model. Raises StoreError where it cannot be made."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = private_directory(path)
+
+    def put(self, name: str, text: str) -> str:
+        """Put `text` under `name` unless something is there; return what is there then. Raises OSError."""
+        while True:
+            try:
+                os.symlink(text, self._path / name)
+            except FileExistsError:
+                if (found := self.get(name)) is not None:
+                    return found
+            except FileNotFoundError:  # the last of those before has just removed everything
+                private_directory(self._path)
+            else:
+                return text
+
+    def get(self, name: str) -> str | None:
+        """Return the text under `name`, None where there is none."""
+        try:
+            return os.readlink(self._path / name)
+        except OSError:
+            return None
+
+    def remove(self, name: str) -> None:
+        """Have nothing under `name`."""
+        with suppress(OSError):
+            os.unlink(self._path / name)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return all names that begin like this."""
+        try:
+            return sorted(name for name in os.listdir(self._path) if name.startswith(prefix))
+        except OSError:
+            return []
+
+    def leave(self, name: str, prefix: str) -> None:
+        """Remove `name`; who was the last under `prefix` removes everything."""
+        with suppress(OSError), self.locked():
+            self.remove(name)
+            if not self.names(prefix):
+                for left in self.names(""):
+                    self.remove(left)
+                os.rmdir(self._path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others of this host out, but for one that holds the lock for too long, or where there are no locks."""
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        until_s = time.monotonic() + LOCK_PATIENCE_S
+        try:
+            while time.monotonic() < until_s:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(LOCK_AGAIN_S)
+                except OSError:
+                    break
+            yield
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,55 @@
+"""How ranks that load the same find each other's memory: each puts a notice of it on the model's board."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from .board import Board
+from .shared_buffer import Commons, Place
+
+HERE = "at-"
+TOKEN_DIGITS = 8
+STEM = len(HERE) + TOKEN_DIGITS
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Where a rank that holds a model can be found. Without a port, only by processes of its host."""
+
+    place: Place
+    node: str = ""
+    host: str = ""
+    port: int = 0
+
+    @property
+    def name(self) -> str:
+        """Under which it is put on the board."""
+        return f"{HERE}{self.place.token[:TOKEN_DIGITS]}-{self.place.pid}-{self.place.descriptor}"
+
+    def encode(self) -> str:
+        """As it is put on the board."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> Notice | None:
+        """Inverse of `encode`, None for what is none."""
+        try:
+            record = json.loads(text)
+            at = record["place"]
+            place = Place(int(at["pid"]), int(at["descriptor"]), int(at["inode"]), str(at["token"]))
+            return cls(place, str(record["node"]), str(record["host"]), int(record["port"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def meet(board: Board, count: int, sizes: Sequence[int], node: str | None = None) -> Commons:
+    """Return the memory of a rank on this host (where `node` is given: on this node) that is there, else a new one."""
+    for name in board.names(HERE):
+        notice = Notice.decode(board.get(name) or "")
+        if notice is not None and node in (None, notice.node):
+            with suppress(OSError):
+                return Commons.attach(notice.place, count, sizes)
+    return Commons.create(count, sizes)

@@ -1,0 +1,107 @@
+"""Ranks of one host that each hold some columns of the same tensors: whole rows are read once, and each takes its part.
+
+A column's pieces lie all over a tensor. Asking for each costs many thousands of requests a model, reading all rows for
+a part of them many times the bytes. So the rows are cut into blocks, each rank reads its share of them into a memory
+file that all of them map, and copies its own columns out of every block. The file is gone when the last has finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from ...core.errors import StoreError
+from ..read import pace
+from ..read.http_connection import Cancel
+from ..read.model_files import Files
+from ..read.plan import BLOCK_BYTES, Chunk, LoadPlan
+from .board import Board
+from .discovery import HERE, Notice, meet
+from .shared_buffer import Commons
+
+INSTANT_S = 1e-6
+
+
+class Exchange:
+    """The blocks of one model, for one rank. Thread-safe."""
+
+    def __init__(self, directory: Path, files: Files, load_plan: LoadPlan, node: str | None) -> None:
+        """``node``: whose ranks alone meet; None for all of this host.
+
+        Raises MemoryError, StoreError, and OSError where ranks cannot meet.
+        """
+        self._sources = files.sources
+        self._rank, self._size = load_plan.tp
+        blocks = sorted({chunk.block for chunk in load_plan.chunks if chunk.across is not None})
+        self._numbers = {block: number for number, block in enumerate(blocks)}
+        self._taken_since: dict[int, float] = {}
+        self._settled: set[int] = set()
+        objects = [(source.name, source.size, source.etag) for source in files.sources]
+        subject = hashlib.sha256(json.dumps([objects, self._size, blocks]).encode()).hexdigest()[:32]
+        self._board = Board(directory / f"rows-{subject}")
+        with self._board.locked():
+            self._commons: Commons | None = meet(self._board, len(blocks), (len(blocks) * BLOCK_BYTES,), node)
+            notice = Notice(self._commons.place, node or "")
+            self._name = notice.name
+            self._board.put(self._name, notice.encode())
+
+    def take(self, chunk: Chunk, view: memoryview, late: bool, cancel: Cancel) -> bool:
+        """Fill `view` with this rank's columns; False while the rows are another's to read, unless that is `late`."""
+        commons = self._commons
+        number = self._numbers[chunk.block]
+        if commons is None or not (commons.seconds[number] or self._bring(commons, number, chunk, late, cancel)):
+            return False
+        rows = np.frombuffer(commons.view(0, number * BLOCK_BYTES, chunk.rows * chunk.stride), np.uint8)
+        across = chunk.across or 0
+        mine = rows.reshape(chunk.rows, chunk.stride)[:, across : across + chunk.length]
+        np.copyto(np.frombuffer(view, np.uint8).reshape(chunk.rows, chunk.length), mine)
+        commons.written(0, number * BLOCK_BYTES, len(rows))
+        return True
+
+    def settle(self, chunk: Chunk) -> None:
+        """This rank has its columns of a block, and will not read its rows: they may have come from another host."""
+        self._settled.add(self._numbers[chunk.block])
+
+    def close(self) -> None:
+        """Nothing more is taken: let go of the memory."""
+        self._board.leave(self._name, HERE)
+        self._commons = None
+
+    def _bring(self, commons: Commons, number: int, chunk: Chunk, late: bool, cancel: Cancel) -> bool:
+        """Read a block that is this rank's, or that somebody else should have read by now."""
+        if number % self._size != self._rank and not (late and self._done(commons)):
+            return False
+        again = False
+        if not commons.claim(number):
+            since_s = self._taken_since.setdefault(number, time.monotonic())
+            again = pace.should_hedge(time.monotonic() - since_s, commons.usual_s() or since_s)
+            if not again or not commons.claim(number, again=True):
+                return False
+        try:
+            if not commons.seconds[number]:
+                began_s = time.monotonic()
+                file, begin, length = chunk.block
+                commons.reserve(0, number * BLOCK_BYTES, length)
+                self._sources[file].read_into(begin, commons.view(0, number * BLOCK_BYTES, length), cancel)
+                commons.seconds[number] = max(INSTANT_S, time.monotonic() - began_s)
+        finally:
+            commons.release(number, again)
+        return True
+
+    def _done(self, commons: Commons) -> bool:
+        """Whether nothing is left that is this rank's to read."""
+        mine = range(self._rank, len(self._numbers), self._size)
+        return all(commons.seconds[number] or number in self._settled for number in mine)
+
+
+def exchange_of(directory: Path, files: Files, load_plan: LoadPlan, node: str | None) -> Exchange | None:
+    """Return what ranks exchange rows by, None where there is nothing to exchange or they cannot meet."""
+    if load_plan.tp[1] > 1 and any(chunk.across is not None for chunk in load_plan.chunks):
+        with suppress(OSError, StoreError):
+            return Exchange(directory, files, load_plan, node)
+    return None

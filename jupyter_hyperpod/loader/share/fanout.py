@@ -1,0 +1,262 @@
+"""Ranks of one job share a load: the object store is read once for all of them.
+
+Ranks of one host land a model in one memory file (`commons`) and claim its chunks there; hosts claim them from each
+other on a `board` in the job's directory, and pass them on over sockets (`peers`). Nobody leads, nobody waits for who
+has not come yet: who is there shares. Who dies has its claims taken at once, who is slow is not waited for longer than
+a few times what a chunk usually takes; either way its chunks are read from the store. What was loaded can be had from
+a rank for as long as it keeps its tensors. Tensor-parallel ranks of a host read rows for each other, too (`exchange`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping as Environment
+from pathlib import Path
+
+import torch
+
+from ...core.errors import HyperpodError, SpecError
+from ...storage.store import JobStore
+from ..read import pace
+from ..read import tensors as made
+from ..read.http import HttpSource
+from ..read.http_connection import Cancel
+from ..read.local import Mapping
+from ..read.model_files import Files
+from ..read.plan import Chunk, LoadPlan, Placed
+from ..read.stream import Outcome
+from ..read.verify import Verifier
+from .board import Board
+from .discovery import HERE, STEM, Notice, meet
+from .exchange import exchange_of
+from .peers import LOOPBACK, Answer, Client, Server, own_address
+
+JOB_VARIABLE, NODE_VARIABLE = "HYPERPOD_JOB_DIR", "HYPERPOD_NODE"
+BIND_VARIABLE, APART_VARIABLE = "HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY"
+ENDPOINT = "coordinator.json"  # of a job: where its coordinator is reached
+SETTINGS = ("auto", "off")
+UNITS = 64  # what hosts claim from each other, a model
+UNKNOWN_S = 5.0  # how long a peer may take for a chunk before anybody knows how long chunks take
+INSTANT_S = 1e-6
+
+
+def with_whom(setting: str, files: Files, environment: Environment[str, str]) -> tuple[JobStore | None, str]:
+    """Return the job whose ranks share the load of `files`, None for nobody, and why. Raises SpecError."""
+    if setting not in SETTINGS:
+        raise SpecError(f"fanout is {setting!r}; expected one of {', '.join(SETTINGS)}")
+    if setting == "off":
+        return None, "fanout is off"
+    if JOB_VARIABLE not in environment:
+        return None, "this process belongs to no job"
+    sources = files.sources
+    if not all(isinstance(source, HttpSource) and source.etag and source.etag[:2] != "W/" for source in sources):
+        return None, "only objects with an ETag are known to be the same for every rank"
+    job = JobStore(Path(environment[JOB_VARIABLE]))
+    try:
+        spec = job.spec()
+    except HyperpodError as error:
+        return None, f"nothing is known of the job: {error}"
+    ranks = spec.range.maximum * spec.replica
+    return (job, f"up to {ranks} ranks share it") if ranks > 1 else (None, "the job has one rank")
+
+
+class FanOut:
+    """A landing (see `landing.Landing`) in memory that this rank shares with others of its job."""
+
+    def __init__(
+        self,
+        job: JobStore,
+        files: Files,
+        load_plan: LoadPlan,
+        checks: Verifier | None,
+        device: torch.device,
+        environment: Environment[str, str],
+    ) -> None:
+        """Raises MemoryError, StoreError, and OSError where ranks cannot meet."""
+        self._files, self._checks, self._device = files, checks, device
+        self._chunks = sorted(load_plan.chunks, key=_position)
+        self._numbers = {_position(chunk): number for number, chunk in enumerate(self._chunks)}
+        self._busy_since: dict[int, float] = {}
+        subject = _subject(files, self._chunks, checks is not None)
+        board = Board(job.path / "fanout" / subject)
+        node, apart = environment.get(NODE_VARIABLE, ""), bool(environment.get(APART_VARIABLE))
+        only = node if apart else None
+        with board.locked():
+            self._commons = meet(board, len(self._chunks), load_plan.landings, only)
+            server = None
+            if apart or environment.get(BIND_VARIABLE):
+                host = own_address(environment.get(BIND_VARIABLE, LOOPBACK), job.path / ENDPOINT)
+                server = self._serve(host, job.secret(), subject)
+            notice = Notice(self._commons.place, node, *(server.address if server else ()))
+            weakref.finalize(self._commons.private, _leave, os.getpid(), board, notice.name, server)
+            board.put(notice.name, notice.encode())
+            self.sharers = sum(other.startswith(notice.name[:STEM]) for other in board.names(HERE))
+        self._hosts = _Hosts(board, self._commons.token, job.secret(), subject, len(self._chunks)) if server else None
+        self._mapping = Mapping(files.names[0], self._commons.private)
+        together = server is None or job.spec().replica >= load_plan.tp[1]
+        self._exchange = exchange_of(job.path / "fanout", files, load_plan, only) if together else None
+
+    def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
+        """See Landing."""
+        number = self._numbers[_position(chunk)]
+        outcome = self._obtain(number, chunk, cancel)
+        if outcome != "busy":
+            if self._exchange is not None and chunk.across is not None:
+                self._exchange.settle(chunk)
+            self._mapping.look(self._commons.starts[chunk.file] + chunk.place, chunk.bytes)
+        return outcome
+
+    def settle(self, chunk: Chunk) -> None:
+        """See Landing."""
+        if self._checks is not None:
+            self._checks.check(chunk, self._commons.view(chunk.file, chunk.place, chunk.bytes), Cancel())
+
+    def tensor(self, tensor: Placed) -> torch.Tensor:
+        """See Landing."""
+        landed = self._mapping.bytes[self._commons.starts[tensor.file] :]
+        return made.view(landed, tensor, self._files.sources[tensor.file].name).to(self._device)
+
+    def close(self) -> None:
+        """End what only the load needs; tensors keep the rest."""
+        if self._hosts is not None:
+            self._hosts.close()
+        if self._exchange is not None:
+            self._exchange.close()
+
+    def _obtain(self, number: int, chunk: Chunk, cancel: Cancel) -> Outcome:
+        commons = self._commons
+        if commons.seconds[number]:
+            return "found"
+        late = self._late(number)
+        if not commons.claim(number) and not (late and (commons.claim(number, again=True) or self._late(number, 2))):
+            return self._busy(number)
+        try:
+            if commons.seconds[number]:
+                return "found"
+            began_s = time.monotonic()
+            commons.reserve(chunk.file, chunk.place, chunk.bytes)
+            if not self._bring(number, chunk, late, cancel):
+                return self._busy(number)
+            commons.seconds[number] = max(INSTANT_S, time.monotonic() - began_s)
+            commons.written(chunk.file, chunk.place, chunk.bytes)
+        finally:
+            commons.release(number)
+            commons.release(number, again=True)
+        return "read"
+
+    def _bring(self, number: int, chunk: Chunk, late: bool, cancel: Cancel) -> bool:
+        """Have a claimed chunk, from another host or from the store; False where somebody else is reading it."""
+        view = self._commons.view(chunk.file, chunk.place, chunk.bytes)
+        answer = self._hosts.ask(number, view) if self._hosts is not None else "gone"
+        if answer == "later" and not late:
+            return False
+        if answer != "got":
+            if self._exchange is not None and chunk.across is not None:
+                return self._exchange.take(chunk, view, late, cancel)
+            self._files.read(chunk, view, cancel)
+        if self._checks is not None:
+            self._checks.check(chunk, view, cancel)
+        return True
+
+    def _busy(self, number: int) -> Outcome:
+        self._busy_since.setdefault(number, time.monotonic())
+        return "busy"
+
+    def _late(self, number: int, times: float = 1) -> bool:
+        """Whether a chunk has been with a peer for too long."""
+        waited_s = (time.monotonic() - self._busy_since.get(number, time.monotonic())) / times
+        if waited_s <= pace.HEDGE_FLOOR_S:
+            return False
+        usual_s = self._commons.usual_s()
+        return waited_s > UNKNOWN_S if usual_s is None else pace.should_hedge(waited_s, usual_s)
+
+    def _serve(self, host: str, secret: bytes, subject: str) -> Server:
+        seconds, starts, chunks = self._commons.seconds, self._commons.starts, self._chunks
+
+        def find(number: int) -> tuple[int, int] | None:
+            if number >= len(chunks) or not seconds[number]:
+                return None
+            return starts[chunks[number].file] + chunks[number].place, chunks[number].bytes
+
+        return Server(host, secret, subject.encode(), self._commons.descriptor, find)
+
+
+class _Hosts:
+    """The other hosts that load the same model: who of them is to read what, and how it comes from there."""
+
+    def __init__(self, board: Board, token: str, secret: bytes, subject: str, count: int) -> None:
+        self._board, self._token = board, token
+        self._secret, self._subject = secret, subject.encode()
+        self._chunks_a_unit = -(-count // UNITS)
+        self._gone: set[tuple[str, int]] = set()
+        self._thread = threading.local()
+        self._clients: list[Client] = []
+
+    def ask(self, number: int, view: memoryview) -> Answer:
+        """Receive a chunk from the host that has claimed it; "gone": it is this host's to read."""
+        unit = f"unit-{number // self._chunks_a_unit}"
+        owner = self._board.put(unit, self._token)
+        if owner == self._token:
+            return "gone"
+        notices = self._notices()
+        for notice in sorted(notices, key=lambda notice: notice.place.token != owner):
+            answer = self._get((notice.host, notice.port), number, view)
+            if answer == "got" or (answer == "later" and notice.place.token == owner):
+                return answer
+        self._board.remove(unit)
+        return "gone" if self._board.put(unit, self._token) == self._token else "later"
+
+    def close(self) -> None:
+        """Hang up."""
+        for client in self._clients:
+            client.close()
+
+    def _notices(self) -> list[Notice]:
+        found = [Notice.decode(self._board.get(name) or "") for name in self._board.names(HERE)]
+        others = [notice for notice in found if notice is not None and notice.place.token != self._token]
+        return [notice for notice in others if notice.port and (notice.host, notice.port) not in self._gone]
+
+    def _get(self, address: tuple[str, int], number: int, view: memoryview) -> Answer:
+        mine = self._mine()
+        if address not in mine:
+            try:
+                mine[address] = Client(address, self._secret, self._subject)
+            except OSError:
+                self._gone.add(address)
+                return "gone"
+            self._clients.append(mine[address])
+        answer = mine[address].get(number, view)
+        if answer == "gone":
+            self._gone.add(address)
+            mine.pop(address).close()
+        return answer
+
+    def _mine(self) -> dict[tuple[str, int], Client]:
+        if not hasattr(self._thread, "clients"):
+            self._thread.clients = {}
+        clients: dict[tuple[str, int], Client] = self._thread.clients
+        return clients
+
+
+def _leave(pid: int, board: Board, name: str, server: Server | None) -> None:
+    if os.getpid() != pid:  # a forked child's copy
+        return
+    board.leave(name, HERE)
+    if server is not None:
+        server.close()
+
+
+def _position(chunk: Chunk) -> tuple[int, int]:
+    return chunk.file, chunk.place
+
+
+def _subject(files: Files, chunks: list[Chunk], checked: bool) -> str:
+    """Name what is loaded: the same for two ranks if, and only if, the same bytes of the same objects land alike."""
+    objects = [(source.name, source.size, source.etag) for source in files.sources]
+    pieces = [(chunk.file, chunk.offset, chunk.length, chunk.place, chunk.rows, chunk.stride) for chunk in chunks]
+    return hashlib.sha256(json.dumps([objects, pieces, checked]).encode()).hexdigest()[:32]

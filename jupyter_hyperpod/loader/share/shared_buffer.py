@@ -1,0 +1,166 @@
+"""Where the ranks of one host land a model together: one anonymous memory file, which each of them maps as its own.
+
+A rank that has claimed a chunk writes it through a shared mapping; everybody's tensors are private mappings of the same
+pages, copied only where they are written to. So the chunk is read once and copied never. A claim is a lock that the
+kernel releases when its holder dies, and the chunk is free again at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..memory import LIBC, map_file
+from ..read.plan import HUGE_PAGE_BYTES
+
+TOKEN_BYTES = 32
+FLOAT_BYTES = 4
+_LOCK = struct.Struct("hhqqi")
+_SEALS = 0x0002 | 0x0004  # F_SEAL_SHRINK, F_SEAL_GROW
+_ADD_SEALS = 1033
+_COLLAPSE = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Names a commons to processes of the same user on the same host. `token` is random: no other one has it."""
+
+    pid: int
+    descriptor: int
+    inode: int
+    token: str
+
+
+class Commons:
+    """`count` chunks in landings of `sizes` bytes, shared by the processes of one host.
+
+    ``seconds[i]`` is how long chunk i took to come, 0.0 while it is not there. The descriptor, by which peers find it,
+    is open for as long as tensors are made of ``private``.
+    """
+
+    def __init__(self, descriptor: int, count: int, sizes: Sequence[int], token: str) -> None:
+        self.descriptor = descriptor
+        self.token = token
+        self._count = count
+        starts, end = layout(count, sizes)
+        self.starts = starts
+        self.memory = map_file(descriptor, end, private=False)
+        self.private = map_file(descriptor, end, private=True)
+        self._address = self.memory.ctypes.data
+        weakref.finalize(self.private, os.close, descriptor)
+        self.seconds = np.frombuffer(self.memory, np.float32, count, TOKEN_BYTES)
+
+    @classmethod
+    def create(cls, count: int, sizes: Sequence[int]) -> Commons:
+        """An empty one. Raises MemoryError where the system refuses."""
+        token = os.urandom(TOKEN_BYTES // 2).hex()
+        try:
+            descriptor = os.memfd_create("hyperpod-model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            raise MemoryError(f"no memory file for a model: {error.strerror}") from None
+        try:
+            os.ftruncate(descriptor, layout(count, sizes)[1])
+            os.pwrite(descriptor, token.encode(), 0)
+            fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
+            return cls(descriptor, count, sizes, token)
+        except OSError as error:
+            os.close(descriptor)
+            raise MemoryError(f"no room for a model of {sum(sizes)} bytes: {error.strerror}") from None
+
+    @classmethod
+    def attach(cls, place: Place, count: int, sizes: Sequence[int]) -> Commons:
+        """A peer's. Raises OSError where the peer is gone, on another host or not within reach."""
+        descriptor = os.open(f"/proc/{place.pid}/fd/{place.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            same = status.st_ino == place.inode and status.st_size == layout(count, sizes)[1]
+            if not same or os.pread(descriptor, TOKEN_BYTES, 0) != place.token.encode():
+                raise FileNotFoundError(errno.ENOENT, f"process {place.pid} holds something else")
+            return cls(descriptor, count, sizes, place.token)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    @property
+    def place(self) -> Place:
+        """Where other processes find it."""
+        return Place(os.getpid(), self.descriptor, os.fstat(self.descriptor).st_ino, self.token)
+
+    def view(self, file: int, place: int, length: int) -> memoryview:
+        """Return the bytes at `place` of a landing, to be written to by who has claimed them."""
+        begin = self.starts[file] + place
+        return memoryview(self.memory.data)[begin : begin + length]
+
+    def reserve(self, file: int, place: int, length: int) -> None:
+        """Have memory for these bytes. Raises MemoryError, where writing would end the process."""
+        begin = self.starts[file] + place
+        try:
+            for page in range(-(-begin // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, begin + length, HUGE_PAGE_BYTES):
+                self._make_huge(page)
+            os.posix_fallocate(self.descriptor, begin, length)
+        except OSError as error:
+            raise MemoryError(f"no room for {length} more bytes of a model: {error.strerror}") from None
+
+    def written(self, file: int, place: int, length: int) -> None:
+        """These bytes are not written to any more: they need not be counted as this process's twice."""
+        first = -(-(self.starts[file] + place) // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = self.starts[file] + place + length - first
+        if size > 0:
+            LIBC.madvise(self._at(first), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+
+    def claim(self, index: int, again: bool = False) -> bool:
+        """Take chunk `index`, False where another process has it. `again`: read it beside one that is too slow."""
+        return self._lock(fcntl.F_WRLCK, index, again)
+
+    def release(self, index: int, again: bool = False) -> None:
+        """Give a claim back."""
+        self._lock(fcntl.F_UNLCK, index, again)
+
+    def usual_s(self) -> float | None:
+        """Return the median time that chunks took, None before the first."""
+        taken = self.seconds[self.seconds > 0]
+        return float(np.median(taken)) if len(taken) else None
+
+    def _make_huge(self, page: int) -> None:
+        """Have a huge page there: a kernel that gives none to shared memory by itself (6.1) makes one of what is there.
+
+        Its first page has to be. Without effect elsewhere.
+        """
+        if page + HUGE_PAGE_BYTES <= len(self.memory):
+            os.posix_fallocate(self.descriptor, page, 1)
+            LIBC.madvise(self._at(page), ctypes.c_size_t(HUGE_PAGE_BYTES), _COLLAPSE)
+
+    def _at(self, offset: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._address + offset)
+
+    def _lock(self, kind: int, index: int, again: bool) -> bool:
+        lock = _LOCK.pack(kind, os.SEEK_SET, index + self._count * again, 1, 0)
+        try:
+            fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, lock)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+
+def layout(count: int, sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Return where each landing starts in the file, and its end: on page boundaries, of huge pages where it has one."""
+    starts, end = [], _pages(TOKEN_BYTES + count * FLOAT_BYTES)
+    for size in sizes:
+        if size >= HUGE_PAGE_BYTES:
+            end = -(-end // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+        starts.append(end)
+        end += _pages(size)
+    return starts, end
+
+
+def _pages(length: int) -> int:
+    return -(-length // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,0 +1,304 @@
+"""The engine of everything that writes models: parts of files, many at once, then all of it is made visible.
+
+Nothing of a new model is seen before it is whole. Where one is replaced, readers see the old one until one last step,
+the switch: the index is written or removed, or the single file takes its place. What is published before has names that
+nothing else had, so it can be removed where the switch fails; from the switch on, nothing of the new model is removed.
+What belonged to the old one goes after the switch.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ...core.errors import HyperpodError, LoaderError, SpecError
+from .. import manifest as sums
+from ..header import INDEX_SUFFIX, SINGLE, parse_index
+from ..read.http_connection import Cancel
+from ..read.model_files import MAX_INDEX_BYTES, is_absent, is_refused
+from ..read.plan import CHUNK_BYTES, Chunk, plan
+from ..read.progress import Callback, Meter
+from ..read.sources import Door, read_all
+from ..read.stream import Outcome, Stream
+from .layout import OutFile, Tensor, encode_index, lay_out, part_bytes
+from .places import Fleeting, Place, Unsure, Upload, Views, place_of
+
+AT_ONCE = 16  # requests that only say something about a file
+
+
+class Supply(Protocol):
+    """Where the bytes of the tensors come from; called by many threads."""
+
+    def read(self, file: OutFile, begin: int, end: int, cancel: Cancel) -> Views:
+        """Return bytes ``[begin, end)`` of a file's data. Raises LoaderError and Cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What was written: the files that are the model, the bytes of its tensors, and how long it took."""
+
+    url: str
+    files: tuple[str, ...]
+    tensors: int
+    bytes: int
+    elapsed_s: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Mean rate."""
+        return self.bytes / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a model is to be written; see `save_model`."""
+
+    shard_bytes: int | None = None
+    checksum: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    connections: int | None = None
+    progress: Callback | None = None
+
+
+def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wanted, door: Door) -> Saved:
+    """Write a model to the file or the directory `url`.
+
+    Raises LoaderError; then nothing has changed there, or all of the new model is there.
+    """
+    began_s = time.monotonic()
+    if url.endswith(".json"):
+        raise SpecError(f"{url} is an index: name its directory")
+    place, name = place_of(url, door)
+    if name and wanted.shard_bytes is not None:
+        raise SpecError(f"{url} is one file: name a directory to write shards, or leave shard_bytes out")
+    if place.comes_back(manifest := sums.manifest_url(name or SINGLE)) and _is_there(place.url(manifest), door):
+        wanted = replace(wanted, checksum=True)  # the old one could not be removed
+    old = _Old(False) if name else _old_model(place, door)
+    files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, name or SINGLE)
+    if not name and not _is_free(place, files, old):
+        files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, SINGLE, f"-{secrets.token_hex(4)}")
+    _Writer(place, files, supply, wanted, door, began_s, old, name or SINGLE).write()
+    size = sum(file.header.data_bytes for file in files)
+    names = tuple(file.name for file in files)
+    return Saved(url, names, len(tensors), size, time.monotonic() - began_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """What is in a directory: whether there is an index, None where that may not be known, and the shards it names."""
+
+    index: bool | None
+    shards: frozenset[str] = frozenset()
+
+
+def _is_there(url: str, door: Door) -> bool:
+    try:
+        door.open(url).close()
+    except LoaderError as error:
+        if is_absent(error):
+            return False
+        raise
+    return True
+
+
+def _old_model(place: Place, door: Door) -> _Old:
+    try:
+        source = door.open(place.url(SINGLE + INDEX_SUFFIX))
+    except LoaderError as error:
+        if is_absent(error):
+            return _Old(None if is_refused(error) else False)
+        raise
+    try:
+        content = read_all(source, MAX_INDEX_BYTES)
+    finally:
+        with suppress(LoaderError):
+            source.close()
+    try:
+        return _Old(True, frozenset(parse_index(content, source.name).values()))
+    except LoaderError:  # a damaged index is replaced; what it named is left alone
+        return _Old(True)
+
+
+def _is_free(place: Place, files: Sequence[OutFile], old: _Old) -> bool:
+    """Whether files can be there before the switch without being in the way of anything."""
+    names = [file.name for file in files]
+    if old.index is None or old.shards.intersection(names):
+        return False
+    if len(names) == 1 and not old.index:  # it is the switch
+        return True
+    if len(names) == 1 and place.comes_back(SINGLE + INDEX_SUFFIX):  # removing it would not be the switch
+        return False
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return all(there is False for there in threads.map(place.has, names))
+
+
+def _to_its_end(do: Callable[[], None]) -> None:
+    """Do something in a thread. Ctrl-C is raised when it has ended, so that it is known what has become of it."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(int).result()  # what is begun while a thread is being started would not be waited for
+        thread.submit(do).result()
+
+
+class _Writer:
+    """Writes the files of one model."""
+
+    def __init__(
+        self,
+        place: Place,
+        files: Sequence[OutFile],
+        supply: Supply,
+        wanted: Wanted,
+        door: Door,
+        began_s: float,
+        old: _Old,
+        single: str,
+    ) -> None:
+        self._place = place
+        self._files = files
+        self._supply = supply
+        self._wanted = wanted
+        self._door = door
+        self._began_s = began_s
+        self._part_bytes = part_bytes(files)
+        self._uploads: dict[int, Upload] = {}
+        self._old = old
+        self._indexed = len(files) > 1 or files[0].name != single
+        self._manifest_name = sums.manifest_url(single)
+        self._published: set[int] = set()  # before the switch
+        self._may_be_seen = self._is_seen = False
+        self._manifest_fits = False
+        self._sums = [[""] * -(-file.header.data_bytes // CHUNK_BYTES) for file in files]
+
+    def write(self) -> None:
+        """Write everything and switch to it, or leave nothing."""
+        load_plan = plan([file.header for file in self._files], chunk_bytes=self._part_bytes)
+        try:
+            self._each(self._begin)
+            meter = Meter(load_plan, self._began_s)
+            counters, wanted = self._door.counters, self._wanted
+            Stream(load_plan.chunks, self._part, meter, counters, wanted.connections, wanted.progress).run()
+            self._each(self._finish)
+            self._switch()
+            self._put_manifest()
+            self._clear()
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def _switch(self) -> None:
+        """Make it visible."""
+        place, index = self._place, SINGLE + INDEX_SUFFIX
+        if self._indexed or self._old.index:
+            self._each(self._publish)
+
+        def last() -> None:
+            try:
+                if self._indexed:
+                    place.put(index, encode_index(self._files))
+                elif self._old.index:
+                    place.remove(index)
+                else:
+                    self._uploads[0].publish()
+            except LoaderError as error:
+                self._is_seen, self._may_be_seen = isinstance(error, Fleeting), isinstance(error, Unsure)
+                raise
+            self._is_seen = True
+
+        self._may_be_seen = True
+        _to_its_end(last)
+
+    def _put_manifest(self) -> None:
+        """Write the manifest, or remove the old one: it does not fit, and would be in the way of reading."""
+        if self._wanted.checksum:
+            self._place.put(self._manifest_name, self._manifest().encode())
+        else:
+            self._remove(self._manifest_name)
+        self._manifest_fits = True
+
+    def _clear(self) -> None:
+        """Remove what is left of the old model; nobody reads it any more."""
+        for shard in sorted(self._old.shards):
+            with suppress(HyperpodError):
+                self._place.remove(shard)
+        if self._indexed:
+            with suppress(HyperpodError):  # an index is looked for first
+                self._remove(SINGLE)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Leave nothing of what nobody can see. What may be the model by now stays."""
+        if not self._is_seen:
+            self._each(self._abort)
+            return
+        if not self._manifest_fits:
+            with suppress(HyperpodError):
+                self._remove(self._manifest_name)
+        if not isinstance(error, Fleeting):  # a power failure may bring the old one back
+            self._clear()
+
+    def _abort(self, number: int) -> None:
+        if number in self._uploads:
+            self._uploads[number].abort()
+        if number in self._published and not self._may_be_seen:
+            with suppress(HyperpodError):
+                self._place.remove(self._files[number].name)
+
+    def _publish(self, number: int) -> None:
+        self._published.add(number)
+        self._uploads[number].publish()
+
+    def _each(self, do: Callable[[int], None]) -> None:
+        """Do something for the files, by number, some at once. Raises the first error when all have been tried."""
+
+        def all_of_them() -> None:
+            with ThreadPoolExecutor(AT_ONCE) as threads:
+                for done in [threads.submit(do, number) for number in range(len(self._files))]:
+                    done.result()
+
+        _to_its_end(all_of_them)
+
+    def _begin(self, number: int) -> None:
+        file = self._files[number]
+        self._uploads[number] = self._place.begin(file.name, file.header.file_bytes)
+
+    def _finish(self, number: int) -> None:
+        file, upload = self._files[number], self._uploads[number]
+        if not file.header.data_bytes:
+            upload.write(0, 0, [memoryview(file.content)], Cancel())
+        upload.finish()
+
+    def _remove(self, name: str) -> None:
+        """Remove what is there; who may only write need not be allowed to remove what is not."""
+        there = self._place.has(name)
+        if there is None:
+            with suppress(LoaderError):
+                self._place.remove(name)
+        elif there:
+            self._place.remove(name)
+
+    def _part(self, chunk: Chunk, cancel: Cancel) -> Outcome:
+        file = self._files[chunk.file]
+        views: list[memoryview] = []
+        for begin in range(chunk.place, chunk.place + chunk.length, CHUNK_BYTES):
+            end = min(begin + CHUNK_BYTES, chunk.place + chunk.length)
+            found = self._supply.read(file, begin, end, cancel)
+            if self._wanted.checksum:
+                self._sums[chunk.file][begin // CHUNK_BYTES] = sums.digest(*found)
+            views += found
+        offset = chunk.offset
+        if chunk.place == 0:
+            views.insert(0, memoryview(file.content))
+            offset = 0
+        self._uploads[chunk.file].write(chunk.place // self._part_bytes, offset, views, cancel)
+        return "read"
+
+    def _manifest(self) -> sums.Manifest:
+        files = {
+            file.name: sums.FileSums(file.header.file_bytes, sums.digest(file.content), tuple(chunks))
+            for file, chunks in zip(self._files, self._sums, strict=True)
+        }
+        return sums.Manifest(CHUNK_BYTES, files)

@@ -1,0 +1,355 @@
+"""The files of one mount as a file browser wants them: a page of a directory, a file's content, a new name.
+
+Mounted file systems are asked by processes of their own, for a bounded time (`probe`); object stores through fsspec,
+whose clients have time limits. Paths are relative to the mount, without a leading slash.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from ..core.errors import Conflict, Denied, HyperpodError, NotFound, SpecError
+from ..core.spec import MountSpec
+from ..storage.store import Store
+from . import probe, remote, table
+from .copying import CHUNK_BYTES, safe_name
+from .repository import Repository
+
+PAGE = 1000
+LONGEST_PATH_BYTES = 4096
+ASK_TIMEOUT_S = 10.0
+WRITE_TIMEOUT_S = 600.0
+KINDS: Mapping[int, type[HyperpodError]] = MappingProxyType(
+    dict.fromkeys(
+        (
+            errno.EEXIST,
+            errno.ENOTEMPTY,
+            errno.EISDIR,
+            errno.ENOTDIR,
+            errno.EBUSY,
+        ),
+        Conflict,
+    )
+    | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Denied)
+    | dict.fromkeys((errno.EINVAL, errno.EXDEV, errno.ENAMETOOLONG, errno.ELOOP), SpecError)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A file or a directory; `kind` is file, directory or other. `changed_ns` is since the epoch, 0 if unknown."""
+
+    name: str
+    kind: str
+    bytes: int
+    changed_ns: int
+    writable: bool
+
+
+class Content(Protocol):
+    """The blocks of a file, in order; `item` is the file that was opened. To be closed, any number of times."""
+
+    item: Item
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def __next__(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class Shelf(Protocol):
+    """One mount. Methods raise NotFound, Conflict, Denied, SpecError for no path, StoreError (also Hangs)."""
+
+    def look(self, path: str) -> Item:
+        """What is there."""
+
+    def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
+        """Entries of a directory by name, from behind `after` on, and what to ask for next; None for no more."""
+
+    def content(self, path: str) -> Content:
+        """Open a file."""
+
+    def put(self, path: str, source: Path) -> None:
+        """Have the content of a local file there, whole or not at all."""
+
+    def make(self, path: str) -> None:
+        """A new directory."""
+
+    def move(self, path: str, to: str) -> None:
+        """Another name; nothing is replaced."""
+
+    def remove(self, path: str) -> None:
+        """Away with a file or an empty directory."""
+
+    def discard(self, path: str) -> None:
+        """Have a file, or a directory with what is in it, in the mount's trash: ``.Trash-UID``."""
+
+
+def shelf(store: Store, name: str) -> Shelf:
+    """Return the files of a mount. Raises NotFound for no such mount, Conflict for one that is not mounted here."""
+    spec = table.get(store, name)
+    if spec.driver == "s3":
+        return ObjectShelf(spec)
+    found = table.roots([spec], "notebook")
+    if name not in found:
+        raise Conflict(found.absent[name])
+    return RepositoryShelf(store, spec) if spec.repository else FileShelf(store, spec)
+
+
+def checked(path: str) -> str:
+    """Return a path that a file system can have. Raises SpecError."""
+    try:
+        length = len(path.encode())
+    except UnicodeEncodeError:
+        raise SpecError("a path that is no text") from None
+    if "\0" in path or length > LONGEST_PATH_BYTES:
+        raise SpecError(f"a path of {length} bytes, or with a zero byte; expected at most {LONGEST_PATH_BYTES}")
+    return path
+
+
+def _refuse_read_only(spec: MountSpec) -> None:
+    if spec.read_only:
+        raise Denied(f"mount {spec.name!r} is read-only")
+
+
+def _item(spec: MountSpec, told: Mapping[str, Any]) -> Item:
+    """What `filing` tells of a file of this mount."""
+    return Item(**{**told, "writable": told["writable"] and not spec.read_only})
+
+
+class FileContent(probe.Content):
+    """A file of a mounted file system."""
+
+    def __init__(self, spec: MountSpec, path: str) -> None:
+        super().__init__(spec.name, spec.notebook_path, path, ASK_TIMEOUT_S, KINDS)
+        self.item = _item(spec, self.about)
+
+
+class ObjectContent:
+    """An object, read in order."""
+
+    def __init__(self, item: Item, url: str, file: Any) -> None:
+        self.item = item
+        self._url, self._file = url, file
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        with remote.errors("read", self._url):
+            if block := bytes(self._file.read(CHUNK_BYTES)):
+                return block
+        raise StopIteration
+
+    def close(self) -> None:
+        """See Content."""
+        self._file.close()
+
+
+class FileShelf:
+    """A mounted file system."""
+
+    def __init__(self, store: Store, spec: MountSpec) -> None:
+        self._store, self._spec = store, spec
+
+    def look(self, path: str) -> Item:
+        """See Shelf."""
+        return _item(self._spec, self._ask("look", path))
+
+    def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
+        """See Shelf."""
+        found = self._ask("page", path, after, str(PAGE))
+        return [_item(self._spec, entry) for entry in found["entries"]], found["after"]
+
+    def content(self, path: str) -> Content:
+        """See Shelf."""
+        return FileContent(self._spec, path)
+
+    def put(self, path: str, source: Path) -> None:
+        """See Shelf."""
+        _refuse_read_only(self._spec)
+        with open(source, "rb") as content:
+            self._ask("write", path, content=content, timeout_s=WRITE_TIMEOUT_S, lane="write")
+
+    def make(self, path: str) -> None:
+        """See Shelf."""
+        _refuse_read_only(self._spec)
+        self._ask("make", path)
+
+    def move(self, path: str, to: str) -> None:
+        """See Shelf."""
+        self._change("move", path, to)
+
+    def remove(self, path: str) -> None:
+        """See Shelf."""
+        self._change("remove", path)
+
+    def discard(self, path: str) -> None:
+        """See Shelf."""
+        self._change("discard", path)
+
+    def _change(self, operation: str, path: str, *more: str) -> None:
+        """Do something to what is there."""
+        _refuse_read_only(self._spec)
+        self._ask(operation, path, *more)
+
+    def _ask(self, operation: str, *arguments: str, timeout_s: float | None = None, **named: Any) -> dict[str, Any]:
+        for one in arguments:
+            checked(one)
+        named |= {
+            "script": probe.FILING,
+            "kinds": KINDS,
+            "shown": arguments[0] or "/",
+            "timeout_s": timeout_s or ASK_TIMEOUT_S,
+        }
+        root = self._spec.notebook_path
+        return probe.ask(self._store, self._spec.name, operation, root, *arguments, **named)[-1]
+
+
+class RepositoryShelf(FileShelf):
+    """A file system with an object store behind it: what only the store has is there, too, and is brought when read."""
+
+    def __init__(self, store: Store, spec: MountSpec) -> None:
+        super().__init__(store, spec)
+        self._repository = Repository(spec, spec.notebook_path, table.table(store))
+
+    def look(self, path: str) -> Item:
+        """See Shelf."""
+        try:
+            return super().look(path)
+        except NotFound:
+            directory, _, name = path.rpartition("/")
+            if (size := self._repository.known(path)) is not None:
+                return self._behind(name, size)
+            if (item := self._listed(directory).get(name)) is None:
+                raise
+            return item
+
+    def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
+        """See Shelf."""
+        listed = self._listed(path)
+        try:
+            here, following = super().page(path, after)
+        except NotFound:
+            if not listed:
+                raise
+            here, following = [], None
+        for one in here:
+            listed.pop(one.name, None)
+        behind = [one for name, one in listed.items() if name > after and (following is None or name <= following)]
+        every = sorted((*here, *behind), key=lambda one: one.name)
+        return every[:PAGE], every[PAGE - 1].name if len(every) > PAGE else following
+
+    def content(self, path: str) -> Content:
+        """See Shelf."""
+        try:
+            return super().content(path)
+        except NotFound:
+            self._repository.fetch(path)
+            return super().content(path)
+
+    def _change(self, operation: str, path: str, *more: str) -> None:
+        """See FileShelf. Raises Denied for what only the store has."""
+        try:
+            super()._change(operation, path, *more)
+        except NotFound:
+            self.look(path)
+            raise Denied(
+                f"{path} is in the object store behind mount {self._spec.name!r} only: change it there"
+            ) from None
+
+    def _listed(self, directory: str) -> dict[str, Item]:
+        return {name: self._behind(name, size) for name, size in self._repository.listed(directory).items()}
+
+    def _behind(self, name: str, size: int | None) -> Item:
+        return Item(name, "directory" if size is None else "file", size or 0, 0, not self._spec.read_only)
+
+
+class ObjectShelf:
+    """A bucket, or what lies below a prefix of one."""
+
+    def __init__(self, spec: MountSpec) -> None:
+        self._spec = spec
+
+    def look(self, path: str) -> Item:
+        """See Shelf."""
+        name = path.rpartition("/")[2]
+        if not path:
+            return Item(name, "directory", 0, 0, not self._spec.read_only)
+        system, place = self._at(path)
+        with remote.errors("read", self._url(path)):
+            return self._item(remote.entry(system.info(place)) | {"name": name})
+
+    def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
+        """See Shelf."""
+        found = remote.listing(self._url(path), {self._spec.name: self._spec})
+        entries = sorted((one for one in found if one["name"] > after), key=lambda one: str(one["name"]))
+        return [self._item(one) for one in entries[:PAGE]], entries[PAGE - 1]["name"] if len(entries) > PAGE else None
+
+    def content(self, path: str) -> Content:
+        """See Shelf."""
+        item, url = self.look(path), self._url(path)
+        if item.kind != "file":
+            raise Conflict(f"{url} is no object but a {item.kind}")
+        system, place = self._at(path)
+        with remote.errors("read", url):
+            return ObjectContent(item, url, system.open(place, "rb", cache_type="none"))
+
+    def put(self, path: str, source: Path) -> None:
+        """See Shelf."""
+        _refuse_read_only(self._spec)
+        system, place = self._at(path)
+        with remote.errors("write", self._url(path)):
+            if system.isdir(place):
+                raise Conflict(f"{self._url(path)} is a directory: objects lie below it")
+            system.put_file(str(source), place)
+
+    def make(self, path: str) -> None:
+        """See Shelf: there are no directories without anything in them."""
+        raise Denied(f"mount {self._spec.name!r} is an object store, which has no empty directories: upload a file")
+
+    def move(self, path: str, to: str) -> None:
+        """See Shelf."""
+        _refuse_read_only(self._spec)
+        system, place = self._at(path)
+        _, goal = self._at(to)
+        if self.look(path).kind != "file":
+            raise Denied(f"mount {self._spec.name!r} is an object store, where only single objects change their names")
+        with remote.errors("rename", self._url(path)):
+            if system.exists(goal):
+                raise Conflict(f"{self._url(to)} is there already")
+            system.cp_file(place, goal)  # `mv` would take a name for a pattern
+            system.rm_file(place)
+
+    def remove(self, path: str) -> None:
+        """See Shelf."""
+        _refuse_read_only(self._spec)
+        if self.look(path).kind != "file":
+            raise Conflict(f"{self._url(path)} is not empty")
+        system, place = self._at(path)
+        with remote.errors("remove", self._url(path)):
+            system.rm_file(place)
+
+    def discard(self, path: str) -> None:
+        """See Shelf: for single objects."""
+        self.move(path, f".Trash-{os.getuid()}/{secrets.token_hex(4)}/{path}")
+
+    def _url(self, path: str) -> str:
+        checked(path)
+        base = self._spec.source.rstrip("/")
+        return f"{base}/{safe_name(path, '', base)}" if path else base
+
+    def _at(self, path: str) -> tuple[Any, str]:
+        return remote.file_system(self._url(path), {self._spec.name: self._spec})
+
+    def _item(self, entry: Mapping[str, Any]) -> Item:
+        fields = {name: entry[name] for name in ("name", "kind", "bytes", "changed_ns")}
+        return Item(**fields, writable=not self._spec.read_only)

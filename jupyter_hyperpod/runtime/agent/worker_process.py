@@ -1,0 +1,235 @@
+"""One worker process as its agent sees it: forked warm, watched by pidfd, its output captured."""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import fcntl
+import io
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from ..connection import Channel, Message
+from ..progress import Progress
+
+WORKER_FD = 3
+PR_SET_PDEATHSIG = 1
+HOLD_PARTIAL_LINE_S = 0.05
+_libc = ctypes.CDLL(None, use_errno=True)
+
+WorkerMain = Callable[..., int]  # of its channel, its progress and its links
+
+
+class Output:
+    """The read end of a worker's stdout or stderr, decoded as UTF-8 in chunks of whole lines where possible."""
+
+    def __init__(self, descriptor: int, stream: str) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.stream = stream
+        self.ended = False
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._partial = ""
+        self._partial_since = 0.0
+
+    def fileno(self) -> int:
+        """The pipe's descriptor, for selectors."""
+        return self.descriptor
+
+    def read(self) -> str:
+        """Return whole lines that have arrived; an unfinished line is held for a moment."""
+        try:
+            chunk = os.read(self.descriptor, 1 << 16)
+            self.ended = not chunk
+        except BlockingIOError:
+            return ""
+        text = self._partial + self._decoder.decode(chunk, final=self.ended)
+        end = len(text) if self.ended else text.rfind("\n") + 1
+        if not self._partial:
+            self._partial_since = time.monotonic()
+        self._partial = text[end:]
+        return text[:end]
+
+    def overdue(self) -> str:
+        """Return an unfinished line that was held long enough (a prompt, a progress bar)."""
+        if not self._partial or time.monotonic() - self._partial_since < HOLD_PARTIAL_LINE_S:
+            return ""
+        text, self._partial = self._partial, ""
+        return text
+
+    def drain(self) -> str:
+        """Return all that is left in the pipe now and close it."""
+        parts = []
+        while not self.ended:
+            before = self._partial
+            text = self.read()
+            parts.append(text)
+            if not text and self._partial == before:
+                break
+        parts.append(self._partial)
+        self._partial = ""
+        self.close()
+        return "".join(parts)
+
+    def close(self) -> None:
+        """Close the pipe; safe to call twice."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+            self.ended = True
+
+
+class WorkerProcess:
+    """A forked worker. The caller must be single-threaded, and closes the `links` that the worker keeps."""
+
+    overdue = False  # nothing it said waits to be relayed
+
+    def __init__(self, main: WorkerMain, links: Sequence[socket.socket] = ()) -> None:
+        ours, theirs = socket.socketpair()
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        self.progress = Progress()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        agent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _worker_life(main, agent, theirs.fileno(), out_write, err_write, self.progress, [s.fileno() for s in links])
+        for descriptor in (out_write, err_write):
+            os.close(descriptor)
+        theirs.close()
+        self.channel = Channel(ours, secret=None)
+        self.outputs = [Output(out_read, "stdout"), Output(err_read, "stderr")]
+        self.pidfd = os.pidfd_open(self.pid)
+        self.status: int | None = None
+
+    @property
+    def channels(self) -> list[Channel]:
+        """Where it can be heard."""
+        return [self.channel]
+
+    @property
+    def pidfds(self) -> list[int]:
+        """Readable when it has ended."""
+        return [self.pidfd]
+
+    def receive(self) -> list[Message]:
+        """What it has said."""
+        return self.channel.receive()
+
+    def over(self, pidfd: int) -> bool:
+        """True: it is the process behind `pidfd`, which has ended."""
+        return True
+
+    def signal(self, number: int) -> None:
+        """Send a signal; a worker that is gone already is no error."""
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except (ProcessLookupError, OSError):
+            pass
+
+    def hold(self) -> None:
+        """Stop the worker and what it has started."""
+        if self.status is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undo `hold`."""
+        if self.status is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGCONT)
+
+    def stopped(self) -> bool:
+        """True while the process is stopped (SIGSTOP, a debugger)."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+        except OSError:
+            return False
+
+    def reap(self) -> int:
+        """Collect the exit status (negative: the signal that killed it) and end what the worker had started."""
+        if self.status is None:
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
+            with suppress(ProcessLookupError):  # its pid, and so its group's, cannot be anybody else's yet
+                os.killpg(self.pid, signal.SIGKILL)
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.status
+
+    def close(self) -> None:
+        """Release every descriptor."""
+        self.channel.close()
+        for output in self.outputs:
+            output.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+def _end_by(number: int) -> None:
+    """What would have happened without a handler: processes that the cell forks have inherited it."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _worker_life(
+    main: WorkerMain, agent: int, sock: int, out: int, err: int, progress: Progress, links: Sequence[int]
+) -> None:
+    """Everything a worker process is, from fork to exit; never returns."""
+    code, me = 1, os.getpid()
+    try:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != agent:
+            os._exit(1)  # it was gone before it could be watched
+        os.setpgid(0, 0)
+        for number in (signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # a scheduler's warning may reach every process of a node: its agent is the one that acts
+        signal.signal(signal.SIGUSR1, lambda *_: os.kill(os.getppid(), signal.SIGUSR1) if os.getpid() == me else None)
+        signal.signal(signal.SIGTERM, lambda *_: None if os.getpid() == me else _end_by(signal.SIGTERM))
+        null = os.open(os.devnull, os.O_RDONLY)
+        lowest = WORKER_FD + 1 + len(links)
+        sock, out, err, null, *links = (_above(descriptor, lowest) for descriptor in (sock, out, err, null, *links))
+        kept = [(source, WORKER_FD + 1 + place) for place, source in enumerate(links)]
+        for source, target in ((null, 0), (out, 1), (err, 2), (sock, WORKER_FD), *kept):
+            os.dup2(source, target, inheritable=target < WORKER_FD)
+        _close_from(lowest)
+        sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
+        channel = Channel(socket.socket(fileno=WORKER_FD), secret=None)
+        code = main(channel, progress, *(Channel(socket.socket(fileno=target), secret=None) for _, target in kept))
+        channel.flush(2.0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _above(descriptor: int, lowest: int) -> int:
+    """Duplicate out of the range that is about to be overwritten."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD, lowest)
+
+
+def _close_from(lowest: int) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) >= lowest:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass
+
+
+def _text_stream(descriptor: int) -> io.TextIOWrapper:
+    buffered = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)

@@ -1,0 +1,207 @@
+"""torch.distributed.checkpoint over a storage without pickle: tensors in one safetensors file, written without a copy.
+
+DCP's own file system storage keeps its metadata as a pickle. Here everything that a reader needs is in the header of
+the file, which is JSON; what is not a tensor is in the manifest (see `checkpoint`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from ...core.errors import TrainingError
+from ..comm.reduction import as_bytes
+from .store import write
+
+Between = Callable[[], None]
+_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.uint16: "U16",
+    torch.uint32: "U32", torch.uint64: "U64", torch.bool: "BOOL", torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_ALONE = "torch.distributed is disabled, unavailable or uninitialized"
+
+
+def save(path: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> dict[str, tuple[int, str]]:
+    """Write `tensors` to the file `path`; return name -> (bytes, SHA-256) of it.
+
+    `between` is called while writing and may raise to give up. Raises OSError, TrainingError.
+    """
+    writer = Writer(path, between)
+    warnings.filterwarnings("ignore", message=_ALONE)  # one member saves for all: that is what is wanted
+    try:
+        dcp_save(dict(tensors), storage_writer=writer, no_dist=True)
+    except CheckpointException as error:
+        raise _cause(error) from error
+    return writer.files
+
+
+def load(path: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> None:
+    """Fill `tensors` with what `save` wrote. Raises OSError, TrainingError for other names, types or shapes."""
+    warnings.filterwarnings("ignore", message=_ALONE)
+    try:
+        dcp_load(dict(tensors), storage_reader=Reader(path, between), no_dist=True)
+    except CheckpointException as error:
+        raise _cause(error) from error
+
+
+def _cause(error: CheckpointException) -> BaseException:
+    cause: BaseException = next(iter(error.failures.values()))[0]
+    return cause
+
+
+class Writer(StorageWriter):
+    """One file a rank; ``files`` tells of it afterwards."""
+
+    def __init__(self, path: Path, between: Between) -> None:
+        self._path = path
+        self._between = between
+        self.files: dict[str, tuple[int, str]] = {}
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """A writer is used once."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """The directory is there already."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Nothing to add."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Nothing to add."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write the header, then every tensor in the order of the plan."""
+        header: dict[str, Any] = {}
+        end = 0
+        for item in plan.items:
+            start, end = end, end + _size(item)
+            header[item.index.fqn] = _entry(item) | {"data_offsets": [start, end]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+
+        def parts() -> Iterator[memoryview | bytes]:
+            yield len(text).to_bytes(8, "little") + text
+            for item in plan.items:
+                tensor = planner.resolve_data(item)
+                assert isinstance(tensor, torch.Tensor)  # `_entry` has refused anything else
+                yield as_bytes(tensor.detach().cpu().contiguous())
+
+        self.files[self._path.name] = write(self._path, parts(), self._between)
+        done: Future[list[WriteResult]] = Future()
+        done.set_result([WriteResult(item.index, _size(item), self._path.name) for item in plan.items])
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """The header of the file is all the metadata there is."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Chosen by name only."""
+        return False
+
+
+class Reader(StorageReader):
+    """Reads what a `Writer` wrote, a tensor at a time, into tensors that are there already."""
+
+    def __init__(self, path: Path, between: Between) -> None:
+        self._path = path
+        self._between = between
+        self._places: dict[str, tuple[int, torch.dtype, list[int]]] = {}
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """A reader is used once."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What the header of the file tells."""
+        with open(self._path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+        found: dict[str, Any] = {}
+        for name, about in header.items():
+            dtype, shape = _DTYPES[about["dtype"]], torch.Size(about["shape"])
+            self._places[name] = (8 + size + about["data_offsets"][0], dtype, about["shape"])
+            whole = ChunkStorageMetadata(offsets=torch.Size([0] * len(shape)), sizes=shape)
+            found[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, [whole])
+        return Metadata(
+            state_dict_metadata=found, storage_data={MetadataIndex(name): self._path.name for name in found}
+        )
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """The header has been read already."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Nothing to add."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Nothing to add."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read every tensor of the plan; of a sharded one, the part that this member holds."""
+        with open(self._path, "rb") as file:
+            for item in plan.items:
+                self._between()
+                start, dtype, shape = self._places[item.storage_index.fqn]
+                whole = torch.empty(shape, dtype=dtype)
+                file.seek(start)
+                view = as_bytes(whole)
+                if file.readinto(view) != len(view):
+                    raise TrainingError(f"{self._path} ends within {item.storage_index.fqn}")
+                part = whole
+                for axis, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                    part = part.narrow(axis, offset, length)
+                target = planner.resolve_tensor(item).detach()
+                target.copy_(part)
+                planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Chosen by name only."""
+        return False
+
+
+def _entry(item: WriteItem) -> dict[str, Any]:
+    """What the header says of a tensor. Raises TrainingError for a part of one, and for types without a name."""
+    about = item.tensor_data
+    if about is None:
+        raise TrainingError(f"{item.index.fqn} is no tensor; expected tensors only")
+    if about.chunk.sizes != about.size:
+        raise TrainingError(
+            f"{item.index.fqn} is a shard {tuple(about.chunk.sizes)} of {tuple(about.size)}; expected all"
+        )
+    if about.properties.dtype not in _NAMES:
+        raise TrainingError(f"{item.index.fqn} is of {about.properties.dtype}, which a checkpoint cannot hold")
+    return {"dtype": _NAMES[about.properties.dtype], "shape": list(about.size)}
+
+
+def _size(item: WriteItem) -> int:
+    about = item.tensor_data
+    return 0 if about is None else about.size.numel() * about.properties.dtype.itemsize

@@ -1,0 +1,304 @@
+"""The durable rung of one session: state is copied at a step boundary, written behind training's back, and taken up.
+
+One member writes: rank 0 of the generation. All members hold the same bits, so it does not matter who. Where a member
+is a replica of several ranks, each of them copies and writes its shards, and all of them hold to one course: between
+steps they tell each other how far they are, and what follows from that follows for all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...core.errors import SpecError, TrainingError
+from ...core.units import plural
+from ...policy import interval
+from ..comm import state_codec
+from ..connection import Message
+from ..session.state import TrainingState
+from ..worker.elastic_group import Group, Regroup, Solo
+from .store import Checkpoint, Manifest, Refused, new_token
+from .writer import WAIT_S, Holding, Order, Writing, file_of, names
+
+
+class Durable:
+    """Keeps the checkpoints of a session and takes them up. Without settings there are none."""
+
+    def __init__(
+        self,
+        settings: Checkpoint | None,
+        group: Group | Solo,
+        state: TrainingState,
+        session: Mapping[str, Any],
+        state_bytes: int,
+    ) -> None:
+        """``session``: what a checkpoint must be of, to be of use. Raises SpecError for an unsafe directory."""
+        self._settings = settings
+        self._group = group
+        self._state = state
+        self._about = dict(session)
+        self._state_bytes = state_bytes
+        self._directory = settings.directory if settings is not None else None
+        self._writing: Writing | None = None
+        self._room: list[torch.Tensor] = []
+        self._refused: set[str] = set()
+        self._saved: tuple[int, str] | None = None  # step and token of the newest one written or loaded here
+        self._trouble = ""
+        self._tidied = False
+        self._began_s = self._opened_s = time.monotonic()
+        self._every_s = interval.decide(0, 0.0, None, None, state_bytes).value
+        self.no_later_than: int | None = None  # the newest step that may be taken up, where not just any
+        if self._directory is not None:
+            self._directory.check()
+        group.on_interval = self._hear_interval
+        group.checkpoints = self.found
+
+    @property
+    def public(self) -> dict[str, str] | None:
+        """Where the checkpoints lie, as the session was told, and how often one is written."""
+        if self._settings is None:
+            return None
+        steps, seconds = self._settings.every_steps, self._settings.every_s
+        every = plural(steps, "step") if steps else f"{seconds:g} s" if seconds else interval.AUTOMATIC
+        return {"path": os.fspath(self._settings.path), "every": every}
+
+    @property
+    def _session(self) -> dict[str, Any]:
+        """What a checkpoint must be of: known when the session has joined its cell's sequence of sessions."""
+        return {"session": self._group.session} | self._about
+
+    # ---- writing ------------------------------------------------------------------------------------------
+
+    def step_done(self) -> None:
+        """A step boundary: begin a checkpoint where one is due. Training waits only while the state is copied.
+
+        Raises Regroup where this member is a replica of several ranks.
+        """
+        if self._settings is None:
+            return
+        if self._writing is not None:
+            self._proceed()
+        if self._writing is None and self._group.rank == 0:
+            self._proceed(begin=self._due(self._settings))
+
+    def save(self, check: Callable[[], None] = lambda: None) -> tuple[int, str] | None:
+        """Write the present state and wait for it: step and token, or None where it cannot be written.
+
+        `check` is called meanwhile and may raise; the checkpoint is finished behind it nevertheless.
+        """
+        self._wait(check)
+        if self._saved is None or self._saved[0] != self._state.applied:
+            self._proceed(begin=True)
+            self._wait(check)
+        return self._saved if self._saved is not None and self._saved[0] == self._state.applied else None
+
+    def finish(self) -> None:
+        """All steps are done: one more checkpoint, where that is wished. Raises Regroup."""
+        if self._settings is None:
+            return
+        self._group.touch("closing", self._state.applied)
+        if self._group.rank == 0 and self._settings.at_end:
+            self.save(self._group.poll)
+        self._wait(self._group.poll)
+
+    def close(self) -> None:
+        """Wait for what is being written; whoever interrupts that discards it. Raises Regroup as `step_done` does."""
+        try:
+            self._wait(lambda: None)
+        except Regroup:
+            raise
+        except BaseException:
+            self._abandon()
+            raise
+
+    def leave(self) -> None:
+        """The session is over, well or not: wait for what is being written, where no other rank is needed for that.
+
+        Whoever leaves with an error leaves alone: the other ranks of its replica would be waited for in vain.
+        """
+        if self._group.replica == 1:
+            self.close()
+        else:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        if self._writing is not None:
+            self._writing.cancelled.set()
+            self._writing.join()
+
+    def _due(self, settings: Checkpoint) -> bool:
+        if settings.every_steps is not None:
+            return self._state.applied % settings.every_steps == 0
+        every_s = settings.every_s if settings.every_s is not None else self._every_s
+        return time.monotonic() - self._began_s >= every_s
+
+    def _wait(self, check: Callable[[], None]) -> None:
+        while self._writing is not None:
+            self._writing.join(WAIT_S)
+            self._proceed()
+            check()
+
+    def _proceed(self, begin: bool = False) -> None:
+        """Hear how far all ranks of the replica are; what follows from that, all of them do. Raises Regroup."""
+        if self._writing is None:
+            token = self._group.gather(new_token() if begin else "")[0]  # the leader says whether, and which
+            if token:
+                self._begin(token)
+            return
+        reports = self._group.gather(self._writing.report())
+        self._writing.hear(reports)
+        if not any(report["alive"] for report in reports):
+            writing, self._writing = self._writing, None
+            error = next((report["error"] for report in reports if report["error"]), "it was given up")
+            self._over(writing, reports[0]["committed"], error)
+
+    def _begin(self, token: str) -> None:
+        assert self._settings is not None and self._directory is not None
+        began_s = self._began_s = time.monotonic()
+        if not self._tidied and self._group.shard == 0:
+            self._directory.tidy()
+            self._tidied = True
+        skeleton, tensors = state_codec.pack(self._state.as_dict() | {"loss": self._state.loss})
+        self._stage(tensors)
+        order = Order(token, self._state.applied, self._session, self._settings.keep)
+        holding = Holding(skeleton, self._room, self._group.shard, self._group.replica)
+        self._writing = Writing(self._directory, order, holding, began_s)
+        self._writing.start()
+
+    def _stage(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Copy into memory that is kept from one checkpoint to the next: fresh memory costs more than the copy."""
+        same = len(self._room) == len(tensors) and all(
+            a.shape == b.shape and a.dtype == b.dtype for a, b in zip(self._room, tensors, strict=True)
+        )
+        if not same:
+            self._room = [torch.empty_like(tensor) for tensor in tensors]
+        for room, tensor in zip(self._room, tensors, strict=True):
+            room.copy_(tensor)
+
+    def _over(self, writing: Writing, committed: bool, error: str) -> None:
+        """Tell of a checkpoint that has been written, or of why it could not be."""
+        step = writing.order.step
+        if not committed:
+            if error != self._trouble:
+                self._trouble = error
+                self._group.warn(f"the checkpoint of step {step} could not be written: {error}; training goes on")
+            return
+        self._trouble = ""
+        self._saved = (step, writing.order.token)
+        if writing.manifest is None:
+            return  # the leader tells of it
+        about = {"step": step, "took_s": writing.took_s, "paused_s": writing.paused_s}
+        place = {"path": writing.path, "bytes": writing.manifest.size_bytes}
+        self._group.journal("checkpoint.saved", about | place)
+        self._group.say({"type": "saved"} | about)
+        if isinstance(self._group, Solo):
+            observed_s = time.monotonic() - self._opened_s
+            self._every_s = interval.decide(0, observed_s, writing.paused_s, writing.took_s, self._state_bytes).value
+
+    def _hear_interval(self, message: Message) -> None:
+        """The coordinator has decided how often, and knows how old the newest checkpoint is."""
+        self._every_s = message["every_s"]
+        self._began_s = time.monotonic() - message["age_s"]
+
+    # ---- taking up ----------------------------------------------------------------------------------------
+
+    def found(self) -> list[tuple[int, str]]:
+        """``(step, token)`` of every checkpoint that could be loaded, newest first; their bytes are not checked yet.
+
+        Raises SpecError where they are of another session.
+        """
+        if self._directory is None:
+            return []
+        usable = []
+        for step, path in self._directory.committed():
+            if path.name in self._refused or (self.no_later_than is not None and step > self.no_later_than):
+                continue
+            try:
+                manifest = self._directory.manifest(path)
+            except Refused as error:
+                self._refuse(path.name, error)
+                continue
+            self._must_fit(manifest)
+            usable.append((step, manifest.token))
+        return usable
+
+    def load(self, step: int, token: str, check: Callable[[], None]) -> None:
+        """Become what the run was after `step`, with all ranks of this replica or none.
+
+        Raises Refused, after telling of it, and what `check` raises; Regroup as `step_done` does.
+        """
+        assert self._directory is not None
+        began_s = time.monotonic()
+        name = f"step-{step:012d}-{token}"
+        try:
+            skeleton, tensors, size = self._read(name, check)
+            reason = ""
+        except Refused as error:
+            reason = error.reason
+        except (OSError, ValueError, KeyError, TrainingError) as error:
+            reason = f"it cannot be read: {error}"
+        if reason := next(filter(None, self._group.gather(reason)), ""):
+            refusal = Refused(self._directory.path / name, reason)
+            self._refuse(name, refusal)
+            raise refusal
+        state = state_codec.unpack(skeleton, tensors, self._state.mesh)
+        self._state.load(state, step, state["loss"])
+        self._saved = (step, token)
+        self.no_later_than = None
+        took_s = time.monotonic() - began_s
+        text = f"{size / 1e6:.1f} MB of step {step} from its checkpoint in {took_s * 1000:.0f} ms"
+        path = self._directory.path / name
+        self._group.say({"type": "loaded", "step": step, "path": str(path), "took_s": took_s, "text": text})
+
+    def _read(self, name: str, check: Callable[[], None]) -> tuple[Any, list[torch.Tensor], int]:
+        """What this rank held: skeleton, tensors, and the bytes of the whole checkpoint."""
+        from . import dcp  # half a second to import: only whoever needs it pays, on first use
+
+        assert self._directory is not None
+        manifest = self._directory.manifest(self._directory.path / name)
+        shard, shards = self._group.shard, self._group.replica
+        if len(manifest.skeletons) != shards:
+            raise ValueError(f"it has {plural(len(manifest.skeletons), 'shard')}, expected {shards}")
+        path = self._directory.verify(manifest, file_of(shard, shards), check)
+        skeleton = manifest.skeletons[shard]
+        tensors = state_codec.blank(skeleton)
+        dcp.load(path, dict(zip(names(skeleton), tensors, strict=True)), check)
+        return skeleton, tensors, manifest.size_bytes
+
+    def _refuse(self, name: str, error: Refused) -> None:
+        self._refused.add(name)
+        self._group.say({"type": "refused", "path": error.path, "reason": error.reason})
+        if isinstance(self._group, Solo):
+            self._group.warn(str(error))
+
+    def _must_fit(self, manifest: Manifest) -> None:
+        """Raise SpecError where a checkpoint is of another session: it would not be the same trajectory."""
+        found = {"replica": 1} | dict(manifest.session)
+        expected = json.loads(json.dumps(self._session))
+        parts = [
+            f"{key} {found.get(key)}, expected {expected.get(key)}"
+            for key in (*expected, *(found.keys() - expected.keys()))
+            if key != "model" and found.get(key) != expected.get(key)
+        ]
+        theirs, ours = found.get("model", {}), expected["model"]
+        for name in [*ours, *(theirs.keys() - ours.keys())]:
+            if theirs.get(name) != ours.get(name) and len(parts) < 3:
+                parts.append(f"{name} {theirs.get(name, 'missing')}, expected {ours.get(name, 'no such tensor')}")
+        if parts:
+            assert self._directory is not None
+            reason = f"it is of another session: {'; '.join(parts)}"
+            self._refuse(manifest.name, Refused(self._directory.path / manifest.name, reason))
+            raise SpecError(
+                f"{self._directory.path / manifest.name} is not loaded: {reason}. "
+                "Give this session a path of its own, or remove the old checkpoints"
+            )
+
+
+def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Name -> ``float32 [8, 16]`` of a model's state."""
+    return {name: f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for name, t in tensors.items()}

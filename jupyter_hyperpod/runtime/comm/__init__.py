@@ -1,0 +1,1 @@
+"""What members exchange: connections, shared memory, sums of gradients, and training state."""

@@ -1,0 +1,293 @@
+"""Gradients of micro-batches, summed in one fixed binary tree whoever computed them.
+
+Each member keeps the tree nodes it has finished (`Ledger`). To reduce, every member shows each owner that owner's
+slice of its nodes; the owner adds them in the order of the tree and shows the sum. Members on one host read each
+other's memory in place, others are sent the bytes. The nodes stay untouched until the step is committed, so after a
+fault only what was lost is computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from ...policy.batching import Node, cover, slices, split
+from .mesh import Exchange, PeerLost, Transfer
+from .shared_memory import TOKEN_BYTES, Attachments, Segment, Token, aligned, carve
+
+ALIGN = 16
+
+
+class Buffer:
+    """One gradient of all parameters: a flat tensor a dtype, and ``meta`` (float64, 2 + parameters + micro-batches).
+
+    ``meta[0]`` is the loss; ``meta[1 + i]`` counts the micro-batches in which parameter i had a gradient; after them
+    comes the loss of each micro-batch. ``meta[-1]`` of a result is not 0 where its gradient is not finite.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.segment = Segment(sum(aligned(length * dtype.itemsize) for dtype, length in layout.shapes))
+        self.flats = carve(self.segment.memory, layout.shapes)
+        self.meta = self.flats[-1]
+        by_dtype = dict(zip(layout.lengths, self.flats, strict=False))
+        self.gradients = [
+            by_dtype[p.dtype][start : start + p.numel()].view_as(p)
+            for p, start in zip(layout.parameters, layout.starts, strict=True)
+        ]
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Changes whenever torch writes to the buffer, through a view or not."""
+        return tuple(flat._version for flat in self.flats)
+
+    def add_(self, other: Buffer) -> Buffer:
+        """Add elementwise in place."""
+        for mine, theirs in zip(self.flats, other.flats, strict=True):
+            mine.add_(theirs)
+        return self
+
+
+class Layout:
+    """Where each parameter's gradient lies in the flat tensors."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], micro_batches: int = 0) -> None:
+        self.parameters = list(parameters)
+        self.micro_batches = micro_batches
+        self.lengths: dict[torch.dtype, int] = {}
+        self.starts: list[int] = []
+        for parameter in self.parameters:
+            start = self.lengths.get(parameter.dtype, 0)
+            self.starts.append(start)
+            self.lengths[parameter.dtype] = start + -(-parameter.numel() // ALIGN) * ALIGN
+
+    @property
+    def shapes(self) -> list[tuple[torch.dtype, int]]:
+        """(dtype, length) of the flat tensors of a buffer, `meta` last."""
+        return [*self.lengths.items(), (torch.float64, 2 + len(self.parameters) + self.micro_batches)]
+
+
+class Ledger:
+    """The tree nodes this member has finished for the step under way. Siblings are summed as soon as both are here."""
+
+    def __init__(self, layout: Layout, micro_batches: int) -> None:
+        self.layout = layout
+        self.micro_batches = micro_batches
+        self.nodes: dict[Node, Buffer] = {}
+        self._free: list[Buffer] = []
+        self._parents: dict[Node, tuple[Node, Node, Node]] = {}
+        self._plant((0, micro_batches))
+
+    def open(self, leaf: int) -> tuple[Buffer, bool]:
+        """Where the gradient of micro-batch `leaf` goes: a buffer to overwrite, or (True) its left sibling, to add."""
+        family = self._parents.get((leaf, leaf + 1))
+        if family and family[2] == (leaf, leaf + 1) and family[1] in self.nodes:
+            return self.nodes[family[1]], True
+        return (self._free.pop() if self._free else Buffer(self.layout)), False
+
+    def close(self, leaf: int, buffer: Buffer) -> None:
+        """Record the finished gradient of micro-batch `leaf`, which is in the buffer that `open` gave."""
+        node = (leaf, leaf + 1)
+        family = self._parents.get(node)
+        if family and self.nodes.get(family[1]) is buffer:
+            node = family[0]
+            del self.nodes[family[1]]
+        self.nodes[node] = buffer
+        while (family := self._parents.get(node)) and family[1] in self.nodes and family[2] in self.nodes:
+            parent, left, right = family
+            self.nodes[parent] = self.nodes.pop(left).add_(self.nodes[right])
+            self._free.append(self.nodes.pop(right))
+            node = parent
+
+    def discard(self, buffer: Buffer) -> None:
+        """What `open` gave is spoilt; of a node that it was part of, everything has to be computed again."""
+        self.nodes = {node: kept for node, kept in self.nodes.items() if kept is not buffer}
+        self._free.append(buffer)
+
+    def holds(self, leaf: int) -> bool:
+        """True if micro-batch `leaf` is in a finished node."""
+        return any(low <= leaf < high for low, high in self.nodes)
+
+    def clear(self) -> None:
+        """The step is committed: reuse all buffers."""
+        self._free.extend(self.nodes.values())
+        self.nodes.clear()
+
+    def release(self) -> None:
+        """Give the memory back: the session is over."""
+        self.nodes.clear()
+        self._free.clear()
+
+    def _plant(self, node: Node) -> None:
+        if node[1] - node[0] > 1:
+            left, right = split(node)
+            for child in (left, right):
+                self._parents[child] = (node, left, right)
+                self._plant(child)
+
+
+class Reduction:
+    """Combines the nodes of all members into one sum over all micro-batches.
+
+    ``near`` are the ranks on this host whose memory can be read in place; to and from the others bytes are sent.
+    """
+
+    def __init__(self, layout: Layout, micro_batches: int) -> None:
+        self._layout = layout
+        self._root: Node = (0, micro_batches)
+        self._results = [Buffer(layout), Buffer(layout)]
+        self._scratch: dict[int, torch.Tensor] = {}
+        self.attachments = Attachments()
+
+    def room(self, keep: Sequence[Buffer]) -> Buffer:
+        """A result buffer that is not one of `keep`, which peers may still ask for."""
+        free = [result for result in self._results if not any(result is kept for kept in keep)]
+        chosen = free[0] if free else Buffer(self._layout)
+        self._results = [*keep, chosen]
+        return chosen
+
+    def release(self) -> None:
+        """Give the memory back: the session is over."""
+        self._results, self._scratch = [], {}
+        self.attachments.forget_all_but(())
+
+    def renew(self, keep: Sequence[Buffer]) -> None:
+        """Take new memory for the next result: an excluded member may still read the one that was given up."""
+        self._results = [*keep, Buffer(self._layout)]
+
+    def reduce(
+        self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
+        keep: Sequence[Buffer], exchange: Exchange, scale: float = 1.0, look: bool = False,
+    ) -> Buffer:  # fmt: skip
+        """Return `scale` times the sum over the tree (`meta` unscaled), the same bits on every member.
+
+        `keep` are results not to overwrite. With ``look`` every owner also looks whether its slices are finite.
+
+        ``holdings[r]`` are rank r's nodes. Given up half-way (`exchange` raised), it has changed no node.
+        """
+        result = self.room(keep)
+        sound = True
+        parts = self._collect(ledger, holdings, rank, near, exchange)
+        for flat, nodes in zip(result.flats, parts, strict=True):
+            low, high = slices(flat.numel(), len(holdings))[rank]
+            if high > low:
+                _tree_sum(self._root, nodes, flat[low:high])
+                if flat is not result.meta:
+                    flat[low:high].mul_(scale)
+                    sound = sound and not (look and not is_finite(flat[low:high]))
+        sound = self._gather(result, rank, len(holdings), near, exchange, sound)
+        result.meta[-1] = not sound
+        return result
+
+    def _collect(
+        self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int], exchange: Exchange
+    ) -> list[dict[Node, torch.Tensor]]:
+        """This rank's slice of every node of every member, by flat tensor."""
+        peers = [peer for peer in range(len(holdings)) if peer != rank]
+        mine = [(node, ledger.nodes[node]) for node in holdings[rank]]
+        theirs = [(peer, node) for peer in peers if peer in near for node in holdings[peer]]
+        tokens = [(peer, memoryview(bytearray(TOKEN_BYTES))) for peer, _ in theirs]
+        sends: list[Transfer] = [
+            (peer, memoryview(buffer.segment.token.pack())) for peer in peers if peer in near for _, buffer in mine
+        ]
+        receives: list[Transfer] = list(tokens)
+        parts: list[dict[Node, torch.Tensor]] = []
+        for index, (dtype, length) in enumerate(self._layout.shapes):
+            bounds = slices(length, len(holdings))
+            low, high = bounds[rank]
+            found = {node: buffer.flats[index][low:high] for node, buffer in mine}
+            far = [(peer, node) for peer in peers if peer not in near for node in holdings[peer]]
+            scratch = self._room(dtype, index, len(far) * (high - low))
+            for place, (peer, node) in enumerate(far):
+                found[node] = scratch[place * (high - low) : (place + 1) * (high - low)]
+                receives.append((peer, as_bytes(found[node])))
+            for peer in (peer for peer in peers if peer not in near):
+                start, end = bounds[peer]
+                sends += [(peer, as_bytes(buffer.flats[index][start:end])) for _, buffer in mine]
+            parts.append(found)
+        exchange(sends, receives)
+        for (peer, node), (_, token) in zip(theirs, tokens, strict=True):
+            for nodes, flat in zip(parts, self.attach(peer, token), strict=True):
+                low, high = slices(flat.numel(), len(holdings))[rank]
+                nodes[node] = flat[low:high]
+        return parts
+
+    def _gather(
+        self, result: Buffer, rank: int, world_size: int, near: frozenset[int], exchange: Exchange, sound: bool
+    ) -> bool:
+        """Bring the slices of all owners together; True where every owner found its own sound."""
+        peers = [peer for peer in range(world_size) if peer != rank]
+        tokens = {peer: memoryview(bytearray(TOKEN_BYTES)) for peer in peers if peer in near}
+        sends: list[Transfer] = [(peer, memoryview(result.segment.token.pack())) for peer in tokens]
+        receives: list[Transfer] = list(tokens.items())
+        words = {peer: memoryview(bytearray(1)) for peer in peers}
+        sends += [(peer, memoryview(bytes([sound]))) for peer in peers]
+        receives += words.items()
+        for flat in result.flats:
+            bounds = slices(flat.numel(), world_size)
+            for peer in (peer for peer in peers if peer not in near):
+                sends.append((peer, as_bytes(flat[slice(*bounds[rank])])))
+                receives.append((peer, as_bytes(flat[slice(*bounds[peer])])))
+        exchange(sends, receives)
+        for peer, token in tokens.items():
+            for mine, theirs in zip(result.flats, self.attach(peer, token), strict=True):
+                part = slice(*slices(mine.numel(), world_size)[peer])
+                mine[part].copy_(theirs[part])
+        # nobody may touch a result that a neighbour still reads
+        exchange([(peer, memoryview(b"r")) for peer in tokens], [(peer, memoryview(bytearray(1))) for peer in tokens])
+        return sound and all(word[0] for word in words.values())
+
+    def attach(self, peer: int, token: memoryview) -> list[torch.Tensor]:
+        """The flat tensors of a neighbour's buffer, in place. Raises PeerLost where it is gone."""
+        try:
+            return carve(self.attachments.memory(Token.unpack(bytes(token))), self._layout.shapes)
+        except OSError as error:
+            raise PeerLost(peer) from error
+
+    def _room(self, dtype: torch.dtype, index: int, length: int) -> torch.Tensor:
+        """Scratch memory of one flat tensor: touched once, then reused."""
+        room = self._scratch.get(index)
+        if room is None or room.numel() < length:
+            room = self._scratch[index] = torch.empty(length, dtype=dtype)
+        return room
+
+
+def _tree_sum(node: Node, nodes: dict[Node, torch.Tensor], out: torch.Tensor) -> None:
+    """Write the sum of `node` into `out`; given tensors are left alone."""
+    if node in nodes:
+        out.copy_(nodes[node])
+        return
+    left, right = split(node)
+    if left in nodes and right in nodes:
+        torch.add(nodes[left], nodes[right], out=out)
+        return
+    _tree_sum(left, nodes, out)
+    if right in nodes:
+        out.add_(nodes[right])
+    else:
+        other = torch.empty_like(out)
+        _tree_sum(right, nodes, other)
+        out.add_(other)
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether every element is finite. One pass: a sum carries on whatever is not, and may overflow by itself."""
+    return math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())
+
+
+def as_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy."""
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def holdings_of(
+    held: Sequence[Sequence[Node]], shares: Sequence[Sequence[int]], micro_batches: int
+) -> list[tuple[Node, ...]]:
+    """The nodes each member will have when it has computed its share."""
+    return [
+        cover([*nodes, *((leaf, leaf + 1) for leaf in share)], micro_batches)
+        for nodes, share in zip(held, shares, strict=True)
+    ]

@@ -1,0 +1,95 @@
+"""A copy of the training state in shared memory, for newcomers on this host: laid out by donors, stripe by stripe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from . import state_codec
+from .shared_memory import PROBE_BYTES, TOKEN_BYTES, Attachments, Segment, Token, can_read
+
+
+class Shelf:
+    """Where a donor lays out its stripe. Memory that nobody can be reading any more is used again: it is touched.
+
+    The stripe comes after `PROBE_BYTES` random ones: a token alone could mean something else on another host.
+    """
+
+    def __init__(self) -> None:
+        self._segment: Segment | None = None
+        self._free = True
+
+    def lay_out(self, tensors: Sequence[torch.Tensor], part: int, parts: int) -> Token:
+        """Copy stripe ``part`` of ``parts`` of the tensors; what was laid out before may still be read elsewhere."""
+        views = state_codec.stripe(tensors, part, parts)
+        size = PROBE_BYTES + sum(map(len, views))
+        if self._segment is None or not self._free or len(self._segment.memory) < size:
+            self._segment = Segment(size)
+        self._free = False
+        target = memoryview(self._segment.memory)
+        target[:PROBE_BYTES] = os.urandom(PROBE_BYTES)
+        start = PROBE_BYTES
+        for view in views:
+            target[start : start + len(view)] = view
+            start += len(view)
+        return self._segment.token
+
+    def shown(self) -> str:
+        """What `parse` takes on this host, in hexadecimal: the token and the bytes that prove it right."""
+        assert self._segment is not None
+        return (self._segment.token.pack() + self._segment.memory[:PROBE_BYTES]).hex()
+
+    def all_read(self) -> None:
+        """Everybody who was shown the stripe has it."""
+        self._free = True
+
+    def give_up(self) -> None:
+        """Nobody needs the stripe any more; who reads it now can finish doing so."""
+        self._segment = None
+
+
+class Room:
+    """Memory that a newcomer touches before it is needed, so that loading is one copy and no page faults."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], copies: int) -> None:
+        self._tensors: dict[tuple[torch.dtype, torch.Size], list[torch.Tensor]] = {}
+        for parameter in parameters:
+            kind = (parameter.dtype, parameter.shape)
+            self._tensors.setdefault(kind, []).extend(
+                torch.zeros(parameter.shape, dtype=parameter.dtype) for _ in range(copies)
+            )
+
+    def take(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+        """A tensor with any content."""
+        waiting = self._tensors.get((dtype, torch.Size(shape)))
+        return waiting.pop() if waiting else torch.empty(shape, dtype=dtype)
+
+
+def read(tensors: Sequence[torch.Tensor], tokens: Sequence[Token], first: int = 0, parts: int = 0) -> None:
+    """Fill the tensors from stripes ``first``, ``first + 1``, … of ``parts`` (0: as many as there are tokens).
+
+    Raises OSError, with nothing written yet, where a donor is gone or its memory is on another host.
+    """
+    attachments = Attachments()
+    memories = [attachments.memory(token) for token in tokens]
+    for part, memory in enumerate(memories, start=first):
+        source = memoryview(memory)
+        start = PROBE_BYTES
+        for view in state_codec.stripe(tensors, part, parts or len(tokens)):
+            view[:] = source[start : start + len(view)]
+            start += len(view)
+
+
+def parse(text: str) -> Token:
+    """The token in what `Shelf.shown` has shown. Raises OSError for anything else, and where that is out of reach."""
+    try:
+        content = bytes.fromhex(text)
+    except ValueError as error:
+        raise OSError(f"{text[:80]!r} is no token") from error
+    if len(content) != TOKEN_BYTES + PROBE_BYTES:
+        raise OSError(f"a token and its proof have {TOKEN_BYTES + PROBE_BYTES} bytes, found {len(content)}")
+    if not can_read(content):
+        raise OSError("the memory that a token names is gone, or on another host")
+    return Token.unpack(content[:TOKEN_BYTES])

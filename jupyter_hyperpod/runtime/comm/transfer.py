@@ -1,0 +1,198 @@
+"""State and gradients on their way to members that lack them: shared memory on one host, sockets elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+
+from ...core.units import plural
+from ..connection import Message
+from ..session.gradients import Gradients
+from ..session.state import TrainingState
+from ..worker.elastic_group import SOCKETS_ONLY_VARIABLE, Go, Group, Solo
+from . import state_codec
+from .mesh import PeerLost, Transfer
+from .reduction import Buffer, as_bytes
+from .shards import local
+from .shared_memory import TOKEN_BYTES, Token
+from .snapshot import Room, Shelf, parse, read
+
+HISTORY = 4  # reduced gradients kept while a newcomer loads a snapshot
+NOTHING = -1
+
+
+class Courier:
+    """One member's part in bringing others, or itself, up to date."""
+
+    def __init__(self, group: Group | Solo, state: TrainingState, gradients: Gradients) -> None:
+        self._group = group
+        self._state = state
+        self._gradients = gradients
+        self._shelf = Shelf()
+        self._room: Room | None = None
+        self._offered = False  # newcomers outside the generation may be reading
+
+    def expect_state(self) -> None:
+        """This member is a newcomer that will be given the state."""
+        copies = max(1, round(self._state.expected_bytes() / max(1, self._state.parameter_bytes())))
+        self._room = Room([local(parameter) for parameter in self._gradients.parameters], copies)
+
+    def newcomers_arrived(self) -> None:
+        """Those who took a snapshot are members now, or will be offered another; one may still be reading this."""
+        if self._offered:
+            self._shelf.give_up()
+        self._offered, self._gradients.depth = False, 1
+
+    def release(self) -> None:
+        """Give the memory back: the session is over."""
+        self._shelf.give_up()
+
+    def step_done(self) -> None:
+        """All members have taken part in a step: whatever was laid out for them has been read."""
+        if not self._offered:
+            self._shelf.all_read()
+
+    # ---- while the others train ---------------------------------------------------------------------------
+
+    def offer(self, message: Message) -> None:
+        """Lay out a stripe of the state, as it is between two steps, for newcomers."""
+        self._gradients.depth, self._offered = HISTORY, True
+        skeleton, tensors = state_codec.pack(self._portable())
+        part = message["part"]
+        self._shelf.lay_out(tensors, part, message["parts"])
+        self._group.say(
+            {
+                "type": "offered",
+                "generation": message["generation"],
+                "step": NOTHING if self._state.step is None else self._state.step,
+                "token": self._shelf.shown(),
+                "skeleton": state_codec.encode(skeleton).decode() if part == 0 else "",
+            }
+        )
+
+    def take(self, message: Message) -> str:
+        """Load a snapshot; returns how that went, or "" where it was out of reach."""
+        began_s = time.monotonic()
+        skeleton = state_codec.decode(message["skeleton"].encode())
+        tensors: list[torch.Tensor] = []
+        within_reach = not os.environ.get(SOCKETS_ONLY_VARIABLE)
+        try:
+            tokens = [parse(text) for text in message["tokens"]]
+            tensors = self._blank(skeleton)
+            read(tensors, tokens)
+        except OSError:
+            within_reach = False
+        if not all(self._group.gather(within_reach)):
+            self._group.say({"type": "approached", "step": None})
+            return ""
+        self._load(skeleton, tensors, message["step"])
+        self._group.say({"type": "approached", "step": message["step"]})
+        return f"{_how(tensors, len(message['tokens']), began_s)}, while they trained"
+
+    # ---- when a generation meets --------------------------------------------------------------------------
+
+    def replay(self, go: Go) -> bool:
+        """Give the last reduced gradients to members that missed them, oldest first; True where this is one of them."""
+        donor, gradients = go.donors[0], self._gradients
+        if go.rank == donor:
+            for rank, steps in go.replay:
+                for result in reversed(gradients.history[:steps]):
+                    self._group.exchange([(rank, view) for view in self._shown(result, rank)], [])
+        steps = dict(go.replay).get(go.rank, 0)
+        for _ in range(steps):
+            result = self._receive_gradient(donor)
+            reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
+            gradients.show(result)
+            gradients.keep(result)
+            self._state.apply(reading.loss, skipped=bool(self._state.watch.judge(reading, None)))
+            gradients.ledger.clear()
+        return steps > 0
+
+    def share(self, go: Go) -> str:
+        """Give the whole state to newcomers, striped over all donors; a newcomer returns how that went."""
+        if go.rank in go.donors:
+            self._give(go)
+        return self._get(go) if go.rank in go.fresh else ""
+
+    def _shown(self, result: Buffer, rank: int) -> list[memoryview]:
+        if rank in self._group.near:
+            return [memoryview(result.segment.token.pack())]
+        return [as_bytes(flat) for flat in result.flats]
+
+    def _receive_gradient(self, donor: int) -> Buffer:
+        reduction = self._gradients.reduction
+        result = reduction.room(self._gradients.kept)
+        if donor not in self._group.near:
+            self._group.exchange([], [(donor, as_bytes(flat)) for flat in result.flats])
+            return result
+        token = memoryview(bytearray(TOKEN_BYTES))
+        self._group.exchange([], [(donor, token)])
+        try:
+            shown = reduction.attach(donor, token)
+        except PeerLost as lost:
+            self._group.lost(lost)
+        for mine, theirs in zip(result.flats, shown, strict=True):
+            mine.copy_(theirs)
+        return result
+
+    def _give(self, go: Go) -> None:
+        skeleton, tensors = state_codec.pack(self._portable())
+        part, parts = go.donors.index(go.rank), len(go.donors)
+        near = [rank for rank in go.fresh if rank in self._group.near]
+        far = [rank for rank in go.fresh if rank not in self._group.near]
+        if part == 0:
+            text = state_codec.encode(skeleton)
+            self._group.exchange([(r, state_codec.length(text)) for r in go.fresh], [])
+            self._group.exchange([(r, memoryview(text)) for r in go.fresh], [])
+        sends = state_codec.transfers(tensors, part, parts, far)
+        if near:
+            token = memoryview(self._shelf.lay_out(tensors, part, parts).pack())
+            sends += [(rank, token) for rank in near]
+        self._group.exchange(sends, [])
+
+    def _get(self, go: Go) -> str:
+        began_s = time.monotonic()
+        header = bytearray(8)
+        self._group.exchange([], [(go.donors[0], memoryview(header))])
+        encoded = bytearray(int.from_bytes(header, "big"))
+        self._group.exchange([], [(go.donors[0], memoryview(encoded))])
+        skeleton = state_codec.decode(encoded)
+        tensors = self._blank(skeleton)
+        tokens: dict[int, memoryview] = {}
+        receives: list[Transfer] = []
+        for part, donor in enumerate(go.donors):
+            if donor in self._group.near:
+                tokens[part] = memoryview(bytearray(TOKEN_BYTES))
+            else:
+                receives += [(donor, view) for view in state_codec.stripe(tensors, part, len(go.donors))]
+        self._group.exchange([], receives)
+        for part, token in tokens.items():  # each stripe as soon as it lies there
+            self._group.exchange([], [(go.donors[part], token)])
+            try:
+                read(tensors, [Token.unpack(bytes(token))], part, len(go.donors))
+            except OSError as error:
+                self._group.lost(PeerLost(go.donors[part]), error)
+        self._group.gather(None)
+        self._load(skeleton, tensors, go.step)
+        return _how(tensors, len(go.donors), began_s)
+
+    def _blank(self, skeleton: state_codec.Skeleton) -> Any:
+        return state_codec.blank(skeleton, self._room.take if self._room is not None else state_codec.untouched)
+
+    def _load(self, skeleton: state_codec.Skeleton, tensors: Any, step: int) -> None:
+        received = state_codec.unpack(skeleton, tensors, self._state.mesh)
+        self._state.load(received, step, received["loss"])
+        self._gradients.forget()
+        self._room = None
+
+    def _portable(self) -> dict[str, Any]:
+        """The state as it travels to newcomers."""
+        return self._state.as_dict() | {"loss": self._state.loss}
+
+
+def _how(tensors: Any, donors: int, began_s: float) -> str:
+    took_s = time.monotonic() - began_s
+    return f"{state_codec.size_bytes(tensors) / 1e6:.1f} MB from {plural(donors, 'peer')} in {took_s * 1000:.0f} ms"

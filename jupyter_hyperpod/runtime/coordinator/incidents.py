@@ -1,0 +1,207 @@
+"""The life of an incident, journaled stage by stage: from the first symptom to training at full strength again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.units import plural
+from ...policy.membership import NODE_LOST
+
+RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_DURABLE, RUNG_REQUEUED = range(6)
+STRAGGLER = "straggler"
+HEAD = "head"  # where coordinators run; what happened to one is first told by the supervisor
+CORRUPTION = "silent data corruption"
+PROGRAM = "program not reproducible"
+Journal = Callable[[str, dict[str, object]], object]
+
+
+@dataclass
+class Incident:
+    """One fault, from its detection on."""
+
+    name: str
+    member: str
+    node: str
+    rank: int | None
+    cause: str
+    stages: list[str] = field(default_factory=list)
+    started_s: float = 0.0  # on the clock of who told of it, as seconds since the Unix epoch
+    climbed: bool = False  # its rung is that of the state's way back, whoever takes the place later
+
+
+class Incidents:
+    """Open and past incidents of one job; `journal(kind, data)` writes the events.
+
+    ``since_s``: when the fault was, on this process's monotonic clock: its injection, or the last sign of life.
+    """
+
+    def __init__(self, journal: Journal, past: Sequence[Mapping[str, Any]] = ()) -> None:
+        """``past``: the incidents of a job's view, which those that are still open are taken up from."""
+        self._journal = journal
+        names = (record["incident"] for record in past)
+        self._count = max((int(name[1:]) for name in names if name.startswith("i")), default=0)
+        self.open: list[Incident] = []
+        self.rung: int | None = None  # where all members were lost: how the next generation came to its state
+        for record in past:
+            stages = [stage["stage"] for stage in record["stages"]]
+            if "resumed" not in stages and record["cause"] != STRAGGLER:
+                place = f"rank {record['rank']} on {record['node']}"
+                name, node, rank, cause = (record[key] for key in ("incident", "node", "rank", "cause"))
+                self.open.append(Incident(name, place, node, rank, cause, stages, record["started_s"]))
+        self._replacing: dict[str, Incident] = {}
+        self._judged: set[tuple[int, str]] = set()
+
+    def begin(self, member: str, node: str, rank: int | None, cause: str, detail: str, since_s: float) -> Incident:
+        """A member of the generation was lost."""
+        incident = self._new(member, node, rank, cause)
+        self.open.append(incident)
+        self._detected(incident, f"rank {rank} on {node}: {cause}", since_s)
+        self._stage(incident, "diagnosed", None, detail)
+        return incident
+
+    def unheard_since_s(self, born_s: float) -> float:
+        """Since when the members have had no coordinator that hears them; this one was ``born_s``."""
+        lost_s = [incident.started_s for incident in self.open if incident.node == HEAD]
+        return min(born_s, _monotonic(min(lost_s))) if lost_s else born_s
+
+    @property
+    def vacancies(self) -> int:
+        """Places that nobody has taken yet."""
+        return sum(not {"repaired", "replaced"} & set(incident.stages) for incident in self.open)
+
+    def judged(
+        self, step: int, cause: str, action: str, node: str, rank: int | None, text: str, since_s: float
+    ) -> None:
+        """The guard found fault with a step: that is over as soon as it is known, or the job stops."""
+        if (step, cause) in self._judged:
+            return
+        self._judged.add((step, cause))
+        incident = self._new("", node, rank, cause)
+        self._detected(incident, f"step {step}: {cause}", since_s)
+        self._stage(incident, "diagnosed", None, text)
+        if action == "skip":
+            self._stage(incident, "repaired", None, f"the update of step {step} is not applied")
+            self._stage(incident, "resumed", None, f"training goes on with step {step + 1}")
+
+    def straggler(self, member: str, node: str, rank: int | None, detail: str, since_s: float) -> Incident:
+        """A member is slow; nobody is lost, so what becomes of it is told by `stage`."""
+        incident = self._new(member, node, rank, STRAGGLER)
+        self._detected(incident, f"rank {rank} on {node}: {STRAGGLER}", since_s)
+        self._stage(incident, "diagnosed", None, detail)
+        return incident
+
+    def ailing(
+        self, member: str, node: str, rank: int | None, cause: str, detail: str, since_s: float | None
+    ) -> Incident:
+        """Something was found at a member's node; it goes on until it can leave: see `departed`.
+
+        ``since_s`` is None where nobody knows for how long the node has been like that.
+        """
+        incident = self._new(member, node, rank, cause)
+        self._detected(incident, f"rank {rank} on {node}: {cause}", since_s)
+        self._stage(incident, "diagnosed", None, detail)
+        return incident
+
+    def departed(self, incident: Incident) -> None:
+        """The member has left: its place is to be taken."""
+        self.open.append(incident)
+
+    def stage(self, incident: Incident, stage: str, text: str) -> None:
+        """A further stage of a straggler's incident."""
+        self._stage(incident, stage, None, text)
+
+    def succeeded(self) -> None:
+        """This coordinator takes the place of one that was lost."""
+        for incident in self.open:
+            if incident.node == HEAD and "repaired" not in incident.stages:
+                self._stage(incident, "repaired", RUNG_PROCESS, "another coordinator goes on from the journal")
+
+    @property
+    def count(self) -> int:
+        """Incidents so far."""
+        return self._count
+
+    def fenced(self, generation: int, rung: int | None) -> None:
+        """A generation without the lost members has been decided."""
+        for incident in self.open:
+            if "fenced" not in incident.stages:
+                text = f"generation {generation} no longer contains {incident.member}; what it sends is refused"
+                self._stage(incident, "fenced", rung, text)
+
+    def resumed(self, step: int, world_size: int) -> None:
+        """The first step after the fault was committed."""
+        self._resumed(f"step {step} committed by {plural(world_size, 'member')}")
+
+    def adopted(self) -> None:
+        """The members that have registered again train nothing: there is no step to wait for."""
+        self._resumed("all members registered again")
+
+    def _resumed(self, text: str) -> None:
+        for incident in list(self.open):
+            if "fenced" in incident.stages and "resumed" not in incident.stages:
+                incident.climbed = self.rung is not None
+                self._stage(incident, "resumed", self.rung, text)
+        self.rung = None
+
+    def restarted(self, text: str) -> None:
+        """The ranks run again, without a session that could commit a step."""
+        for incident in list(self.open):
+            if "resumed" not in incident.stages:
+                self._stage(incident, "resumed", None, text)
+
+    def replaced(self, newcomer: str, node: str, rung: int = RUNG_SPARE) -> None:
+        """A newcomer takes the oldest place that is still empty; ``rung``: where it does so on another node."""
+        incident = next((i for i in self.open if not {"repaired", "replaced"} & set(i.stages)), None)
+        if incident is None:
+            return
+        if node == incident.node and incident.cause == NODE_LOST:
+            self._stage(incident, "replaced", RUNG_NODE, f"{node} was started anew")
+        elif node == incident.node:
+            self._stage(incident, "repaired", RUNG_PROCESS, f"{node} runs a new worker in its place")
+        else:
+            self._stage(incident, "replaced", rung, f"{node} takes the place of {incident.node}")
+        self._replacing[newcomer] = incident
+
+    def rejoined(self, newcomer: str, text: str) -> None:
+        """A newcomer has the state: the incident is over."""
+        incident = self._replacing.pop(newcomer, None)
+        if incident is not None:
+            self._stage(incident, "rejoined", None, text)
+
+    def _new(self, member: str, node: str, rank: int | None, cause: str) -> Incident:
+        self._count += 1
+        return Incident(f"i{self._count}", member, node, rank, cause)
+
+    def _detected(self, incident: Incident, text: str, since_s: float | None) -> None:
+        known = {} if since_s is None else {"since_s": round(time.time() - (time.monotonic() - since_s), 6)}
+        self._stage(incident, "detected", None, text, known)
+
+    def _stage(
+        self, incident: Incident, stage: str, rung: int | None, text: str, known: Mapping[str, float] | None = None
+    ) -> None:
+        incident.stages.append(stage)
+        rung = None if incident.climbed and stage != "resumed" else rung
+        over = "resumed" in incident.stages and ("rejoined" in incident.stages or incident.node == HEAD)
+        if over and incident in self.open:
+            self.open.remove(incident)
+        self._journal(
+            "incident.stage",
+            {
+                "incident": incident.name,
+                "stage": stage,
+                "cause": incident.cause,
+                "node": incident.node,
+                "rank": incident.rank,
+                "rung": rung,
+                "text": text,
+                **(known or {}),
+            },
+        )
+
+
+def _monotonic(time_s: float) -> float:
+    """A moment of the past, in seconds since the Unix epoch, on the monotonic clock."""
+    return time.monotonic() - max(0.0, time.time() - time_s)

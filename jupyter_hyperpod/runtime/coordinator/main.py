@@ -1,0 +1,185 @@
+"""The coordinator: one a job. Sockets, clock and journals around the `Conductor`, which thinks.
+
+A kill is noticed in `_hear` (an agent's connection ends, or it says that its worker exited) or in `_tick`
+(heartbeats, progress). Members keep training while there is no coordinator; a new one starts from the journal
+and from the agents' registrations.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from ...core.errors import ProtocolError, StoreError
+from ...core.views import fold_all, new_job_view
+from ...storage.environment import adopt, begin_with
+from ...storage.journal import follow_commands, read_events
+from ...storage.journal_writer import JournalWriter
+from ...storage.store import write_private
+from ..connection import Channel, prepare
+from ..context import Context
+from ..sidecars import log_watcher
+from .commands import obey
+from .controller import Conductor
+from .unauthenticated import Strangers
+
+TICK_S = 0.02
+TOUCH_S = 0.5
+FAREWELL_S = 2.0
+
+
+class Coordinator:
+    """The effects of one coordinator; `run` is its whole life."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.selector = selectors.DefaultSelector()
+        self._touch_s = 0.0
+        self.guests: set[Channel] = set()
+        self.reporter = JournalWriter(context.job.events, "coordinator")
+        self.strangers = Strangers(lambda text: self.reporter.write("warning.raised", {"text": text}))
+        events = read_events(context.job.events)
+        view = fold_all(new_job_view(context.job.id), events)
+        opened, closed = (sum(e.kind == kind for e in events) for kind in ("session.opened", "session.closed"))
+        anew = [e.data for e in events if e.kind == "decision.made" and e.data["policy"] == "scripts"]
+        restarts = sum(data["value"] == "restart" for data in anew)
+        self.conductor = Conductor(context, view, self.reporter, opened, closed, restarts)
+        self.commands = follow_commands(context.job.commands)
+        done = [event.data for event in events if event.kind == "command.done"]
+        self.handled = {(data["command"]["writer"], data["command"]["seq"]) for data in done}
+        for data in done:
+            if data["kind"] == "stop" and data["ok"]:  # the one before obeyed, and died before it could say so
+                self.conductor.end("stopped", data["reason"])
+
+    def run(self) -> int:
+        """Serve until the job has ended; returns the exit status."""
+        listener = self._listen()
+        signal.signal(signal.SIGTERM, lambda *_: self.conductor.end("stopped", "the coordinator was told to terminate"))
+        self.conductor.incidents.succeeded()
+        watcher = log_watcher(self.context)
+        next_tick_s = 0.0
+        while not self.conductor.ended:
+            for key, _ in self.selector.select(TICK_S):
+                if key.fileobj is listener:
+                    self._accept(listener)
+                else:
+                    self._hear(key.fileobj)
+            if (now := time.monotonic()) >= next_tick_s:
+                next_tick_s = now + TICK_S
+                self._tick(now)
+        self._farewell()
+        if watcher is not None:
+            watcher.kill()
+            watcher.wait()
+        self.conductor.say_final_state()
+        self.reporter.settle(self._touch)  # what is not in the journal would be done once more
+        self._leave_word()
+        self.reporter.close()
+        return 0
+
+    def _leave_word(self) -> None:
+        """Agents that come too late, or had lost their connection, find that the job has ended."""
+        try:
+            write_private(self.context.endpoint_file, json.dumps({"ended": self.conductor.state}).encode())
+        except StoreError:
+            self.context.endpoint_file.unlink(missing_ok=True)
+
+    def _listen(self) -> socket.socket:
+        listener = socket.create_server((self.context.bind_address(), 0), backlog=1024)
+        listener.setblocking(False)
+        host, port = listener.getsockname()[:2]
+        write_private(self.context.endpoint_file, json.dumps({"host": host, "port": port, "pid": os.getpid()}).encode())
+        self.selector.register(listener, selectors.EVENT_READ)
+        return listener
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            return
+        prepare(sock)
+        channel = Channel(sock, self.context.job.secret())
+        self.guests.add(channel)
+        self.selector.register(channel, selectors.EVENT_READ)
+        self._hang_up(self.strangers.called(channel, time.monotonic()))
+
+    def _hear(self, channel: Any) -> None:
+        if channel not in self.guests:
+            return  # hung up on a moment ago
+        now = time.monotonic()
+        try:
+            messages = channel.receive()
+        except ProtocolError as error:
+            self.strangers.refused(str(error), now)
+            messages = []
+        for message in messages:
+            self.conductor.hear(channel, message)
+        self._hang_up(self.strangers.heard(channel, now))
+        if channel.closed and channel in self.guests:
+            self._forget(channel)
+
+    def _hang_up(self, channels: list[Channel]) -> None:
+        for channel in channels:
+            channel.close()
+            self._forget(channel)
+
+    def _forget(self, channel: Channel) -> None:
+        self.selector.unregister(channel)
+        self.guests.discard(channel)
+        self.conductor.hung_up(channel)
+
+    def _tick(self, now: float) -> None:
+        if now >= self._touch_s:
+            self._touch_s = now + TOUCH_S
+            self._touch()
+        self.reporter.flush()
+        # while members of an earlier coordinator are still coming, nobody knows which rank is whose
+        for command in self.commands.poll() if not self.conductor.adopting else ():
+            if (command.writer, command.seq) not in self.handled:
+                obey(self.conductor, command)
+        self.conductor.tick(now)
+        self._hang_up(self.strangers.look(now))
+        for channel in self.guests:
+            channel.push()
+
+    def _touch(self) -> None:
+        """The supervisor ends a coordinator that stands still."""
+        with suppress(OSError):
+            os.utime(self.context.endpoint_file)
+
+    def _farewell(self) -> None:
+        """Release every agent and wait until each has journaled its worker's last words."""
+        proven = {channel for channel in self.guests if channel.authenticated}  # a stranger would be waited for in vain
+        channels = {m.channel for m in self.conductor.roster.members.values()} | proven
+        for channel in channels:
+            channel.send({"type": "release"})
+        deadline = time.monotonic() + FAREWELL_S
+        while (open_channels := [c for c in channels if not c.closed]) and time.monotonic() < deadline:
+            for channel in open_channels:
+                channel.push()
+                try:
+                    channel.receive()
+                except ProtocolError:
+                    channel.close()
+            time.sleep(0.002)
+
+
+def main() -> int:
+    """Entry point of ``python -m jupyter_hyperpod.runtime.coordinator.main``; everything is in the environment."""
+    context = Context.from_environment()
+    adopt(context.job)
+    return Coordinator(context).run()
+
+
+if __name__ == "__main__":
+    begin_with(Context.from_environment().job)
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)

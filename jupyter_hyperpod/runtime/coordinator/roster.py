@@ -1,0 +1,194 @@
+"""Who has registered with the coordinator and what is known of each: plain records, no decisions."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ...policy.membership import HUNG, STOPPED, WARM_UP, Candidate, Pulse
+from ...policy.program import Seat
+from ...policy.recovery import Report
+from ...policy.verdict import Statement
+from ..connection import Channel, Message
+from .incidents import Incident
+
+PROBE_S = 0.25
+PACES_KEPT = 64
+
+
+@dataclass
+class Signs:
+    """When a member last gave a sign of life, on the coordinator's monotonic clock, seconds.
+
+    People time a fault by them, so they are never excused, unlike the times by which a member is judged.
+    """
+
+    heard_s: float  # its agent said something
+    ran_s: float  # its worker was not stopped
+    moved_s: float  # its worker made progress
+    struck_s: float = -math.inf  # a fault was injected into it
+
+    def fault_s(self, cause: str) -> float:
+        """When the fault was by which it was lost: its injection, unless it gave that sign of life later."""
+        return max(self.struck_s, {STOPPED: self.ran_s, HUNG: self.moved_s}.get(cause, self.heard_s))
+
+
+@dataclass
+class Member:
+    """A worker and the agent that speaks for it. Times are on the coordinator's monotonic clock, seconds."""
+
+    member: str
+    node: str
+    channel: Channel
+    host: str
+    port: int
+    order: int
+    spare: bool
+    beat_s: float
+    progress_s: float
+    signs: Signs
+    ports: tuple[int, ...] = ()  # of the ranks of a replica, by shard
+    counter: int = 0
+    phase: str = "idle"
+    warmed_s: float = 0.0  # how long the first micro-batch of its process took
+    stopped_since_s: float | None = None
+    rank: int | None = None
+    planned: bool = False  # it has been told how to go on, in a generation of this session
+    joined: int | None = None  # after which step, where others had trained before it
+    run: Message | None = None
+    session: Message | None = None
+    finished: Message | None = None
+    back: bool = False  # it is to go back to a checkpoint, and waits for the others
+    report: Report | None = None
+    snapshot: int | None = None  # the step of the state that a newcomer has loaded; -1: it could not
+    statement: Statement | None = None
+    exited: int | None = None
+    done: bool = False
+    failed: bool = False  # its cell raised, outside any session
+    calls: int = 0  # of elastic_event_detected()
+    told: Message | None = None  # the elastic event that its agent knows of
+    saw_event: bool = False
+    preempted: bool = False
+    ailment: Incident | None = None  # something was found at its node
+    leaving: bool = False  # it was asked to leave at a step boundary
+    stands_by: bool = False  # and to begin again as a newcomer
+    left: int | None = None  # the last step it took part in
+    probe: int | None = None
+    # (when, seconds for a micro-batch), one a step
+    paces: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
+    paced_step: int = 0
+
+    @property
+    def running(self) -> bool:
+        """The worker has been told to run its cell."""
+        return self.run is not None
+
+    @property
+    def alive(self) -> bool:
+        """The worker has not ended and its agent is connected."""
+        return self.exited is None and not self.channel.closed
+
+    def beat(self, message: Message, now: float) -> None:
+        """Take in a heartbeat."""
+        self.beat_s, self.probe = now, None
+        self.calls = max(self.calls, message["calls"])
+        if message["counter"] != self.counter or message["phase"] != self.phase:
+            if self.phase == WARM_UP != message["phase"]:
+                self.warmed_s = now - self.progress_s
+            self.counter, self.phase, self.progress_s = message["counter"], message["phase"], now
+            self.signs.moved_s = now
+        step, pace_s = message["pace"]
+        if step != self.paced_step:
+            self.paced_step = step
+            self.paces.append((now, pace_s))
+        if not message["stopped"]:
+            self.stopped_since_s, self.signs.ran_s = None, now
+        elif self.stopped_since_s is None:
+            self.stopped_since_s = now
+
+    def excuse(self, away_s: float, now: float) -> None:
+        """Do not count a time in which it could not be heard."""
+        self.beat_s, self.progress_s = min(now, self.beat_s + away_s), min(now, self.progress_s + away_s)
+        if self.stopped_since_s is not None:
+            self.stopped_since_s = min(now, self.stopped_since_s + away_s)
+
+    def pulse(self, now: float) -> Pulse:
+        """What `policy.membership.lost` needs to know. Who is silent is sent something, to see if its host answers."""
+        stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
+        silent_s = now - self.beat_s
+        if silent_s > PROBE_S and self.probe is None:
+            self.channel.send({"type": "probe"})
+            self.probe = self.channel.position
+        unreachable = self.probe is not None and self.channel.confirmed < self.probe
+        return Pulse(self.member, silent_s, now - self.progress_s, self.phase, stopped, unreachable)
+
+    def address(self) -> dict[str, object]:
+        """As peers are told how to reach it."""
+        found: dict[str, object] = {"member": self.member, "host": self.host, "port": self.port}
+        return found | ({"ports": self.ports} if self.ports else {})
+
+    def public(self) -> dict[str, object]:
+        """As journaled in generation.formed."""
+        return {"member": self.member, "node": self.node, "rank": self.rank}
+
+
+@dataclass
+class Roster:
+    """All members by their id, in order of arrival."""
+
+    members: dict[str, Member] = field(default_factory=dict)
+    arrived: int = 0
+
+    def add(self, message: Message, channel: Channel, now: float) -> Member:
+        """Record a registration; a worker that registers again keeps its place."""
+        known = self.members.get(message["member"])
+        self.arrived += 1
+        order = known.order if known else self.arrived
+        status = message["status"]
+        member = Member(
+            message["member"], message["node"], channel, message["host"], message["port"], order, message["spare"],
+            now, now, Signs(now, now, now), tuple(message.get("ports", ())),
+            rank=known.rank if known else message["rank"],
+            planned=known.planned if known else False, joined=known.joined if known else None,
+            run=status.get("run"), session=status.get("session"), finished=status.get("finished"),
+            done="done" in status,
+            told=status.get("elastic"), saw_event=status.get("done", {}).get("elastic", False),
+        )  # fmt: skip
+        self.members[member.member] = member
+        return member
+
+    def generation(self) -> list[Member]:
+        """Members of the present generation by rank."""
+        return sorted((m for m in self.members.values() if m.rank is not None), key=lambda m: m.rank or 0)
+
+    def seat(self, step: int) -> None:
+        """The members of the generation go on after ``step``: note who joins those that have trained before."""
+        members = self.generation()
+        held = [m for m in members if m.report is not None and m.report.step is not None]
+        known = any(m.planned for m in held)
+        for member in members:
+            if not held:
+                member.joined = None
+            elif not member.planned and (known or member not in held):
+                member.joined = step
+            member.planned = True
+
+    def seats(self) -> tuple[Seat, ...]:
+        """As `policy.program` sees the generation."""
+        return tuple(Seat(m.member, f"rank {m.rank} on {m.node}", m.joined) for m in self.generation())
+
+    def newcomers(self) -> list[Member]:
+        """Living workers that are not in the generation, first come first."""
+        waiting = (m for m in self.members.values() if m.rank is None and m.alive)
+        return sorted(waiting, key=lambda m: m.order)
+
+    def candidates(self, newcomers: Iterable[Member]) -> list[Candidate]:
+        """What `policy.membership.next_members` chooses from."""
+        present = [Candidate(m.member, m.node, m.rank, True) for m in self.generation() if m.alive]
+        return present + [Candidate(m.member, m.node, None, True) for m in newcomers]
+
+    def by_channel(self, channel: Channel) -> Member | None:
+        """The member that an agent's connection speaks for now."""
+        return next((m for m in reversed(self.members.values()) if m.channel is channel), None)

@@ -1,0 +1,136 @@
+"""Stragglers of one job: noticed by their pace, told as incidents, given less to compute, and replaced where they stay.
+
+Any shares give the same bits, so who computes how much is free to follow the members' speed. New shares take effect
+with a generation of the same members: what they have computed of the step is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...core.units import plural
+from ...policy import balance
+from ...policy.batching import assign
+from .draining import Departures
+from .incidents import Incident
+from .job_state import Ensemble
+from .roster import Member
+
+WINDOW_S = 3.0
+REST_S = 3.0  # between two changes
+
+
+@dataclass
+class Slow:
+    """One straggler: since when, how many times longer it needs, and what people are told."""
+
+    since_s: float
+    times: float
+    incident: Incident
+    dismissed: bool = False
+
+
+class Balancer:
+    """``regroup(reason)`` forms a generation of the same members."""
+
+    def __init__(self, ensemble: Ensemble, departures: Departures, regroup: Callable[[str], None]) -> None:
+        self._ensemble = ensemble
+        self._departures = departures
+        self._regroup = regroup
+        self._slow: dict[str, Slow] = {}
+        self._paces: dict[str, float] = {}  # by which micro-batches are shared out now; 1 for all who are not in it
+        self._rest_until_s = 0.0
+
+    def paces(self) -> list[float]:
+        """By rank: how many times longer than usual a member needs, as its share is to reflect it."""
+        return [self._paces.get(member.member, 1.0) for member in self._ensemble.roster.generation()]
+
+    def committed(self, step: int, spares: int) -> None:
+        """A step was committed: the moment to look at everybody's pace; ``spares`` wait at the session."""
+        ensemble, now = self._ensemble, time.monotonic()
+        members = ensemble.roster.generation()
+        self._forget_all_but({member.member for member in members})
+        self._say_resumed(step, len(members))
+        if ensemble.session is None or now < self._rest_until_s:
+            return
+        found = balance.stragglers([self._window(member, now) for member in members], self._slow.keys())
+        for member in members:
+            if member.member in found and member.member not in self._slow:
+                decision = found[member.member]
+                incident = self._tell(member, decision.reason, now)
+                self._slow[member.member] = Slow(now, decision.value, incident)
+        for name in [name for name in self._slow if name not in found]:
+            self._recovered(self._slow.pop(name))
+        for name, slow in self._slow.items():
+            slow.times = found[name].value or slow.times
+        if not self._dismiss(members, spares, now):
+            self._share_out(members, ensemble.session["micro_batches"], now)
+
+    def _window(self, member: Member, now: float) -> balance.Window:
+        seen = _seen(member, now)
+        span_s = now - seen[0][0] if seen else 0.0
+        assert member.rank is not None
+        share = self._sizes()[member.rank]
+        return balance.Window(member.member, member.node, member.rank, tuple(pace for _, pace in seen), span_s, share)
+
+    def _sizes(self) -> list[int]:
+        assert self._ensemble.session is not None
+        paces = self.paces()
+        return [len(share) for share in assign(self._ensemble.session["micro_batches"], len(paces), paces)]
+
+    def _share_out(self, members: list[Member], micro_batches: int, now: float) -> None:
+        times = [self._slow[m.member].times if m.member in self._slow else 1.0 for m in members]
+        sizes = self._sizes()
+        decision = (
+            balance.share_out(micro_batches, sizes, times) if self._slow else balance.even_again(micro_batches, sizes)
+        )
+        if decision.value is None:
+            return
+        self._rest_until_s = now + REST_S
+        self._paces = {m.member: pace for m, pace in zip(members, decision.value, strict=True) if pace != 1.0}
+        self._ensemble.decided("balance", list(decision.value), decision.reason)
+        for slow in self._slow.values():
+            if "repaired" not in slow.incident.stages:
+                self._ensemble.incidents.stage(slow.incident, "repaired", decision.reason)
+        self._regroup(f"shares follow the members' pace: {decision.reason}")
+
+    def _dismiss(self, members: list[Member], spares: int, now: float) -> bool:
+        since_s = {name: slow.since_s for name, slow in self._slow.items() if not slow.dismissed}
+        decision = balance.replace(since_s, now, spares)
+        if decision.value is None:
+            return False
+        slow = self._slow[decision.value]
+        slow.dismissed = True
+        member = next(m for m in members if m.member == decision.value)
+        self._departures.dismiss(member, f"rank {member.rank} on {member.node} is a straggler: {decision.reason}")
+        return True
+
+    # ---- what people are told -----------------------------------------------------------------------------
+
+    def _tell(self, member: Member, reason: str, now: float) -> Incident:
+        since_s = max(_seen(member, now)[0][0], member.signs.struck_s)
+        return self._ensemble.incidents.straggler(member.member, member.node, member.rank, reason, since_s)
+
+    def _say_resumed(self, step: int, world_size: int) -> None:
+        for slow in self._slow.values():
+            if "repaired" in slow.incident.stages and "resumed" not in slow.incident.stages:
+                text = f"step {step} committed by {plural(world_size, 'member')} in their new shares"
+                self._ensemble.incidents.stage(slow.incident, "resumed", text)
+
+    def _recovered(self, slow: Slow) -> None:
+        self._ensemble.incidents.stage(slow.incident, "rejoined", "it is as fast as the others again")
+
+    def _forget_all_but(self, members: set[str]) -> None:
+        for name in [name for name in self._slow if name not in members]:
+            slow = self._slow.pop(name)
+            if slow.dismissed:
+                self._ensemble.incidents.stage(slow.incident, "replaced", "it left, and a spare takes its place")
+        self._paces = {name: pace for name, pace in self._paces.items() if name in members}
+
+
+def _seen(member: Member, now: float) -> list[tuple[float, float]]:
+    """The last steps of a member, by which it is judged: (when, seconds for a micro-batch)."""
+    recent = sum(at > now - WINDOW_S for at, _ in member.paces)
+    return list(member.paces)[-max(recent, balance.STEPS + 1) :]

@@ -1,0 +1,70 @@
+"""Callers that have not proved the job's secret: so many at a time, each for a while, and told of in few words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ..connection import HANDSHAKE_TIMEOUT_S, Channel
+
+MOST_STRANGERS = 128
+MOST_BYTES = 32 << 20  # that all of them may have sent
+TELL_EVERY_S = 60.0
+
+
+class Strangers:
+    """``tell(text)`` is called for the first refusal, and then once per minute with the number of the others.
+
+    Members prove themselves within a moment, so where all places are taken, who came first has to go. The methods
+    return whom to hang up on.
+    """
+
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        self._tell = tell
+        self._waiting: dict[Channel, None] = {}  # in the order of their calls
+        self._told_s = -math.inf
+        self._untold = 0
+        self._reason = ""
+
+    def called(self, channel: Channel, now: float) -> list[Channel]:
+        """Somebody has connected."""
+        self._waiting[channel] = None
+        if len(self._waiting) <= MOST_STRANGERS:
+            return []
+        return self._dismiss([next(iter(self._waiting))], f"more than {MOST_STRANGERS} callers proved nothing", now)
+
+    def heard(self, channel: Channel, now: float) -> list[Channel]:
+        """Somebody has said something: from who has proved the secret, nothing more is asked."""
+        if channel not in self._waiting:
+            return []
+        if channel.authenticated or channel.closed:
+            del self._waiting[channel]
+        elif sum(stranger.unread for stranger in self._waiting) > MOST_BYTES:
+            largest = max(self._waiting, key=lambda stranger: stranger.unread)
+            return self._dismiss([largest], f"callers that proved nothing sent more than {MOST_BYTES >> 20} MB", now)
+        return []
+
+    def look(self, now: float) -> list[Channel]:
+        """Whose time is over. To be called now and then: what was not told yet is told when it may be."""
+        if self._untold and now - self._told_s >= TELL_EVERY_S:
+            were = "connection was" if self._untold == 1 else "connections were"
+            more = f"{self._untold} {were} refused in the last {now - self._told_s:.0f} s"
+            self._say(f"{more}; the last: {self._reason}", now)
+        late = [channel for channel in self._waiting if now - channel.born_s > HANDSHAKE_TIMEOUT_S]
+        return self._dismiss(late, f"nothing was proved within {HANDSHAKE_TIMEOUT_S:g} s", now) if late else []
+
+    def refused(self, reason: str, now: float) -> None:
+        """A connection was refused."""
+        self._untold, self._reason = self._untold + 1, reason
+        if self._told_s == -math.inf:
+            self._say(f"a connection was refused: {reason}", now)
+
+    def _dismiss(self, channels: list[Channel], reason: str, now: float) -> list[Channel]:
+        for channel in channels:
+            del self._waiting[channel]
+            self.refused(reason, now)
+        return channels
+
+    def _say(self, text: str, now: float) -> None:
+        self._told_s, self._untold = now, 0
+        self._tell(text)

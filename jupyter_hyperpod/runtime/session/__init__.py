@@ -1,0 +1,1 @@
+"""hp.Session: the training loop of a cell, with all that makes it exact."""

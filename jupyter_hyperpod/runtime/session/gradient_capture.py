@@ -1,0 +1,85 @@
+"""A micro-batch's gradients go where they are kept while autograd still works on the next ones.
+
+Each is taken from its parameter as soon as it is finished: it is in the cache then, and the memory that it leaves is
+there for the next one, instead of as much fresh memory as the model has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from ..comm.reduction import Buffer
+from ..comm.shards import is_shard, local
+
+
+class Torn(Exception):
+    """A gradient had been added to others before autograd was done with it, and a sum cannot be taken apart."""
+
+
+class Intake:
+    """Takes the gradients of ``parameters`` into one buffer after the other."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._early = all(parameter.device.type == "cpu" and not is_shard(parameter) for parameter in parameters)
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._buffer: Buffer | None = None
+        self._adding = self._repeated = False
+        self._taken: list[bool] = []
+
+    def backward(self, loss: torch.Tensor, buffer: Buffer, adding: bool, at_once: bool = True) -> list[bool]:
+        """Run backward of ``loss`` and return which parameters got a gradient; zeros stand for the others.
+
+        What the buffer holds is overwritten, or (``adding``) added to. Unless ``at_once``, all are taken at the end.
+        Raises Torn, at most once in a session, where nested calls of backward give a parameter its gradient in parts,
+        as reentrant checkpointing of a shared layer does.
+        """
+        if self._early and not self._hooks:  # only now, so that hooks of the program come first
+            self._hooks = [
+                parameter.register_post_accumulate_grad_hook(partial(self._finished, index))
+                for index, parameter in enumerate(self._parameters)
+                if parameter.requires_grad  # one that is frozen now may train later: then it is taken at the end
+            ]
+        self._buffer, self._adding, self._repeated = buffer if at_once else None, adding, False
+        self._taken = [False] * len(self._parameters)
+        try:
+            loss.backward()
+            for index, parameter in enumerate(self._parameters):
+                if parameter.grad is not None:
+                    self._take(buffer, index, parameter)
+        finally:
+            self._buffer = None
+        if self._repeated:
+            self.release()
+            if adding:
+                raise Torn
+        for taken, kept in zip(self._taken, buffer.gradients, strict=True):
+            if not taken:
+                kept.add_(0.0) if adding else kept.zero_()  # x + 0 is not always x: -0 + 0 is 0
+        return self._taken
+
+    def release(self) -> None:
+        """Take gradients only at the end of backward from now on."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._early = [], False
+
+    def _finished(self, index: int, parameter: torch.Tensor) -> None:
+        if self._buffer is not None:
+            self._take(self._buffer, index, parameter)
+
+    def _take(self, buffer: Buffer, index: int, parameter: torch.Tensor) -> None:
+        gradient, kept, adding = parameter.grad, buffer.gradients[index], self._adding
+        parameter.grad = None
+        if gradient is None:
+            return
+        if self._taken[index]:
+            self._repeated = adding = True
+        self._taken[index] = True
+        gradient = local(gradient)
+        if gradient.layout != torch.strided:
+            gradient = gradient.to_dense()
+        kept.add_(gradient.to(kept.device)) if adding else kept.copy_(gradient)

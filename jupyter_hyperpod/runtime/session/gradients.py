@@ -1,0 +1,203 @@
+"""Gradients of this member: from a micro-batch's backward into the ledger, out of the reduction onto the parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...core.errors import TrainingError
+from ...policy.guard import Reading
+from ..comm.mesh import all_gather
+from ..comm.reduction import Buffer, Layout, Ledger, Reduction, is_finite
+from ..comm.shards import around, local
+from ..worker.elastic_group import Go, Group, Solo
+from .checksum import Words
+from .gradient_capture import Intake, Torn
+from .loss_scaling import unscaled
+from .purity import Buffers, seeded
+
+Loss = Callable[[], torch.Tensor]
+
+
+class Gradients:
+    """Computes micro-batches, reduces them over all members and keeps the last result for those that missed it."""
+
+    def __init__(self, model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], micro_batches: int) -> None:
+        self.parameters = list(parameters)
+        self.micro_batches = micro_batches
+        self.look = False  # whether gradients are looked at for what is not finite
+        layout = Layout([local(parameter) for parameter in self.parameters], micro_batches)
+        self.ledger = Ledger(layout, micro_batches)
+        self.reduction = Reduction(layout, micro_batches)
+        self.depth = 1  # how many steps back a member may be to be brought up to date by gradients alone
+        self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
+        self._left: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # shown after a step, with their versions
+        self._buffers = Buffers(model)
+        self._intake = Intake(self.parameters)
+
+    def aside(self) -> Ledger:
+        """A ledger of its own, for micro-batches that are executed again."""
+        return Ledger(self.ledger.layout, self.micro_batches)
+
+    def compute(self, leaf: int, seed: int, loss_of_batch: Loss, aside: Ledger | None = None) -> None:
+        """Run forward and backward of micro-batch ``leaf`` with every generator seeded by ``seed``.
+
+        The gradient goes into the ledger, or into another one ``aside``.
+
+        A right sibling is added onto its left one at once: the same bits as a sum later. If that fails half-way, or
+        turns out to have been too early (once in a session, at most), the ledger holds neither of them any more.
+        Raises TrainingError where the loss is no scalar that depends on the model.
+        """
+        ledger = aside or self.ledger
+        buffer, adding = ledger.open(leaf)
+        try:
+            with seeded(seed, self.parameters[0].device), self._buffers.watched():
+                loss, taken = self._backward(loss_of_batch, buffer, adding, at_once=aside is None)
+        except Torn:
+            ledger.discard(buffer)
+            return
+        except BaseException:
+            ledger.discard(buffer)
+            raise
+        self._note(buffer, adding, loss, leaf, taken)
+        ledger.close(leaf, buffer)
+
+    def _backward(
+        self, loss_of_batch: Loss, buffer: Buffer, adding: bool, at_once: bool
+    ) -> tuple[torch.Tensor, list[bool]]:
+        """The loss, and which parameters have a gradient, which is in the buffer now."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        with unscaled():
+            loss = loss_of_batch()
+        if any(parameter.grad is not None for parameter in self.parameters):
+            raise TrainingError(
+                "the loss function called backward(), which the session does after it: gradients would count twice; "
+                "return the loss and leave backward() out"
+            )
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise TrainingError(
+                f"the loss function returned {_describe(loss)}; expected a scalar tensor that depends on the model"
+            )
+        return loss.detach(), self._intake.backward(loss, buffer, adding, at_once)
+
+    def _note(self, buffer: Buffer, adding: bool, loss: torch.Tensor, leaf: int, taken: list[bool]) -> None:
+        """Keep the loss of a micro-batch, and which parameters it gave a gradient."""
+        meta = torch.zeros_like(buffer.meta)
+        meta[1 : 1 + len(taken)] = torch.tensor(taken)
+        meta[0] = meta[1 + len(taken) + leaf] = loss
+        buffer.meta.add_(meta) if adding else buffer.meta.copy_(meta)
+
+    def reduce(self, go: Go, group: Group | Solo) -> Buffer:
+        """The mean gradient of the global batch, the same bits on every member. Raises PeerLost, Regroup."""
+        result = self.reduction.reduce(
+            self.ledger,
+            go.holdings,
+            go.rank,
+            group.near,
+            self.kept,
+            group.exchange,
+            1.0 / self.micro_batches,
+            self.look,
+        )
+        if result.meta[-1] and bool(self._losses(result).isfinite().all()):
+            self._locate(result, go, group)
+        return result
+
+    def _losses(self, result: Buffer) -> torch.Tensor:
+        """The loss of each micro-batch, a view."""
+        return result.meta[1 + len(self.parameters) : -1]
+
+    def _locate(self, result: Buffer, go: Go, group: Group | Solo) -> None:
+        """Find out together whose micro-batches brought in what is not finite: their losses in ``meta`` become NaN."""
+        own = bytearray(self.micro_batches)
+        for low, high in go.holdings[go.rank]:
+            sound = all(is_finite(gradient) for gradient in self.ledger.nodes[low, high].gradients)
+            own[low:high] = bytes([not sound]) * (high - low)
+        for marks in all_gather(group.exchange, go.rank, go.world_size, bytes(own)):
+            self._losses(result)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
+
+    def reading(self, result: Buffer, step: int) -> Reading:
+        """What `policy.guard` judges: the same numbers on every member."""
+        losses = tuple(self._losses(result).tolist())
+        return Reading(step, self.loss_of(result), not result.meta[-1], losses)
+
+    def frozen(self) -> Words:
+        """For each parameter, whether it takes no gradient now: what a loop may change on some members only."""
+        return np.array([not parameter.requires_grad for parameter in self.parameters], np.int64)
+
+    def show(self, result: Buffer) -> None:
+        """Set ``grad`` of every parameter that had one in any micro-batch."""
+        counts = result.meta[1 : 1 + len(self.parameters)].tolist()
+        for parameter, gradient, count in zip(self.parameters, result.gradients, counts, strict=True):
+            parameter.grad = around(gradient.to(parameter.device), parameter) if count else None
+
+    def leave(self) -> None:
+        """The step has been taken; what is shown is the program's to read until the next one: see `refuse_changes`."""
+        shown = ((parameter, parameter.grad) for parameter in self.parameters)
+        self._left = [(parameter, grad, grad._version) for parameter, grad in shown if grad is not None]
+
+    def refuse_changes(self) -> None:
+        """Raise TrainingError where the program has changed gradients of a step that was taken, to no effect."""
+        for parameter, grad, version in self._left:
+            if parameter.grad is grad and grad._version != version and bool(grad.any()):
+                raise TrainingError(
+                    "gradients were changed after step.run(), which had taken the step already: that has no effect. To "
+                    "clip gradients write hp.Session(..., max_grad_norm=1.0); what else changes gradients "
+                    "belongs into the loss function"
+                )
+        self._left = []
+
+    def clip(self, result: Buffer, max_norm: float) -> None:
+        """Scale what is shown down to ``max_norm``, and ``result`` with it: others get that when they missed it."""
+        torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
+        if self.parameters[0].device.type != "cpu":
+            for parameter, gradient in zip(self.parameters, result.gradients, strict=True):
+                if parameter.grad is not None:
+                    gradient.copy_(local(parameter.grad))
+
+    def loss_of(self, result: Buffer) -> float:
+        """Mean loss of the global batch."""
+        return float(result.meta[0]) / self.micro_batches
+
+    def keep(self, result: Buffer) -> None:
+        """``result`` is about to be applied: it may have to be replayed to others."""
+        self._history = [(result, result.version), *self._history[: self.depth - 1]]
+
+    @property
+    def kept(self) -> list[Buffer]:
+        """Results that must not be overwritten, the newest first."""
+        return [result for result, _ in self._history]
+
+    @property
+    def history(self) -> list[Buffer]:
+        """Reduced gradients that can be replayed, the newest first.
+
+        An optimizer or zero_grad that has written to one makes it, and all before it, something else than was applied.
+        """
+        return [result for result, _ in takewhile(lambda entry: entry[0].version == entry[1], self._history)]
+
+    def forget(self) -> None:
+        """Drop what was computed and reduced: another state has been loaded."""
+        self._history = []
+        self.ledger.clear()
+
+    def release(self) -> None:
+        """Give the memory back: the session is over."""
+        for parameter in self.parameters:
+            parameter.grad = None  # a view of memory that goes now
+        self._intake.release()
+        self._history = []
+        self.ledger.release()
+        self.reduction.release()
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}, requires_grad={value.requires_grad}"
+    return f"a {type(value).__name__}"

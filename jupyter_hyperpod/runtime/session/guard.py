@@ -1,0 +1,97 @@
+"""The guard of a session: judges each reduced step before it is applied, alike on every member and in every replay."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+from ...core.errors import TrainingError
+from ...policy.guard import BY_DEFAULT, Finding, Guard, Reading, hint, judge
+from ..context import Context
+from ..worker.elastic_group import Go, Group, Solo
+
+
+class Watch:
+    """What the judgement needs of the past travels with the training state: see `as_dict`."""
+
+    def __init__(self, guard: Guard | None, group: Group | Solo) -> None:
+        self.guard = guard
+        self._group = group
+        self._recent: deque[float] = deque(maxlen=guard.window if guard else 0)
+        self._skipped = 0  # in a row
+        self._warned = False
+
+    def judge(self, reading: Reading, go: Go | None) -> str:
+        """Return why the update of this step is not to be applied, or nothing. Raises TrainingError to stop the job.
+
+        ``go`` is the plan the step was computed by; None in a replay, where others have told of it.
+        """
+        guard = self.guard or BY_DEFAULT
+        if guard.non_finite == "ignore":
+            self._warn_once(reading)
+        decision = judge(guard, reading, self._recent, self._skipped)
+        if decision.value is None:
+            self._skipped = 0
+            if math.isfinite(reading.loss):
+                self._recent.append(reading.loss)
+            return ""
+        text = decision.reason
+        if go is not None:
+            text += _by_whom(decision.value, go) + hint(reading)
+            self._tell(reading, decision.value, text, go)
+        if decision.value.action == "stop":
+            raise TrainingError(text)
+        self._skipped += 1
+        return decision.reason
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a newcomer needs to judge as its peers do."""
+        return {"recent": list(self._recent), "skipped": self._skipped}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what a peer has seen."""
+        self._recent.clear()
+        self._recent.extend(state["recent"])
+        self._skipped = state["skipped"]
+
+    def _tell(self, reading: Reading, finding: Finding, text: str, go: Go) -> None:
+        """The coordinator makes an incident of the first word it hears; whoever speaks may be gone before it did."""
+        rank = _owner(finding, go)
+        self._group.say(
+            {
+                "type": "anomaly",
+                "step": reading.step,
+                "cause": finding.cause,
+                "action": finding.action,
+                "owner": go.owners[rank] if rank is not None else None,
+                "text": text,
+            }
+        )
+
+    def _warn_once(self, reading: Reading) -> None:
+        if self._warned or math.isfinite(reading.loss):
+            return
+        self._warned = True
+        if self._group.rank == 0:
+            text = (
+                f"the loss of step {reading.step} is not finite, and the step is applied as it is, "
+                "as hp.Guard(non_finite='ignore') asks"
+            )
+            self._group.journal("warning.raised", {"text": text})
+
+
+def _owner(finding: Finding, go: Go) -> int | None:
+    """The rank that computed the first of the micro-batches."""
+    for rank, nodes in enumerate(go.holdings):
+        if finding.micro_batches and any(low <= finding.micro_batches[0] < high for low, high in nodes):
+            return rank
+    return None
+
+
+def _by_whom(finding: Finding, go: Go) -> str:
+    rank = _owner(finding, go)
+    if rank is None or go.world_size == 1:
+        return ""
+    node = Context.node_of(go.owners[rank])
+    return f" (micro-batch {finding.micro_batches[0]} was computed by rank {rank} on {node})"

@@ -1,0 +1,239 @@
+"""Silent data corruption, seen from inside a member: one look when a step begins, one before it is applied.
+
+`Integrity.seal` takes checksums of the training state. `Integrity.verify` takes them again when the reduced gradient
+is here and compares them, and the gradient's, with those of all members: whatever differs is found before anything
+is applied. With a rate, some micro-batches are executed again by another member. Who was wrong is decided by
+`policy.verdict`, from what all members report to the coordinator.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from ...core.errors import SpecError, TrainingError
+from ...policy import verdict
+from ...policy.batching import Node
+from ..comm.mesh import all_gather
+from ..comm.reduction import Buffer, Ledger
+from ..connection import Message
+from ..worker.elastic_group import Go, Group, Solo
+from .checksum import Watched, Words, checksum, fold
+from .data import mix
+from .gradients import Gradients
+from .state import TrainingState
+
+Compute = Callable[[int, Ledger], None]
+Audit = str | float | None
+_NUMBERS = struct.Struct(">QQQ")  # state when the step began, state now, reduced gradient
+_CHECKSUM = struct.Struct(">Q")
+_ALL_BITS = (1 << 64) - 1
+FROZEN = "requires_grad"  # named beside tensors, where members have frozen other parameters
+_DRAW_RANGE = 1 << 64
+TENSORS_NAMED = 3
+
+
+def rate_of(audit: Audit) -> float | None:
+    """Probability of a re-execution in a step, None where nothing is checked. Raises SpecError for anything else."""
+    if audit is None:
+        return None
+    if audit == "state":
+        return 0.0
+    if isinstance(audit, (int, float)) and not isinstance(audit, bool) and 0 < audit <= 1:
+        return float(audit)
+    raise SpecError(
+        f"audit is {audit!r}; expected None, 'state' or the probability (above 0, at most 1) that a micro-batch of a "
+        "step is executed again"
+    )
+
+
+class Look:
+    """Checksums of the training state at one moment of step ``step + 1``."""
+
+    def __init__(self, step: int, tensors: dict[str, torch.Tensor], before: Look | None) -> None:
+        self.step = step
+        self.names = list(tensors)
+        same = before is not None and list(map(id, before.watched.tensors)) == list(map(id, tensors.values()))
+        self.watched: Watched = before.watched if before is not None and same else Watched(list(tensors.values()))
+        self.versions = self._versions()
+        self.numbers = self.watched.checksums()
+
+    def again(self) -> Words:
+        """The same memory now; a tensor that the program has written to meanwhile is taken anew."""
+        numbers = self.watched.checksums()
+        for place, (before, now) in enumerate(zip(self.versions, self._versions(), strict=True)):
+            if before != now:
+                self.numbers[place] = numbers[place]
+        return numbers
+
+    def _versions(self) -> list[int]:
+        """torch counts what is written through it; a flipped bit is not."""
+        return [tensor._version for tensor in self.watched.tensors]
+
+
+class Integrity:
+    """The checks of one session. Where ``audit`` is None every method returns at once."""
+
+    def __init__(
+        self, group: Group | Solo, state: TrainingState, gradients: Gradients, seed: int, audit: Audit
+    ) -> None:
+        self._group = group
+        self._state = state
+        self._gradients = gradients
+        self._seed = seed
+        self._rate = rate_of(audit)
+        self._sealed: Look | None = None
+        self._doubted: dict[str, int] = {}  # reduced gradients of this step, by member, that were not all the same
+        self._evidence: Message = {}
+
+    def seal(self) -> None:
+        """The state is as it should be from here on: a step begins, or this member has just become another's equal."""
+        if self._rate is None:
+            return
+        self._sealed = Look(self._state.applied, self._state.tensors(), self._sealed)
+        self._doubted, self._evidence = {}, {}
+
+    def renew(self) -> None:
+        """A generation was formed: seal the state where it is another than before."""
+        if self._sealed is not None and self._sealed.step != self._state.applied:
+            self.seal()
+
+    def verify(self, go: Go, result: Buffer, compute: Compute) -> None:
+        """Compare with all members; ``compute(leaf, ledger)`` executes a micro-batch of this step.
+
+        Raises Regroup where something is wrong (in a job of one process alone: TrainingError) and TrainingError where
+        executions of the same micro-batches differ so that nobody can be proven wrong.
+        """
+        if self._rate is None or self._sealed is None:
+            return
+        self._evidence = {}
+        now = self._sealed.again()
+        frozen = self._frozen()
+        states = ((fold(words) + frozen) & _ALL_BITS for words in (self._sealed.numbers, now))
+        numbers = (*states, checksum(result.flats))
+        own = _NUMBERS.pack(*self._group.combined(numbers))
+        shown = [_NUMBERS.unpack(numbers) for numbers in self._show(go, own)]
+        differ = len(set(shown)) > 1 or any(sealed != state for sealed, state, _ in shown)
+        if differ or any(gradient != shown[0][2] for gradient in self._doubted.values()):
+            self._alarm(go, now, shown)
+        if (leaf := drawn(self._seed, self._state.applied, self._rate, self._gradients.micro_batches)) is not None:
+            self._execute_again(go, leaf, compute)
+
+    def statement(self) -> Message:
+        """What this member tells the coordinator when a generation forms: see policy.verdict.Statement.
+
+        It looks once more, since its state may be given to newcomers now: what is corrupt must not be passed on.
+        """
+        sealed = self._sealed
+        if sealed is None or sealed.step != self._state.step:
+            return {}
+        found = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(sealed.again()):016x}"}
+        if self._group.replica > 1:  # its ranks' numbers are put together when it reports
+            return {"step": sealed.step} | self._evidence | found
+        return {"step": sealed.step} | found | self._evidence
+
+    def vouch(self, go: Go | None) -> None:
+        """The state is given away now, in mid-step. Raises Regroup where it changed since it was sealed."""
+        sealed = self._sealed
+        if sealed is None or go is None or sealed.step != self._state.step:
+            return
+        now = sealed.again()
+        if places := np.flatnonzero(now != sealed.numbers).tolist():
+            own = {go.owners[go.rank]: _few([sealed.names[place] for place in places])}
+            numbers = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(now):016x}"}
+            self._accuse(go, numbers | {"tensors": own})
+
+    def _frozen(self) -> int:
+        """Which parameters are frozen, as a part of the state's number; ranks of a replica tell of tensors alone."""
+        return fold(self._gradients.frozen()) if self._group.replica == 1 else 0
+
+    def _show(self, go: Go, own: bytes) -> list[bytes]:
+        """What every member shows, by rank; all show as many bytes."""
+        return all_gather(self._group.exchange, go.rank, go.world_size, own)
+
+    def _name(self, go: Go, now: Words, shown: Sequence[tuple[int, int, int]]) -> dict[str, str]:
+        """Which tensors differ, by member: from what it was itself, or from what most of the intact members have."""
+        assert self._sealed is not None
+        frozen = np.array([self._frozen()], np.uint64).tobytes()
+        own = self._sealed.numbers.tobytes() + frozen + now.tobytes() + frozen
+        tables = [np.frombuffer(t, np.int64) for t in self._show(go, own)]
+        before, after = zip(*(np.split(table, 2) for table in tables), strict=True)
+        intact = [rank for rank, (sealed, state, _) in enumerate(shown) if sealed == state]
+        common = Counter(shown[rank][1] for rank in intact).most_common(1)
+        model = next((rank for rank in intact if shown[rank][1] == common[0][0]), None)
+        names = [*self._sealed.names, FROZEN]
+        found = {}
+        for rank, owner in enumerate(go.owners):
+            other = before[rank] if rank not in intact or model is None else after[model]
+            if places := np.flatnonzero(after[rank] != other).tolist():
+                found[owner] = _few([names[place] for place in places])
+        return found
+
+    def _alarm(self, go: Go, now: Words, shown: Sequence[tuple[int, int, int]]) -> NoReturn:
+        """Something is wrong: say so, and leave the step to a generation without the culprit. Raises Regroup."""
+        sealed, state, gradient = shown[go.rank]
+        frozen = self._frozen()
+        own = {"sealed": sealed - frozen, "state": state - frozen, "frozen": frozen}
+        evidence: Message = {name: f"{number & _ALL_BITS:016x}" for name, number in own.items()}
+        if len({(own, later) for own, later, _ in shown}) == 1 and sealed == state:
+            evidence["gradient"] = f"{self._doubted.get(go.owners[go.rank], gradient):016x}"
+            if self._doubted:
+                evidence["again"] = f"{gradient:016x}"
+            self._doubted = {owner: numbers[2] for owner, numbers in zip(go.owners, shown, strict=True)}
+        self._evidence = evidence  # known before anyone can accuse: that takes the exchange of the next line
+        evidence["tensors"] = {}
+        for named in self._group.gather(self._name(go, now, shown)):
+            evidence["tensors"] = named | evidence["tensors"]
+        self._accuse(go, evidence)
+
+    def _accuse(self, go: Go, evidence: Message) -> NoReturn:
+        self._evidence = evidence
+        own = verdict.heard({"step": self._state.applied} | evidence, go.owners[go.rank], f"rank {go.rank}")
+        found = verdict.judge([own] if own else []).reason
+        self._group.accuse(found or f"members differ in step {self._state.applied + 1}")
+
+    def _execute_again(self, go: Go, leaf: int, compute: Compute) -> None:
+        """Let another member compute the sum that holds ``leaf``, and compare."""
+        owner, node = next((r, n) for r, nodes in enumerate(go.holdings) for n in nodes if n[0] <= leaf < n[1])
+        draw = mix(self._seed, self._state.applied, leaf)
+        done: list[tuple[int, str]] = []
+        while (rank := verdict.next_execution(done, owner, go.world_size, draw)) is not None:
+            own = 0
+            if rank == go.rank:
+                own = self._sum_of(node, compute) if done else checksum(self._gradients.ledger.nodes[node].flats)
+            shown = self._show(go, _CHECKSUM.pack(*self._group.combined([own])))
+            done.append((rank, shown[rank].hex()))
+        found = verdict.of_executions([checksum for _, checksum in done])
+        if found.value is not None:
+            self._accuse(go, {"executions": [(go.owners[rank], checksum) for rank, checksum in done]})
+        if len({checksum for _, checksum in done}) > 1:
+            raise TrainingError(f"step {self._state.applied + 1}: {found.reason}")
+
+    def _sum_of(self, node: Node, compute: Compute) -> int:
+        """Checksum of the sum of micro-batches ``node``, computed aside."""
+        self._group.gather(None)  # ranks of a replica compute it together, or not at all
+        ledger = self._gradients.aside()
+        try:
+            for leaf in range(*node):
+                self._group.touch("compute", self._state.applied)
+                compute(leaf, ledger)
+            self._group.touch("exchange", self._state.applied)
+            return checksum(ledger.nodes[node].flats)
+        finally:
+            ledger.release()
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - TENSORS_NAMED} more" if len(names) > TENSORS_NAMED else ""
+    return ", ".join(names[:TENSORS_NAMED]) + more
+
+
+def drawn(seed: int, step: int, rate: float, micro_batches: int) -> int | None:
+    """The micro-batch of step ``step + 1`` that is executed again, or None: the same on every member."""
+    draw = mix(seed, step, -1)
+    return mix(draw) % micro_batches if draw < rate * _DRAW_RANGE else None

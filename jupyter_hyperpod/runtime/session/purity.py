@@ -1,0 +1,103 @@
+"""What makes a micro-batch a pure function of (seed, step, index), and what is refused because it would not be."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...core.errors import SpecError, TrainingError
+from ...core.units import plural
+
+CPU = torch.device("cpu")
+CUDA_WARNING = (
+    "training on {device} is not verified: gradients go through host memory, and the same bits on every member take "
+    "deterministic kernels (torch.use_deterministic_algorithms) on equal devices"
+)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
+    """Seed the generators of torch, Python and (where it is loaded) numpy; put all back as they were afterwards.
+
+    ``device``: where the model is, beside the CPU.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        if numpy is not None:
+            numpy.random.seed(seed & 0xFFFFFFFF)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy is not None:
+                numpy.random.set_state(numpy_state)
+
+
+class Buffers:
+    """The model's persistent buffers: part of its state, so a micro-batch must not change them."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._any = bool(self._found())
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Raise TrainingError if what runs inside changes a buffer: which members see that would depend on the plan."""
+        if not self._any:
+            yield
+            return
+        before = self._found()
+        yield
+        for name, seen in self._found().items():
+            if before.get(name) != seen:
+                raise TrainingError(
+                    f"the model's buffer {name!r} was changed by a micro-batch, so it would depend on who computes "
+                    "which; change it between the steps, or register it with persistent=False if it is only a cache"
+                )
+
+    def _found(self) -> dict[str, tuple[int, int]]:
+        buffers = dict(self._model.named_buffers())
+        kept = self._model.state_dict(keep_vars=True).keys() & buffers.keys()
+        return {name: (id(buffers[name]), buffers[name]._version) for name in sorted(kept)}
+
+
+def refuse_running_statistics(model: torch.nn.Module) -> None:
+    """Raise TrainingError for normalisations that keep statistics of the batches they have seen."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.track_running_stats:
+            raise TrainingError(
+                f"{name or 'the model'} is a {type(module).__name__} with running statistics, which would depend on "
+                "who computes which micro-batch; use LayerNorm or GroupNorm, or track_running_stats=False"
+            )
+
+
+def trained_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    """The parameters whose gradients are reduced, in the model's order.
+
+    Raises SpecError where there is none, or where the optimizer holds one the model does not: its gradient would be
+    of this member's micro-batches alone. Raises TrainingError for devices that are not supported.
+    """
+    chosen = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    parameters = [p for p in model.parameters() if p.requires_grad and id(p) in chosen]
+    if not parameters:
+        raise SpecError("the optimizer holds no parameter of the model that requires a gradient")
+    if foreign := len(chosen) - len(parameters):
+        raise SpecError(
+            f"the optimizer holds {plural(foreign, 'parameter')} of another module; put everything that is "
+            "trained into one module, for example torch.nn.ModuleList([model, head])"
+        )
+    devices = {str(p.device) for p in parameters}
+    if len(devices) > 1 or parameters[0].device.type not in ("cpu", "cuda"):
+        raise TrainingError(
+            f"the parameters are on {', '.join(sorted(devices))}; expected all on the CPU, or all on one CUDA device"
+        )
+    return parameters

@@ -1,0 +1,199 @@
+"""How the members of a new generation meet at one step: who sends what to whom, as policy.recovery planned it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...core.errors import TrainingError
+from ...policy.batching import leaves_of
+from ...policy.recovery import Saved
+from ..checkpoint.manager import Durable
+from ..checkpoint.store import Refused
+from ..comm.shared_memory import Token, is_held
+from ..comm.transfer import Courier
+from ..connection import Message
+from ..worker.elastic_group import Go, Group, Held, Regroup, Solo
+from ..worker.main import switched_on
+from .gradients import Gradients
+from .integrity import Integrity
+from .state import TrainingState
+from .step_record import Commits
+
+WORD_BYTES = 16
+
+
+class Meeting:
+    """One member's part in every generation of a session. ``go`` is the plan of the present one."""
+
+    def __init__(
+        self,
+        group: Group | Solo,
+        state: TrainingState,
+        gradients: Gradients,
+        commits: Commits,
+        integrity: Integrity,
+        durable: Durable,
+    ) -> None:
+        self._group = group
+        self._durable = durable
+        self._state = state
+        self._gradients = gradients
+        self._commits = commits
+        self._integrity = integrity
+        self.go: Go | None = None
+        self.redone = 0
+        self.courier = Courier(group, state, gradients)
+        self._fresh = ""  # digest of the state that the cell has built
+        self._arrival = ""
+        self._readers: frozenset[Token] = frozenset()  # neighbours who were shown results since the last meeting
+        self._unsettled = False
+        self._left = False  # the state is neither that of the beginning nor any more that of a step
+        if isinstance(group, Group):
+            group.serve, group.take = self._serve, self._take
+
+    def join(self, opened: Message) -> None:
+        """Tell of the session and begin where the others are."""
+        if self._group.newcomer:
+            self.courier.expect_state()
+        self._adopt(self._group.join(opened, self.held, self._gradients.micro_batches))
+
+    def regroup(self, call: Regroup) -> None:
+        """Form the generation that was called and do what it takes to go on."""
+        self._adopt(self._group.form(call.message, self.held(), self._gradients.micro_batches))
+
+    def restore(self, no_later_than: int | None = None) -> int:
+        """Go back to the newest durable checkpoint, with all members that call this at the same step; its step.
+
+        Raises TrainingError where there is none.
+        """
+        if self._durable.public is None:
+            raise TrainingError("this session keeps no durable checkpoints: give it a path, hp.Session(checkpoint=...)")
+        self._undisturbed(self._durable.close)
+        self._undisturbed(lambda: self._group.come_back(self._state.applied))
+        self._durable.no_later_than = no_later_than
+        if not self._durable.found():
+            newest = "" if no_later_than is None else f" of step {no_later_than} or before"
+            raise TrainingError(f"there is no durable checkpoint{newest} to go back to")
+        self._gradients.forget()
+        self._commits.drop()
+        self._state.step, self._left = None, True
+        try:
+            self._group.again({"type": "restore"})
+        except Regroup as call:
+            self.regroup(call)
+        return self._state.applied
+
+    def _undisturbed(self, act: Callable[[], None]) -> None:
+        while True:
+            try:
+                act()
+                return
+            except Regroup as call:
+                self.regroup(call)
+
+    def held(self) -> Held:
+        """What this member holds: see policy.recovery.Report."""
+        nodes = tuple(self._gradients.ledger.nodes)
+        if self._state.step is None:
+            self._fresh = self._fresh or self._state.digest()
+        return Held(self._state.step, nodes, len(self._gradients.history), self._fresh, self._integrity.statement())
+
+    def _adopt(self, go: Go) -> None:
+        """Do what the plan says until nobody lacks anything; a call in between starts over with the newer plan."""
+        while True:
+            try:
+                self._catch_up(go)
+                break
+            except Regroup as newer:
+                go = self._group.form(newer.message, self.held(), self._gradients.micro_batches)
+        self._group.touch("compute", self._state.applied)
+
+    def _catch_up(self, go: Go) -> None:
+        self.redone += _lost_with_members(self.go, go)
+        if self.go is not None:
+            if set(go.owners) - set(self.go.owners):
+                self.courier.newcomers_arrived()
+        self.go = go
+        self._group.touch("exchange", self._state.applied)
+        self._give_up_results()
+        self._unsettled = True
+        if go.rank == go.donors[0]:
+            self._commits.journal()  # the rank 0 that should have may be gone
+        if go.load is not None and go.rank in go.loaders and self._state.step is None:
+            self._load(go.load)
+        if go.replay and self.courier.replay(go):
+            self._commits.drop()
+        if go.fresh and not self._through_storage(go) and (arrival := self.courier.share(go)):
+            self._commits.drop()
+            self._arrival = arrival
+        self._group.gather(None)
+        if self._state.step is None and self._left:
+            raise TrainingError("no durable checkpoint that can be read is left to go back to")
+        self._left = False
+        if self._state.step is None:
+            self._state.step = go.step
+        if self._arrival:
+            self._group.say({"type": "synced", "generation": go.generation, "text": self._arrival})
+            self._arrival = ""
+
+    def step_done(self) -> None:
+        """All members have taken part in a step: what nobody needs any more is given up, now that nobody waits."""
+        self.courier.step_done()
+        if self._unsettled:
+            living = {token.pid for token in self._group.neighbours}
+            self._gradients.reduction.attachments.forget_all_but(living)
+            self._unsettled = False
+
+    def _give_up_results(self) -> None:
+        """A neighbour that is excluded, but lives, may still read the result of the step that was cut short."""
+        if any(is_held(token) for token in self._readers - self._group.neighbours):
+            self._gradients.reduction.renew(self._gradients.kept)
+        self._readers = self._group.neighbours
+
+    def _serve(self, message: Message) -> None:
+        """Lay out a part of the state for newcomers, unless it is corrupt."""
+        self._integrity.vouch(self.go)
+        self.courier.offer(message)
+
+    def _through_storage(self, go: Go) -> bool:
+        """Where peers give no state: one of them writes a checkpoint of this step, and newcomers load that.
+
+        False where state is to come from peers: that component is on, the run begins, or nothing can be written.
+        """
+        if switched_on("peers") or go.step == 0 or go.load is not None:
+            return False
+        word = memoryview(bytearray(WORD_BYTES))
+        head = go.donors[0]
+        if go.rank == head:
+            saved = self._durable.save(self._group.poll)
+            word[:] = (saved[1] if saved is not None else "").ljust(WORD_BYTES).encode()
+            self._group.exchange([(rank, word) for rank in range(go.world_size) if rank != head], [])
+        else:
+            self._group.exchange([], [(head, word)])
+        token = bytes(word).decode().strip()
+        if token and go.rank in go.fresh:
+            self._load((go.step, token))
+        return bool(token)
+
+    def _load(self, saved: Saved) -> None:
+        """Take up a durable checkpoint. One that turns out to be damaged is not tried again. Raises Regroup."""
+        try:
+            self._durable.load(*saved, self._group.poll)
+        except Refused:
+            self._group.again({"type": "unreadable", "step": saved[0]})
+        self._gradients.forget()
+        self._commits.drop()
+
+    def _take(self, message: Message) -> None:
+        """A snapshot is laid out for this newcomer."""
+        self._arrival = self.courier.take(message) or self._arrival
+
+
+def _lost_with_members(before: Go | None, go: Go) -> int:
+    """How many micro-batches were given to members that are gone, and now to others: at most so many are redone."""
+    if before is None:
+        return 0
+    here = {*go.owners, *go.parted}  # who has parted had computed nothing of this step
+    gone = [nodes for owner, nodes in zip(before.owners, before.holdings, strict=True) if owner not in here]
+    given = {leaf for share in go.shares for leaf in share}
+    return len(given & leaves_of(node for nodes in gone for node in nodes))

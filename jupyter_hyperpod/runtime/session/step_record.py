@@ -1,0 +1,54 @@
+"""The record of a step: rank 0 journals it, the others keep it in case rank 0 could not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..worker.elastic_group import Go, Group, Solo
+
+
+class Commits:
+    """Journals committed steps of one session."""
+
+    def __init__(self, group: Group | Solo, samples: int) -> None:
+        self._group = group
+        self._samples = samples
+        self._record: dict[str, Any] | None = None
+
+    def note(self, step: int, loss: float, go: Go, took_s: float, redone: int, **more: Any) -> None:
+        """A step was applied here."""
+        self._record = {
+            "step": step,
+            "session": self._group.session,
+            "generation": go.generation,
+            "loss": finite(loss),
+            "loss_hex": loss.hex(),
+            "step_time_s": took_s,
+            "samples": self._samples,
+            "world_size": go.world_size,
+            "assignment": [
+                [owner, sorted(leaf for low, high in nodes for leaf in range(low, high))]
+                for owner, nodes in zip(go.owners, go.holdings, strict=True)
+            ],
+            "redone": redone,
+            **more,
+        }
+        if go.rank == 0:
+            self.journal()
+            self._group.say({"type": "committed", "step": step, "generation": go.generation, "step_time_s": took_s})
+
+    def journal(self) -> None:
+        """Write the record of the last step, unless that has been done."""
+        if self._record is not None:
+            self._group.journal("step.committed", self._record)
+            self._record = None
+
+    def drop(self) -> None:
+        """The last step was applied from what others sent: it is theirs to journal."""
+        self._record = None
+
+
+def finite(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,69 @@
+"""What a session can step by itself: optimizers and schedulers whose ``step()`` needs nothing else."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from ...core.errors import SpecError
+
+_UNFIT_OPTIMIZERS = {
+    torch.optim.LBFGS: "hp.Session computes the gradient once per step; pass an optimizer whose step() needs no "
+    "closure, such as torch.optim.AdamW",
+    torch.optim.SparseAdam: "gradients are summed over all members as dense tensors, which SparseAdam refuses; pass "
+    "torch.optim.Adam, which also trains embeddings with sparse=True here",
+}
+
+
+def refuse_optimizer(optimizer: Any) -> None:
+    """Raise SpecError for an optimizer that would fail in its first step."""
+    if not hasattr(optimizer, "param_groups") or not callable(getattr(optimizer, "step", None)):
+        raise SpecError(
+            f"optimizer is a {type(optimizer).__name__}; expected one torch.optim.Optimizer. Several sets of settings "
+            "go into one optimizer as parameter groups"
+        )
+    for kind, remedy in _UNFIT_OPTIMIZERS.items():
+        if isinstance(optimizer, kind):
+            raise SpecError(f"optimizer is a {type(optimizer).__name__}: {remedy}")
+    if missing := _required(optimizer):
+        raise SpecError(
+            f"optimizer is a {type(optimizer).__name__}, whose step() needs {missing}; hp.Session calls "
+            "optimizer.step() without arguments: pass an optimizer whose step() needs none"
+        )
+
+
+def refuse_scheduler(scheduler: Any, optimizer: Any) -> None:
+    """Raise SpecError for a scheduler that would fail in its first step, or would set another optimizer's rates."""
+    if scheduler is None:
+        return
+    name = type(scheduler).__name__
+    if lacking := [m for m in ("step", "state_dict", "load_state_dict") if not callable(getattr(scheduler, m, None))]:
+        raise SpecError(
+            f"scheduler is a {name} without {lacking[0]}(); expected a scheduler of torch.optim.lr_scheduler, or an "
+            "object with step(), state_dict() and load_state_dict()"
+        )
+    if missing := _required(scheduler):
+        raise SpecError(
+            f"scheduler is a {name}, whose step() needs {missing}; hp.Session calls scheduler.step() once per step, "
+            "without arguments: pass one that depends on the number of steps alone, such as CosineAnnealingLR, or an "
+            f"object whose step(), state_dict() and load_state_dict() wrap the {name} and supply {missing}"
+        )
+    its = getattr(scheduler, "optimizer", None)
+    if its is not None and its is not optimizer and getattr(its, "param_groups", None) is not optimizer.param_groups:
+        raise SpecError(
+            f"scheduler is a {name} of another optimizer than the one given to hp.Session, whose learning rate it "
+            f"would not change; make it with that optimizer: {name}(optimizer, ...)"
+        )
+
+
+def _required(stepped: Any) -> str:
+    """The names of the arguments that a call of ``stepped.step()`` must give."""
+    own = getattr(type(stepped), "step", None)  # torch's schedulers wrap the instance's so that it shows its self, too
+    try:
+        parameters = [*inspect.signature(own or stepped.step).parameters.values()][own is not None :]
+    except (TypeError, ValueError):
+        return ""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return ", ".join(p.name for p in parameters if p.default is inspect.Parameter.empty and p.kind not in variadic)

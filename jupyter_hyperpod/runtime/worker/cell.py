@@ -1,0 +1,174 @@
+"""Runs what a person handed in, as a notebook runs a cell or as ``python FILE`` runs a file, and says how it went."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import io
+import linecache
+import os
+import pprint
+import sys
+import time
+import tokenize
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import Fenced, HyperpodError, Stopped
+from ...core.spec import JobSpec
+from ...core.units import cut, plural
+from ..connection import Message
+from . import pictures
+
+TRACEBACK_FRAMES = 50
+TRACEBACK_LINES = 500
+MESSAGE, LINE = 1000, 2000  # characters that are journaled of an error's message and of a line of its traceback
+OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
+WIDTH = 79  # of a value that is shown, as IPython has it
+_FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
+
+
+def run(source: str, spec: JobSpec, first: Callable[[], bool]) -> Message:
+    """Run `source` as ``__main__`` and return what is told of it: done, stopped, or an error.
+
+    A cell's last value is shown where `first` says, at its end, that this is rank 0; a file's is not.
+    """
+    filename = spec.filename
+    module = types.ModuleType("__main__")
+    module.__dict__.update({"__file__": filename, "__builtins__": __builtins__})
+    sys.modules["__main__"] = module
+    sys.argv = [filename, *spec.arguments]
+    if spec.script:
+        _see_folder(os.path.dirname(filename))
+    else:
+        module.__dict__["display"] = display
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    try:
+        _execute(source, filename, module.__dict__, None if spec.script else first)
+    except (Stopped, Fenced):
+        return {"type": "stopped"}
+    except SystemExit as leaving:
+        if leaving.code in (None, 0):
+            return {"type": "done"}
+        return {"type": "error", "at_s": time.monotonic(), "error": describe(leaving, filename)}
+    except BaseException as error:
+        return {"type": "error", "at_s": time.monotonic(), "error": describe(error, filename)}
+    return {"type": "done"}
+
+
+def _see_folder(folder: str) -> None:
+    """Let modules beside a file be imported, as ``python FILE`` does."""
+    if Path(folder).is_dir():
+        sys.path.insert(0, folder)
+    else:
+        text = f"the folder {folder} is not on this node: modules beside the file cannot be imported here"
+        print(text, file=sys.stderr, flush=True)
+
+
+def _execute(source: str, filename: str, names: dict[str, Any], first: Callable[[], bool] | None) -> None:
+    if first is None:
+        exec(compile(source, filename, "exec", dont_inherit=True), names)
+        return
+    tree = ast.parse(source, filename)
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        exec(compile(source, filename, "exec", dont_inherit=True), names)
+    else:
+        del tree.body[-1]
+        body = compile(tree, filename, "exec", dont_inherit=True)
+        flags = body.co_flags & _FUTURE  # of ``from __future__`` imports in the cell
+        end = compile(ast.Expression(last.value), filename, "eval", flags, dont_inherit=True)
+        exec(body, names)
+        value = eval(end, names)  # noqa: S307 - the person's own
+        if value is not None and first() and not _ends_silently(source):
+            display(value)
+    pictures.show_open_ones()
+
+
+def _ends_silently(source: str) -> bool:
+    """Whether a semicolon ends the source: then a notebook does not show its value."""
+    skipped = (tokenize.NEWLINE, tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER, tokenize.DEDENT)
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in skipped]
+    return bool(tokens) and tokens[-1].string == ";"
+
+
+def display(*values: Any, **_options: Any) -> None:
+    """Print values as a notebook shows them in text. Stands in for IPython's, which a cell need not import."""
+    for value in values:
+        print(shown(value), flush=True)
+        if pictures.is_picture(value):
+            pictures.tell()
+
+
+def shown(value: Any) -> str:
+    """The text a notebook has for a value: its repr; long lists, tuples, sets and dictionaries one element per line."""
+    try:
+        text = repr(value)
+    except Exception as error:  # a notebook goes on as well
+        return f"<{type(value).__name__}: its repr raised {type(error).__name__}: {_words(error)}>"
+    if len(text) > WIDTH and type(value) in (list, tuple, set, frozenset, dict):
+        return pprint.pformat(value, width=WIDTH, sort_dicts=False)
+    return text
+
+
+def describe(error: BaseException, filename: str) -> dict[str, Any]:
+    """The error as the person should see it: frames of their cell and what it called, none of ours around them."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_frame.f_code.co_filename != filename:
+        tb = tb.tb_next
+    told = traceback.TracebackException(type(error), error, tb or error.__traceback__, limit=-TRACEBACK_FRAMES)
+    _leave_out_own_frames(told, isinstance(error, HyperpodError))
+    cell_line = None
+    walker = tb
+    while walker is not None:
+        if walker.tb_frame.f_code.co_filename == filename:
+            cell_line = walker.tb_lineno
+        walker = walker.tb_next
+    if isinstance(error, SyntaxError) and error.filename == filename:
+        cell_line = error.lineno
+    return {
+        "type": type(error).__name__,
+        "message": cut(str(told), MESSAGE),
+        "traceback": _cut_lines("".join(told.format()).splitlines()),
+        "line": cell_line,
+        "communication": _is_communication(error),
+    }
+
+
+def _words(error: BaseException) -> str:
+    """What an error says; its ``__str__`` may raise, and the traceback module has words for that."""
+    return str(traceback.TracebackException(type(error), error, None))
+
+
+def _cut_lines(lines: list[str]) -> list[str]:
+    half = TRACEBACK_LINES // 2
+    if len(lines) > TRACEBACK_LINES:
+        lines = [*lines[:half], f"… ({plural(len(lines) - 2 * half, 'line')} more)", *lines[-half:]]
+    return [cut(line, LINE) for line in lines]
+
+
+def _leave_out_own_frames(told: traceback.TracebackException, refusal: bool) -> None:
+    """Remove this package's frames between those of the person; below them only of a ``refusal``, whose words tell all.
+
+    An error that comes from within this package keeps the frames that show where.
+    """
+    stack = list(told.stack)
+    others = [place for place, frame in enumerate(stack) if not frame.filename.startswith(OWN_FOLDER)]
+    end = len(stack) if refusal else max(others, default=-1) + 1
+    if others:
+        kept = [frame for place, frame in enumerate(stack) if place >= end or place in others]
+        told.stack = traceback.StackSummary.from_list(kept)
+    for chained in (told.__cause__, told.__context__):
+        if chained is not None:
+            _leave_out_own_frames(chained, False)
+
+
+def _is_communication(error: BaseException) -> bool:
+    """Whether torch.distributed says that peers could not be reached, which no program is to blame for."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if kinds & {"DistError", "DistBackendError"}:
+        return True
+    return isinstance(error, RuntimeError) and "gloo" in _words(error)

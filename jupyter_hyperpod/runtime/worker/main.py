@@ -1,0 +1,162 @@
+"""The worker: the process in which a person's cell runs. Waits for its turn, runs the cell, says how it went."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import select
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...core.errors import Fenced
+from ...storage.journal_writer import JournalWriter
+from ...storage.store import SHARED
+from ..connection import Channel, Message
+from ..context import BIND_VARIABLE, MEMBER_VARIABLE, Context
+from ..progress import Progress
+from . import cell, pictures
+from .replica import Place
+
+
+@dataclass
+class Worker:
+    """What the Session needs to know of its process."""
+
+    context: Context
+    channel: Channel  # where orders come from: the agent, or of a follower its leader
+    agent: Channel
+    progress: Progress
+    listener: socket.socket
+    member: str
+    rank: int | None = None  # when the cell began; None for a newcomer
+    seat: int | None = None  # the rank that it has now
+    world_size: int = 0
+    sessions: int = 0
+    place: Place = field(default_factory=Place)
+    inbox: list[Message] = field(default_factory=list)
+    reporter: JournalWriter | None = None
+
+    def receive(self, timeout_s: float | None) -> Message | None:
+        """The next message from the coordinator, waiting at most ``timeout_s`` (None: for ever)."""
+        if not self.inbox:
+            select.select([self.channel], [], [], timeout_s)
+            self.inbox.extend(self.channel.receive())
+            if self.channel.closed and not self.inbox:
+                raise Fenced("who gives orders to this process is gone")
+        return self.inbox.pop(0) if self.inbox else None
+
+    def say(self, message: Message) -> None:
+        """Send to the coordinator, through the agent."""
+        self.agent.send(message)
+        self.agent.flush(5.0)
+
+    def journal(self, kind: str, data: Message) -> None:
+        """Write an event as this worker, which has to be sure that it is not fenced: it waits where it is not."""
+        self.progress.wait_until_allowed()
+        if self.reporter is None:
+            self.reporter = JournalWriter(self.context.job.events, f"worker-{self.member}")
+        if self.reporter.crowded:
+            self.settle()
+        self.reporter.write(kind, data)
+
+    def settle(self) -> None:
+        """Stand still until every fact of this worker is on the disk; nobody takes it for hung meanwhile."""
+        if self.reporter is not None:
+            _, step, phase = self.progress.read()
+
+            def stand_by() -> None:
+                self.progress.touch(phase, step)
+                self.progress.wait_until_allowed()
+
+            stand_by()
+            self.reporter.settle(stand_by)
+
+
+_current: Worker | None = None
+
+
+def current() -> Worker | None:
+    """The worker this process is, or None outside a job."""
+    return _current
+
+
+def switched_on(component: str) -> bool:
+    """Whether one of `core.spec.COMPONENTS` is used; outside a job all are."""
+    return _current is None or component in _current.context.spec.components
+
+
+def main(context: Context, channel: Channel, progress: Progress, *links: Channel, shard: int = 0) -> int:
+    """The worker's life after the fork; returns its exit status (0: the cell ended well).
+
+    ``links`` lead to the other ranks of its replica: from its leader (``shard`` 0) to each, from each to the leader.
+    """
+    global _current
+    address = context.bind_address()
+    if BIND_VARIABLE in os.environ:
+        os.environ[BIND_VARIABLE] = address  # for what listens on behalf of the cell
+    listener = socket.create_server((address, 0), backlog=256)
+    host, port = listener.getsockname()[:2]
+    place = Place(shard, links, context.spec.replica)
+    orders = channel if shard == 0 else links[0]
+    me = Worker(context, orders, channel, progress, listener, context.member(os.getpid()), place=place)
+    os.environ[MEMBER_VARIABLE] = me.member
+    _current = me
+    if (ports := place.assemble(port)) is not None:
+        me.say({"type": "hello", "pid": os.getpid(), "host": host, "port": port} | ports)
+    try:
+        while (message := me.receive(None)) is None or message["type"] != "run":
+            pass
+    except Fenced:
+        return 0
+    me.rank, me.world_size = message["rank"], message["world_size"]
+    me.seat = me.rank
+    environment = place.environment(message)
+    _prepare(context, environment | (_launched(context, message, environment) if place.size == 1 else {}))
+    progress.touch("user", 0)
+    outcome = cell.run(Path(context.cell).read_text(), context.spec, lambda: me.seat == 0 and shard == 0)
+    me.settle()
+    progress.touch("done", 0)
+    if shard == 0 or outcome["type"] != "done":
+        me.say(outcome | {"elastic": progress.detected})
+    if outcome["type"] == "done":
+        place.order({"type": "ended"})
+    return 0 if outcome["type"] == "done" else 1
+
+
+def _launched(context: Context, run: Message, environment: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun adds for the one rank of a node."""
+    return {
+        "GROUP_RANK": environment["RANK"],
+        "GROUP_WORLD_SIZE": environment["WORLD_SIZE"],
+        "ROLE_RANK": environment["RANK"],
+        "ROLE_WORLD_SIZE": environment["WORLD_SIZE"],
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": context.job.id,
+        "TORCHELASTIC_RESTART_COUNT": str(run["restarts"]),
+        "TORCHELASTIC_MAX_RESTARTS": str(context.spec.script_restarts),
+    }
+
+
+def _prepare(context: Context, environment: Mapping[str, str]) -> None:
+    """Environment as torchrun gives it, seeds and threads: before the first line of the cell."""
+    os.environ.update(environment)
+    pictures.prepare(os.environ, os.fspath(context.job.path.parents[1] / SHARED))
+    if context.spec.working_directory and os.path.isdir(context.spec.working_directory):
+        os.chdir(context.spec.working_directory)
+    seed_everything(context.spec.seed, context.spec.threads)
+
+
+def seed_everything(seed: int, threads: int | None = None) -> None:
+    """Seed the generators of every library that is already imported; torch when it is there."""
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+    if "torch" in sys.modules:
+        torch = importlib.import_module("torch")
+        torch.manual_seed(seed)
+        if threads is not None:
+            torch.set_num_threads(threads)

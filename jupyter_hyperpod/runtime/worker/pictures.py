@@ -1,0 +1,53 @@
+"""Says in words that pictures are not shown in the output of a job, wherever a notebook would show one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+VARIABLE = "MPLBACKEND"
+OURS = "module://jupyter_hyperpod.runtime.worker.matplotlib_backend"
+# of notebooks: they show nothing outside of a kernel, and a node may have inherited their name from one
+_OF_KERNELS = ("inline", "ipympl", "nbagg", "widget")
+_told = False
+_folder = "."
+
+
+def prepare(environment: MutableMapping[str, str], folder: str) -> None:
+    """Have matplotlib use our backend where a person has chosen none; pictures may be kept in `folder`."""
+    global _folder
+    _folder = folder
+    chosen = environment.get(VARIABLE, "")
+    if not chosen or any(name in chosen for name in _OF_KERNELS):
+        environment[VARIABLE] = OURS
+
+
+def tell() -> None:
+    """Say so once per process, among the errors of its rank."""
+    global _told
+    if not _told:
+        _told = True
+        keep = os.path.join(_folder, "figure.png")
+        print(
+            "Pictures are not shown in the output of a job yet. To keep one, save it before it is shown: "
+            f"plt.savefig({keep!r})",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def is_picture(value: object) -> bool:
+    """Whether a notebook would show `value` as a picture."""
+    return hasattr(type(value), "_repr_png_") or (
+        type(value).__module__.startswith("matplotlib.") and hasattr(value, "savefig")
+    )
+
+
+def show_open_ones() -> None:
+    """What ``plt.show()`` does, and a notebook at the end of a cell: tell of open figures, and close them."""
+    pyplot: Any = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None and os.environ.get(VARIABLE) == OURS and pyplot.get_fignums():
+        tell()
+        pyplot.close("all")

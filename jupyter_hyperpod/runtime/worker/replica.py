@@ -1,0 +1,105 @@
+"""A rank's place in its replica: who else shares its model, how they talk, and the environment their cell finds.
+
+A replica is the ranks of one node. Shard 0 leads: it alone hears the coordinator, and passes on what it hears in
+between its own orders, so that all ranks get everything in one order. What the others have to say to the
+coordinator goes through the agent, as the leader's does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import select
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from ...core.errors import Fenced, TrainingError
+from ..connection import Channel, Message
+
+SEND_PATIENCE_S = 5.0
+
+
+class Place:
+    """One rank of a replica; ``links`` lead from the leader to every other rank, or from that one to the leader."""
+
+    def __init__(self, shard: int = 0, links: Sequence[Channel] = (), size: int = 1) -> None:
+        self.shard = shard
+        self.size = size
+        self.links = list(links)
+        self._heard: list[deque[Message]] = [deque() for _ in self.links]
+        self._store: Any = None
+
+    def order(self, message: Message) -> None:
+        """Tell every linked rank."""
+        for link in self.links:
+            link.send(message)
+        for link in self.links:
+            link.flush(SEND_PATIENCE_S)
+
+    def hear(self) -> list[deque[Message]]:
+        """What each linked rank has said and nobody has taken yet."""
+        for link, heard in zip(self.links, self._heard, strict=True):
+            if not link.closed:
+                heard.extend(link.receive())
+        return self._heard
+
+    def wait(self, other: Channel) -> None:
+        """Wait until a linked rank, or `other`, has something to say. A rank that is gone says nothing more."""
+        select.select([other, *(link for link in self.links if not link.closed)], [], [])
+
+    def assemble(self, port: int) -> Message | None:
+        """Find out where every rank of the replica listens: the leader's answer, None on the others."""
+        if self.shard:
+            self.order({"type": "hello", "port": port})
+            return None
+        if not self.links:
+            return {}
+        while not all(heard := self.hear()):
+            if any(link.closed for link in self.links):
+                raise Fenced("a rank of this replica has ended before it could begin")
+            select.select(self.links, [], [])
+        return {"ports": [port, *(said.popleft()["port"] for said in heard)]}
+
+    def environment(self, run: Message) -> dict[str, str]:
+        """The cell's environment, as torchrun gives it: of the job, or of this replica where it has several ranks."""
+        if self.size == 1:
+            rank = run["rank"] if run["rank"] is not None else -1
+            return _variables(rank, 0, run["world_size"], 1, run["master_host"], run["master_port"])
+        if self.shard == 0:
+            run = run | {"replica_port": self._host_store()}
+            self.order(run)
+        own = _variables(self.shard, self.shard, self.size, self.size, "127.0.0.1", run["replica_port"])
+        # init_process_group finds the leader's store, as a rank under torchrun finds its agent's; ranks of one host
+        # talk on loopback
+        return own | {
+            "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+
+    def _host_store(self) -> int:
+        """Serve the store at which the replica's process group meets; returns its port on loopback."""
+        server = socket.create_server(("127.0.0.1", 0))
+        port = int(server.getsockname()[1])
+        self._store = importlib.import_module("torch.distributed").TCPStore(
+            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
+        )
+        return port
+
+
+def refuse_stragglers(message: Message, shard: int) -> None:
+    """Raise TrainingError where a rank has ended its cell while the others train."""
+    if message["type"] == "ended":
+        raise TrainingError(
+            f"shard {shard} of this replica ended its cell while the others are in hp.Session: open it on every rank"
+        )
+
+
+def _variables(rank: int, local: int, world: int, local_world: int, host: str, port: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+    }

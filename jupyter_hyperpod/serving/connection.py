@@ -1,0 +1,145 @@
+"""Kept-alive HTTP connections to one replica. Whatever happens to an answer on its way is one error: `Broken`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
+from tornado.httputil import HTTPHeaders, HTTPInputError, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
+from tornado.iostream import IOStream, StreamClosedError
+from tornado.tcpclient import TCPClient
+from tornado.util import TimeoutError as TooLate
+
+from .context import ANSWER_LIMIT_BYTES
+
+CONNECT_S = 2.0
+IDLE_KEPT = 32
+
+Head = Callable[[int, HTTPHeaders], None]
+Piece = Callable[[bytes], Awaitable[None]]
+
+
+class Broken(Exception):
+    """The replica did not answer to the end; ``sent`` tells whether it may have begun to."""
+
+    def __init__(self, reason: str, sent: bool) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+class _Reading(HTTPMessageDelegate):
+    def __init__(self, head: Head, piece: Piece) -> None:
+        self._head, self._piece = head, piece
+        self.begun = self.whole = False
+        self.error: Exception | None = None
+
+    def headers_received(self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders) -> None:
+        assert isinstance(start_line, ResponseStartLine)
+        self.begun = True
+        self._head(start_line.code, headers)
+
+    async def data_received(self, chunk: bytes) -> None:
+        if self.error is None:
+            try:
+                await self._piece(chunk)
+            except Exception as error:  # tornado would log it and close without a reason
+                self.error = error
+
+    def finish(self) -> None:
+        self.whole = True
+
+
+class Line:
+    """Connections to ``host:port``; a connection carries one request at a time."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address = host, port
+        self._idle: list[IOStream] = []
+        self._busy: set[IOStream] = set()
+        self._closed = False
+        self._client = TCPClient()
+        self._parameters = HTTP1ConnectionParameters(max_body_size=ANSWER_LIMIT_BYTES)
+
+    async def ask(self, path: str, headers: HTTPHeaders, body: bytes, head: Head, piece: Piece) -> None:
+        """Send a request; ``head(status, headers)`` and then ``piece(bytes)`` are called as the answer comes.
+
+        A kept connection may have been closed by the replica long ago, which shows only now: where nothing was heard on
+        it, the request is sent once more on a new one. Raises Broken, also where the connection is cut meanwhile, and
+        what ``piece`` raises. Being cancelled closes the connection, by which the replica notices.
+        """
+        start = RequestStartLine("POST", path, "HTTP/1.1")
+        stream, stale = self._take(), False
+        if stream is not None:
+            reading = _Reading(head, piece)
+            try:
+                return await self._exchange(stream, start, headers, body, reading)
+            except Broken:
+                if reading.begun or self._closed:
+                    raise
+                stale = True
+                self._drop_idle()  # those that were used before this one are older still
+        try:
+            self._check()
+            stream = await self._client.connect(*self.address, max_buffer_size=ANSWER_LIMIT_BYTES, timeout=CONNECT_S)
+        except (OSError, StreamClosedError, TooLate) as error:
+            raise Broken(str(error) or type(error).__name__, stale) from error
+        await self._exchange(stream, start, headers, body, _Reading(head, piece))
+
+    async def _exchange(
+        self, stream: IOStream, start: RequestStartLine, headers: HTTPHeaders, body: bytes, reading: _Reading
+    ) -> None:
+        sent = False
+        self._busy.add(stream)
+        try:
+            self._check()  # it may have been closed while it connected
+            stream.set_nodelay(True)
+            connection = HTTP1Connection(stream, True, self._parameters)
+            sent = True
+            await connection.write_headers(start, headers, body)
+            connection.finish()
+            await connection.read_response(reading)
+        except (OSError, StreamClosedError, HTTPInputError) as error:
+            raise Broken(str(error) or type(error).__name__, sent) from error
+        finally:
+            self._put_back(stream, reading.whole and reading.error is None)
+        if reading.error is not None:
+            raise reading.error
+        if not reading.whole:
+            raise Broken("the connection ended before the answer did", sent)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ConnectionAbortedError("the replica was given up")
+
+    def _take(self) -> IOStream | None:
+        while self._idle:
+            stream = self._idle.pop()
+            if not stream.closed():
+                return stream
+        return None
+
+    def _put_back(self, stream: IOStream, good: bool) -> None:
+        self._busy.discard(stream)
+        if good and not self._closed and not stream.closed() and len(self._idle) < IDLE_KEPT:
+            self._idle.append(stream)
+        else:
+            stream.close()
+
+    def close(self) -> None:
+        """Take no further request, and close the connections that carry nothing."""
+        self._closed = True
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        for stream in self._idle:
+            with suppress(OSError):
+                stream.close()
+        self._idle.clear()
+
+    def cut(self) -> None:
+        """Close all connections: whoever waits for an answer hears at once that it is broken."""
+        self.close()
+        for stream in list(self._busy):
+            with suppress(OSError):
+                stream.close()

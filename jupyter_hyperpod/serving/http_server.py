@@ -1,0 +1,74 @@
+"""The HTTP server of gateways and replicas: callers that have not shown a token cannot take all its places."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tornado.http1connection import HTTP1Connection
+from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
+from tornado.iostream import IOStream
+from tornado.web import Application
+
+from .context import AUTHORIZATION, REQUEST_LIMIT_BYTES
+
+MOST_STRANGERS = 128
+IDLE_S = 60.0  # without a whole request, after which a connection is closed
+
+Knows = Callable[[str | None], bool]  # what a request's Authorization header says
+
+
+class Door(HTTPServer):
+    """Where callers without a token take all places, the one that came first has to go."""
+
+    def initialize(self, application: Application, knows: Knows) -> None:  # type: ignore[override]
+        """``knows(header)``: whether the Authorization header is one that somebody of ours sends."""
+        super().initialize(
+            application,
+            idle_connection_timeout=IDLE_S,
+            max_body_size=REQUEST_LIMIT_BYTES,
+            max_buffer_size=2 * REQUEST_LIMIT_BYTES,
+        )
+        self._knows = knows
+        self._strangers: dict[IOStream, None] = {}  # in the order of their calls
+
+    def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
+        """Take in a connection."""
+        self._strangers[stream] = None
+        if len(self._strangers) > MOST_STRANGERS:
+            self._strangers = {stranger: None for stranger in self._strangers if not stranger.closed()}
+        if len(self._strangers) > MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close()
+        super().handle_stream(stream, address)
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        """A request begins."""
+        return _Reading(super().start_request(server_conn, request_conn), self, request_conn)
+
+    def heard(self, connection: HTTPConnection, headers: HTTPHeaders) -> None:
+        """The headers of a request are here."""
+        if self._knows(headers.get(AUTHORIZATION)) and isinstance(connection, HTTP1Connection):
+            self._strangers.pop(connection.stream, None)
+
+
+class _Reading(HTTPMessageDelegate):
+    def __init__(self, inner: HTTPMessageDelegate, door: Door, connection: HTTPConnection) -> None:
+        self._inner, self._door, self._connection = inner, door, connection
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        self._door.heard(self._connection, headers)
+        return self._inner.headers_received(start_line, headers)
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        return self._inner.data_received(chunk)
+
+    def finish(self) -> None:
+        self._inner.finish()
+
+    def on_connection_close(self) -> None:
+        self._inner.on_connection_close()

@@ -1,0 +1,258 @@
+"""The replicas of a deployment over time: who came and went, how many there should be, and what is said about it.
+
+The supervisor starts what is missing; here replicas are chosen that go, and what happened is journaled. A replica's
+stages are timed from the decision that it is for, to its first answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from tornado.websocket import WebSocketHandler
+
+from ..core.views import View
+from ..policy.serving import SILENT_S, Limits, Reading, decide, patience_s, retire
+from ..storage.journal import command_writer
+from ..storage.journal_writer import JournalWriter
+from .connection import Line
+from .context import Site
+from .pool import Pool, Replica
+from .pulse import pulse
+
+AWAY_S = 1.0
+WRITER = "gateway"
+LOOPBACK = "127.0.0.1"
+
+
+class Crew:
+    """``view`` is what the journal tells of the deployment so far."""
+
+    def __init__(self, site: Site, pool: Pool, pen: JournalWriter, view: View) -> None:
+        serve = site.serve
+        self.limits = Limits(serve.minimum, site.spec.range.maximum, serve.outstanding, serve.scale_down_delay_s)
+        self.wanted = site.spec.nodes
+        self.cap: int | None = None
+        self.ever_ready = view["started_s"] is not None
+        self.generation = view["generation"]
+        self.failure: Mapping[str, Any] | None = None
+        self._site, self._pool, self._pen = site, pool, pen
+        told = view["deployment"]["replicas"] if view["deployment"] else []
+        self._told = {replica["replica"]: {stage["stage"] for stage in replica["stages"]} for replica in told}
+        since_s = view["submitted_s"] or time.time()
+        self._decided_s = deque([since_s] * (0 if told else self.wanted))
+        self._readings: deque[Reading] = deque()
+        self._looked_s = time.monotonic()
+        self._members: list[str] = []
+        self._drained_s: dict[str, float] = {}  # node -> when its replicas were told to go
+        self._missed: dict[str, tuple[str, bool]] = {}  # incident not made up for yet -> node, and whether it resumed
+
+    # -- how many ----------------------------------------------------------------------------------------------
+
+    @property
+    def target(self) -> int:
+        """How many replicas there should be: as many as wanted, unless the supervisor lends their nodes to others."""
+        return self.wanted if self.cap is None else min(self.wanted, self.cap)
+
+    def look(self) -> None:
+        """Read the load, decide, and act on it."""
+        now_s = time.monotonic()
+        self._readings.append(Reading(now_s, self._pool.outstanding))
+        horizon_s = now_s - self.limits.scale_down_delay_s - 1.0
+        while len(self._readings) > 1 and self._readings[1].time_s < horizon_s:
+            self._readings.popleft()
+        decision = decide(self._readings, self.wanted, self.limits, now_s)
+        if decision.value != self.wanted:
+            self._pen.write("decision.made", {"policy": "serving", "value": decision.value, "reason": decision.reason})
+            with command_writer(self._site.job.commands, WRITER) as commands:
+                commands.append("scale", {"target": decision.value})
+            self.cap = None
+            self._want(decision.value, time.time())
+        self._fence_the_silent(now_s)
+        self.adjust()
+
+    def told_to_scale(self, target: int, by_supervisor: bool, decided_s: float) -> None:
+        """Somebody else said how many: the supervisor lends or gives back nodes, a person wants so many for now."""
+        if by_supervisor:
+            self.cap = target if target < self.wanted else None
+        else:
+            self._readings.clear()
+            self.cap = None
+            self._want(target, decided_s)
+        self.adjust()
+
+    def recall(self, target: int) -> None:
+        """What a gateway before this one had decided."""
+        self.wanted, self.cap = target, None
+
+    def _want(self, target: int, decided_s: float) -> None:
+        more = target - self.wanted
+        self.wanted = target
+        self._decided_s.extend([decided_s] * more)
+        for _ in range(min(-more, len(self._decided_s))):
+            self._decided_s.pop()
+
+    def adjust(self) -> None:
+        """Retire replicas that are too many, take back those that are needed after all, end those that are done."""
+        staying = [replica for replica in self._pool if not replica.retired]
+        if len(staying) > self.target:
+            loads = {replica.name: replica.outstanding for replica in staying}
+            for name in retire(loads, len(staying) - self.target):
+                self._pool.replicas[name].retired = True
+        for replica in list(self._pool):
+            if replica.retired and not (replica.ending or replica.departing) and len(staying) < self.target:
+                replica.retired = False
+                staying.append(replica)
+        for replica in self._pool:
+            if replica.retired and not replica.ending and not replica.outstanding:
+                replica.ending = True
+                replica.say("end")
+        self._pool.hand_out()
+        self._form()
+
+    def leave_node(self, node: str, told_s: float) -> int:
+        """The replicas that a node had at the time ``told_s`` are to go; returns how many of them are known."""
+        self._drained_s[node] = told_s
+        leaving = [replica for replica in self._pool if replica.node == node and replica.started_s < told_s]
+        for replica in leaving:
+            replica.retired = replica.departing = True
+        self.adjust()
+        return len(leaving)
+
+    # -- who ---------------------------------------------------------------------------------------------------
+
+    def heard(self, facts: Mapping[str, Any], link: WebSocketHandler) -> Replica:
+        """A replica says how it stands."""
+        replica = self._pool.replicas.get(facts["replica"])
+        if replica is None or replica.link is not link:
+            replica = self._greet(facts, link)
+        before = replica.state
+        replica.told_s = time.monotonic()
+        replica.heard_s, replica.state, replica.path = time.monotonic(), facts["state"], facts["path"]
+        replica.error, replica.progress = facts["error"], (facts["progress"][0], facts["progress"][1])
+        for stage, time_s in facts["stages"].items():
+            self._tell(replica, stage, time_s)
+        if replica.state == "draining" and not replica.ending:
+            replica.retired = replica.departing = True  # it was told to go by its node
+        if replica.state != before:
+            self.adjust()
+        return replica
+
+    def _greet(self, facts: Mapping[str, Any], link: WebSocketHandler) -> Replica:
+        name, started_s = facts["replica"], facts["stages"]["started"]
+        decided_s = self._decided_s.popleft() if name not in self._told and self._decided_s else started_s
+        line, known = Line(facts["host"], facts["port"]), self._pool.replicas.get(name)
+        if known is not None and known.line.address == line.address:
+            line = known.line  # linked again: what it is being asked has to end should it be given up
+        replica = Replica(name, facts["node"], facts["pid"], facts["host"], line, link, decided_s, started_s)
+        replica.retired = replica.departing = started_s < self._drained_s.get(replica.node, 0.0)
+        self._pool.replicas[name] = replica
+        return replica
+
+    def answered(self, replica: Replica) -> None:
+        """The replica has answered a request."""
+        self._tell(replica, "answered", time.time())
+
+    def _tell(self, replica: Replica, stage: str, time_s: float) -> None:
+        told = self._told.setdefault(replica.name, set())
+        if stage in told:
+            return
+        told.add(stage)
+        took_s = round(max(0.0, time_s - replica.decided_s), 6)
+        text = f"the replica on {replica.node} {_STAGES[stage]} {took_s:.2f} s after it was decided upon"
+        record = {"replica": replica.name, "node": replica.node, "stage": stage, "took_s": took_s, "text": text}
+        self._pen.write("replica.stage", record)
+
+    def left(self, replica: Replica, since_s: float | None = None) -> None:
+        """A replica's connection has ended; ``since_s``: its last sign of life before (monotonic clock)."""
+        if self._pool.replicas.get(replica.name) is not replica:
+            return
+        del self._pool.replicas[replica.name]
+        replica.line.close()
+        asyncio.get_running_loop().call_later(SILENT_S, replica.line.cut)  # its last answers may still be on their way
+        if replica.error is not None:
+            self.failure = replica.error
+            text = f"the replica on {replica.node} could not load the model: {replica.error['message']}"
+            self._pen.write("warning.raised", {"text": text})
+        elif not replica.retired:
+            self._lost(replica, time.monotonic() if since_s is None else since_s)
+        if (replica.departing or not replica.retired) and len(self._pool.replicas) < self.target:
+            self._decided_s.append(time.time())
+        self.adjust()
+
+    def _lost(self, replica: Replica, since_s: float) -> None:
+        incident = f"r{replica.pid}"
+        others = len(self._pool.ready())
+        self._missed[incident] = replica.node, bool(others)
+        answers = "another one answers" if others == 1 else f"{others} others answer"
+        goes_on = answers if others else "requests wait for the next one"
+        told = {"since_s": round(time.time() - (time.monotonic() - since_s), 6)}
+        self._say(incident, "detected", replica.node, f"the replica on {replica.node} was lost; {goes_on}", told)
+        if others:
+            self._say(incident, "resumed", replica.node, "what it was asked is asked again of the others")
+
+    def _say(self, incident: str, stage: str, node: str, text: str, known: Mapping[str, float] | None = None) -> None:
+        record = {"incident": incident, "stage": stage, "cause": "replica lost", "node": node, "rank": None}
+        self._pen.write("incident.stage", record | {"rung": None, "text": text} | dict(known or {}))
+
+    def _fence_the_silent(self, now_s: float) -> None:
+        away_s, self._looked_s = now_s - self._looked_s, now_s
+        for replica in list(self._pool):
+            if away_s > AWAY_S:  # this process stood still itself: what it was told meanwhile has not been read yet
+                replica.heard_s = min(now_s, replica.heard_s + away_s)
+            if self._hangs(replica, now_s - replica.heard_s):
+                if replica.host == LOOPBACK:  # on this host, then; its pid is still its own, since its link is open
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(replica.pid, signal.SIGKILL)
+                replica.line.cut()  # nothing else ends what a host that is out of reach was asked
+                replica.link.close()
+                self.left(replica, replica.told_s)
+
+    def _hangs(self, replica: Replica, silent_s: float) -> bool:
+        if silent_s < SILENT_S / 2:
+            replica.pulse = None
+            return False
+        now = pulse(replica.pid) if replica.host == LOOPBACK else None
+        before = replica.pulse = replica.pulse or now
+        computes = now is not None and before is not None and now.ticks > before.ticks
+        stopped = now is not None and now.stopped
+        return silent_s > patience_s(stopped=stopped, loading=replica.state == "loading", computes=computes)
+
+    def _form(self) -> None:
+        """Journal who answers, where that has changed, and that what was lost is made up for."""
+        ready = self._pool.ready()
+        if [replica.name for replica in ready] == self._members:
+            return
+        gained = {replica.name for replica in ready} - set(self._members)
+        self._members = [replica.name for replica in ready]
+        self.generation += 1
+        host = socket.gethostname()
+        members = [
+            {"member": r.name, "node": r.node, "rank": rank, "pid": r.pid, "host": host} for rank, r in enumerate(ready)
+        ]
+        record = {"generation": self.generation, "members": members, "spares": [], "target": self.target}
+        self._pen.write("generation.formed", record | {"reason": f"{len(ready)} of {self.target} replicas answer"})
+        self.ever_ready = self.ever_ready or bool(ready)
+        for name in sorted(gained)[: len(self._missed)]:
+            incident, (node, resumed) = next(iter(self._missed.items()))
+            del self._missed[incident]
+            place = self._pool.replicas[name].node
+            self._say(incident, "replaced", node, f"the replica on {place} has taken its place")
+            if not resumed:
+                self._say(incident, "resumed", node, f"{len(ready)} of {self.target} replicas answer")
+
+
+_STAGES = {
+    "started": "was started",
+    "loading": "began to load its weights",
+    "loaded": "had its weights",
+    "ready": "was ready",
+    "answered": "gave its first answer",
+}

@@ -1,0 +1,208 @@
+"""One unfinished job in the supervisor's hands: its commands, its processes' failures, its end."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from typing import Any
+
+from ..backends.base import ExitReport
+from ..backends.local.serve import note
+from ..core.errors import StoreError
+from ..core.events import TERMINAL_STATES, Command
+from ..core.spec import LaunchPlan
+from ..storage.journal import Search, follow_commands
+from ..storage.journal_writer import JournalWriter
+from ..storage.store import JobStore, Store
+from .coordinator_watchdog import Pulse
+from .launch import launch_plan
+from .reconcile import Failures, JobFacts
+
+WRITER, COORDINATOR = "supervisor", "coordinator"
+ENDED_MARK = "ended"
+ENDPOINT = "coordinator.json"
+STOP_GRACE_S = 15.0
+AGENT_QUICK_LIMIT = 12
+REPLICA_QUICK_LIMIT = 15  # their pauses are longer than it takes another replica to count as standing
+RESULTS = ("agent-", "worker-")  # writers of what people's programs say, which is long, and of no interest here
+_LOG_LINES, _LOG_BYTES = 8, 1 << 14
+
+
+class Entry:
+    """Raises SpecError or StoreError where the job cannot be read.
+
+    What stands in its journal is known when `recall` has said so: the journal of a long job takes a while.
+    """
+
+    def __init__(self, store: Store, job: JobStore) -> None:
+        self.job = job
+        self.spec = job.spec()
+        self.store = store
+        self.order = os.stat(job.path / "spec.json").st_mtime
+        self.target = self.commanded = self.spec.nodes
+        self.state = "pending"
+        self.started = False
+        self.ended_s: float | None = None
+        self.rest_until_s = 0.0
+        self.kill_at_s: float | None = None
+        self.stop_reason = ""
+        self.head = Failures()
+        self.agents = Failures()
+        self.said = ""
+        self.pulse = Pulse(job.path / ENDPOINT)
+        self.head_pid = 0
+        self.standstill = ""  # why its coordinator is being ended
+        self.bereft: ExitReport | None = None  # its head is gone, and the journal may tell that it ended the job first
+        self.pen = JournalWriter(job.events, WRITER)
+        self._commands = follow_commands(job.commands)
+        self._done: set[tuple[str, int]] = set()
+        self._plan: LaunchPlan | None = None
+        self._history = Search(job.events, ("job.state", "command.done"), without=RESULTS)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Its nodes are not the local cluster's."""
+        return self.spec.backend != "local"
+
+    @property
+    def planned(self) -> bool:
+        """It is settled what a backend starts for it."""
+        return self._plan is not None
+
+    @property
+    def ended(self) -> bool:
+        """True once the job is in a terminal state."""
+        return self.state in TERMINAL_STATES
+
+    def recall(self, budget_s: float = math.inf) -> bool:
+        """Read on in the journal for about so long; True once everything is known that an earlier supervisor knew."""
+        found = self._history.poll(budget_s)
+        for event in found or ():
+            command = event.data.get("command")
+            if event.kind == "command.done" and isinstance(command, dict):
+                self._done.add((str(command.get("writer")), int(command.get("seq", 0))))
+            elif event.kind == "job.state" and self.state not in TERMINAL_STATES:
+                self.state = event.data["state"]
+        self.started = self.started or self.state in ("running", "recovering")
+        return found is not None
+
+    def look_for_end(self, now_s: float, budget_s: float = math.inf) -> bool | None:
+        """Read what is new in the journal: True where its head has written a terminal state, None where more is to be
+        read than ``budget_s`` allows."""
+        found = self._history.poll(budget_s)
+        if found is None:
+            return None
+        ends = [e for e in found if e.kind == "job.state" and e.data["state"] in TERMINAL_STATES]
+        if ends:
+            self.close(ends[0].data["state"], now_s)
+        return bool(ends)
+
+    def commands(self) -> Iterator[Command]:
+        """New commands that nobody has carried out; the target follows every `scale` that passes by."""
+        for command in self._commands.poll():
+            if command.kind == "scale":
+                self.commanded = self.spec.clamp(command.data["target"])
+                if not command.writer.startswith(f"{WRITER}."):
+                    self.target = self.commanded
+                    self.rest_until_s = 0.0
+            if (command.writer, command.seq) not in self._done:
+                yield command
+
+    def done(self, command: Command, ok: bool, reason: str) -> None:
+        """Journal that `command` has been carried out, or why not."""
+        identity = {"writer": command.writer, "seq": command.seq}
+        self._done.add((command.writer, command.seq))
+        self.pen.write("command.done", {"command": identity, "kind": command.kind, "ok": ok, "reason": reason})
+
+    def plan(self, warm_key: str) -> LaunchPlan:
+        """What a backend starts for this job; the warm key of the first start holds for its life."""
+        if self._plan is None:
+            self._plan = launch_plan(self.store, self.job, self.spec, warm_key)
+        return self._plan
+
+    def say(self, reason: str) -> None:
+        """Journal why the job waits, once a reason."""
+        if reason != self.said:
+            self.said = reason
+            self.pen.write("job.state", {"state": "pending", "reason": reason})
+            self.decided(None, reason)
+
+    def decided(self, value: Any, reason: str) -> None:
+        """Journal a decision."""
+        self.pen.write("decision.made", {"policy": "scaling", "value": value, "reason": reason})
+
+    def end(self, state: str, reason: str, now_s: float) -> None:
+        """Bring the job to a terminal state from outside."""
+        self.pen.write("job.state", {"state": state, "reason": reason})
+        self.close(state, now_s)
+
+    def close(self, state: str, now_s: float) -> None:
+        """The job has ended: remember it, so that no later supervisor reads its journal again."""
+        self.state, self.ended_s = state, now_s
+        try:
+            self.job.forget_environment()
+        except StoreError as error:
+            note(f"the private environment variables of {self.job.id} are still there: {error}")
+        with suppress(OSError):
+            os.close(os.open(self.job.path / ENDED_MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def facts(self, head_up: bool, nodes: tuple[str, ...], now_s: float) -> JobFacts:
+        """What `reconcile` wants to know."""
+        return JobFacts(
+            job_id=self.job.id,
+            spec=self.spec,
+            order=self.order,
+            target=self.target,
+            commanded=self.commanded,
+            started=self.started,
+            head_up=head_up,
+            nodes=nodes,
+            resting=self.resting(now_s),
+        )
+
+    def resting(self, now_s: float) -> bool:
+        """Nothing may be started for it now."""
+        return now_s < self.rest_until_s or self.kill_at_s is not None or self.bereft is not None
+
+    def agent_failed(self, node: str, lived_s: float, status: int | None, standing: bool, now_s: float) -> str:
+        """Count it; return why the job is to be given up, if it is.
+
+        ``standing``: others of its processes have been running for long. Where those are replicas, one that cannot
+        start takes nothing from them: it is tried again and again, at last once a minute.
+        """
+        self.agents = self.agents.after(lived_s, status)
+        limit = AGENT_QUICK_LIMIT if self.spec.serve is None else sys.maxsize if standing else REPLICA_QUICK_LIMIT
+        if reason := self.agents.too_many(self.spec.max_restarts, limit):
+            return f"the agent on {node} ended with status {status}: {reason}; {self.log_tail(node)}"
+        self.rest_until_s = now_s + (self.agents.pause_s() if self.agents.quick > 1 else 0.0)
+        return ""
+
+    def log_tail(self, name: str) -> str:
+        """The last lines that the process on node `name` wrote, for an error message."""
+        path = self.job.path / "logs" / f"{name}.log"
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+                lines = file.read(_LOG_BYTES).decode(errors="replace").splitlines()[-_LOG_LINES:]
+        except OSError:
+            return f"no log at {path}"
+        return "its last lines: " + " | ".join(lines) if lines else f"{path} is empty"
+
+
+def unfinished(store: Store, settled: set[str], known: Collection[str]) -> Iterator[JobStore]:
+    """Jobs that are neither `settled` nor `known`; those that bear the mark of their end become `settled`."""
+    try:
+        ids = [job_id for job_id in os.listdir(store.jobs) if not job_id.startswith(".")]
+    except OSError:
+        return
+    for job_id in ids:
+        if job_id in settled or job_id in known:
+            continue
+        path = store.jobs / job_id
+        if (path / ENDED_MARK).exists():
+            settled.add(job_id)
+        elif (path / "spec.json").exists():
+            yield JobStore(path)

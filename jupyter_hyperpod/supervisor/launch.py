@@ -1,0 +1,106 @@
+"""From what was asked to what is started: JobSpec in, LaunchPlan out; and the supervisor itself, once more."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+from contextlib import suppress
+from functools import lru_cache
+
+from ..backends.local.warm import source_digest
+from ..control.cluster import SOCKET
+from ..core.spec import HIDDEN, JobSpec, LaunchPlan
+from ..mounts import table
+from ..storage.store import ENVIRONMENT_VARIABLE, JobStore, Store
+from ..system.processes import identify
+
+AGENT = "jupyter_hyperpod.runtime.agent.main"
+HEAD = "jupyter_hyperpod.runtime.coordinator.main"
+REPLICA = "jupyter_hyperpod.serving.replica"
+GATEWAY = "jupyter_hyperpod.serving.gateway"
+SUCCEED, SINCE = "--succeed", "--since"
+# loaded once by the zygote; names only, since control never imports the runtime
+PRELOAD = (
+    "torch",
+    "jupyter_hyperpod.backends.local.warmup:torch_first_use",
+    AGENT,
+    HEAD,
+    "jupyter_hyperpod.runtime.worker.main",
+    "jupyter_hyperpod.runtime.session.session",
+    "jupyter_hyperpod.runtime.session.data",
+    REPLICA,
+    GATEWAY,
+    "jupyter_hyperpod.loader.read.s3:signing",
+)
+
+
+@lru_cache(maxsize=1)
+def digest_of(second: int) -> str:
+    """The digest of the source as it was in that second: a thousand jobs at once cost one look at it."""
+    return source_digest()
+
+
+def raise_descriptor_limit() -> None:
+    """Every job costs its supervisor some descriptors, and the usual limit is a thousand."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def heir() -> dict[str, object]:
+    """What the zygote needs to start this very supervisor again, should it die without removing its socket."""
+    me = identify(os.getpid())
+    own = [argument for argument in sys.argv[1:] if argument != SUCCEED and not argument.startswith(f"{SINCE}=")]
+    arguments = [sys.executable, "-m", "jupyter_hyperpod.supervisor.main", *own, SUCCEED]
+    return {"heir": arguments, "since": SINCE, "mark": SOCKET, "supervisor": [me.pid, me.start]}
+
+
+def launch_plan(store: Store, job: JobStore, spec: JobSpec, warm_key: str) -> LaunchPlan:
+    """Return what a backend starts for the job; `warm_key` is the digest of the source that is to run."""
+    return LaunchPlan(
+        job_id=job.id,
+        module=AGENT if spec.serve is None else REPLICA,
+        head_module=HEAD if spec.serve is None else GATEWAY,
+        arguments=(),
+        env=environment(store, job, spec),
+        python=spec.python or sys.executable,
+        working_directory=spec.working_directory or str(job.path),
+        log_directory=str(job.path / "logs"),
+        warm_key=warm_key,
+    )
+
+
+def environment(store: Store, job: JobStore, spec: JobSpec) -> dict[str, str]:
+    """What a backend puts into the environment of the job's processes; its own variables they take up themselves."""
+    known = {mount.name: mount for mount in (table.default_mount(store), *spec.mounts)}
+    return {
+        "OMP_NUM_THREADS": str(spec.threads),
+        "PYTHONUNBUFFERED": "1",
+        ENVIRONMENT_VARIABLE: str(store.root),
+        **_of_old(spec),
+        "HYPERPOD_JOB_ID": job.id,
+        "HYPERPOD_JOB_DIR": str(job.path),
+        "HYPERPOD_CELL": str(store.cells / spec.cell_digest),
+        "HYPERPOD_MOUNTS": json.dumps(table.for_job(known.values())),
+    }
+
+
+def _of_old(spec: JobSpec) -> dict[str, str]:
+    """Variables of a job whose nodes may run an older source, which expects them here."""
+    return {name: value for name, value in spec.env.items() if value != HIDDEN} if spec.backend == "local" else {}
+
+
+def supervisor_arguments() -> argparse.ArgumentParser:
+    """The command line of `python -m jupyter_hyperpod.supervisor.main`."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.supervisor.main")
+    parser.add_argument("--store", required=True, type=Store)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--spares", type=int, default=1)
+    parser.add_argument("--queues", type=json.loads, default={}, metavar="JSON")
+    parser.add_argument("--isolate-network", action="store_true")
+    parser.add_argument(SUCCEED, action="store_true", help="only in place of one that died; leave where there is none")
+    parser.add_argument(SINCE, type=float, metavar="TIME", help="when that was, in seconds since the Unix epoch")
+    return parser

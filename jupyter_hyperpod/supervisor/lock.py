@@ -1,0 +1,64 @@
+"""One supervisor a store: a file locked for as long as its owner lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from ..backends.local.serve import note
+from ..control.cluster import LOCK, SOCKET
+from ..core.errors import ClusterError
+from ..storage.store import Store
+
+
+class Lock:
+    """Held while this process lives, whatever way it ends. ``before`` is the process id of the owner before, or 0.
+
+    ``lost_s``: when that one was lost, in seconds since the Unix epoch, None where nobody noticed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = path
+        self.before = 0
+        self.lost_s: float | None = None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
+            raise ClusterError(f"a supervisor (process {owner}) already serves {path.parent.parent}") from error
+        before = os.read(self._file, 32).strip()
+        self.before = int(before) if before.isdigit() else 0
+        os.lseek(self._file, 0, os.SEEK_SET)
+        os.ftruncate(self._file, 0)
+        try:
+            os.write(self._file, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            note(f"the lock does not name its owner: {error}")
+
+    def still_there(self) -> bool:
+        """False when the file has been deleted: with it the store."""
+        try:
+            return os.stat(self._path).st_ino == os.fstat(self._file).st_ino
+        except OSError:
+            return False
+
+
+def take_lock(store: Store, succeed: bool = False, lost_s: float | None = None) -> Lock:
+    """Become the only supervisor; the one before was lost at ``lost_s``. Raises ClusterError where there is one.
+
+    ``succeed``: only in place of one that died, which leaves its socket. Where a person was faster, and has stopped the
+    cluster since, there is none, and this raises ClusterError too.
+    """
+    _see_the_dead(store, succeed)  # before a store that has been deleted is made anew
+    lock = Lock(store.prepare().cluster / LOCK)
+    lock.lost_s = lost_s
+    _see_the_dead(store, succeed)  # and where it had to be waited for: who held the lock removes its socket first
+    return lock
+
+
+def _see_the_dead(store: Store, succeed: bool) -> None:
+    if succeed and not (store.cluster / SOCKET).exists():
+        raise ClusterError(f"no supervisor of {store.root} has died: the last one took its leave")

@@ -1,0 +1,466 @@
+"""The daemon that owns the machines of one store: it starts, replaces and ends processes, and decides nothing itself.
+
+    python -m jupyter_hyperpod.supervisor.main --store DIR --nodes N --spares K
+
+It may die at any moment: jobs go on, and the next supervisor adopts them. SIGTERM makes it leave and leave all running;
+only the request `stop` ends nodes and jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+from ..backends.base import ExitReport, NodeReport, Report
+from ..backends.local.host import LocalHost
+from ..backends.local.node import HEAD, same_interpreter
+from ..backends.local.serve import note
+from ..backends.local.warm import source_digest
+from ..control.cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE, SOCKET, settled_shape
+from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
+from ..core.events import Command
+from ..storage.journal import command_writer, forget_oldest
+from ..storage.journal_writer import JournalWriter
+from ..storage.store import JobStore, Store, write_private
+from ..system.json_lines import Message
+from ..system.processes import identify
+from .allocation import Allocations, for_head
+from .coordinator_watchdog import tell_loss, tell_succession
+from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
+from .faults import break_node, break_target, heal
+from .healing import Healing
+from .launch import PRELOAD, digest_of, heir, raise_descriptor_limit, supervisor_arguments
+from .listener import Listener
+from .lock import Lock, take_lock
+from .machines import Machines
+from .recall import READ_S, Recall
+from .reconcile import QUICK_S, Action, Begin, Fail, Rescale, Wait, reconcile
+
+TICK_S = 0.25
+SCAN_EVERY_S = 2.0
+LINGER_S = 1.0
+JOURNALS_KEPT = 8
+AGENT_REST_S = 0.5
+REQUESTS = "poke, status, stop, node-fault, heal, or extend where there are no nodes"
+
+
+class Supervisor:
+    """One store's supervisor; `run` returns when it has been told to stop or to leave."""
+
+    def __init__(
+        self, store: Store, lock: Lock, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool
+    ) -> None:
+        self.store = store
+        self.lock = lock
+        self._take_shape(nodes, spares, queues, isolated)
+        forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{WRITER}.")
+        self.selector = selectors.DefaultSelector()
+        self.pen = JournalWriter(store.cluster_events, WRITER)
+        self.entries: dict[str, Entry] = {}
+        self.reading = Recall()
+        self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
+        self.host = LocalHost(store.cluster, self.selector, PRELOAD, self._on_report, os.environ, isolated, heir())
+        self.allocations = Allocations()
+        self.leaving = self.stopping = False
+        self.stop_reason = ""
+        self._machines = Machines()
+        self.healing = Healing(store, self.host, self.entries, self.allocations, self.pen, self._machines)
+        self._renewed_for = ""
+        self._scanned_s = -SCAN_EVERY_S
+        self._problem = self._trouble = ""
+        self._before = 0  # the supervisor before this one, if it died
+
+    def _take_shape(self, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool) -> None:
+        self.queues = dict(queues)
+        self.shape = {f"node-{i + 1}": i >= nodes for i in range(nodes + spares)}
+        shape = {"nodes": nodes, "spares": spares, "queues": self.queues, "isolated": isolated}
+        with suppress(StoreError):
+            write_private(self.store.cluster / SHAPE, json.dumps(shape).encode())
+
+    def _extend(self, nodes: int, spares: int, queues: Mapping[str, int]) -> None:
+        """Local nodes for a supervisor that has only looked after jobs elsewhere so far."""
+        self._take_shape(nodes, spares, queues, False)
+        self.host.extend(self.shape)
+        facts = {"state": "running", "reason": f"local nodes: {nodes}, spare: {spares}"}
+        self.pen.write("cluster.state", facts | {"nodes": list(self.shape), "pid": os.getpid()})
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until told to stop (everything ends) or to leave (everything goes on without a supervisor)."""
+        signal.signal(signal.SIGTERM, self._leave)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        size = {"nodes": list(self.shape), "pid": os.getpid()}
+        self.pen.write("cluster.state", {"state": "starting", "reason": "the supervisor starts", **size})
+        left_behind = (self.store.cluster / SOCKET).exists()
+        listener = Listener(self.store.cluster / SOCKET, self.selector, self._answer)
+        self.host.open(self.shape)
+        self._before = self.lock.before if left_behind else 0
+        self._step()
+        self._before = 0
+        self.pen.write("cluster.state", {"state": "running", "reason": "the supervisor answers", **size})
+        note(f"serves {self.store.root}; nodes: {len(self.shape)}, spare: {sum(self.shape.values())}")
+        while not (self.leaving or self.stopping):
+            for key, _ in self.selector.select(0.0 if self.reading else TICK_S):
+                callback: Callable[[], None] = key.data
+                self._guard(callback)
+            self._guard(self._step)
+        listener.close()  # first: who finds it takes our end for a death
+        self.healing.close()
+        if self.stopping:
+            self._end_everything(size)
+        return 0
+
+    def _leave(self, *_: object) -> None:
+        self.leaving = True
+
+    def _guard(self, act: Callable[[], None]) -> None:
+        """Nothing that goes wrong for one job or one request may take the supervisor down."""
+        try:
+            act()
+        except Exception as error:
+            text = str(error) if isinstance(error, HyperpodError) else traceback.format_exc()
+            if text != self._trouble:
+                note(text)
+            self._trouble = text
+
+    def _step(self) -> None:
+        now_s = time.monotonic()
+        if not self.lock.still_there():
+            note("the store has been deleted: ending")
+            self.stopping, self.stop_reason = True, "the store has been deleted"
+            return
+        self._guard(lambda: self.host.tick(now_s))
+        if now_s - self._scanned_s >= SCAN_EVERY_S:
+            self._scanned_s = now_s
+            for job in unfinished(self.store, self.settled, {*self.entries, *self.reading}):
+                self._load(job)
+        self._read_on()
+        for entry in list(self.entries.values()):
+            self._guard(partial(self._look_after, entry, now_s))
+        self._guard(lambda: self.healing.step(now_s))
+        self._reconcile(now_s)
+        self._machines.journal(self.host.nodes.values(), self.pen)
+        self._report_problem()
+
+    def _report_problem(self) -> None:
+        self.pen.flush()
+        if self.pen.problem != self._problem:
+            self._problem = self.pen.problem
+            note(self._problem or "the store can be written again")
+
+    # -- jobs --------------------------------------------------------------------------------------------------
+
+    def _load(self, job: JobStore) -> None:
+        try:
+            entry = Entry(self.store, job)
+        except (HyperpodError, OSError, ValueError) as error:
+            self._leave_alone(job, error)
+            if isinstance(error, SpecError):
+                pen = JournalWriter(job.events, WRITER)
+                pen.write("job.state", {"state": "failed", "reason": str(error)})
+                pen.close()
+            return
+        self.reading.add(entry, self._before)
+
+    def _leave_alone(self, job: JobStore, error: Exception) -> None:
+        self.settled.add(job.id)
+        note(f"{job.id} cannot be read and is left alone: {error}")
+
+    def _read_on(self) -> None:
+        """What the journals of jobs tell of the time before."""
+        for entry, before, error in self.reading.read():
+            if error is not None:
+                self._leave_alone(entry.job, error)
+            else:
+                self._take_up(entry, before)
+
+    def _take_up(self, entry: Entry, before: int) -> None:
+        job = entry.job
+        self.entries[job.id] = entry
+        if not (self.shape or entry.elsewhere or entry.ended):
+            self._extend(DEFAULT_NODES, DEFAULT_SPARES, {})
+        entry.started = entry.started or job.id in self.host.head.jobs
+        if entry.ended:
+            entry.close(entry.state, time.monotonic())
+        elif entry.started and before:
+            tell_succession(entry.pen, before, os.getpid(), self.lock.lost_s)
+
+    def _look_after(self, entry: Entry, now_s: float) -> None:
+        if not (entry.job.path / "spec.json").exists():
+            self._forget(entry)
+            return
+        entry.pen.flush()
+        if entry.ended:
+            self._clear_away(entry, now_s)
+            return
+        for command in entry.commands():
+            self._carry_out(entry, command, now_s)
+        self._watch_head(entry, now_s)
+        if entry.bereft is not None:
+            self._bereft(entry, entry.bereft, now_s)
+        if entry.kill_at_s is not None and not entry.ended:
+            self._see_to_its_end(entry, entry.kill_at_s, now_s)
+
+    def _watch_head(self, entry: Entry, now_s: float) -> None:
+        head = self.host.head.jobs.get(entry.job.id)
+        if head is not None and head.pid and not entry.standstill:
+            entry.head_pid = head.pid
+            entry.standstill = entry.pulse.standstill(head.pid, now_s)
+            if entry.standstill:
+                self.host.signal_job(entry.job.id, HEAD, signal.SIGKILL)
+
+    def _see_to_its_end(self, entry: Entry, kill_at_s: float, now_s: float) -> None:
+        """A job that was told to stop: its head ends it, unless there is none any more or it takes too long."""
+        if entry.job.id not in self.host.head.jobs and self.host.head.state != "starting":
+            if entry.look_for_end(now_s, READ_S) is False:
+                self._give_up(entry, "stopped", entry.stop_reason)
+        elif now_s > kill_at_s:
+            self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
+
+    def _forget(self, entry: Entry) -> None:
+        """The job's directory has been deleted: end its processes, there is nothing left to write to."""
+        places = self._places(entry.job.id)
+        for place in places:
+            self.host.signal_job(entry.job.id, place, signal.SIGKILL)
+        entry.state = "stopped"
+        if not places:
+            note(f"{entry.job.id} has been deleted")
+            entry.pen.close()
+            del self.entries[entry.job.id]
+
+    def _clear_away(self, entry: Entry, now_s: float) -> None:
+        released = not entry.elsewhere or self.allocations.release(entry)
+        places = self._places(entry.job.id)
+        if not places and released and entry.pen.flush():
+            entry.pen.close()
+            del self.entries[entry.job.id]
+        elif now_s - (entry.ended_s or now_s) > LINGER_S:
+            for place in places:
+                self.host.signal_job(entry.job.id, place, signal.SIGKILL)
+
+    def _places(self, job_id: str) -> list[str]:
+        return [node.name for node in (self.host.head, *self.host.nodes.values()) if job_id in node.jobs]
+
+    def _carry_out(self, entry: Entry, command: Command, now_s: float) -> None:
+        if command.kind == "stop":
+            entry.stop_reason = str(command.data["reason"])
+            if entry.started:
+                entry.kill_at_s = now_s + STOP_GRACE_S  # the head ends it; this is for a head that does not
+            else:
+                entry.done(command, True, "the job had not started")
+                entry.end("stopped", entry.stop_reason, now_s)
+        elif command.kind == "fault" and command.data["node"] is not None and entry.elsewhere:
+            self.allocations.fault(entry, command)
+        elif command.kind == "fault" and command.data["node"] is not None:
+            node, kind = str(command.data["node"]), str(command.data["fault"])
+            entry.done(command, *break_node(self.host, self.entries, node, kind))
+        elif command.kind == "fault" and command.data.get("target") is not None:
+            break_target(self.host, entry, command)
+        elif command.kind == "scale" and not entry.started:
+            entry.done(command, True, f"its target is now {entry.target}")
+
+    def _give_up(self, entry: Entry, state: str, reason: str) -> None:
+        for place in self._places(entry.job.id):
+            self.host.signal_job(entry.job.id, place, signal.SIGKILL)
+        entry.end(state, reason, time.monotonic())
+
+    # -- reconciling -------------------------------------------------------------------------------------------
+
+    def _reconcile(self, now_s: float) -> None:
+        nodes = self.host.nodes.values()
+        machines = [self._machines.machine(node, now_s) for node in nodes]
+        facts = []
+        for entry in self.entries.values():
+            if not entry.ended and entry.elsewhere:
+                self._guard(partial(self._allocate, entry, now_s))
+            elif not entry.ended:
+                held = tuple(n.name for n in nodes if entry.job.id in n.jobs and not self._machines.lost(n, now_s))
+                facts.append(entry.facts(entry.job.id in self.host.head.jobs, held, now_s))
+        if any(not entry.elsewhere for entry in self.reading.entries()):
+            return  # nobody knows yet what those want that have run for long
+        for action in reconcile(facts, machines, self.queues) if facts else ():
+            self._guard(partial(self._act, action, now_s))
+
+    def _allocate(self, entry: Entry, now_s: float) -> None:
+        """The nodes are the scheduler's business; the coordinator runs here, from when the first of them does."""
+        if entry.resting(now_s):
+            return
+        plan = entry.plan(self.host.warm_key if entry.started or entry.planned else digest_of(int(now_s)))
+        if entry.target != entry.commanded:
+            self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for a target of {entry.target}"))
+        else:
+            self.allocations.step(entry, plan, now_s)
+        if entry.job.id in self.host.head.jobs or not (entry.started or self.allocations.begun(entry)):
+            return
+        if self.host.head.state != "starting" and (entry.started or not self._renews(entry)):
+            entry.started = self.host.start(for_head(plan, entry.spec), HEAD) or entry.started
+
+    def _act(self, action: Action, now_s: float) -> None:
+        entry = self.entries[action.job_id]
+        if isinstance(action, Wait):
+            entry.say(action.reason)
+        elif isinstance(action, Fail):
+            entry.end("failed", action.reason, now_s)
+        elif isinstance(action, Rescale):
+            self._rescale(entry, action)
+        else:
+            self._begin(entry, action)
+
+    def _rescale(self, entry: Entry, action: Rescale) -> None:
+        with command_writer(entry.job.commands, WRITER) as journal:
+            journal.append("scale", {"target": action.target, "lends": action.target < entry.target})
+        entry.commanded = action.target
+        entry.decided(action.target, action.reason)
+
+    def _begin(self, entry: Entry, action: Begin) -> None:
+        if self.host.head.state == "starting" or (not entry.started and self._renews(entry)):
+            return
+        # a job that was started before this supervisor goes on with the source it was started with
+        plan = entry.plan(self.host.warm_key if entry.started else source_digest())
+        head_up = entry.job.id in self.host.head.jobs or self.host.start(plan, HEAD)
+        begun = [node for node in action.nodes if head_up and self.host.start(plan, node)]
+        if begun:
+            entry.decided({"nodes": begun}, action.reason)
+        entry.started = entry.started or head_up
+
+    def _renews(self, entry: Entry) -> bool:
+        """Replace zygote and nodes, once, where the installed source is no longer what they have loaded."""
+        digest = source_digest()
+        if digest in (self.host.warm_key, self._renewed_for) or not same_interpreter(entry.spec.python):
+            return False
+        if not self.host.renewable:
+            return False
+        note("the installed source has changed: loading it anew")
+        self._renewed_for = digest
+        self.host.renew()
+        return True
+
+    # -- what the host reports ---------------------------------------------------------------------------------
+
+    def _on_report(self, report: Report) -> None:
+        if isinstance(report, ExitReport):
+            if report.job_id in self.entries:
+                self._on_exit(self.entries[report.job_id], report)
+        elif isinstance(report, NodeReport) and not report.up:
+            self._machines.journal(self.host.nodes.values(), self.pen)
+
+    def _on_exit(self, entry: Entry, report: ExitReport) -> None:
+        now_s = time.monotonic()
+        if entry.ended:
+            return
+        if report.node == HEAD:
+            self._bereft(entry, report, now_s)
+        elif report.status == 0:
+            entry.rest_until_s = now_s + AGENT_REST_S
+        elif report.status is not None:
+            self._count_agent(entry, report, now_s)
+        else:
+            entry.rest_until_s = now_s  # lost with its node: it is replaced at once, whatever others had failed of
+
+    def _bereft(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+        """A job's head is gone: either it had ended the job, or it is started again."""
+        ended = entry.look_for_end(now_s, READ_S)
+        entry.bereft = report if ended is None else None
+        if ended is False:
+            self._restart_head(entry, report, now_s)
+
+    def _restart_head(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+        tell_loss(entry.pen, entry.pulse, entry.head_pid, report.status, entry.standstill)
+        entry.standstill = ""
+        entry.head = entry.head.after(report.lived_s, report.status)
+        status = "was lost with its host" if report.status is None else f"ended with status {report.status}"
+        if reason := entry.head.too_many(entry.spec.max_restarts):
+            self._give_up(entry, "failed", f"the job's coordinator {status}: {reason}; {entry.log_tail(HEAD)}")
+            return
+        entry.rest_until_s = now_s + entry.head.pause_s()
+        text = f"the job's coordinator {status} and is started again ({entry.head.total} of {entry.spec.max_restarts})"
+        entry.pen.write("warning.raised", {"text": text})
+
+    def _count_agent(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+        born_s = [node.born_s[entry.job.id] for node in self.host.nodes.values() if entry.job.id in node.born_s]
+        standing = any(now_s - since_s > QUICK_S for since_s in born_s)
+        if reason := entry.agent_failed(report.node, report.lived_s, report.status, standing, now_s):
+            self._give_up(entry, "failed", reason)
+
+    # -- what people ask for -----------------------------------------------------------------------------------
+
+    def _answer(self, message: Message) -> Message:
+        operation = message.get("op")
+        if operation == "poke":
+            job_id = message.get("job")
+            if isinstance(job_id, str) and job_id not in self.entries and job_id not in self.reading:
+                self._load(self.store.job(job_id))
+                self._read_on()
+            return {"ok": True}
+        if operation == "status":
+            return {"ok": True, **self._status()}
+        if operation == "stop":
+            self.stopping, self.stop_reason = True, str(message.get("reason") or "the cluster was stopped")
+            return {"ok": True, **self._status()}
+        if operation == "node-fault":
+            ok, reason = break_node(self.host, self.entries, str(message.get("node")), str(message.get("kind")))
+            return {"ok": ok, "reason": reason} if ok else {"ok": False, "error": reason}
+        if operation == "heal":
+            return {"ok": True, "healed": heal(self.host, message.get("node"))}
+        if operation == "extend" and not self.shape:
+            self._extend(int(message["nodes"]), int(message["spares"]), message["queues"])
+            return {"ok": True, **self._status()}
+        return {"ok": False, "error": f"unknown request {operation!r}; expected {REQUESTS}"}
+
+    def _status(self) -> Message:
+        me = identify(os.getpid())
+        spares = sum(self.shape.values())
+        states = {node.name: node.state for node in self.host.nodes.values()}
+        ready = all(state == "idle" for state in states.values())
+        size = {"nodes": len(self.shape) - spares, "spares": spares, "queues": self.queues}
+        facts = {"pid": me.pid, "start": me.start, "isolated": self.host.isolated, **size}
+        facts |= {"heads": len(self.host.head.jobs), "jobs": sorted({*self.entries, *self.reading})}
+        facts["reading"] = len(self.reading)
+        return {**facts, "ready": ready, "states": states, "problem": self.pen.problem}
+
+    def _end_everything(self, size: Message) -> None:
+        self.allocations.close(self.entries.values())
+        self.host.close()
+        (self.store.cluster / SHAPE).unlink(missing_ok=True)
+        self.entries |= {entry.job.id: entry for entry in self.reading.finish()}
+        for entry in self.entries.values():
+            if not entry.ended and not entry.look_for_end(time.monotonic()):
+                entry.end("stopped", self.stop_reason, time.monotonic())
+            entry.pen.close()
+        self.pen.write("cluster.state", {"state": "stopped", "reason": self.stop_reason, **size})
+        self.pen.close()
+        note(f"stopped: {self.stop_reason}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; exit status 3 where another supervisor serves the store."""
+    parser = supervisor_arguments()
+    options = parser.parse_args(arguments)
+    if sys.platform != "linux":
+        parser.error("the local cluster needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
+    try:
+        raise_descriptor_limit()
+        asked = (options.nodes, options.spares, options.queues, options.isolate_network)
+        lock = take_lock(options.store, options.succeed, options.since)
+        supervisor = Supervisor(options.store, lock, *settled_shape(options.store, *asked))
+    except ClusterError as error:
+        note(str(error))
+        return EXIT_LOCKED
+    try:
+        return supervisor.run()
+    except HyperpodError as error:
+        note(str(error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

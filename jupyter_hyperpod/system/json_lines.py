@@ -1,0 +1,169 @@
+"""JSON lines over unix sockets that only their owner may open."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ClusterError, ProtocolError
+
+LINE_LIMIT_BYTES = 16 << 20
+SEND_TIMEOUT_S = 2.0
+_BACKLOG = 1024  # who finds it full is told at once that nobody listens
+MOST_SILENT = 128
+
+Message = dict[str, Any]
+
+
+@contextmanager
+def _reachable(directory: Path, name: str) -> Iterator[str]:
+    """A path of the socket short enough for ``sun_path`` (108 bytes), however deep the directory lies."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
+def listen(directory: Path, name: str) -> socket.socket:
+    """Bind and listen at `directory/name`, mode 0600, in place of whatever socket lay there. Raises ClusterError."""
+    (directory / name).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        with _reachable(directory, name) as path:
+            listener.bind(path)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ClusterError(f"cannot listen at {directory / name}: {error.strerror or error}") from error
+    finally:
+        os.umask(mask)
+    listener.setblocking(False)
+    return listener
+
+
+def connect(directory: Path, name: str, timeout_s: float = SEND_TIMEOUT_S) -> Channel | None:
+    """Return a channel to the process that listens at `directory/name`; None where nobody does (any more)."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(timeout_s)
+    try:
+        with _reachable(directory, name) as path:
+            client.connect(path)
+    except OSError:
+        client.close()
+        return None
+    return Channel(client)
+
+
+def accept(listener: socket.socket) -> Channel | None:
+    """Accept one connection; None where it is gone again or belongs to somebody else."""
+    try:
+        client, _ = listener.accept()
+    except OSError:
+        return None
+    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    if uid not in (0, os.getuid()):
+        client.close()
+        return None
+    return Channel(client)
+
+
+class Silent:
+    """Connections on which nothing has been said yet: where too many wait, the one that came first has to go."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Channel, None] = {}
+
+    def called(self, channel: Channel) -> Channel | None:
+        """Somebody has connected; return whom to hang up on."""
+        self._waiting[channel] = None
+        if len(self._waiting) <= MOST_SILENT:
+            return None
+        oldest = next(iter(self._waiting))
+        del self._waiting[oldest]
+        return oldest
+
+    def heard(self, channel: Channel) -> None:
+        """Somebody has said something, or has left."""
+        self._waiting.pop(channel, None)
+
+
+class Channel:
+    """One connection that carries one JSON object a line, both ways."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._socket.settimeout(SEND_TIMEOUT_S)
+        self._tail = b""
+        self.closed = False
+
+    def fileno(self) -> int:
+        """The descriptor, for selectors."""
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> bool:
+        """Send one message; False where the peer is gone or has not read for a while."""
+        try:
+            self._socket.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> list[Message]:
+        """Return the whole messages that have arrived, without waiting; sets `closed` at the end of the stream.
+
+        Raises ProtocolError for an overlong line or one that is not a JSON object.
+        """
+        try:
+            content = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            content = b""
+        if not content:
+            self.closed = True
+            return []
+        return self._parse(content)
+
+    def ask(self, message: Message, timeout_s: float) -> Message:
+        """Send `message` and wait for one answer. Raises ClusterError where none comes in time."""
+        if not self.send(message):
+            raise ClusterError("the supervisor closed the connection before it read the request")
+        self._socket.settimeout(timeout_s)
+        try:
+            while content := self._socket.recv(1 << 16):
+                if answers := self._parse(content):
+                    return answers[0]
+        except TimeoutError as error:
+            raise ClusterError(f"the supervisor gave no answer within {timeout_s:g} s") from error
+        except OSError as error:
+            raise ClusterError(f"the supervisor did not answer: {error.strerror or error}") from error
+        raise ClusterError("the supervisor closed the connection without an answer")
+
+    def _parse(self, content: bytes) -> list[Message]:
+        *lines, self._tail = (self._tail + content).split(b"\n")
+        if len(self._tail) > LINE_LIMIT_BYTES:
+            raise ProtocolError(f"a message of more than {LINE_LIMIT_BYTES} bytes; it ends here")
+        messages = []
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ProtocolError(f"not a JSON line: {line[:80]!r}") from error
+            if not isinstance(message, dict):
+                raise ProtocolError(f"expected a JSON object, found {line[:80]!r}")
+            messages.append(message)
+        return messages
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.closed = True
+        self._socket.close()
