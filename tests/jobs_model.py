@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jupyter_hyperpod.runtime.coordinator.main.commands import obey
-from jupyter_hyperpod.runtime.coordinator.main.controller import Conductor
 
 from jupyter_hyperpod.core.events import Command, Event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.core.views import apply, new_job_view
 from jupyter_hyperpod.policy.scaling import Machine
 from jupyter_hyperpod.runtime.context import Context
-from jupyter_hyperpod.runtime.coordinator.main import (
+from jupyter_hyperpod.runtime.coordinator import (
     checkpoints,
     controller,
     draining,
@@ -32,6 +30,8 @@ from jupyter_hyperpod.runtime.coordinator.main import (
     scripts,
     stragglers,
 )
+from jupyter_hyperpod.runtime.coordinator.commands import obey
+from jupyter_hyperpod.runtime.coordinator.controller import Conductor
 from jupyter_hyperpod.storage.store import JobStore
 from jupyter_hyperpod.supervisor.reconcile import Begin, Fail, JobFacts, Rescale, Wait, reconcile
 

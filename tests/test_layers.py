@@ -43,7 +43,8 @@ MAY_IMPORT = {
     "bench": "core system policy storage mounts backends planner loader health recipes runtime control supervisor cli",
     "cli": "core system policy storage mounts backends planner loader health runtime control supervisor bench recipes",
 }
-ON_NODES = ("core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime")  # all that a worker may import
+# all that a worker may import
+ON_NODES = ("core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime")
 # Other people's packages, layer by layer; where a layer is not listed, the standard library is all it may use.
 THIRD_PARTY = {
     "mounts": {"fsspec"},

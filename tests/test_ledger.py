@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from jupyter_hyperpod.backends.slurm.commands.commands import Slurm
-from jupyter_hyperpod.backends.slurm.commands.script import BASE, Element
 
+from jupyter_hyperpod.backends.slurm.commands import Slurm
+from jupyter_hyperpod.backends.slurm.script import BASE, Element
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.policy.membership import NODE_LOST
 from jupyter_hyperpod.storage.journal import event_writer

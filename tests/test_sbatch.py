@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jupyter_hyperpod.backends.slurm.commands.commands import Slurm
-from jupyter_hyperpod.backends.slurm.commands.script import BASE, ELASTIC, Element
 
-from jupyter_hyperpod.backends.slurm.commands import commands as slurm
-from jupyter_hyperpod.backends.slurm.commands import script as sbatch
+from jupyter_hyperpod.backends.slurm import commands as slurm
+from jupyter_hyperpod.backends.slurm import script as sbatch
+from jupyter_hyperpod.backends.slurm.commands import Slurm
+from jupyter_hyperpod.backends.slurm.script import BASE, ELASTIC, Element
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
 from jupyter_hyperpod.core.spec import SLURM_OPTIONS, STARTUP_DEADLINE, ElasticRange, JobSpec, LaunchPlan

@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 
 import pytest
-from jupyter_hyperpod.runtime.coordinator.main.unauthenticated import MOST_STRANGERS, Strangers
 
 from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.control import jobs, metrics
@@ -21,6 +20,7 @@ from jupyter_hyperpod.loader.share import peers
 from jupyter_hyperpod.runtime.comm import mesh as collectives
 from jupyter_hyperpod.runtime.comm import rendezvous
 from jupyter_hyperpod.runtime.connection import HANDSHAKE_TIMEOUT_S, Channel
+from jupyter_hyperpod.runtime.coordinator.unauthenticated import MOST_STRANGERS, Strangers
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.system.json_lines import connect
 from tests.cells import train

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from jupyter_hyperpod.runtime.checkpoint.store.store import Checkpoint, Directory, Manifest
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.policy import interval
+from jupyter_hyperpod.runtime.checkpoint.store import Checkpoint, Directory, Manifest
 
 pytestmark = pytest.mark.slow
 

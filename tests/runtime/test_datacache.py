@@ -12,7 +12,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from jupyter_hyperpod.runtime.session.session.data import (
+
+from jupyter_hyperpod.core.errors import SpecError, TrainingError
+from jupyter_hyperpod.runtime.session.data import (
     MappedDataset,
     TokenDataset,
     indexed,
@@ -20,8 +22,6 @@ from jupyter_hyperpod.runtime.session.session.data import (
     permute,
     sample_indices,
 )
-
-from jupyter_hyperpod.core.errors import SpecError, TrainingError
 
 
 @given(st.integers(1, 2000), st.integers(0, 2**64 - 1))

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jupyter_hyperpod.runtime.checkpoint.store.store import MANIFEST, Directory
-from jupyter_hyperpod.runtime.checkpoint.store.writer import file_of
 
 from jupyter_hyperpod.bench.laboratory import wait_for_idle
 from jupyter_hyperpod.planner.goodput import Checkpoints
 from jupyter_hyperpod.policy import interval
+from jupyter_hyperpod.runtime.checkpoint.store import MANIFEST, Directory
+from jupyter_hyperpod.runtime.checkpoint.writer import file_of
 from jupyter_hyperpod.storage.store import Store
 from tests.runtime.conftest import STEPS, TRAIN, Run, Submit, start
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from jupyter_hyperpod.runtime.session.session.gradients import Gradients
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from jupyter_hyperpod.core.errors import TrainingError
 from jupyter_hyperpod.policy.batching import split
+from jupyter_hyperpod.runtime.session.gradients import Gradients
 
 LEAVES = 4
 Loss = Callable[[int], torch.Tensor]

@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jupyter_hyperpod.runtime.session.session.checksum import ROW, Watched, checksum
-from jupyter_hyperpod.runtime.session.session.integrity import Audit, drawn
 from torch import nn
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.policy.batching import assign
+from jupyter_hyperpod.runtime.session.checksum import ROW, Watched, checksum
+from jupyter_hyperpod.runtime.session.integrity import Audit, drawn
 from tests.runtime.conftest import MICRO_BATCHES, TRAIN, Run, Submit
 
 STEP = 6

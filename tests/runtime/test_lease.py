@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
-from jupyter_hyperpod.runtime.agent.main.lease import Lease
 
 from jupyter_hyperpod.policy.membership import BEATS_LOST_S, LEASE_S
+from jupyter_hyperpod.runtime.agent.lease import Lease
 from jupyter_hyperpod.runtime.connection import Channel, prepare
 from jupyter_hyperpod.runtime.progress import Progress
 

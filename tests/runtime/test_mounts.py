@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jupyter_hyperpod.runtime.checkpoint.store.store import Directory
 
 from jupyter_hyperpod.control import attach
 from jupyter_hyperpod.core.spec import MountSpec
 from jupyter_hyperpod.mounts import table
+from jupyter_hyperpod.runtime.checkpoint.store import Directory
 from jupyter_hyperpod.storage.store import Store
 from tests.runtime.conftest import STEPS, Run, Submit
 from tests.storage import volumes

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jupyter_hyperpod.runtime.agent.main.worker_process import Output
-from jupyter_hyperpod.runtime.coordinator.main.incidents import HEAD, Incidents
-from jupyter_hyperpod.runtime.worker.main.cell import describe
 
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.incidents import fold_stages
 from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.runtime.agent.worker_process import Output
 from jupyter_hyperpod.runtime.audit import audit
 from jupyter_hyperpod.runtime.context import Context
+from jupyter_hyperpod.runtime.coordinator.incidents import HEAD, Incidents
 from jupyter_hyperpod.runtime.progress import PHASES, Progress
+from jupyter_hyperpod.runtime.worker.cell import describe
 from jupyter_hyperpod.storage.store import Store
 
 # ---- output ---------------------------------------------------------------------------------------------------

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from jupyter_hyperpod.runtime.checkpoint.store.store import MANIFEST, Directory
-from jupyter_hyperpod.runtime.checkpoint.store.writer import file_of
-from jupyter_hyperpod.runtime.worker.main.elastic_group import Held
-from jupyter_hyperpod.runtime.worker.main.replica_sync import combined, merged
 
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.notebook.arguments import cell_parser, parse
+from jupyter_hyperpod.runtime.checkpoint.store import MANIFEST, Directory
+from jupyter_hyperpod.runtime.checkpoint.writer import file_of
 from jupyter_hyperpod.runtime.comm.shards import check
+from jupyter_hyperpod.runtime.worker.elastic_group import Held
+from jupyter_hyperpod.runtime.worker.replica_sync import combined, merged
 
 from .conftest import STEPS, Run, Submit, alive
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from jupyter_hyperpod.runtime.session.session.data import sample_indices
-from jupyter_hyperpod.runtime.session.session.session import Step
 from torch import nn
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
+from jupyter_hyperpod.runtime.session.data import sample_indices
+from jupyter_hyperpod.runtime.session.session import Step
 
 Loss = Callable[[Any], torch.Tensor]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from jupyter_hyperpod.runtime.session.session.data import TokenDataset
 
 from jupyter_hyperpod.bench.proxy import Faults
 from jupyter_hyperpod.bench.s3servers import S3Server
@@ -24,6 +23,7 @@ from jupyter_hyperpod.core.spec import MountSpec
 from jupyter_hyperpod.mounts import block_cache, copying, files, probe, remote, table
 from jupyter_hyperpod.mounts.repository import Repository
 from jupyter_hyperpod.mounts.table import known_mounts, resolve_url
+from jupyter_hyperpod.runtime.session.data import TokenDataset
 from jupyter_hyperpod.storage.store import Store
 from tests.storage import volumes
 
