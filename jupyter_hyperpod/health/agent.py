@@ -76,10 +76,10 @@ class Agent:
         logs = {name: str(stand_in(store, name)) if local else log for name in names}
         hands = Slurm() if slurm else None
         self.monitor = Monitor(logs, Place(store), self.pen.write, lambda: recovery(store), hands)
-        self.monitor.recall(read_kinds(store.cluster_events, ("node.health", "incident.stage")))
         self._others = follow_events(store.cluster_events) if local else None
         if self._others is not None:
-            self._others.poll()
+            self._others.poll()  # before the recall: an event that comes in between is read twice, not missed
+        self.monitor.recall(read_kinds(store.cluster_events, ("node.health", "incident.stage")))
 
     def run(self) -> int:
         """Watch until told to end."""
