@@ -19,7 +19,7 @@ const REPLAY = join(__dirname, '..', 'tools', 'replay.py');
 async function replay(
   server: JupyterServer
 ): Promise<{ id: string; writer: ChildProcess }> {
-  const options = [REPLAY, server.store, '--steps', '1000', '--health'];
+  const options = [REPLAY, server.store, '--steps', '5000', '--health'];
   const writer = spawn(PYTHON, options, {
     env: { ...server.environment, PYTHONPATH: join(__dirname, '..', '..') },
     stdio: ['ignore', 'pipe', 'inherit']
