@@ -1,4 +1,4 @@
-# One command each: `make demo`, `make lab`, `make test`. Everything lives in .venv and node_modules; nothing else is touched.
+# One command each: `make demo`, `make lab`, `make check`, `make test`. Everything lives in .venv and node_modules; nothing else is touched.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -31,7 +31,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
 unexport PYTHONPATH PYTHONHOME
 
-PIP := $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
+# The set of versions that fits together; `make test-newest` installs without it.
+CONSTRAINTS ?= constraints.txt
+PIP := $(VENV)/bin/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %)
 NODE_FITS := node -e 'const [a, b] = process.versions.node.split(".").map(Number); \
 	process.exit((a == 20 && b >= 19) || (a == 22 && b >= 12) || a > 22 ? 0 : 1)' 2>/dev/null
 
@@ -124,11 +126,31 @@ bench: install  ## measure recovery and latency on this machine; JSON in test-ou
 
 # ---- checking it ---------------------------------------------------------------------------------------------------
 
+# What `make check` runs: pure functions, and the source itself.
+CHECKED_PYTHON := tests/test_layers.py tests/test_glossary.py tests/test_views.py tests/core tests/policy
+
 # $(call pieces,targets): all of them even where one fails, and nothing may be left behind.
 define pieces
 @started=$$SECONDS; python tests/leaks.py $(MAKE) --keep-going SYSTEM_READY=true $(1); \
 printf '\nmake %s: everything passed in %s s\n' $@ "$$((SECONDS - started))"
 endef
+
+# Python and TypeScript at the same time, one core each; what TypeScript said comes after what Python said.
+.PHONY: check
+check: install  ## lint, types, layers, policies, folds: within a minute
+	@started=$$SECONDS; said=$$(mktemp -t hyperpod-check.XXXXXX); trap 'rm -f "$$said"' EXIT; status=0; \
+	$(MAKE) check-js >"$$said" 2>&1 & js=$$!; \
+	$(MAKE) check-python || status=1; wait $$js || status=1; cat "$$said"; \
+	[ $$status = 0 ] || exit $$status; printf '\nmake check: everything passed in %s s\n' "$$((SECONDS - started))"
+
+.PHONY: check-python check-js
+check-python: install
+	$(call step,ruff,ruff check --quiet .)
+	$(call step,mypy,mypy)
+	$(call step,layers$(comma) policies$(comma) folds,python -m pytest -q -m "not slow" $(CHECKED_PYTHON))
+check-js: install
+	$(call step,tsc$(comma) eslint$(comma) prettier,jlpm run lint:check)
+	$(call step,fold in TypeScript,jlpm run test src/model)
 
 .PHONY: test
 test: install  ## lint, types, fast tests: minutes, without root or a browser
@@ -139,10 +161,11 @@ test-all: install system-all  ## all that `make test` leaves out: recovery, SLUR
 	$(call pieces,test-slow test-wheel test-browser)
 
 .PHONY: test-newest
-test-newest:  ## the fast Python tests on the newest Python that is supported and found here, in a temporary .venv
-	@newest=$$(.ci/python newest) || exit 0; directory=$$(mktemp -d -t hyperpod-newest.XXXXXX); \
-	trap 'rm -rf "$$directory"' EXIT; \
-	$(MAKE) PYTHON="$$newest" VENV="$$directory/venv" test-fast
+test-newest:  ## fast Python tests on the newest Python and the newest release of every dependency; says what broke
+	@newest=$$(.ci/python newest) || newest=$$(.ci/python oldest); directory=$$(mktemp -d -t hyperpod-newest.XXXXXX); \
+	trap 'rm -rf "$$directory"' EXIT; status=0; \
+	$(MAKE) PYTHON="$$newest" VENV="$$directory/venv" CONSTRAINTS= PYTEST="--junit-xml $$directory/tests.xml $(PYTEST)" test-fast || status=$$?; \
+	.ci/newest "$$directory/venv" "$$directory/tests.xml" || status=1; exit $$status
 
 .PHONY: soak
 soak: install system  ## random faults on a real SLURM for MINUTES=5, one as soon as the last is mended; needs root
