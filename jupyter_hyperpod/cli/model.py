@@ -68,7 +68,7 @@ def _tp(text: str) -> tuple[int, int]:
 
 
 def _common(options: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
-    from ..loader.read.sources import Options
+    from ..loader.read.source import Options
 
     def tell(progress: Progress) -> None:
         terminal.status(progress_line(progress))

@@ -22,14 +22,6 @@ _ENV_VALUE = re.compile(r"(--env[=\s]+['\"]?\w*=).*")
 MAX_NOTEBOOK_BYTES = 512 * 2**20
 
 
-class CellSyntaxError(SpecError):
-    """The source is not Python; ``syntax`` counts lines as the person sees them."""
-
-    def __init__(self, message: str, syntax: SyntaxError) -> None:
-        super().__init__(message)
-        self.syntax = syntax
-
-
 def check_source(source: str, filename: str = "<cell>", what: str = "the cell") -> None:
     """Raise SpecError where `source` is empty, too large, holds an IPython line or is not Python."""
     size = len(source) if source.isascii() else len(source.encode(errors="surrogatepass"))
@@ -62,7 +54,9 @@ def _explain(error: SyntaxError, source: str, what: str) -> SpecError:
             f"line {number} of {what} is for IPython, not Python: {shown!r}; the nodes run plain Python, "
             "so move it to a cell of its own or write it in Python"
         )
-    return CellSyntaxError(f"{what} is not valid Python, line {number}: {error.msg}\n{_caret(error, line)}", error)
+    explained = SpecError(f"{what} is not valid Python, line {number}: {error.msg}\n{_caret(error, line)}")
+    explained.syntax = error
+    return explained
 
 
 def _without_values(line: str) -> str:

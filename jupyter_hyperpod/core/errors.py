@@ -26,7 +26,9 @@ class UserError(HyperpodError):
 
 
 class SpecError(UserError):
-    """A job specification that cannot be run."""
+    """A job specification that cannot be run; `syntax` is Python's own error where its source is not Python."""
+
+    syntax: SyntaxError | None = None
 
 
 class NotFound(UserError):

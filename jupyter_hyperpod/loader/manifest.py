@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.errors import LoaderError, SpecError
 from .header import INDEX_SUFFIX, SINGLE
-from .read.sources import beside, inside, path_in, public_name
+from .urls import beside, inside, path_in, public_name
 
 ALGORITHM = "xxh3_64"
 SUFFIX = ".manifest.json"

@@ -16,11 +16,13 @@ from .read.landing import at_hand, land
 from .read.model_files import closing_model, open_model
 from .read.plan import EARLY_BYTES, plan
 from .read.progress import Callback, Meter
-from .read.sources import Door, Options, merged, public_name
+from .read.source import Options, merged
+from .read.sources import Opener
 from .read.stream import Stream, first_connections
 from .read.tensor_parallel import LLAMA_RULES, Rule, check
 from .reporting import telling
 from .share.fanout import with_whom
+from .urls import public_name
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -68,9 +70,9 @@ def load_model(
     url = os.fspath(url)
     check(tp)
     early = first_connections() if connections is None else min(connections, first_connections())
-    door = Door(merged(options, endpoint_url), early - 1)
+    opener = Opener(merged(options, endpoint_url), early - 1)
     try:
-        with telling(url, progress) as tell, closing_model(open_model(url, door)) as files:
+        with telling(url, progress) as tell, closing_model(open_model(url, opener)) as files:
             if order is None and model is not None:
                 order = list(model.state_dict())
             early_bytes = None if checksum else EARLY_BYTES  # checksums are of whole chunks
@@ -87,7 +89,7 @@ def load_model(
             )
             if model is not None:
                 check_fit(model, load_plan, public_name(url))
-            landing = land(files, load_plan, torch.device(device), door, url, checksum, job)
+            landing = land(files, load_plan, torch.device(device), opener, url, checksum, job)
             meter = Meter(load_plan, began_s)
             with closing(landing):
                 if load_plan.chunks:
@@ -96,7 +98,7 @@ def load_model(
                         load_plan.chunks,
                         landing.fetch,
                         meter,
-                        door.counters,
+                        opener.counters,
                         connections,
                         progress=tell,
                         sharers=landing.sharers,
@@ -106,7 +108,7 @@ def load_model(
                     tell(meter.read())
                 found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
     finally:
-        door.close()
+        opener.close()
     return found if model is None else assign(model, found)
 
 
@@ -114,9 +116,9 @@ def tensor_names(
     url: str | os.PathLike[str], options: Options | None = None
 ) -> Mapping[str, tuple[str, tuple[int, ...]]]:
     """Return name -> (dtype, shape) of a model's tensors, from its headers alone. Raises LoaderError."""
-    door = Door(options)
+    opener = Opener(options)
     try:
-        with closing_model(open_model(os.fspath(url), door)) as files:
+        with closing_model(open_model(os.fspath(url), opener)) as files:
             return {entry.name: (entry.dtype, entry.shape) for header in files.headers for entry in header.entries}
     finally:
-        door.close()
+        opener.close()

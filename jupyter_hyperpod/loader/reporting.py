@@ -37,7 +37,7 @@ def telling(
     url: str, progress: Callback | bool | None, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Callback | None]:
     """Give what a load of `url` is to call; None where nobody wants to hear of it. False silences the defaults, too."""
-    from .read.sources import public_name
+    from .urls import public_name
 
     name = public_name(url)
     if callable(progress):

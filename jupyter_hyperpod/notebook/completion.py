@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
@@ -14,19 +14,17 @@ from ..mounts import table
 from ..recipes import catalogue
 from ..storage.store import Store
 from .arguments import VERB_HELP, cell_parser, verb_parser
-
-if TYPE_CHECKING:
-    from .magics import HyperpodMagics
+from .interface import Notebook
 
 MATCHER_ID = "hyperpod_matcher"
 
 
-def register(shell: Any, magics: HyperpodMagics) -> None:
+def register(shell: Any, notebook: Notebook) -> None:
     """Add the matcher to the shell's completer, replacing an older one."""
 
     @context_matcher(identifier=MATCHER_ID)
     def matcher(context: CompletionContext) -> SimpleMatcherResult:
-        words = candidates(context.text_until_cursor, context.cursor_line, magics)
+        words = candidates(context.text_until_cursor, context.cursor_line, notebook)
         found = [SimpleCompletion(text=word, type="hyperpod") for word in words if word.startswith(context.token)]
         return SimpleMatcherResult(completions=found, matched_fragment=context.token, suppress=bool(found))
 
@@ -34,17 +32,17 @@ def register(shell: Any, magics: HyperpodMagics) -> None:
     shell.Completer.custom_matchers[:] = [*others, matcher]
 
 
-def candidates(line: str, line_number: int, magics: HyperpodMagics) -> list[str]:
+def candidates(line: str, line_number: int, notebook: Notebook) -> list[str]:
     """Return what may stand at the end of `line`; empty where the line is not ours."""
     words = line.lstrip().split(" ")
     if words[0] == "%%hyperpod" and line_number == 0 and len(words) > 1:
-        return _after(cell_parser(), words[1:], magics)
+        return _after(cell_parser(), words[1:], notebook)
     if words[0] != "%hyperpod" or len(words) < 2:
         return []
     if len(words) == 2:
         return list(VERB_HELP)
     verb = _verb(words[1])
-    return _after(verb, words[2:], magics, words[1]) if verb else []
+    return _after(verb, words[2:], notebook, words[1]) if verb else []
 
 
 def _verb(name: str) -> argparse.ArgumentParser | None:
@@ -53,34 +51,32 @@ def _verb(name: str) -> argparse.ArgumentParser | None:
     return choices.get(name)  # type: ignore[no-any-return]
 
 
-def _after(
-    parser: argparse.ArgumentParser | Parser, words: list[str], magics: HyperpodMagics, verb: str = ""
-) -> list[str]:
+def _after(parser: argparse.ArgumentParser | Parser, words: list[str], notebook: Notebook, verb: str = "") -> list[str]:
     previous = words[-2] if len(words) > 1 else ""
     option = parser._option_string_actions.get(previous)
     if option is not None and option.nargs != 0:
-        return _values(option, magics)
+        return _values(option, notebook)
     if words[-1].startswith("-"):
         return [name for name in parser._option_string_actions if name.startswith("--")]
     found: list[str] = []
     for action in parser._get_positional_actions():
-        found += _values(action, magics)
+        found += _values(action, notebook)
     return found or [name for name in parser._option_string_actions if name.startswith("--")]
 
 
-def _values(action: argparse.Action, magics: HyperpodMagics) -> list[str]:
+def _values(action: argparse.Action, notebook: Notebook) -> list[str]:
     if action.choices is not None:
         return [str(choice) for choice in action.choices]
     if action.dest == "job":
-        return job_names(magics.open_store())
+        return job_names(notebook.open_store())
     if action.dest == "node":
-        return node_names(magics.open_store())
+        return node_names(notebook.open_store())
     if action.dest == "mount":
-        return mount_names(magics.open_store())
+        return mount_names(notebook.open_store())
     if action.dest == "name" and action.option_strings == []:
         return catalogue.names()
     if action.dest == "push":
-        return sorted(name for name in magics.namespace() if not name.startswith("_"))
+        return sorted(name for name in notebook.namespace() if not name.startswith("_"))
     return []
 
 

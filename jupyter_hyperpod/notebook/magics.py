@@ -13,8 +13,8 @@ from traitlets import Bool, Float, Int, Unicode
 
 from ..control import jobs
 from ..control.request import HelpShown, Parser, job_name, spec_fields
-from ..control.source import OWN_HEADER, CellSyntaxError, check_source
-from ..core.errors import HyperpodError
+from ..control.source import OWN_HEADER, check_source
+from ..core.errors import HyperpodError, SpecError
 from ..loader.reporting import show_with
 from ..storage.store import Store
 from . import push, stream, verbs, widgets
@@ -55,12 +55,12 @@ class HyperpodMagics(Magics):
             self._submit(line, cell)
         except HelpShown:
             pass
-        except CellSyntaxError as error:
-            raise stream.quiet(error, traceback.format_exception_only(error.syntax)) from None
         except stream.JobFailed as error:
             raise error.with_traceback(None) from None
         except HyperpodError as error:
-            raise stream.quiet(error) from None
+            syntax = error.syntax if isinstance(error, SpecError) else None
+            lines = traceback.format_exception_only(syntax) if syntax else None
+            raise stream.quiet(error, lines) from None
 
     @line_magic("hyperpod")  # type: ignore[arg-type]
     def run_verb(self, line: str) -> Any:

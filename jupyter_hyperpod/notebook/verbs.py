@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..control import cluster, deploy, jobs, lookup, mounting, nodes, report, served, validate, watch
 from ..control.request import aimed_at, cluster_shape, fault_aim, serve_fields, shown_fields
@@ -16,10 +16,8 @@ from ..core.views import View
 from ..planner.asked import ask
 from ..recipes import catalogue, render
 from ..storage.store import Store
+from .interface import Notebook
 from .plan import PlanRecord
-
-if TYPE_CHECKING:
-    from .magics import HyperpodMagics
 
 
 class Rows(list[dict[str, Any]]):
@@ -49,33 +47,33 @@ class JobRecord(dict[str, Any]):
         printer.text(repr(self))
 
 
-def _job(options: argparse.Namespace, magics: HyperpodMagics) -> tuple[Store, str]:
-    store = magics.open_store()
-    named = options.job or magics.last_job
+def _job(options: argparse.Namespace, notebook: Notebook) -> tuple[Store, str]:
+    store = notebook.open_store()
+    named = options.job or notebook.last_job
     if not named:
         raise NotFound("this notebook has not submitted a job yet; name one, `%hyperpod jobs` lists them")
     return store, lookup.job_id(store, named)
 
 
-def _jobs(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
-    views = jobs.list_jobs(magics.open_store())
+def _jobs(options: argparse.Namespace, notebook: Notebook) -> Rows:
+    views = jobs.list_jobs(notebook.open_store())
     return Rows(views, report.jobs_table(views))
 
 
-def _nodes(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
-    store = magics.open_store()
+def _nodes(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
+    store = notebook.open_store()
     answer = nodes.run_nodes(options, store)
     if options.action == "list":
         return Rows(answer.record["nodes"], answer.table or report.nodes_table(answer.record))
     return _answered(answer)
 
 
-def _health(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
+def _health(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     if options.action == "agent":
         raise SpecError(
             "an agent watches until it is ended: run `jupyter hyperpod health agent NODE` in a terminal there"
         )
-    return _answered(nodes.run_health(options, magics.open_store()))
+    return _answered(nodes.run_health(options, notebook.open_store()))
 
 
 def _answered(answer: mounting.Answer) -> Rows | None:
@@ -85,12 +83,12 @@ def _answered(answer: mounting.Answer) -> Rows | None:
     return None if answer.table is None else Rows(records, answer.table)
 
 
-def _describe(options: argparse.Namespace, magics: HyperpodMagics) -> JobRecord:
-    return JobRecord(jobs.job_view(*_job(options, magics)))
+def _describe(options: argparse.Namespace, notebook: Notebook) -> JobRecord:
+    return JobRecord(jobs.job_view(*_job(options, notebook)))
 
 
-def _events(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
-    found = jobs.follow(*_job(options, magics)).poll()
+def _events(options: argparse.Namespace, notebook: Notebook) -> Rows:
+    found = jobs.follow(*_job(options, notebook)).poll()
     first_s = found[0].time_s if found else 0.0
     chosen = [event for event in found if not options.kind or event.kind in options.kind]
     rows = [
@@ -106,8 +104,8 @@ def _events(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
     )
 
 
-def _logs(options: argparse.Namespace, magics: HyperpodMagics) -> None:
-    follower = watch.Watch(*_job(options, magics))
+def _logs(options: argparse.Namespace, notebook: Notebook) -> None:
+    follower = watch.Watch(*_job(options, notebook))
     found = follower.poll()
     watch.require_rank(follower.view, found, options.rank)
     lines = watch.OutputLines(watch.has_several_ranks(follower.view), options.rank)
@@ -119,35 +117,35 @@ def _logs(options: argparse.Namespace, magics: HyperpodMagics) -> None:
         print(line)
 
 
-def _attach(options: argparse.Namespace, magics: HyperpodMagics) -> None:
-    store, job_id = _job(options, magics)
-    magics.last_job = job_id
-    magics.attach(store, job_id, cancel=options.cancel_on_interrupt)
+def _attach(options: argparse.Namespace, notebook: Notebook) -> None:
+    store, job_id = _job(options, notebook)
+    notebook.last_job = job_id
+    notebook.attach(store, job_id, cancel=options.cancel_on_interrupt)
 
 
-def _rerun(options: argparse.Namespace, magics: HyperpodMagics) -> None:
-    store, job_id = _job(options, magics)
-    magics.last_job = lookup.submit_again(store, job_id, options.name, options.env)
+def _rerun(options: argparse.Namespace, notebook: Notebook) -> None:
+    store, job_id = _job(options, notebook)
+    notebook.last_job = lookup.submit_again(store, job_id, options.name, options.env)
     if options.detach:
-        magics.show_once(store, magics.last_job)
+        notebook.show_once(store, notebook.last_job)
     else:
-        magics.attach(store, magics.last_job, cancel=options.cancel_on_interrupt)
+        notebook.attach(store, notebook.last_job, cancel=options.cancel_on_interrupt)
 
 
-def _scale(options: argparse.Namespace, magics: HyperpodMagics) -> None:
-    store, job_id = _job(options, magics)
+def _scale(options: argparse.Namespace, notebook: Notebook) -> None:
+    store, job_id = _job(options, notebook)
     jobs.scale(store, job_id, options.target)
     print(f"asked {job_id} to run on {plural(options.target, 'node')}")
 
 
-def _stop(options: argparse.Namespace, magics: HyperpodMagics) -> None:
-    store, job_id = _job(options, magics)
+def _stop(options: argparse.Namespace, notebook: Notebook) -> None:
+    store, job_id = _job(options, notebook)
     jobs.stop(store, job_id, reason="stopped from the notebook")
     print(f"asked {job_id} to stop")
 
 
-def _fault(options: argparse.Namespace, magics: HyperpodMagics) -> None:
-    store, job_id = _job(options, magics)
+def _fault(options: argparse.Namespace, notebook: Notebook) -> None:
+    store, job_id = _job(options, notebook)
     if options.after_step is not None:
         try:
             watch.wait_for_step(store, job_id, options.after_step)
@@ -158,12 +156,12 @@ def _fault(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     print(f"asked for {options.kind} of {aimed_at(options)} in {job_id}")
 
 
-def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:
-    store = magics.open_store()
+def _cluster(options: argparse.Namespace, notebook: Notebook) -> None:
+    store = notebook.open_store()
     shape = cluster_shape(options)
     if options.action == "start":
         cluster.ensure_started(store, **shape)
-        if magics.in_kernel():
+        if notebook.in_kernel():
             from .widgets import wait_for_nodes
 
             wait_for_nodes(store)
@@ -177,42 +175,42 @@ def _cluster(options: argparse.Namespace, magics: HyperpodMagics) -> None:
     print(report.cluster_line(cluster.status(store)))
 
 
-def _mounting(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
-    answer = mounting.run(options.verb, options, magics.open_store())
+def _mounting(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
+    answer = mounting.run(options.verb, options, notebook.open_store())
     for line in answer.lines:
         print(line)
     return None if answer.table is None else Rows(answer.record, answer.table)
 
 
-def _validate(options: argparse.Namespace, magics: HyperpodMagics) -> Rows:
-    rows = validate.run(options, magics.open_store(), print, lambda row: print(f"  {row.verdict}: {row.name}"))
+def _validate(options: argparse.Namespace, notebook: Notebook) -> Rows:
+    rows = validate.run(options, notebook.open_store(), print, lambda row: print(f"  {row.verdict}: {row.name}"))
     print(validate.sentence(rows))
     return Rows([row.to_json() for row in rows], validate.table(rows))
 
 
-def _recipe(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
+def _recipe(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     if options.name is None:
         rows = [[report.Cell(text) for text in row] for row in catalogue.overview()]
         return Rows([catalogue.record(name) for name in catalogue.names()], report.Table(catalogue.HEADERS, rows))
-    magics.next_cell(render.cell(catalogue.load(options.name), options.nodes, inline=options.inline))
+    notebook.next_cell(render.cell(catalogue.load(options.name), options.nodes, inline=options.inline))
     return None
 
 
-def _serve(options: argparse.Namespace, magics: HyperpodMagics) -> Rows | None:
-    store, fields = magics.open_store(), serve_fields(options)
+def _serve(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
+    store, fields = notebook.open_store(), serve_fields(options)
     if options.model is None:
         views = deploy.deployments(store)
         return Rows(views, served.deployments_table(views))
-    magics.last_job = deploy.serve(store, options.model, **fields)
-    view = deploy.wait_ready(store, magics.last_job)
-    for line in served.how_to_ask(view, str(deploy.token_file(store, magics.last_job)), "%hyperpod"):
+    notebook.last_job = deploy.serve(store, options.model, **fields)
+    view = deploy.wait_ready(store, notebook.last_job)
+    for line in served.how_to_ask(view, str(deploy.token_file(store, notebook.last_job)), "%hyperpod"):
         print(line)
-    magics.show_once(store, magics.last_job)
+    notebook.show_once(store, notebook.last_job)
     return None
 
 
-def _plan(options: argparse.Namespace, magics: HyperpodMagics) -> PlanRecord:
-    return PlanRecord(ask(options, lambda name: lookup.read(magics.open_store(), name), drawn=True))
+def _plan(options: argparse.Namespace, notebook: Notebook) -> PlanRecord:
+    return PlanRecord(ask(options, lambda name: lookup.read(notebook.open_store(), name), drawn=True))
 
 
 def show_dry_run(fields: Mapping[str, Any], source: str, names: list[str]) -> None:
@@ -224,7 +222,7 @@ def show_dry_run(fields: Mapping[str, Any], source: str, names: list[str]) -> No
         print(f"  {'push':<14}{', '.join(names)}")
 
 
-VERBS: dict[str, Callable[[argparse.Namespace, HyperpodMagics], Rows | JobRecord | PlanRecord | View | None]] = {
+VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | PlanRecord | View | None]] = {
     "jobs": _jobs,
     "nodes": _nodes,
     "health": _health,

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
 from ..core.errors import HyperpodError, UserError
-from .errors import JsonErrors, Refused, refusal
-from .stream import AUTH_RESOURCE
-
-if TYPE_CHECKING:
-    from .extension import HyperpodExtension
+from .errors import JsonErrors, RequestRefused, refusal
+from .services import AUTH_RESOURCE, Services
 
 ROOT = "/jupyter_hyperpod/api/v1"
 Result = TypeVar("Result")
@@ -27,9 +24,9 @@ class Handler(JsonErrors, APIHandler):
 
     auth_resource = AUTH_RESOURCE
 
-    def initialize(self, extension: HyperpodExtension) -> None:
-        self.extension = extension
-        self.store = extension.job_store
+    def initialize(self, services: Services) -> None:
+        self.services = services
+        self.store = services.job_store
         self._body = bytearray()
 
     async def prepare(self) -> None:  # type: ignore[override]
@@ -38,33 +35,31 @@ class Handler(JsonErrors, APIHandler):
         self.request.connection.set_max_body_size(limit)  # type: ignore[union-attr]
         await super().prepare()
         if int(self.request.headers.get("Content-Length", 0)) > limit:
-            raise Refused(413, f"the body is larger than {limit} bytes")
+            raise RequestRefused(413, f"the body is larger than {limit} bytes")
 
     def limit_bytes(self) -> int:
         """The largest body that is taken."""
-        return self.extension.max_body_bytes
+        return self.services.max_body_bytes
 
     def data_received(self, chunk: bytes) -> None:
         """Collect the body; `prepare` has bounded it."""
         self._body += chunk
 
     def body(self, operation: str) -> dict[str, Any]:
-        """The request's JSON, checked against the OpenAPI file; an empty body is ``{}``. Raises Refused."""
+        """The request's JSON, checked against the OpenAPI file; an empty body is ``{}``. Raises RequestRefused."""
         try:
             value = json.loads(bytes(self._body) or b"{}")
         except (ValueError, RecursionError) as error:
-            raise Refused(400, f"the body is not JSON: {error}") from error
+            raise RequestRefused(400, f"the body is not JSON: {error}") from error
         try:
-            return self.extension.contract.check_body(operation, value)
+            return self.services.contract.check_body(operation, value)
         except UserError as error:
             raise refusal(error) from error
 
     async def call(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        """Run ``function(store, …)`` in a thread; raises Refused for what it raises on purpose."""
+        """Run ``function(store, …)`` in a thread; raises RequestRefused for what it raises on purpose."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(
-                self.extension.requests, lambda: function(self.store, *arguments, **named)
-            )
+            return await loop.run_in_executor(self.services.requests, lambda: function(self.store, *arguments, **named))
         except (HyperpodError, OSError) as error:
             raise refusal(error) from error

@@ -45,7 +45,7 @@ class NoCheckpoints(AsyncCheckpoints):
 
 
 class MountContents(AsyncContentsManager):
-    """Files of all mounts. Raises `errors.Refused`. Files above `limit_bytes` are not opened, only downloaded.
+    """Files of all mounts. Raises `errors.RequestRefused`. Files above `limit_bytes` are not opened, only downloaded.
 
     Deleted files go where `own`, which has the server's own files, sends those: into a trash or away. JupyterLab says
     so before it deletes, whatever the drive.

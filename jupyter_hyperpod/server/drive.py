@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import mimetypes
-from typing import TYPE_CHECKING
 
 from jupyter_server.auth.decorator import authorized
 from tornado import iostream, web
 
 from .base import Handler
-from .errors import Refused
-
-if TYPE_CHECKING:
-    from .contents import Model, MountContents
+from .contents import Model, MountContents
+from .errors import RequestRefused
 
 TYPES, FORMATS, BITS = {"directory", "file", "notebook"}, {"text", "base64"}, {"0", "1"}
 HEAD_BYTES = 65_536  # what stands around the content in a body
@@ -24,11 +21,11 @@ class _ContentsHandler(Handler):
 
     @property
     def contents(self) -> MountContents:
-        return self.extension.contents
+        return self.services.contents
 
     def limit_bytes(self) -> int:
         """See Handler: base64 takes a third more."""
-        return self.extension.max_file_bytes * 4 // 3 + HEAD_BYTES
+        return self.services.max_file_bytes * 4 // 3 + HEAD_BYTES
 
     def answer(self, model: Model, status: int = 200) -> None:
         """Answer with a model; times as ISO 8601."""
@@ -36,10 +33,10 @@ class _ContentsHandler(Handler):
         self.finish(json.dumps(model, default=lambda value: value.isoformat()))
 
     def choice(self, name: str, known: set[str]) -> str | None:
-        """A query argument that is one of a few; raises Refused."""
+        """A query argument that is one of a few; raises RequestRefused."""
         found = self.get_query_argument(name, None)
         if found is not None and found not in known:
-            raise Refused(400, f"{name} is {found[:80]!r}; expected one of {', '.join(sorted(known))}")
+            raise RequestRefused(400, f"{name} is {found[:80]!r}; expected one of {', '.join(sorted(known))}")
         return found
 
 
@@ -73,7 +70,7 @@ class ContentsHandler(_ContentsHandler):
     @authorized
     async def post(self, path: str) -> None:
         if await self.contents.file_exists(path):
-            raise Refused(400, f"{path} is a file; new ones are made in directories")
+            raise RequestRefused(400, f"{path} is a file; new ones are made in directories")
         body = {name: value for name, value in self.body("makeContents").items() if name != "path"}
         if source := body.pop("copy_from", ""):
             model = await self.contents.copy(source, path)

@@ -30,7 +30,7 @@ HINTS = {
 }
 
 
-class Refused(web.HTTPError):
+class RequestRefused(web.HTTPError):
     """A request refused with a sentence for the person who made it."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
@@ -39,10 +39,10 @@ class Refused(web.HTTPError):
         self.hint = hint
 
 
-def refusal(error: BaseException) -> Refused:
+def refusal(error: BaseException) -> RequestRefused:
     """The answer to a request that ended with `error`."""
     status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
-    return Refused(status, str(error) or type(error).__name__, HINTS.get(status, ""))
+    return RequestRefused(status, str(error) or type(error).__name__, HINTS.get(status, ""))
 
 
 class JsonErrors(web.RequestHandler):
@@ -52,7 +52,7 @@ class JsonErrors(web.RequestHandler):
         """Answer with the error's sentence; what is wrong inside the server goes to its log only."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         answer = {"message": STRANGER if status_code == 403 else self._reason}
-        if isinstance(error, Refused):
+        if isinstance(error, RequestRefused):
             answer = {"message": error.message} | ({"hint": error.hint} if error.hint else {})
         elif isinstance(error, web.HTTPError) and error.log_message:
             answer = {"message": error.log_message % error.args if error.args else error.log_message}

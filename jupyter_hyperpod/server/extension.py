@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_server.extension.application import ExtensionApp
+from tornado.websocket import WebSocketHandler
 from traitlets import Bool, Float, Int, Unicode
 
 from .. import __version__
@@ -18,7 +19,7 @@ from ..storage.store import Store
 from .contents import MountContents
 from .contract import Contract
 from .handlers import ROUTES
-from .stream import StreamHandler
+from .services import Services
 from .tailer import AnyReader, Tailer
 
 HERE = Path(__file__).parent
@@ -97,7 +98,7 @@ class HyperpodExtension(ExtensionApp):
         self.streams = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="hyperpod-stream")
         own = self.serverapp.contents_manager
         self.contents = MountContents(self.job_store, self.files, self.max_file_bytes, own, parent=self.serverapp)
-        self.sockets: set[StreamHandler] = set()
+        self.sockets: set[WebSocketHandler] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
         self.tailer = Tailer(
@@ -112,7 +113,8 @@ class HyperpodExtension(ExtensionApp):
 
     def initialize_handlers(self) -> None:
         """Register the routes of `handlers.ROUTES`."""
-        self.handlers.extend((pattern, handler, {"extension": self}) for pattern, handler in ROUTES)
+        services: Services = self
+        self.handlers.extend((pattern, handler, {"services": services}) for pattern, handler in ROUTES)
 
     def begin(self) -> None:
         """Start to follow the store, on the running event loop; a second call does nothing."""

@@ -16,7 +16,7 @@ from ..mounts import probe
 from ..planner import face
 from .base import ROOT, Handler
 from .drive import ContentsHandler, DownloadHandler
-from .errors import Refused
+from .errors import RequestRefused
 from .stream import StreamHandler
 
 FAULTS_REFUSED = "the administrator of this server has switched faults off"
@@ -29,7 +29,7 @@ class SettingsHandler(Handler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        self.finish(json.dumps(self.extension.public_settings()))
+        self.finish(json.dumps(self.services.public_settings()))
 
 
 class ClusterHandler(Handler):
@@ -102,7 +102,7 @@ class MetricsHandler(Handler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        content = await self.call(lambda store: self.extension.metrics.render())
+        content = await self.call(lambda store: self.services.metrics.render())
         self.finish(content, set_content_type=CONTENT_TYPE)
 
 
@@ -181,8 +181,8 @@ class FaultHandler(_CommandHandler):
     @web.authenticated
     @authorized
     async def post(self, job_id: str) -> None:
-        if not self.extension.allow_faults:
-            raise Refused(403, FAULTS_REFUSED, FAULTS_HINT)
+        if not self.services.allow_faults:
+            raise RequestRefused(403, FAULTS_REFUSED, FAULTS_HINT)
         body = self.body("injectFault")
         await self.ask(jobs.fault, job_id, body.pop("fault"), **body)
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from jupyter_server.auth.decorator import authorized, ws_authenticated
 from jupyter_server.base.handlers import JupyterHandler
@@ -19,13 +19,10 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from ..core.errors import HyperpodError
 from .errors import JsonErrors
+from .services import AUTH_RESOURCE, Services
 from .tailer import AnyReader
 from .topic import dumps
 
-if TYPE_CHECKING:
-    from .extension import HyperpodExtension
-
-AUTH_RESOURCE = "jupyter_hyperpod"
 MAX_TOPICS = 1000
 # lets what one step of a job writes travel in one message
 GATHER_S = 0.02
@@ -37,8 +34,8 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
 
     auth_resource = AUTH_RESOURCE
 
-    def initialize(self, extension: HyperpodExtension) -> None:
-        self.extension = extension
+    def initialize(self, services: Services) -> None:
+        self.services = services
         self._readers: dict[str, AnyReader] = {}
         self._news = asyncio.Event()
         self._problems: list[str] = []
@@ -57,28 +54,28 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
     @property
     def ping_interval(self) -> float | None:
         """Seconds between pings."""
-        return self.extension.heartbeat_s or None
+        return self.services.heartbeat_s or None
 
     @property
     def ping_timeout(self) -> float | None:
         """Seconds a client may take to answer a ping."""
-        return self.extension.heartbeat_s or None
+        return self.services.heartbeat_s or None
 
     @property
     def max_message_size(self) -> int:
         """Bytes a client may send in one message; more closes the socket."""
-        return self.extension.max_message_bytes
+        return self.services.max_message_bytes
 
     def open(self, *_: str) -> None:
         """Begin to send."""
-        self.extension.begin()
-        self.extension.sockets.add(self)
+        self.services.begin()
+        self.services.sockets.add(self)
         self._loop = asyncio.get_running_loop()
         self._sender = asyncio.create_task(self._send())
 
     def on_close(self) -> None:
         """Stop sending and let go of every topic."""
-        self.extension.sockets.discard(self)
+        self.services.sockets.discard(self)
         if self._sender is not None:
             self._sender.cancel()
         for topic in list(self._readers):
@@ -87,7 +84,7 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
     async def on_message(self, message: str | bytes) -> None:
         """Do what a client asks; the next message is read only after that."""
         try:
-            asked = self.extension.contract.check_message(json.loads(message))
+            asked = self.services.contract.check_message(json.loads(message))
         except (ValueError, RecursionError):
             return self._complain("the message is not JSON")
         except HyperpodError as error:
@@ -104,7 +101,7 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
         if len(self._readers) >= MAX_TOPICS:
             return self._complain(f"{MAX_TOPICS} topics are watched already; unsubscribe from some", topic)
         try:
-            reader = await self._away(self.extension.tailer.watch, topic, cursor, self._wake)
+            reader = await self._away(self.services.tailer.watch, topic, cursor, self._wake)
         except (HyperpodError, OSError) as error:
             return self._complain(str(error), topic)
         self._readers[topic] = reader
@@ -115,8 +112,8 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
     def _leave(self, topic: str) -> None:
         reader = self._readers.pop(topic, None)
         if reader is not None:
-            self.extension.tailer.unwatch(topic, self._wake)
-            self.extension.close_later(reader)
+            self.services.tailer.unwatch(topic, self._wake)
+            self.services.close_later(reader)
 
     def _complain(self, text: str, topic: str | None = None) -> None:
         """Answer with a problem; a client that reads none of them is told only the newest few."""
@@ -130,7 +127,7 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
             self._loop.call_soon_threadsafe(self._news.set)
 
     async def _away(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self.extension.streams, function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self.services.streams, function, *arguments)
 
     async def _send(self) -> None:
         try:

@@ -18,9 +18,10 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..core.errors import LoaderError, SpecError
+from ..core.errors import LoaderError, SpecError, UserError
 from ..loader.model import load_model
-from ..loader.read.sources import open_source, read_all
+from ..loader.read.source import read_all
+from ..loader.read.sources import open_source
 from ..mounts import remote
 from ..mounts.table import known_mounts, resolve_url
 from ..recipes import catalogue
@@ -37,7 +38,7 @@ Report = Callable[[int, int], None]
 Enter = Callable[[str], None]
 
 
-class Refused(SpecError):
+class InvalidRequest(UserError):
     """A request that cannot be answered; ``status`` is that of HTTP."""
 
     def __init__(self, message: str, status: int = 400) -> None:
@@ -158,7 +159,7 @@ class Completions:
         self._model, self._name = model, name
 
     def answer(self, task: Task) -> Iterator[dict[str, Any]]:
-        """Yield a piece a token; the last one has a ``finish_reason``. Raises Refused."""
+        """Yield a piece a token; the last one has a ``finish_reason``. Raises InvalidRequest."""
         prompt, most, sampling, stops = self._read(task)
         return self._generate(task, prompt, most, sampling, stops)
 
@@ -173,23 +174,25 @@ class Completions:
         body = task.body
         for name, plain in (("n", 1), ("best_of", 1), ("echo", False), ("suffix", None), ("logprobs", None)):
             if body.get(name, plain) not in (plain, None):
-                raise Refused(f"{name} is {body[name]!r}; this endpoint only knows {plain!r}")
+                raise InvalidRequest(f"{name} is {body[name]!r}; this endpoint only knows {plain!r}")
         prompt, vocabulary = body.get("prompt"), self._model.config.vocab_size
         if isinstance(prompt, str):
             if vocabulary < BYTES:
-                raise Refused(f"this model knows {vocabulary} tokens, not all bytes; send the prompt as token ids")
+                raise InvalidRequest(
+                    f"this model knows {vocabulary} tokens, not all bytes; send the prompt as token ids"
+                )
             prompt = list(prompt.encode())
         if not isinstance(prompt, list) or not all(type(token) is int for token in prompt):
-            raise Refused("prompt must be text or a list of token ids")
+            raise InvalidRequest("prompt must be text or a list of token ids")
         most = _number(body, "max_tokens", DEFAULT_TOKENS, 1, MAX_TOKENS, int)
         if problem := check_prompt(self._model.config, prompt, most):
-            raise Refused(problem)
+            raise InvalidRequest(problem)
         seed = _number(body, "seed", _seed(task.request_id), 0, 2**63 - 1, int)
         sampling = Sampling(_number(body, "temperature", 1.0, 0, 100), _number(body, "top_p", 1.0, 0, 1), seed)
         stop = body.get("stop") or []
         stops = [stop] if isinstance(stop, str) else stop
         if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
-            raise Refused("stop must be text or a list of texts")
+            raise InvalidRequest("stop must be text or a list of texts")
         return prompt, most, sampling, stops
 
     def _generate(
@@ -253,9 +256,9 @@ class Handler:
         self._predict, self._model = module.predict, module.load(url)
 
     def answer(self, task: Task) -> Iterator[dict[str, Any]]:
-        """Yield the one answer. Raises Refused."""
+        """Yield the one answer. Raises InvalidRequest."""
         if "inputs" not in task.body:
-            raise Refused('a request is {"inputs": …}; it has no inputs')
+            raise InvalidRequest('a request is {"inputs": …}; it has no inputs')
         return self._once(task)
 
     def _once(self, task: Task) -> Iterator[dict[str, Any]]:
@@ -282,7 +285,7 @@ def _number(body: Mapping[str, Any], name: str, default: Any, low: float, high: 
     fits = isinstance(value, int) if kind is int else isinstance(value, (int, float))
     if isinstance(value, bool) or not fits or not low <= value <= high:
         what = "a whole number" if kind is int else "a number"
-        raise Refused(f"{name} is {str(value)[:40]}; expected {what} from {low} to {high}")
+        raise InvalidRequest(f"{name} is {str(value)[:40]}; expected {what} from {low} to {high}")
     return value
 
 
@@ -292,11 +295,11 @@ def _seed(request_id: str) -> int:
 
 
 def new_task(path: str, content: bytes, request_id: str, created: str | None) -> Task:
-    """Read a request. Raises Refused where it is not a JSON object."""
+    """Read a request. Raises InvalidRequest where it is not a JSON object."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"the request is not JSON: {error}") from error
+        raise InvalidRequest(f"the request is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise Refused(f"the request is a {type(body).__name__}; expected a JSON object")
+        raise InvalidRequest(f"the request is a {type(body).__name__}; expected a JSON object")
     return Task(path, body, request_id, int(created) if created and created.isdecimal() else int(time.time()))

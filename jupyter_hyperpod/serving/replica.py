@@ -27,7 +27,7 @@ from . import models
 from .context import ANSWER_LIMIT_BYTES, AUTHORIZATION, CREATED, REPLICA_PATH, REQUEST_ID, Site, error_body, shows
 from .engine import Engine, aside
 from .http_server import Door
-from .models import Refused, Served, Task, new_task
+from .models import InvalidRequest, Served, Task, new_task
 
 BEAT_S = 0.25
 RECONNECT_S = 0.02
@@ -217,7 +217,7 @@ class _Answer(_Asked):
         try:
             task = new_task(self.request.path, self.request.body, headers.get(REQUEST_ID, ""), headers.get(CREATED))
             pieces = served.answer(task)
-        except Refused as error:
+        except InvalidRequest as error:
             self.refuse(error.status, str(error))
             return
         try:

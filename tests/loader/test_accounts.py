@@ -19,7 +19,7 @@ import jupyter_hyperpod as hp
 from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.read.s3 import Account
-from jupyter_hyperpod.loader.read.sources import Options
+from jupyter_hyperpod.loader.read.source import Options
 from tests.loader.models import assert_same, decoder, encoded
 from tests.loader.ranges import Answer, Request, serving
 

@@ -23,7 +23,7 @@ from jupyter_hyperpod.loader.read.device import DeviceLanding
 from jupyter_hyperpod.loader.read.model_files import Files, closing_model, open_model
 from jupyter_hyperpod.loader.read.plan import plan
 from jupyter_hyperpod.loader.read.progress import Meter
-from jupyter_hyperpod.loader.read.sources import Door
+from jupyter_hyperpod.loader.read.sources import Opener
 from jupyter_hyperpod.loader.read.stream import Stream
 from tests.loader.models import assert_same, decoder, encoded
 
@@ -50,8 +50,8 @@ def load(
     landed: list[weakref.ref[DeviceLanding]] | None = None,
 ) -> dict[str, torch.Tensor]:
     """As `load_model` does, in small chunks; ``opened`` is called before the first of them."""
-    door = Door()
-    with closing(door), closing_model(open_model(str(path), door)) as files:
+    opener = Opener()
+    with closing(opener), closing_model(open_model(str(path), opener)) as files:
         load_plan = plan(files.headers, tp, chunk_bytes=CHUNK_BYTES)
         assert max(chunk.bytes for chunk in load_plan.chunks) <= CHUNK_BYTES < load_plan.bytes / 10
         landing = DeviceLanding(files, load_plan, torch.device(device), None)
@@ -60,7 +60,7 @@ def load(
         opened(files)
         meter = Meter(load_plan, time.monotonic())
         with closing(landing):
-            Stream(load_plan.chunks, landing.fetch, meter, door.counters, THREADS).run()
+            Stream(load_plan.chunks, landing.fetch, meter, opener.counters, THREADS).run()
             return {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
 
 

@@ -21,7 +21,7 @@ from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.read.http_connection import Cancel, Connection, Head
 from jupyter_hyperpod.loader.read.progress import Progress
-from jupyter_hyperpod.loader.read.sources import PREFIX_BYTES, Options
+from jupyter_hyperpod.loader.read.source import PREFIX_BYTES, Options
 from tests.loader.models import assert_same, encoded
 from tests.loader.ranges import Answer, Misbehaviour, Request, serving
 

@@ -64,6 +64,8 @@ def test_the_guide(
 
 
 def test_the_guide_names_errors_as_they_are() -> None:
-    source = "".join(path.read_text() for path in sorted(Path(save_model.__code__.co_filename).parent.glob("*.py")))
+    source = "".join(
+        path.read_text() for path in sorted(Path(save_model.__code__.co_filename).parents[1].rglob("*.py"))
+    )
     for words in ("the bucket in region ", "no permission: ", "nothing: ", "checksum {found} of "):
         assert words in source and words.split("{")[0] in GUIDE

@@ -18,7 +18,7 @@ from safetensors.torch import load
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.header import DTYPE_BITS, Header, encode_header, parse_header, parse_index, tensor_bytes
-from jupyter_hyperpod.loader.read.sources import beside
+from jupyter_hyperpod.loader.urls import beside
 from tests.loader.models import assert_same
 
 HUGE = [2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30]

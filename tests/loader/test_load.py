@@ -16,7 +16,7 @@ import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError, SpecError
 from jupyter_hyperpod.loader.read.plan import CHUNK_BYTES, EARLY_BYTES
 from jupyter_hyperpod.loader.read.progress import Progress
-from jupyter_hyperpod.loader.read.sources import Options
+from jupyter_hyperpod.loader.read.source import Options
 from tests.loader.models import Net, assert_same, decoder, encoded
 from tests.loader.ranges import serving
 
@@ -61,7 +61,8 @@ def test_requests_are_signed_with_the_keys_of_the_environment(monkeypatch: pytes
 
 ALL_IMPORTED = """
 import sys
-from jupyter_hyperpod.loader import local, model, s3
+from jupyter_hyperpod.loader import model
+from jupyter_hyperpod.loader.read import local, s3
 
 s3.signing()
 before = set(sys.modules)

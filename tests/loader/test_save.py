@@ -27,7 +27,7 @@ from jupyter_hyperpod.bench.proxy import FaultProxy, Faults
 from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.core.errors import LoaderError, SpecError
 from jupyter_hyperpod.loader.read.progress import Progress
-from jupyter_hyperpod.loader.read.sources import Options
+from jupyter_hyperpod.loader.read.source import Options
 from tests.loader.models import Net, assert_same, decoder, encoded
 
 STATE = decoder(blocks=3)

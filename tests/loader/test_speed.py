@@ -16,7 +16,7 @@ from jupyter_hyperpod.bench.proxy import FaultProxy, Faults
 from jupyter_hyperpod.loader.read.http_connection import BATCH_BYTES
 from jupyter_hyperpod.loader.read.local import FileSource, _map_ahead
 from jupyter_hyperpod.loader.read.progress import Progress
-from jupyter_hyperpod.loader.read.sources import Counters, Options
+from jupyter_hyperpod.loader.read.source import Counters, Options
 from tests.loader.models import assert_same, encoded
 from tests.loader.ranges import serving
 

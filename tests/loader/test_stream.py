@@ -18,7 +18,8 @@ from jupyter_hyperpod.loader.read.landing import HostLanding
 from jupyter_hyperpod.loader.read.model_files import closing_model, open_model
 from jupyter_hyperpod.loader.read.plan import Chunk, LoadPlan, plan
 from jupyter_hyperpod.loader.read.progress import Meter
-from jupyter_hyperpod.loader.read.sources import Counters, Door
+from jupyter_hyperpod.loader.read.source import Counters
+from jupyter_hyperpod.loader.read.sources import Opener
 from jupyter_hyperpod.loader.read.stream import Outcome, Stream
 from jupyter_hyperpod.loader.read.verify import verifier
 from jupyter_hyperpod.loader.write.sharding import write_manifest
@@ -99,11 +100,11 @@ def test_memory_is_mended_where_it_is_not_what_the_manifest_says(tmp_path: Path)
     content = encoded(state)
     (tmp_path / "model.safetensors").write_bytes(content)
     manifest = write_manifest(tmp_path / "model.safetensors")
-    with serving({"/model.safetensors": content}) as server, closing(Door()) as door:
+    with serving({"/model.safetensors": content}) as server, closing(Opener()) as opener:
         url = f"{server.url}/model.safetensors"
-        with closing_model(open_model(url, door)) as files:
+        with closing_model(open_model(url, opener)) as files:
             load_plan = plan(files.headers)
-            checks = verifier(files, load_plan, door, url, manifest)
+            checks = verifier(files, load_plan, opener, url, manifest)
             with closing(HostLanding(files, load_plan, checks)) as landing:
                 for chunk in load_plan.chunks:
                     landing.fetch(chunk, Cancel())

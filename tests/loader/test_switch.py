@@ -18,7 +18,8 @@ import torch
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.read.http_connection import Broken, Head
-from jupyter_hyperpod.loader.read.sources import Door, Options, Source
+from jupyter_hyperpod.loader.read.source import Options, Source
+from jupyter_hyperpod.loader.read.sources import Opener
 from jupyter_hyperpod.loader.write import bucket
 from tests.loader.conftest import Listed
 from tests.loader.models import assert_same, decoder
@@ -274,19 +275,19 @@ def test_shards_that_are_published_before_it_fails_are_removed(
 def test_a_server_that_fails_behind_the_switch(place: tuple[str, Listed], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that could fail is asked of the index where there was none; before the first byte, it is an error."""
     url, _ = begin(place, CASES["a file in a directory"])
-    real_open, real_exchange, written = Door.open, bucket._exchange, threading.Event()
+    real_open, real_exchange, written = Opener.open, bucket._exchange, threading.Event()
 
-    def opened(door: Door, address: str) -> Source:
+    def opened(opener: Opener, address: str) -> Source:
         if address.endswith(INDEX) and written.is_set():
             raise LoaderError(address, "status 500, 8 times", "an answer")
-        return real_open(door, address)
+        return real_open(opener, address)
 
     def exchange(connections: Any, request: bytes, *rest: Any) -> tuple[Head, bytes]:
         if INDEX.encode() in request and written.is_set():
             raise Broken("the connection was closed before an answer")
         return real_exchange(connections, request, *rest)
 
-    monkeypatch.setattr(Door, "open", opened)
+    monkeypatch.setattr(Opener, "open", opened)
     monkeypatch.setattr(bucket, "_exchange", exchange)
     hp.save_model(NEW, url, options=QUICK, progress=lambda _: written.set())
     with pytest.raises(LoaderError, match="status 500"):
@@ -297,14 +298,14 @@ def test_a_server_that_fails_behind_the_switch(place: tuple[str, Listed], monkey
 
 def blind(patch: pytest.MonkeyPatch, url: str) -> None:
     """Keys that may write, and not read."""
-    real = Door.open
+    real = Opener.open
 
-    def opened(door: Door, address: str) -> Source:
+    def opened(opener: Opener, address: str) -> Source:
         if address.startswith(url):
             raise LoaderError(address, "no permission: AccessDenied (status 403)", "a readable object")
-        return real(door, address)
+        return real(opener, address)
 
-    patch.setattr(Door, "open", opened)
+    patch.setattr(Opener, "open", opened)
 
 
 @cases

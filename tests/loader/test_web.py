@@ -13,8 +13,10 @@ import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError, SpecError
 from jupyter_hyperpod.loader.header import INDEX_SUFFIX
 from jupyter_hyperpod.loader.manifest import manifest_url
-from jupyter_hyperpod.loader.read.http_connection import Cancel, Connections, target_of
-from jupyter_hyperpod.loader.read.sources import Door, Options
+from jupyter_hyperpod.loader.read.http_connection import Cancel, Connections
+from jupyter_hyperpod.loader.read.http_target import target_of
+from jupyter_hyperpod.loader.read.source import Options
+from jupyter_hyperpod.loader.read.sources import Opener
 from jupyter_hyperpod.loader.write.bucket import Bucket
 from jupyter_hyperpod.loader.write.sharding import verify_model
 from tests.loader.models import assert_same, decoder, encoded
@@ -190,7 +192,7 @@ def test_a_tunnel(server: RangeServer, proxied: Callable[[str], None]) -> None:
 def test_a_bucket_behind_a_proxy(server: RangeServer, proxied: Callable[[str], None]) -> None:
     proxied(server.url.replace("//", "//me:secret@"))
     server.misbehave = lambda request, answer: Answer(200)
-    door = Door(Options(anonymous=True, endpoint_url="http://host.invalid"))
-    Bucket("s3://bucket", door).remove("x")
-    door.close()
+    opener = Opener(Options(anonymous=True, endpoint_url="http://host.invalid"))
+    Bucket("s3://bucket", opener).remove("x")
+    opener.close()
     assert b"Proxy-Authorization: Basic" in server.requests[0].head

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.loader.read.http_connection import Broken, Connection, target_of
+from jupyter_hyperpod.loader.read.http_connection import Broken, Connection
+from jupyter_hyperpod.loader.read.http_target import target_of
 
 BODY = 64 << 20
 

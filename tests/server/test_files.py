@@ -344,7 +344,7 @@ def readers(store: Store) -> list[str]:
             line = entry.read_bytes()
         except OSError:
             continue
-        if b"filing.py" in line and os.fsencode(store.shared) in line:
+        if b"file_operations.py" in line and os.fsencode(store.shared) in line:
             found.append(line.decode(errors="replace"))
     return found
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.errors import LoaderError, SpecError
+from ..urls import public_name
 from .http_connection import Cancel
-from .sources import PREFIX_BYTES, Counters, public_name
+from .source import PREFIX_BYTES, Counters
 
 
 class OtherSource:

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from urllib.parse import urljoin, urlsplit
 
 from ...core.errors import LoaderError, SpecError
+from ..urls import public_name
 from . import pace
-from .http_connection import Broken, Cancel, Connection, Connections, Head, Malformed, Target, quoted, target_of
-from .sources import PREFIX_BYTES, Door, public_name
+from .http_connection import Broken, Cancel, Connection, Connections, Head, Malformed
+from .http_target import Target, quoted, target_of
+from .source import PREFIX_BYTES, LoadResources
 
 AGAIN = {408, 425, 429, 500, 502, 503, 504}
 RANGE = {200, 206}  # rclone says 200 to a range; what counts is Content-Range
@@ -34,13 +36,13 @@ class _Again(Exception):
 class HttpSource:
     """An object at an http(s) URL. Redirects are followed when it is opened; later ranges go where it was found."""
 
-    def __init__(self, url: str, door: Door, name: str = "") -> None:
+    def __init__(self, url: str, resources: LoadResources, name: str = "") -> None:
         self.name = name or public_name(url)
         self.size = 0
         self.etag = ""
-        self._door = door
+        self._resources = resources
         self._url = url
-        self._own_headers = dict(door.options.headers)
+        self._own_headers = dict(resources.options.headers)
         self._origin = urlsplit(url).netloc
         self._target, self._path = self._resolve(url)
         self.prefix = self._open()
@@ -53,7 +55,7 @@ class HttpSource:
 
     def trusted(self) -> str | None:
         """Return the file of certificates to trust, None for the system's."""
-        return self._door.options.ca_file
+        return self._resources.options.ca_file
 
     def refuse(self, head: Head, body: bytes) -> LoaderError | None:
         """Return the error that an answer means, None where asking again may help."""
@@ -113,14 +115,14 @@ class HttpSource:
         self._persist(step, cancel, lambda: done * length, rows * length)
 
     def close(self) -> None:
-        """See Source; connections belong to the door."""
+        """See Source; connections belong to the resources."""
 
     def _persist(
         self, step: Callable[[Connection], None], cancel: Cancel, reached: Callable[[], int], total: int
     ) -> None:
         """Run `step` until it succeeds; what it reached before a failure is not asked for again."""
         failures, before = 0, 0
-        counters = self._door.counters
+        counters = self._resources.counters
         while reached() < total or total == 0:
             after_s: float | None = None
             try:
@@ -141,7 +143,7 @@ class HttpSource:
             counters.add(fetched=reached() - before, retries=1)
             failures = 1 if reached() - before >= PROGRESS_BYTES else failures + 1
             before = reached()
-            if failures >= self._door.options.attempts:
+            if failures >= self._resources.options.attempts:
                 raise LoaderError(self.name, f"{reason}, {failures} times", "an answer", "is the server up?")
             cancel.sleep(pace.delay_s(failures, after_s, random.random()))
 
@@ -229,7 +231,7 @@ class HttpSource:
     signed = False  # requests that are signed for one host are not sent to another
 
     def _connections(self) -> Connections:
-        made: Connections = self._door.once(self._target, lambda: Connections(self._target, self._door.early))
+        made: Connections = self._resources.once(self._target, lambda: Connections(self._target, self._resources.early))
         return made
 
     def _request(self, begin: int, end: int) -> bytes:
@@ -244,7 +246,7 @@ class HttpSource:
     def _resolve(self, url: str) -> tuple[Target, str]:
         try:
             trusted = self.trusted() if urlsplit(url).scheme == "https" else None
-            return target_of(url, self._door.options.timeout_s, trusted)
+            return target_of(url, self._resources.options.timeout_s, trusted)
         except (ValueError, OSError) as error:
             raise SpecError(f"{public_name(url)}: {error}") from None
 

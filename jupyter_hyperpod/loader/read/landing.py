@@ -18,7 +18,7 @@ from .http_connection import Cancel
 from .local import FileSource, Mapping, map_ahead
 from .model_files import Files
 from .plan import HUGE_PAGE_BYTES, Chunk, LoadPlan, Placed
-from .sources import Door
+from .sources import Opener
 from .stream import Outcome
 from .verify import Verifier, verifier
 
@@ -53,13 +53,13 @@ def land(
     files: Files,
     load_plan: LoadPlan,
     device: torch.device,
-    door: Door,
+    opener: Opener,
     url: str,
     checksum: bool | str | None,
     job: JobStore | None,
 ) -> Landing:
     """Prepare a landing for the planned chunks; the ranks of ``job`` share it. Raises LoaderError and MemoryError."""
-    checks = verifier(files, load_plan, door, url, checksum)
+    checks = verifier(files, load_plan, opener, url, checksum)
     if job is not None and load_plan.chunks:
         with suppress(OSError, StoreError):  # ranks that cannot meet load each for itself
             return FanOut(job, files, load_plan, checks, device, os.environ)

@@ -24,7 +24,7 @@ import numpy as np
 from ...core.errors import LoaderError, SpecError
 from ..memory import LIBC, Bytes
 from .http_connection import Cancel
-from .sources import PREFIX_BYTES, Counters
+from .source import PREFIX_BYTES, Counters
 
 MAPPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "f2fs"})
 _KNOWN = {  # by the kernel's numbers for them; else the list of all mounts is read

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from ...core.errors import HyperpodError, LoaderError
 from ..header import INDEX_SUFFIX, PREFIX_BYTES, SINGLE, Header, header_end, parse_header, parse_index
+from ..urls import beside, inside, path_in, public_name
 from .http_connection import Cancel
 from .plan import Chunk
-from .sources import Door, Source, beside, inside, path_in, public_name, read_all, read_range
+from .source import Source, read_all, read_range
+from .sources import Opener
 
 MAX_INDEX_BYTES = 100_000_000
 OPENED_AT_ONCE = 16
@@ -46,20 +48,20 @@ class Files:
             raise error
 
 
-def open_model(url: str, door: Door) -> Files:
+def open_model(url: str, opener: Opener) -> Files:
     """Open a ``.safetensors`` file, an ``.index.json``, or a directory. Raises LoaderError."""
     path = path_in(url)
     if path.endswith(".json"):
-        return _open_index(url, door)
+        return _open_index(url, opener)
     if path.endswith(".safetensors"):
-        return _open_files([url], door)
+        return _open_files([url], opener)
     try:
-        return _open_index(inside(url, SINGLE + INDEX_SUFFIX), door)
+        return _open_index(inside(url, SINGLE + INDEX_SUFFIX), opener)
     except LoaderError as no_index:
         if not is_absent(no_index):
             raise
     try:
-        return _open_files([inside(url, SINGLE)], door)
+        return _open_files([inside(url, SINGLE)], opener)
     except LoaderError as error:
         if not is_absent(error):
             raise
@@ -98,15 +100,15 @@ def is_refused(error: LoaderError) -> bool:
     return error.found.startswith("no permission")
 
 
-def _open_index(url: str, door: Door) -> Files:
-    source = door.open(url)
+def _open_index(url: str, opener: Opener) -> Files:
+    source = opener.open(url)
     try:
         weights = parse_index(read_all(source, MAX_INDEX_BYTES), source.name)
     finally:
         with suppress(HyperpodError):
             source.close()
     names = sorted(set(weights.values()))
-    files = _open_files([beside(url, name) for name in names], door)
+    files = _open_files([beside(url, name) for name in names], opener)
     try:
         _check_index(source.name, weights, names, files.headers)
     except LoaderError:
@@ -126,11 +128,11 @@ def _check_index(source: str, weights: dict[str, str], names: Sequence[str], hea
         raise LoaderError(source, f"tensor {min(extra)!r} in {held[min(extra)]}", "only tensors that the index names")
 
 
-def _open_files(urls: Sequence[str], door: Door) -> Files:
+def _open_files(urls: Sequence[str], opener: Opener) -> Files:
     opened: list[Source] = []
 
     def enter(url: str) -> tuple[Source, Header]:
-        source = door.open(url)
+        source = opener.open(url)
         opened.append(source)
         return source, read_header(source)
 

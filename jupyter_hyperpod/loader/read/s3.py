@@ -20,7 +20,7 @@ from ...core.errors import HyperpodError, LoaderError, SpecError
 from .http import HttpSource
 from .http_connection import Head
 from .mount_source import variables_of
-from .sources import Door, Options
+from .source import LoadResources, Options
 
 SIGNATURE_S = 240.0  # a signature is accepted for 15 minutes
 EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -184,17 +184,19 @@ def split(url: str) -> tuple[str, str]:
     return bucket, key
 
 
-def account_of(door: Door, url: str) -> Account:
+def account_of(resources: LoadResources, url: str) -> Account:
     """Return the account that the objects of one load share: one a mount, and one for all else."""
-    spec = door.shared.bucket(url)
+    spec = resources.shared.bucket(url)
     named = "" if spec is None else spec.name
-    account: Account = door.once(("account", named), lambda: Account(door.options, lambda: variables_of(url, spec)))
+    account: Account = resources.once(
+        ("account", named), lambda: Account(resources.options, lambda: variables_of(url, spec))
+    )
     return account
 
 
-def open_s3(url: str, door: Door) -> HttpSource:
+def open_s3(url: str, resources: LoadResources) -> HttpSource:
     """Open ``s3://bucket/key``. Raises LoaderError and SpecError."""
-    return S3Source(url, account_of(door, url), door)
+    return S3Source(url, account_of(resources, url), resources)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -217,12 +219,12 @@ class S3Source(HttpSource):
 
     signed = True
 
-    def __init__(self, url: str, account: Account, door: Door) -> None:
+    def __init__(self, url: str, account: Account, resources: LoadResources) -> None:
         bucket, key = split(url)
         self._account = account
         self._signature: _Signature | None = None
         self._used = threading.local()
-        super().__init__(account.locate(bucket, key), door, name=url)
+        super().__init__(account.locate(bucket, key), resources, name=url)
 
     def headers(self) -> dict[str, str]:
         """See HttpSource."""

@@ -20,7 +20,7 @@ from . import pace
 from .http_connection import Cancel, Cancelled
 from .plan import Chunk
 from .progress import Callback, Meter
-from .sources import Counters
+from .source import Counters
 
 Outcome = Literal["read", "found", "busy"]  # found: it was there already; busy: a peer is reading it, ask again
 Fetch = Callable[[Chunk, Cancel], Outcome]

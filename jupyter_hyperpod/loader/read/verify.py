@@ -7,10 +7,12 @@ from contextlib import suppress
 
 from ...core.errors import LoaderError, SpecError
 from .. import manifest as sums
+from ..urls import public_name
 from .http_connection import Cancel
 from .model_files import Files
 from .plan import CHUNK_BYTES, Chunk, LoadPlan
-from .sources import Door, public_name, read_all, read_range
+from .source import read_all, read_range
+from .sources import Opener
 
 
 class Verifier:
@@ -35,9 +37,9 @@ class Verifier:
         sums.compare(self._files.sources[chunk.file].name, what, sums.digest(view), expected)
 
 
-def read_manifest(url: str, door: Door) -> sums.Manifest:
+def read_manifest(url: str, opener: Opener) -> sums.Manifest:
     """Return a stored manifest. Raises LoaderError."""
-    source = door.open(url)
+    source = opener.open(url)
     try:
         return sums.decode(read_all(source, sums.MAX_BYTES), source.name)
     finally:
@@ -45,7 +47,9 @@ def read_manifest(url: str, door: Door) -> sums.Manifest:
             source.close()
 
 
-def verifier(files: Files, load_plan: LoadPlan, door: Door, url: str, checksum: bool | str | None) -> Verifier | None:
+def verifier(
+    files: Files, load_plan: LoadPlan, opener: Opener, url: str, checksum: bool | str | None
+) -> Verifier | None:
     """Return what verifies a load as `checksum` of `load_model` asks for. Raises LoaderError and SpecError."""
     if not checksum:
         return None
@@ -54,7 +58,7 @@ def verifier(files: Files, load_plan: LoadPlan, door: Door, url: str, checksum: 
             "checksum needs whole chunks, tp reads parts of them: use `jupyter hyperpod model verify` first"
         )
     where = checksum if isinstance(checksum, str) else sums.manifest_url(url)
-    manifest = read_manifest(where, door)
+    manifest = read_manifest(where, opener)
     if manifest.chunk_bytes != CHUNK_BYTES:
         raise LoaderError(public_name(where), f"checksums of {manifest.chunk_bytes} bytes each", f"of {CHUNK_BYTES}")
     sums.check_files(manifest, where, files.names, [source.size for source in files.sources])

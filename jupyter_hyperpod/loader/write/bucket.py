@@ -14,11 +14,12 @@ from xml.sax.saxutils import escape, unescape
 from ...core.errors import HyperpodError, LoaderError, SpecError
 from ..read import pace
 from ..read.http import AGAIN, ERROR_BODY_BYTES
-from ..read.http_connection import Broken, Cancel, Connections, Head, Malformed, target_of
+from ..read.http_connection import Broken, Cancel, Connections, Head, Malformed
+from ..read.http_target import target_of
 from ..read.model_files import is_absent, is_refused
 from ..read.s3 import Account, account_of, has_expired, refusal
-from ..read.sources import Door
-from .places import Unsure, Views
+from ..read.sources import Opener
+from .place import MaybeDone, Views
 
 THROTTLED = ("status 429", "status 503")
 # A server may take minutes to put the parts of a large object together, and say nothing meanwhile.
@@ -30,10 +31,10 @@ _UPLOAD_ID = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 class Bucket:
     """A prefix of a bucket, ``s3://bucket/prefix`` or the bucket itself."""
 
-    def __init__(self, url: str, door: Door) -> None:
-        self.door = door
+    def __init__(self, url: str, opener: Opener) -> None:
+        self.opener = opener
         self._url = url
-        self._account: Account = account_of(door, url)
+        self._account: Account = account_of(opener, url)
         self._bucket, _, self._prefix = url.removeprefix("s3://").partition("/")
         if not self._bucket:
             raise SpecError(f"{url!r} is not s3://bucket/key")
@@ -53,7 +54,7 @@ class Bucket:
     def has(self, name: str) -> bool | None:
         """See Place."""
         try:
-            self.door.open(self.url(name)).close()
+            self.opener.open(self.url(name)).close()
         except LoaderError as error:
             if is_refused(error):
                 return None
@@ -81,9 +82,9 @@ class Bucket:
     ) -> tuple[Head, bytes]:
         """Make one request, again where that may help, and return its answer. Raises LoaderError and Cancelled.
 
-        The server may take `patience` times as long as usual to answer. What it may have done unheard is Unsure.
+        The server may take `patience` times as long as usual to answer. What it may have done unheard is MaybeDone.
         """
-        cancel, failures, options = cancel or Cancel(), 0, self.door.options
+        cancel, failures, options = cancel or Cancel(), 0, self.opener.options
         refused_as: type[LoaderError] = LoaderError
         while True:
             after_s: float | None = None
@@ -94,13 +95,13 @@ class Bucket:
             except LoaderError as error:  # no signature; what was asked before may have been done
                 raise refused_as(error.source, error.found, error.expected, error.remedy) from None
             except Broken as error:
-                refused_as = Unsure
+                refused_as = MaybeDone
                 if not error.fresh:  # a kept connection that the server had closed meanwhile
                     connections.forget_idle()
                     continue
                 reason = str(error)
             except Malformed as error:
-                raise Unsure(self.url(name), str(error), "an answer in HTTP/1.1") from None
+                raise MaybeDone(self.url(name), str(error), "an answer in HTTP/1.1") from None
             else:
                 failed = head.status not in (200, 204) or b"<Error>" in content
                 if not failed or (method == "DELETE" and head.status == 404):
@@ -110,19 +111,19 @@ class Bucket:
                     refused = None
                 if refused is not None and head.status not in AGAIN:
                     raise refused_as(refused.source, refused.found, refused.expected, refused.remedy)
-                refused_as = Unsure
+                refused_as = MaybeDone
                 reason = f"status {head.status}"
                 after_s = pace.asked_delay_s(head.fields, time.time())
             failures += 1
-            self.door.counters.add(retries=1, throttled=reason in THROTTLED)
+            self.opener.counters.add(retries=1, throttled=reason in THROTTLED)
             if failures >= options.attempts:
-                raise Unsure(self.url(name), f"{reason}, {failures} times", "an answer", "is the server up?")
+                raise MaybeDone(self.url(name), f"{reason}, {failures} times", "an answer", "is the server up?")
             cancel.sleep(pace.delay_s(failures, after_s, random.random()))
 
     def _request(
         self, method: str, name: str, query: Mapping[str, str], body: Views, patience: int
     ) -> tuple[Connections, bytes]:
-        options = self.door.options
+        options = self.opener.options
         url = self._account.locate(self._bucket, f"{self._prefix}/{name}" if self._prefix else name)
         if query:
             url += "?" + urlencode(query, quote_via=quote)
@@ -136,7 +137,7 @@ class Bucket:
             )
         except (ValueError, OSError) as error:
             raise SpecError(f"{self._url}: {error}") from None
-        connections: Connections = self.door.once(target, lambda: Connections(target))
+        connections: Connections = self.opener.once(target, lambda: Connections(target))
         length = sum(map(len, body))
         fields = signed | {"Host": target.authority, **target.proxy_fields}
         if method != "DELETE":
@@ -177,7 +178,7 @@ class PartsUpload:
         if not (tag := head.fields.get("etag")):
             raise LoaderError(self._bucket.url(self._name), f"no ETag for part {number + 1}", "an ETag")
         self._tags[number] = tag
-        self._bucket.door.counters.add(fetched=sum(map(len, views)))
+        self._bucket.opener.counters.add(fetched=sum(map(len, views)))
 
     def finish(self) -> None:
         """See Upload: what a bucket has taken is safe."""
@@ -206,7 +207,7 @@ class PartsUpload:
 
     def _is_there(self) -> bool:
         """True if the object is made of just these parts."""
-        source = self._bucket.door.open(self._bucket.url(self._name))
+        source = self._bucket.opener.open(self._bucket.url(self._name))
         parts = [tag.strip('"') for _, tag in sorted(self._tags.items())]
         with suppress(ValueError):
             whole = hashlib.md5(b"".join(map(bytes.fromhex, parts)), usedforsecurity=False).hexdigest()

@@ -12,10 +12,11 @@ from torch import nn
 from ...core.errors import LoaderError, SpecError
 from ..read.http_connection import Cancel
 from ..read.progress import Callback
-from ..read.sources import Door, Options, merged
+from ..read.source import Options, merged
+from ..read.sources import Opener
 from ..read.tensors import format_dtype
 from .layout import OutFile, Tensor
-from .places import Views
+from .place import Views
 from .writer import Saved, Wanted, write_model
 
 SHARD_BYTES = 5_000_000_000
@@ -51,11 +52,11 @@ def save_model(
     tensors = [Tensor(name, format_dtype(tensor.dtype), tuple(tensor.shape)) for name, tensor in state.items()]
     if shard_bytes is None and not url.endswith(".safetensors"):
         shard_bytes = SHARD_BYTES
-    door = Door(merged(options, endpoint_url))
+    opener = Opener(merged(options, endpoint_url))
     try:
-        return write_model(tensors, supply, url, Wanted(shard_bytes, checksum, metadata, connections, progress), door)
+        return write_model(tensors, supply, url, Wanted(shard_bytes, checksum, metadata, connections, progress), opener)
     finally:
-        door.close()
+        opener.close()
 
 
 def _state(model: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -21,11 +21,13 @@ from ..read.http_connection import Cancel
 from ..read.model_files import Files, closing_model, is_absent, open_model
 from ..read.plan import CHUNK_BYTES, Chunk, plan
 from ..read.progress import Callback, Meter
-from ..read.sources import Door, Options, Source, read_range
+from ..read.source import Options, Source, read_range
+from ..read.sources import Opener
 from ..read.stream import Outcome, Stream
 from ..read.verify import read_manifest
 from .layout import OutFile, Tensor
-from .places import Views, place_of
+from .place import Views
+from .places import place_of
 from .save import SHARD_BYTES
 from .writer import Saved, Wanted, write_model
 
@@ -101,9 +103,9 @@ def write_manifest(
     """
     url = os.fspath(url)
     where = os.fspath(target) if target else sums.manifest_url(url)
-    with _opened(url, options) as (files, door):
-        place, name = place_of(where, door, file=True)
-        found = _checksums(files, door, progress, connections)
+    with _opened(url, options) as (files, opener):
+        place, name = place_of(where, opener, file=True)
+        found = _checksums(files, opener, progress, connections)
         place.put(name, found.encode())
     return where
 
@@ -122,14 +124,14 @@ def verify_model(
     """
     began_s = time.monotonic()
     url, manifest = os.fspath(url), os.fspath(manifest) if manifest else None
-    with _opened(url, options) as (files, door):
-        expected = _manifest_of(url, manifest, door)
+    with _opened(url, options) as (files, opener):
+        expected = _manifest_of(url, manifest, opener)
         damaged: tuple[Damage, ...] = ()
         if expected is not None:
             sums.check_files(expected, manifest or sums.manifest_url(url), files.names, [s.size for s in files.sources])
             for name, source, header in zip(files.names, files.sources, files.headers, strict=True):
                 sums.check_chunks(expected, name, source.name, header.data_bytes)
-            found = _checksums(files, door, progress, connections, expected.chunk_bytes)
+            found = _checksums(files, opener, progress, connections, expected.chunk_bytes)
             damaged = tuple(_differences(files, expected, found))
         checked = "structure" if expected is None else "checksums"
         tensors = sum(len(header.entries) for header in files.headers)
@@ -137,9 +139,9 @@ def verify_model(
         return Verified(url, checked, len(files.names), tensors, size, damaged, time.monotonic() - began_s)
 
 
-def _manifest_of(url: str, manifest: str | None, door: Door) -> sums.Manifest | None:
+def _manifest_of(url: str, manifest: str | None, opener: Opener) -> sums.Manifest | None:
     try:
-        return read_manifest(manifest or sums.manifest_url(url), door)
+        return read_manifest(manifest or sums.manifest_url(url), opener)
     except LoaderError as error:
         if manifest is not None or not is_absent(error):
             raise
@@ -147,23 +149,23 @@ def _manifest_of(url: str, manifest: str | None, door: Door) -> sums.Manifest | 
 
 
 @contextmanager
-def _opened(url: str, options: Options | None) -> Iterator[tuple[Files, Door]]:
-    door = Door(options)
+def _opened(url: str, options: Options | None) -> Iterator[tuple[Files, Opener]]:
+    opener = Opener(options)
     try:
-        with closing_model(open_model(url, door)) as files:
-            yield files, door
+        with closing_model(open_model(url, opener)) as files:
+            yield files, opener
     finally:
-        door.close()
+        opener.close()
 
 
 def _rewrite(url: Place, target: Place, wanted: Wanted, options: Options | None) -> Saved:
-    with _opened(os.fspath(url), options) as (files, door):
+    with _opened(os.fspath(url), options) as (files, opener):
         metadata: dict[str, str] = {}
         for header in files.headers:
             metadata |= header.metadata
         entries = [entry for header in files.headers for entry in header.entries]
         tensors = [Tensor(entry.name, entry.dtype, entry.shape) for entry in entries]
-        return write_model(tensors, _Sources(files), os.fspath(target), replace(wanted, metadata=metadata), door)
+        return write_model(tensors, _Sources(files), os.fspath(target), replace(wanted, metadata=metadata), opener)
 
 
 class _Sources:
@@ -204,7 +206,7 @@ class _Sources:
 
 
 def _checksums(
-    files: Files, door: Door, progress: Callback | None, connections: int | None, chunk_bytes: int = CHUNK_BYTES
+    files: Files, opener: Opener, progress: Callback | None, connections: int | None, chunk_bytes: int = CHUNK_BYTES
 ) -> sums.Manifest:
     """Read everything once and return what a manifest says about it."""
     load_plan = plan(files.headers, chunk_bytes=chunk_bytes)
@@ -219,7 +221,7 @@ def _checksums(
         found[chunk.file][chunk.place // chunk_bytes] = sums.digest(view)
         return "read"
 
-    Stream(load_plan.chunks, fetch, Meter(load_plan, time.monotonic()), door.counters, connections, progress).run()
+    Stream(load_plan.chunks, fetch, Meter(load_plan, time.monotonic()), opener.counters, connections, progress).run()
     return sums.Manifest(
         chunk_bytes,
         {

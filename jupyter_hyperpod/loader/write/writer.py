@@ -23,10 +23,12 @@ from ..read.http_connection import Cancel
 from ..read.model_files import MAX_INDEX_BYTES, is_absent, is_refused
 from ..read.plan import CHUNK_BYTES, Chunk, plan
 from ..read.progress import Callback, Meter
-from ..read.sources import Door, read_all
+from ..read.source import read_all
+from ..read.sources import Opener
 from ..read.stream import Outcome, Stream
 from .layout import OutFile, Tensor, encode_index, lay_out, part_bytes
-from .places import Fleeting, Place, Unsure, Upload, Views, place_of
+from .place import MaybeDone, NotDurable, Place, Upload, Views
+from .places import place_of
 
 AT_ONCE = 16  # requests that only say something about a file
 
@@ -65,7 +67,7 @@ class Wanted:
     progress: Callback | None = None
 
 
-def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wanted, door: Door) -> Saved:
+def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wanted, opener: Opener) -> Saved:
     """Write a model to the file or the directory `url`.
 
     Raises LoaderError; then nothing has changed there, or all of the new model is there.
@@ -73,16 +75,16 @@ def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wan
     began_s = time.monotonic()
     if url.endswith(".json"):
         raise SpecError(f"{url} is an index: name its directory")
-    place, name = place_of(url, door)
+    place, name = place_of(url, opener)
     if name and wanted.shard_bytes is not None:
         raise SpecError(f"{url} is one file: name a directory to write shards, or leave shard_bytes out")
-    if place.comes_back(manifest := sums.manifest_url(name or SINGLE)) and _is_there(place.url(manifest), door):
+    if place.comes_back(manifest := sums.manifest_url(name or SINGLE)) and _is_there(place.url(manifest), opener):
         wanted = replace(wanted, checksum=True)  # the old one could not be removed
-    old = _Old(False) if name else _old_model(place, door)
+    old = _Old(False) if name else _old_model(place, opener)
     files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, name or SINGLE)
     if not name and not _is_free(place, files, old):
         files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, SINGLE, f"-{secrets.token_hex(4)}")
-    _Writer(place, files, supply, wanted, door, began_s, old, name or SINGLE).write()
+    _Writer(place, files, supply, wanted, opener, began_s, old, name or SINGLE).write()
     size = sum(file.header.data_bytes for file in files)
     names = tuple(file.name for file in files)
     return Saved(url, names, len(tensors), size, time.monotonic() - began_s)
@@ -96,9 +98,9 @@ class _Old:
     shards: frozenset[str] = frozenset()
 
 
-def _is_there(url: str, door: Door) -> bool:
+def _is_there(url: str, opener: Opener) -> bool:
     try:
-        door.open(url).close()
+        opener.open(url).close()
     except LoaderError as error:
         if is_absent(error):
             return False
@@ -106,9 +108,9 @@ def _is_there(url: str, door: Door) -> bool:
     return True
 
 
-def _old_model(place: Place, door: Door) -> _Old:
+def _old_model(place: Place, opener: Opener) -> _Old:
     try:
-        source = door.open(place.url(SINGLE + INDEX_SUFFIX))
+        source = opener.open(place.url(SINGLE + INDEX_SUFFIX))
     except LoaderError as error:
         if is_absent(error):
             return _Old(None if is_refused(error) else False)
@@ -153,7 +155,7 @@ class _Writer:
         files: Sequence[OutFile],
         supply: Supply,
         wanted: Wanted,
-        door: Door,
+        opener: Opener,
         began_s: float,
         old: _Old,
         single: str,
@@ -162,7 +164,7 @@ class _Writer:
         self._files = files
         self._supply = supply
         self._wanted = wanted
-        self._door = door
+        self._opener = opener
         self._began_s = began_s
         self._part_bytes = part_bytes(files)
         self._uploads: dict[int, Upload] = {}
@@ -180,7 +182,7 @@ class _Writer:
         try:
             self._each(self._begin)
             meter = Meter(load_plan, self._began_s)
-            counters, wanted = self._door.counters, self._wanted
+            counters, wanted = self._opener.counters, self._wanted
             Stream(load_plan.chunks, self._part, meter, counters, wanted.connections, wanted.progress).run()
             self._each(self._finish)
             self._switch()
@@ -205,7 +207,8 @@ class _Writer:
                 else:
                     self._uploads[0].publish()
             except LoaderError as error:
-                self._is_seen, self._may_be_seen = isinstance(error, Fleeting), isinstance(error, Unsure)
+                self._is_seen = isinstance(error, NotDurable)
+                self._may_be_seen = isinstance(error, (MaybeDone, NotDurable))
                 raise
             self._is_seen = True
 
@@ -237,7 +240,7 @@ class _Writer:
         if not self._manifest_fits:
             with suppress(HyperpodError):
                 self._remove(self._manifest_name)
-        if not isinstance(error, Fleeting):  # a power failure may bring the old one back
+        if not isinstance(error, NotDurable):  # a power failure may bring the old one back
             self._clear()
 
     def _abort(self, number: int) -> None:

@@ -1,0 +1,124 @@
+"""The interface of every source of bytes, and what the sources of one load share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from ...core.errors import LoaderError
+from ...mounts.table import Mounts
+from .http_connection import Cancel
+from .mount_source import Shared
+
+PREFIX_BYTES = 65_536  # read when an object is opened: the header of most models
+
+
+@dataclass(frozen=True)
+class Options:
+    """How objects are reached. What is None comes from the environment, through botocore's session for S3.
+
+    `anonymous` reads S3 without signing; `headers` are sent with http(s) requests, to the URL's own host only. `mounts`
+    are those that ``shared://`` knows, by default this process's.
+    """
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    anonymous: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ca_file: str | None = None
+    timeout_s: float = 10.0
+    attempts: int = 8
+    mounts: Mounts | None = None
+
+
+def merged(options: Options | None, endpoint_url: str | None) -> Options:
+    """Return the options, with `endpoint_url` where it is given."""
+    options = options or Options()
+    return options if endpoint_url is None else replace(options, endpoint_url=endpoint_url)
+
+
+class Counters:
+    """What a load has cost so far. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.fetched = 0
+        self.retries = 0
+        self.throttled = 0
+
+    def add(self, fetched: int = 0, retries: int = 0, throttled: int = 0) -> None:
+        """Count."""
+        with self._lock:
+            self.fetched += fetched
+            self.retries += retries
+            self.throttled += throttled
+
+
+class Source(Protocol):
+    """An object of `size` bytes that does not change: `etag` identifies its content.
+
+    Methods may be called by many threads at once. They raise LoaderError, and Cancelled when told to stop.
+    """
+
+    name: str
+    size: int
+    etag: str
+    prefix: bytes
+
+    def read_into(self, offset: int, view: memoryview, cancel: Cancel) -> None:
+        """Fill `view` with the bytes from `offset` on."""
+
+    def read_rows(self, offset: int, length: int, rows: int, stride: int, view: memoryview, cancel: Cancel) -> None:
+        """Fill `view` with `rows` pieces of `length` bytes, `stride` apart, the first at `offset`."""
+
+    def close(self) -> None:
+        """Let go of connections and files."""
+
+
+class LoadResources:
+    """What the objects of one load share: options, mounts, connections, credentials and counters.
+
+    `early` connections to each server are made beside the one that the first header comes through.
+    """
+
+    def __init__(self, options: Options | None = None, early: int = 0) -> None:
+        self.options = options or Options()
+        self.early = early
+        self.counters = Counters()
+        self.shared = Shared(self.options.mounts)
+        self._made: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` made the first time that `key` was asked for."""
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            for value in self._made.values():
+                if hasattr(value, "close"):
+                    value.close()
+
+
+def read_all(source: Source, limit: int) -> bytes:
+    """Return a small object. Raises LoaderError for one of more than `limit` bytes."""
+    if source.size > limit:
+        raise LoaderError(source.name, f"{source.size} bytes", f"at most {limit}")
+    return read_range(source, 0, source.size)
+
+
+def read_range(source: Source, begin: int, end: int) -> bytes:
+    """Return a range; what came with the opening is not read again."""
+    if end <= len(source.prefix):
+        return source.prefix[begin:end]
+    content = bytearray(end - begin)
+    known = source.prefix[begin:]
+    content[: len(known)] = known
+    source.read_into(begin + len(known), memoryview(content)[len(known) :], Cancel())
+    return bytes(content)

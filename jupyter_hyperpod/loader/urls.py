@@ -1,0 +1,47 @@
+"""Paths and URLs of objects: their scheme, their neighbours, and what of them may be shown."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from ..core.errors import SpecError
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme, "file" for a path."""
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return "file"
+    if not scheme.replace("+", "").replace("-", "").isalnum():
+        raise SpecError(f"{url!r} is neither a path nor a URL")
+    return scheme.lower()
+
+
+def path_in(url: str) -> str:
+    """Return what of a URL names the object: without the query that http(s) URLs may have."""
+    return unquote(urlsplit(url).path) if scheme_of(url) in ("http", "https") else url
+
+
+def inside(url: str, name: str) -> str:
+    """Return the URL of `name` in the directory `url`; a query stays, it may be what permits reading."""
+    if scheme_of(url) not in ("http", "https"):
+        return f"{url.rstrip('/')}/{name}"
+    parts = urlsplit(url)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{name}").geturl()
+
+
+def beside(url: str, name: str) -> str:
+    """Return the URL of `name` in the directory of the object `url`."""
+    if scheme_of(url) not in ("file", "http", "https") or "://" not in url:
+        head, slash, _ = url.rpartition("/")
+        return f"{head}{slash}{name}"
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + quote(name)))
+
+
+def public_name(url: str) -> str:
+    """Return `url` without what may be secret: user, password, query."""
+    parts = urlsplit(url)
+    if not parts.scheme or not parts.netloc:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
