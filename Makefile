@@ -214,6 +214,6 @@ format: install  ## put Python and TypeScript in their common form
 clean:  ## remove everything that was built or installed here
 	rm -rf .venv node_modules ui-tests/node_modules lib labextension/dist dist build test-output \
 		ui-tests/test-results ui-tests/playwright-report *.tsbuildinfo .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find jupyter_hyperpod tests -name __pycache__ -prune -exec rm -rf {} +
+	find jupyter_hyperpod benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
 
 comma := ,

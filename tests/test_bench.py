@@ -15,9 +15,15 @@ from typing import Any
 
 import pytest
 
+from benchmarks import figures
+from benchmarks.kept import Kept
+from benchmarks.recovery import chaos, components
+from benchmarks.recovery.abuse import efficiency
+from benchmarks.recovery.components import ALL, SAVED
+from benchmarks.recovery.elastic import ORDINARY, pause_steps
+from benchmarks.rivals.environments import python_of
+from benchmarks.rivals.systems import makers
 from jupyter_hyperpod import bench
-from jupyter_hyperpod.bench import chaos, components, figures
-from jupyter_hyperpod.bench.abuse import efficiency
 from jupyter_hyperpod.bench.arms import (
     Commit,
     Peer,
@@ -28,12 +34,7 @@ from jupyter_hyperpod.bench.arms import (
     rotation,
     step_times,
 )
-from jupyter_hyperpod.bench.components import ALL, SAVED
-from jupyter_hyperpod.bench.elastic import ORDINARY, pause_steps
-from jupyter_hyperpod.bench.environments import python_of
-from jupyter_hyperpod.bench.kept import Kept
 from jupyter_hyperpod.bench.report import bar, not_run, row
-from jupyter_hyperpod.bench.rivals import makers
 from jupyter_hyperpod.bench.stalls import measure, percentile, steady
 from jupyter_hyperpod.cli.parser import build_parser
 from jupyter_hyperpod.core.errors import ClusterError, SpecError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.bench.corruption import CAUSE, GAPS, KINDS, delay, flips, schedule
+from benchmarks.recovery.corruption import CAUSE, GAPS, KINDS, delay, flips, schedule
 from jupyter_hyperpod.core.events import Event
 
 pytestmark = pytest.mark.slow

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.loading.arms import CASES, CHECKSUMS, CONVENTIONAL, LIMIT, MAPPED, OURS, PREAD, SAFETENSORS
+from benchmarks.loading.comparison import Samples, bars_of
+from benchmarks.loading.weights import layers_for, tensor_shapes
 from jupyter_hyperpod import bench
-from jupyter_hyperpod.bench.loading import Samples, bars_of
-from jupyter_hyperpod.bench.loading_arms import CASES, CHECKSUMS, CONVENTIONAL, LIMIT, MAPPED, OURS, PREAD, SAFETENSORS
-from jupyter_hyperpod.bench.weights import layers_for, tensor_shapes
 from jupyter_hyperpod.core.errors import SpecError
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).resolve().parents[1]
-ROOT = TREE / "jupyter_hyperpod"
 NAME = "jupyter_hyperpod"
+ROOT = TREE / NAME
 
 MAY_IMPORT = {
     "core": "",
@@ -42,6 +42,9 @@ MAY_IMPORT = {
     "notebook": "core system storage mounts control planner loader recipes",
     "bench": "core system policy storage mounts backends planner loader health recipes runtime control supervisor cli",
     "cli": "core system policy storage mounts backends planner loader health runtime control supervisor bench recipes",
+    # outside the wheel
+    "support": "core system storage control",
+    "benchmarks": "core system policy storage backends planner health recipes runtime control bench support",
 }
 # all that a worker may import
 ON_NODES = ("core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime")
@@ -66,7 +69,9 @@ THIRD_PARTY = {
         "yaml",
     },
     "notebook": {"IPython", "ipykernel", "ipywidgets", "traitlets"},
-    "bench": {"torch", "numpy", "matplotlib", "nbclient", "nbformat", "botocore"},
+    "bench": {"torch", "nbclient", "nbformat"},
+    "support": {"botocore"},
+    "benchmarks": {"torch", "numpy", "matplotlib", "botocore"},
 }
 # The systems we are compared with: imported only by their own scripts, in environments that the benchmark makes.
 PEERS = {
@@ -99,12 +104,20 @@ LONGEST_MODULE_LINES = 470
 LONGEST_FUNCTION_LINES = 80
 
 MODULES = sorted(ROOT.rglob("*.py"))
+OUTSIDE = sorted([*(TREE / "benchmarks").rglob("*.py"), *(TREE / "tests" / "support").rglob("*.py")])
 
 
 def layer(path: Path) -> str:
     """The package a file belongs to; "" for the root module."""
-    relative = path.relative_to(ROOT)
-    return relative.parts[0] if len(relative.parts) > 1 else ""
+    return layer_of(path.relative_to(TREE).parts[:-1])
+
+
+def layer_of(module: Sequence[str]) -> str:
+    """The layer of a module of this tree, given as the parts of its name."""
+    top, *inner = module
+    if top == "benchmarks":
+        return top
+    return inner[0] if inner else ""
 
 
 @cache
@@ -114,7 +127,7 @@ def imports(path: Path) -> tuple[str, ...]:
 
 
 def found_imports(path: Path) -> Iterator[str]:
-    package = [NAME, *path.relative_to(ROOT).parts[:-1]]
+    package = path.relative_to(TREE).parts[:-1]
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -128,28 +141,28 @@ def found_imports(path: Path) -> Iterator[str]:
 
 
 def test_layers() -> None:
-    assert [fault for path in MODULES for fault in forbidden_imports(path)] == []
+    assert [fault for path in [*MODULES, *OUTSIDE] for fault in forbidden_imports(path)] == []
 
 
 def forbidden_imports(path: Path) -> Iterator[str]:
     """What a module imports although its layer must not, as sentences."""
-    here, name = layer(path), path.relative_to(ROOT)
+    here, name = layer(path), path.relative_to(TREE)
     allowed = {here, *MAY_IMPORT.get(here, "").split()}
     if path.name == "__main__.py" and not here:
         allowed = {"cli"}
     for module in imports(path):
-        if module.startswith(f"{NAME}.") and here + path.name != "__init__.py":
-            target = module.split(".")[1]
-            if (ROOT / target).is_dir() and target not in allowed:
+        top = module.split(".")[0]
+        if top in (NAME, "benchmarks", "tests"):
+            target = layer_of(module.split("."))
+            if target in MAY_IMPORT and target not in allowed and here + path.name != "__init__.py":
                 yield f"{name} imports {module}: its layer must not"
-        elif not module.startswith((NAME, ".")):
-            top = module.split(".")[0]
+        elif not module.startswith("."):
             if not (top in sys.stdlib_module_names or top in THIRD_PARTY.get(here, ()) or is_peer(path, top)):
                 yield f"{name} imports {module}, which is neither standard library nor allowed there"
 
 
 def test_every_layer_is_in_the_table() -> None:
-    found = {layer(path) for path in MODULES} - {""}
+    found = {layer(path) for path in [*MODULES, *OUTSIDE]} - {""}
     assert found <= MAY_IMPORT.keys()
     assert {"core", "policy", "storage", "runtime", "control"} <= found
 
@@ -173,15 +186,15 @@ def test_every_import_is_declared() -> None:
     ]
     names = {normal(re.split(r"[<>=!\[; ]", requirement)[0]) for requirement in declared}
     owners = packages_distributions()
-    for path in MODULES:
+    for path in [*MODULES, *OUTSIDE]:
         for module in imports(path):
             top = module.split(".")[0]
-            if top and top != NAME and top not in sys.stdlib_module_names and not is_peer(path, top):
+            if top and top not in {NAME, "benchmarks", "tests", *sys.stdlib_module_names} and not is_peer(path, top):
                 assert {normal(owner) for owner in owners.get(top, [top])} & names, f"{path.name} imports {top}"
 
 
 def is_peer(path: Path, top: str) -> bool:
-    return top in PEERS and path.parent == ROOT / "bench" / "peers"
+    return top in PEERS and path.parent in (TREE / "benchmarks" / "rivals", TREE / "benchmarks" / "loading" / "loaders")
 
 
 def normal(name: str) -> str:
@@ -189,8 +202,8 @@ def normal(name: str) -> str:
 
 
 def test_no_pickle_and_no_shell() -> None:
-    for path in MODULES:
-        name = path.relative_to(ROOT)
+    for path in [*MODULES, *OUTSIDE]:
+        name = path.relative_to(TREE)
         tops = {module.split(".")[0] for module in imports(path)}
         assert not tops & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}, name
         source = path.read_text()
@@ -199,12 +212,12 @@ def test_no_pickle_and_no_shell() -> None:
 
 
 def test_modules_and_functions_stay_small_and_say_what_they_are() -> None:
-    assert [fault for path in MODULES for fault in too_large(path)] == []
+    assert [fault for path in [*MODULES, *OUTSIDE] for fault in too_large(path)] == []
 
 
 def too_large(path: Path) -> Iterator[str]:
     """What makes a module hard to read, as sentences."""
-    name, source = path.relative_to(ROOT), path.read_text()
+    name, source = path.relative_to(TREE), path.read_text()
     tree = ast.parse(source)
     if not ast.get_docstring(tree):
         yield f"{name} has no docstring"

@@ -16,15 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rivals.environments import NotInstalled
+from benchmarks.rivals.systems import Maker, Rival, makers
+
 from ..control import jobs
 from ..core.errors import ClusterError
 from ..storage.store import Store
 from . import partition
 from .arms import Arm, Ours, rotation, scratch
-from .environments import NotInstalled
 from .laboratory import LANGUAGE_MODEL, laboratory, language_model_env, progress, submit, wait_for_idle
 from .report import bar, not_run, report, row
-from .rivals import Maker, Rival, makers
 from .stalls import Stall, measure, percentile, steady, undisturbed_s
 
 OURS = "jupyter_hyperpod"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.bench.s3servers import S3Server
+from tests.support.s3_servers import S3Server
 
 Environment = Callable[[S3Server], None]
 Listed = Callable[[], set[str]]

@@ -16,12 +16,12 @@ from botocore.exceptions import ClientError
 from botocore.session import Session
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.read.s3 import Account
 from jupyter_hyperpod.loader.read.source import Options
 from tests.loader.models import assert_same, decoder, encoded
 from tests.loader.ranges import Answer, Request, serving
+from tests.support.s3_servers import S3Server
 
 STATE = {f"layers.{i}.w": torch.full((1_000_000,), i, dtype=torch.float32) for i in range(10)}
 EXPIRED = Answer(400, b"<Error><Code>ExpiredToken</Code></Error>")

@@ -14,13 +14,13 @@ import pytest
 import torch
 import xxhash
 
-from jupyter_hyperpod.bench.proxy import Faults
-from jupyter_hyperpod.bench.s3servers import S3Server, ask
 from jupyter_hyperpod.loader.read.plan import CHUNK_BYTES
 from tests.conftest import SHARED_MARK
 from tests.loader.crew import Crew, Zygote, digests
 from tests.loader.models import encoded
 from tests.runtime.conftest import Submit, job
+from tests.support.faulty_proxy import Faults
+from tests.support.s3_servers import S3Server, ask
 
 __all__ = ["job"]
 

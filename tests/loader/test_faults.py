@@ -16,14 +16,14 @@ import torch
 from torch import nn
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.bench.proxy import KINDS, WRONG_ETAG, FaultProxy, Faults
-from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.read.http_connection import Cancel, Connection, Head
 from jupyter_hyperpod.loader.read.progress import Progress
 from jupyter_hyperpod.loader.read.source import PREFIX_BYTES, Options
 from tests.loader.models import assert_same, encoded
 from tests.loader.ranges import Answer, Misbehaviour, Request, serving
+from tests.support.faulty_proxy import KINDS, WRONG_ETAG, FaultProxy, Faults
+from tests.support.s3_servers import S3Server
 
 pytestmark = [pytest.mark.s3]
 Make = Callable[..., tuple[FaultProxy, S3Server]]

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.loader.write.save import save_model
 from tests.loader.models import assert_same, decoder
+from tests.support.s3_servers import S3Server
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "loading.md").read_text()
 STATE = decoder(blocks=3)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jupyter_hyperpod.bench.s3servers import S3Server
+from tests.support.s3_servers import S3Server
 
 pytestmark = [pytest.mark.s3]
 CODE = """

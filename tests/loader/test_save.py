@@ -23,12 +23,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.bench.proxy import FaultProxy, Faults
-from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.core.errors import LoaderError, SpecError
 from jupyter_hyperpod.loader.read.progress import Progress
 from jupyter_hyperpod.loader.read.source import Options
 from tests.loader.models import Net, assert_same, decoder, encoded
+from tests.support.faulty_proxy import FaultProxy, Faults
+from tests.support.s3_servers import S3Server
 
 STATE = decoder(blocks=3)
 OTHER = decoder(seed=1, blocks=2)

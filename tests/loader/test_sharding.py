@@ -16,13 +16,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.model import tensor_names
 from jupyter_hyperpod.loader.read.plan import CHUNK_BYTES
 from jupyter_hyperpod.loader.write.sharding import merge_model, shard_model, verify_model, write_manifest
 from tests.loader.models import assert_same, decoder
+from tests.support.s3_servers import S3Server
 
 STATE = decoder(blocks=3) | {"count": torch.arange(5), "mask": torch.tensor([True, False, True])}
 INDEX = "model.safetensors.index.json"

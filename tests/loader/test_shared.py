@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.core.errors import Conflict, LoaderError, SpecError
 from jupyter_hyperpod.core.spec import MountSpec
@@ -24,6 +23,7 @@ from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.mounts.repository import Repository
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from tests.loader.models import Net, assert_same, decoder
+from tests.support.s3_servers import S3Server
 
 STATE, OTHER = decoder(blocks=3), decoder(seed=1, blocks=2)
 INDEX = "model.safetensors.index.json"

@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.bench.proxy import FaultProxy, Faults
 from jupyter_hyperpod.loader.read.http_connection import BATCH_BYTES
 from jupyter_hyperpod.loader.read.local import FileSource, _map_ahead
 from jupyter_hyperpod.loader.read.progress import Progress
 from jupyter_hyperpod.loader.read.source import Counters, Options
 from tests.loader.models import assert_same, encoded
 from tests.loader.ranges import serving
+from tests.support.faulty_proxy import FaultProxy, Faults
 
 STATE = {"layers.0.weight": torch.arange(BATCH_BYTES, dtype=torch.int32), "norm": torch.ones(8)}
 

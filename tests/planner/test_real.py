@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from jupyter_hyperpod.bench.chaos import Blow
+from benchmarks.planner.plan import APART, FAULTS, KIND_OF, STEPS, disturbed, predict, schedule
+from benchmarks.recovery.chaos import Blow
 from jupyter_hyperpod.bench.laboratory import laboratory
-from jupyter_hyperpod.bench.plan import APART, FAULTS, KIND_OF, STEPS, disturbed, predict, schedule
 
 LENGTH = 36
 

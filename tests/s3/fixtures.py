@@ -1,6 +1,6 @@
 """Real object stores for the tests: one of each kind a session, empty, reachable from this host only.
 
-seaweedfs, rclone_s3   check signatures; `bench.s3servers.S3Server`
+seaweedfs, rclone_s3   check signatures; `tests.support.s3_servers.S3Server`
 lean_s3                the benchmark's own: any file put under its ``root`` is an object
 seaweedfs_tls          SeaweedFS behind TLS; clients must trust its ``certificate``
 fault_proxy            fault_proxy(server, Faults(…)) puts a `FaultProxy` in front of one of them for this test
@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.bench import s3servers
-from jupyter_hyperpod.bench.proxy import NONE, FaultProxy, Faults
-from jupyter_hyperpod.bench.s3servers import S3Server
+from tests.support import s3_servers
+from tests.support.faulty_proxy import NONE, FaultProxy, Faults
+from tests.support.s3_servers import S3Server
 
 AWS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE", "AWS_ENDPOINT_URL_S3")
 
@@ -39,21 +39,21 @@ def shared(start: Callable[..., AbstractContextManager[S3Server]], *arguments: A
 @pytest.fixture(scope="session")
 def seaweedfs() -> Iterator[S3Server]:
     """SeaweedFS."""
-    with shared(s3servers.seaweedfs) as server:
+    with shared(s3_servers.seaweedfs) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def rclone_s3() -> Iterator[S3Server]:
     """``rclone serve s3``."""
-    with shared(s3servers.rclone) as server:
+    with shared(s3_servers.rclone) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def lean_s3() -> Iterator[S3Server]:
     """The lean server."""
-    with shared(s3servers.lean) as server:
+    with shared(s3_servers.lean) as server:
         yield server
 
 
@@ -76,7 +76,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, 
 @pytest.fixture(scope="session")
 def seaweedfs_tls(certificates: tuple[Path, Path, Path]) -> Iterator[S3Server]:
     """SeaweedFS behind TLS."""
-    with shared(s3servers.seaweedfs, certificates) as server:
+    with shared(s3_servers.seaweedfs, certificates) as server:
         yield server
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.bench.s3servers import S3Server
 from tests.loader.models import assert_same, decoder, encoded
+from tests.support.s3_servers import S3Server
 
 STATE = decoder()
 

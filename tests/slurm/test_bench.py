@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.bench import run
-from jupyter_hyperpod.bench.testbed import missing
+from tests.support.slurm import missing
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
 TIMED = {"kill_stall_p50_s", "power_cut_stall_p50_s", "power_cut_whole_s", "urgent_first_step_s", "testbed_up_s"}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
 from jupyter_hyperpod.control import cluster
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.views import View
@@ -15,6 +14,7 @@ from jupyter_hyperpod.health import slurm
 from jupyter_hyperpod.storage.store import Store
 from tests.runtime.conftest import TRAIN, Run
 from tests.slurm.conftest import COMMAND, Gated, Submit
+from tests.support.slurm import CONTROLLER, Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 START_S = 120.0

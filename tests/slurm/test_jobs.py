@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import Conflict, NotFound
 from jupyter_hyperpod.storage.store import ENVIRONMENT
@@ -19,6 +18,7 @@ from jupyter_hyperpod.supervisor.allocation import REQUEUED
 from tests.runtime.conftest import TRAIN, Run
 from tests.secrets_scan import command_lines_with, files_with
 from tests.slurm.conftest import Gated, Submit
+from tests.support.slurm import CONTROLLER, Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 START_S = 120.0

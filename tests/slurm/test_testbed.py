@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
+from tests.support.slurm import CONTROLLER, Testbed
 
 pytestmark = pytest.mark.slurm
 INTERRUPTED = """
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background has inherited to ignore it
-from jupyter_hyperpod.bench.testbed import Testbed
+from tests.support.slurm import Testbed
 with Testbed(1) as bed:
     bed.freeze("n1")
     print(bed.directory, *(process.pid for process in bed._up.values()), flush=True)

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from jupyter_hyperpod.bench.testbed import CONTROLLER, Testbed
 from jupyter_hyperpod.storage.store import Store
 from tests.slurm.conftest import COMMAND
+from tests.support.slurm import CONTROLLER, Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
 

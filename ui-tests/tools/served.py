@@ -6,8 +6,8 @@ from __future__ import annotations
 import sys
 import threading
 
-from jupyter_hyperpod.bench.clients import Client, Drive
-from jupyter_hyperpod.bench.serving import write_decoder
+from tests.support.deployment_clients import Client, Drive
+from benchmarks.serving.replicas import write_decoder
 from jupyter_hyperpod.control import cluster, deploy
 from jupyter_hyperpod.storage.store import Store
 

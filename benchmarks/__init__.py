@@ -1,0 +1,38 @@
+"""The project's own benchmarks by name: against other systems, on rigs of their own, for as long as you like.
+
+`jupyter hyperpod bench NAME` finds them beside the package; an installed package has none of them. Those that a person
+runs on their own machine are in `jupyter_hyperpod.bench`.
+"""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MODULES = {
+    # an undisturbed step of ours against plain DDP's, in alternating blocks
+    "overhead": "benchmarks.recovery.overhead",
+    # a job grows and shrinks while it trains: the survivors' pause, and whether a process is started anew
+    "elastic": "benchmarks.recovery.elastic",
+    # a member is killed every 5.5 and every 1.4 steps: how much of an undisturbed run's speed is left
+    "abuse": "benchmarks.recovery.abuse",
+    # random schedules of faults against one undisturbed run: every loss and the final state, bit for bit
+    "chaos": "benchmarks.recovery.chaos",
+    # random bit flips in the training state: found when, whose, and what looking for them costs
+    "corruption": "benchmarks.recovery.corruption",
+    # one job under a fault every few seconds, for as long as you like: what grows, is anything lost?
+    "soak": "benchmarks.recovery.soak",
+    # a rank is killed with each checkpointless component switched off: what each is worth
+    "components": "benchmarks.recovery.components",
+    # a deployment grows: decision to first answer by stages; replicas are killed under load: requests lost
+    "serving": "benchmarks.serving.replicas",
+    # an Xid in a node's kernel log of a real SLURM: labelled, drained, rebooted or replaced when (root)
+    "health": "benchmarks.slurm.health",
+    # a real SLURM of four nodes: a kill, a power cut, an urgent job, a thousand jobs (root)
+    "slurm": "benchmarks.slurm.faults",
+    # random faults on that SLURM, one after another, for as long as you like (root)
+    "slurm-soak": "benchmarks.slurm.soak",
+    # the planner: a year of a hundred thousand instances, and real jobs under faults against their simulation
+    "plan": "benchmarks.planner.plan",
+    # a model from an object store into memory: ours against other loaders, and against the machine
+    "loading": "benchmarks.loading.comparison",
+}

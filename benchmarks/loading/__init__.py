@@ -1,0 +1,1 @@
+"""A model from an object store into memory: ours beside other loaders."""

@@ -1,0 +1,1 @@
+"""Faults and what they cost: ours, and beside other systems."""

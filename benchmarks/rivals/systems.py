@@ -1,0 +1,195 @@
+"""How the systems we are compared with are started, whom a fault hits, and what their operator does afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.rivals.environments import python_of
+from jupyter_hyperpod.bench.arms import Peer, free_port, marked
+
+SCRIPTS = "benchmarks.rivals"
+SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
+
+
+class Rival(Peer):
+    """A system that recovers.
+
+    ``lives_on`` is false where it cannot be disturbed a second time; ``every`` is the number of steps between two
+    checkpoints, 1 where it needs none.
+    """
+
+    lives_on = True
+    every = 1
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start all of it."""
+
+    @abstractmethod
+    def victim(self) -> int:
+        """The process that a fault hits: one member, not the first."""
+
+    def strike(self, fault: str) -> None:
+        """Kill or stop the victim."""
+        os.kill(self.victim(), SIGNALS[fault])
+
+    def noticed(self) -> None:
+        """Called when the survivors go on, for an operator who has something to do then."""
+
+
+class PlainDdp(Rival):
+    """DistributedDataParallel over gloo, which recovers from nothing: the yardstick of an undisturbed step."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str], nodes: int) -> None:
+        super().__init__("DDP", directory, sys.executable, environment)
+        self.nodes = nodes
+
+    def begin(self) -> None:
+        """One process a member."""
+        meeting = {"WORLD_SIZE": str(self.nodes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        for rank in range(self.nodes):
+            self.spawn("-m", f"{SCRIPTS}.ddp", RANK=str(rank), **meeting)
+
+    def victim(self) -> int:
+        """The last member."""
+        return self.processes[-1].pid
+
+
+class Torchrun(Rival):
+    """One elastic agent with one worker a member; after a loss it restarts them all from the last checkpoint."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str], nodes: int, every: int) -> None:
+        super().__init__(f"torchrun, checkpoint every {every} steps", directory, sys.executable, environment)
+        self.nodes, self.every = nodes, every
+
+    def begin(self) -> None:
+        """Without its default of sharing the store, which never recovers in this version (pytorch #135712)."""
+        options = [f"--nproc-per-node={self.nodes}", "--max-restarts=1000", "--monitor-interval=0.1"]
+        meeting = ["--nnodes=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
+        self.spawn(
+            "-m", "torch.distributed.run", *options, *meeting, "-m", f"{SCRIPTS}.torchrun_ddp",
+            TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+            BENCH_CHECKPOINT=str(self.directory / f"checkpoint-{self.mark}"),
+            BENCH_EVERY=str(self.every),
+        )  # fmt: skip
+
+    def victim(self) -> int:
+        """The agent's second worker."""
+        agent = self.processes[0].pid
+        return sorted(pid for pid, parent in marked(self.mark).items() if parent == agent)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """torchft's timeouts: of the lighthouse in milliseconds, of the process group in seconds."""
+
+    label: str
+    lighthouse: tuple[str, ...]
+    group_s: float
+
+
+DEFAULTS = Patience("defaults", (), 5.0)
+TUNED = Patience(
+    "tuned", ("--heartbeat_timeout_ms", "1000", "--quorum_tick_ms", "20", "--join_timeout_ms", "1000"), 1.0
+)
+
+
+class Torchft(Rival):
+    """One lighthouse, one replica a member; whoever ends is replaced at once by a fresh process."""
+
+    def __init__(
+        self, directory: Path, environment: Mapping[str, str], nodes: int, system: str, patience: Patience
+    ) -> None:
+        requirement = {"torchft": "torchft 0.2.0", "torchft-nightly": "torchft nightly"}[system]
+        super().__init__(f"{requirement}, {patience.label}", directory, python_of(system), environment)
+        self.nodes, self.patience = nodes, patience
+        self.replicas: list[subprocess.Popen[bytes]] = []
+        self._struck = 0
+        self._port = free_port()
+
+    def begin(self) -> None:
+        """The lighthouse first."""
+        lighthouse = str(Path(self.python).with_name("torchft_lighthouse"))
+        self.spawn(lighthouse, "--min_replicas", "2", "--bind", f"127.0.0.1:{self._port}", *self.patience.lighthouse)
+        self.replicas = [self._replica(number) for number in range(self.nodes)]
+
+    def tend(self) -> None:
+        """Replace replicas that have ended."""
+        super().tend()
+        for number, process in enumerate(self.replicas):
+            if process.poll() is not None:
+                self.replicas[number] = self._replica(number)
+
+    def victim(self) -> int:
+        """A replica in the middle."""
+        self._struck = 1 + self._struck % (self.nodes - 1)
+        return self.replicas[self._struck].pid
+
+    def noticed(self) -> None:
+        """A stopped replica is out of the quorum by now: kill it, so that it can be replaced."""
+        with suppress(ProcessLookupError):
+            self.replicas[self._struck].kill()
+
+    def _replica(self, number: int) -> subprocess.Popen[bytes]:
+        return self.spawn(
+            "-m", f"{SCRIPTS}.torchft_ddp",
+            REPLICA_ID=str(number), REPLICAS=str(self.nodes),
+            TORCHFT_LIGHTHOUSE=f"http://127.0.0.1:{self._port}", BENCH_PG_TIMEOUT_S=str(self.patience.group_s),
+        )  # fmt: skip
+
+
+class Nvrx(Rival):
+    """In-process restart with one rank in reserve, and nobody to replace a rank that is lost."""
+
+    lives_on = False
+
+    def __init__(self, directory: Path, environment: Mapping[str, str], nodes: int, every: int) -> None:
+        super().__init__("nvidia-resiliency-ext 0.4.1, tuned", directory, python_of("nvrx"), environment)
+        self.nodes, self.every = nodes, every
+
+    def begin(self) -> None:
+        """One process a member and one in reserve."""
+        meeting = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "BENCH_STORE_PORT": str(free_port()),
+            "BENCH_CHECKPOINT": str(self.directory / f"checkpoint-{self.mark}"),
+            "BENCH_EVERY": str(self.every),
+            "BENCH_ACTIVE": str(self.nodes),
+            "WORLD_SIZE": str(self.nodes + 1),
+        }
+        for rank in range(self.nodes + 1):
+            self.spawn("-m", f"{SCRIPTS}.nvrx_inprocess", RANK=str(rank), **meeting)
+
+    def victim(self) -> int:
+        """A rank in the middle: the first holds the store."""
+        return self.processes[2].pid
+
+
+Maker = Callable[[Path, Mapping[str, str], int], Rival]
+
+
+def makers(peers: str, every: int) -> dict[str, Maker]:
+    """Name -> how to make the rivals that ``peers`` asks for: none, torchrun, torchft, nvrx or all."""
+    found: dict[str, Maker] = {}
+    if peers in ("torchrun", "all"):
+        found["torchrun"] = lambda directory, environment, nodes: Torchrun(directory, environment, nodes, every)
+    if peers in ("torchft", "all"):
+        for system in ("torchft", "torchft-nightly"):
+            for patience in (DEFAULTS, TUNED):
+                found[f"{system}, {patience.label}"] = _torchft(system, patience)
+    if peers in ("nvrx", "all"):
+        found["nvrx"] = lambda directory, environment, nodes: Nvrx(directory, environment, nodes, every)
+    return found
+
+
+def _torchft(system: str, patience: Patience) -> Maker:
+    return lambda directory, environment, nodes: Torchft(directory, environment, nodes, system, patience)

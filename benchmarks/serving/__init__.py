@@ -1,0 +1,1 @@
+"""Deployments: new replicas, and replicas that are killed."""

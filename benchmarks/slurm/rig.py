@@ -1,0 +1,136 @@
+"""Jobs of ours on the testbed's SLURM, for benchmarks: their supervisor runs there, faults come from here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_hyperpod.bench.laboratory import (
+    LANGUAGE_MODEL,
+    Observer,
+    laboratory,
+    language_model_env,
+    progress,
+    remove,
+    submit,
+)
+from jupyter_hyperpod.bench.report import bar
+from jupyter_hyperpod.control import cluster, jobs
+from jupyter_hyperpod.runtime.audit import audit
+from jupyter_hyperpod.storage.store import Store
+from tests.support.slurm import CONTROLLER, Testbed
+
+MODEL = {"width": 32, "heads": 2, "layers": 2, "context": 32, "micro_batch": 2, "global_batch": 24}
+ENDLESS = 10_000_000
+PAUSE_S = 0.1
+STEP_S = 60.0  # an undisturbed step on a machine that does other things, too
+QUERIED = "queries"
+QUERIES = ("squeue", "sinfo", "sacct", "scontrol")
+_COUNT = '#!/bin/sh\necho "$(date +%s.%N) {name}" >>{log}\nexec {program} "$@"\n'
+_SUPERVISE = """
+import sys
+from jupyter_hyperpod.control.cluster import ensure_started
+from jupyter_hyperpod.storage.store import Store
+ensure_started(Store(sys.argv[1]), nodes=0, spares=0)
+"""
+
+
+@dataclass
+class Rig:
+    """``up_s``: how long the testbed took to come up, in seconds."""
+
+    bed: Testbed
+    store: Store
+    up_s: float
+
+    def train(
+        self, name: str, nodes: int, elastic: str = "", steps: int = ENDLESS, save_every: int = 0, **slurm: str
+    ) -> Observer:
+        """Submit the language model, which saves its state every so many steps; ``slurm``: options with underscores."""
+        options = {key.replace("_", "-"): value for key, value in slurm.items()}
+        fields: dict[str, Any] = {"name": name, "nodes": nodes, "spares": 0, "backend": "slurm", "slurm": options}
+        env = language_model_env(self.store, **MODEL, steps=steps) | {"LM_PAUSE_S": str(PAUSE_S)}
+        if save_every:
+            env |= {"LM_CHECKPOINT": f"shared://{name}", "LM_CHECKPOINT_EVERY": str(save_every)}
+        source = LANGUAGE_MODEL.read_text()
+        return submit(self.store, source, fields | {"elastic": elastic or None, "env": env})
+
+    def queries(self) -> list[float]:
+        """When the supervisor asked SLURM something, in seconds since the Unix epoch."""
+        try:
+            return [float(line.split()[0]) for line in (self.store.root / QUERIED).read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+
+@contextmanager
+def slurm_rig(nodes: int = 4, keep: str = "") -> Iterator[Rig]:
+    """A testbed and a store of its own, whose supervisor runs on the controller; both gone afterwards.
+
+    ``keep`` names a directory, not there yet, that gets the store's journals and SLURM's logs: what went wrong can be
+    looked up.
+    """
+    root = tempfile.mkdtemp(prefix="hyperpod-bench-")
+    try:
+        store, began_s = Store(root).prepare(), time.monotonic()
+        with Testbed(nodes) as bed:
+            rig = Rig(bed, store, time.monotonic() - began_s)
+            path = os.pathsep.join((str(_counting(store.root)), os.environ.get("PATH", os.defpath)))
+            bed.run(CONTROLLER, sys.executable, "-c", _SUPERVISE, root, env={"PATH": path})
+            try:
+                yield rig
+            finally:
+                cluster.stop(store)
+                if keep:
+                    shutil.copytree(bed.logs, store.root / "slurm")
+    finally:  # after the testbed, whose nodes may be writing there until they are switched off
+        try:
+            if keep:
+                shutil.copytree(root, keep, ignore=shutil.ignore_patterns("*.sock", "checkpoints"))
+        finally:
+            remove(root)
+
+
+def _counting(directory: Path) -> Path:
+    """A directory of programs in the place of SLURM's queries, each of which writes down that it was called."""
+    place = directory / "counted"
+    place.mkdir()
+    for name in QUERIES:
+        if program := shutil.which(name):
+            (place / name).write_text(_COUNT.format(name=name, log=directory / QUERIED, program=program))
+            (place / name).chmod(0o755)
+    return place
+
+
+def compare(watch: Observer) -> list[dict[str, Any]]:
+    """Bars: what an ended job has in common with as many undisturbed steps on one local node."""
+    watch.read()
+    steps, ours = watch.view["step"], watch.losses()
+    with laboratory(1, spares=0) as store:
+        env: Mapping[str, str] = language_model_env(store, **MODEL, steps=steps)
+        alone = submit(store, LANGUAGE_MODEL.read_text(), {"name": "alone", "nodes": 1, "spares": 0, "env": env})
+        alone.until_through(STEP_S)
+    theirs = alone.losses()
+    problems = audit(watch.events).problems
+    for problem in problems:
+        progress(f"NOT EXACTLY ONCE: {problem}")
+    return [
+        bar("mismatches", sum(ours.get(step) != loss for step, loss in theirs.items()), 0),
+        bar("steps_lost", len(set(range(1, steps + 1)) - ours.keys()), 0),
+        bar("samples_repeated", len(problems), 0),
+        bar("steps_compared", len(theirs), at_least=max(1, steps)),
+    ]
+
+
+def end(watch: Observer) -> None:
+    """Stop a job and wait for its end."""
+    jobs.stop(watch.store, watch.job_id)
+    watch.until_ended()

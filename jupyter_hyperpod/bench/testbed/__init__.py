@@ -1,5 +1,0 @@
-"""A real SLURM of several nodes on one machine, for tests and benchmarks: ``with Testbed(4) as bed``."""
-
-from .cluster import CONTROLLER, Testbed, missing
-
-__all__ = ["CONTROLLER", "Testbed", "missing"]
