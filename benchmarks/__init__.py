@@ -9,6 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 MODULES = {
+    # a member is killed or stopped: our recovery beside that of other systems
+    "recovery": "benchmarks.recovery.comparison",
     # an undisturbed step of ours against plain DDP's, in alternating blocks
     "overhead": "benchmarks.recovery.overhead",
     # a job grows and shrinks while it trains: the survivors' pause, and whether a process is started anew

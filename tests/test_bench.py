@@ -16,26 +16,17 @@ from typing import Any
 import pytest
 
 from benchmarks import figures
+from benchmarks.arms import cpu_seconds, fair_rounds, marked, parse_commits, rotation
 from benchmarks.kept import Kept
 from benchmarks.recovery import chaos, components
 from benchmarks.recovery.abuse import efficiency
 from benchmarks.recovery.components import ALL, SAVED
 from benchmarks.recovery.elastic import ORDINARY, pause_steps
 from benchmarks.rivals.environments import python_of
-from benchmarks.rivals.systems import makers
+from benchmarks.rivals.systems import Rival, makers
 from jupyter_hyperpod import bench
-from jupyter_hyperpod.bench.arms import (
-    Commit,
-    Peer,
-    cpu_seconds,
-    fair_rounds,
-    marked,
-    parse_commits,
-    rotation,
-    step_times,
-)
 from jupyter_hyperpod.bench.report import bar, not_run, row
-from jupyter_hyperpod.bench.stalls import measure, percentile, steady
+from jupyter_hyperpod.bench.stalls import Commit, measure, percentile, steady, step_times
 from jupyter_hyperpod.cli.parser import build_parser
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
 from jupyter_hyperpod.core.events import Event
@@ -146,8 +137,15 @@ def test_which_systems_are_compared() -> None:
 
 
 def test_an_arm_is_seen_from_outside_and_leaves_nothing(tmp_path: Path) -> None:
-    class Clock(Peer):
+    class Clock(Rival):
         """A system that says what it was told."""
+
+        def begin(self) -> None:
+            """Nothing of its own."""
+
+        def victim(self) -> int:
+            """Its only process."""
+            return self.processes[0].pid
 
     arm = Clock("clock", tmp_path, sys.executable, {})
     code = "import os, signal\nprint('1.5 1 0 1 0', file=open(os.environ['BENCH_OBSERVATIONS'], 'a'))\nsignal.pause()"

@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "cli": "core system policy storage mounts backends planner loader health runtime control supervisor bench recipes",
     # outside the wheel
     "support": "core system storage control",
-    "benchmarks": "core system policy storage backends planner health recipes runtime control bench support",
+    "benchmarks": "core system policy storage backends planner loader health recipes runtime control bench support",
 }
 # all that a worker may import
 ON_NODES = ("core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime")

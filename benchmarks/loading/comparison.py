@@ -2,7 +2,7 @@
 
 Every load happens in a process of its own, into memory that was never touched, from servers on this machine: the lean
 one (`tests.support.lean_s3`), which takes the server out of the comparison, and real ones. Arms take turns
-(`bench.arms.rotation`).
+(`benchmarks.arms.rotation`).
 What could not be installed or failed is reported with its own words.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.arms import fair_rounds, rotation
 from benchmarks.kept import Kept
 from benchmarks.loading.arms import (
     CASES,
@@ -29,7 +30,6 @@ from benchmarks.loading.arms import (
 )
 from benchmarks.loading.hosts import Facts
 from benchmarks.loading.rig import Rig, once
-from jupyter_hyperpod.bench.arms import fair_rounds, rotation
 from jupyter_hyperpod.bench.laboratory import progress
 from jupyter_hyperpod.bench.report import bar, not_run, report, row
 from jupyter_hyperpod.core.errors import HyperpodError, SpecError

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
+from benchmarks.arms import scratch
 from benchmarks.loading.arms import KEY, Arm, Case
 from benchmarks.loading.hosts import Facts, Host
 from benchmarks.loading.loaders.process import Task
 from benchmarks.loading.weights import write_decoder
 from benchmarks.rivals.environments import python_of
-from jupyter_hyperpod.bench.arms import scratch
 from jupyter_hyperpod.bench.laboratory import progress
 from jupyter_hyperpod.core.errors import HyperpodError
 from jupyter_hyperpod.core.spec import JobSpec

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.kept import Kept, Result
-from jupyter_hyperpod.bench.arms import Commit, step_times
 from jupyter_hyperpod.bench.laboratory import (
     LANGUAGE_MODEL,
     Observer,
@@ -26,6 +25,7 @@ from jupyter_hyperpod.bench.laboratory import (
     wait_for_idle,
 )
 from jupyter_hyperpod.bench.report import bar, report, row
+from jupyter_hyperpod.bench.stalls import Commit, step_times
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import Conflict, NotFound
 from jupyter_hyperpod.core.events import TERMINAL_STATES

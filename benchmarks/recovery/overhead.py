@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arms import Arm, Ours, rotation, scratch
 from benchmarks.rivals.systems import DEFAULTS, PlainDdp, Rival, Torchft
-from jupyter_hyperpod.bench.arms import Arm, Ours, rotation, scratch, step_times
 from jupyter_hyperpod.bench.laboratory import LANGUAGE_MODEL, laboratory, language_model_env, progress, submit
 from jupyter_hyperpod.bench.report import bar, report, row
+from jupyter_hyperpod.bench.stalls import step_times
 from jupyter_hyperpod.control import jobs
 
 EVEN, UNEVEN = (2, 4), (3,)

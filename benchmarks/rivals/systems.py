@@ -6,21 +6,26 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import ROOT
+from benchmarks.arms import MARK, POLL_S, Arm, marked, parse_commits
 from benchmarks.rivals.environments import python_of
-from jupyter_hyperpod.bench.arms import Peer, free_port, marked
+from jupyter_hyperpod.bench.stalls import Commit
+from jupyter_hyperpod.core.errors import ClusterError
+from tests.support import free_port
 
 SCRIPTS = "benchmarks.rivals"
 SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
 
 
-class Rival(Peer):
-    """A system that recovers.
+class Rival(Arm):
+    """Another system: processes of ``python``, whose members append a line to one file at every committed step.
 
     ``lives_on`` is false where it cannot be disturbed a second time; ``every`` is the number of steps between two
     checkpoints, 1 where it needs none.
@@ -28,6 +33,71 @@ class Rival(Peer):
 
     lives_on = True
     every = 1
+
+    def __init__(self, name: str, directory: Path, python: str, environment: Mapping[str, str]) -> None:
+        super().__init__(name, directory)
+        self.python = python
+        self.observations = directory / f"observations-{self.mark}"
+        self.log = directory / f"log-{self.mark}"
+        self.observations.touch(0o600)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._environment = {
+            **os.environ,
+            **environment,
+            MARK: self.mark,
+            "BENCH_OBSERVATIONS": str(self.observations),
+            "LM_TURN": str(self.turn),
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        self._read = 0
+        self._commits: list[Commit] = []
+
+    def spawn(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start ``python arguments…`` with these variables added."""
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(
+                [self.python, *arguments],
+                env=self._environment | environment,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def commits(self) -> list[Commit]:
+        """What all members have told so far."""
+        with open(self.observations) as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]
+        self._read += len(whole)
+        self._commits += parse_commits(whole)
+        return self._commits
+
+    def tend(self) -> None:
+        """Raise ClusterError where nothing of it is alive."""
+        if self.processes and all(process.poll() is not None for process in self.processes):
+            raise ClusterError(f"{self.name} has ended\n{self.last_words()}")
+
+    def last_words(self) -> str:
+        """The end of what its processes printed."""
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def stop(self) -> None:
+        """Kill every process of it."""
+        deadline = time.monotonic() + 10.0
+        while (left := marked(self.mark)) and time.monotonic() < deadline:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(POLL_S)
+        for process in self.processes:
+            process.wait(10.0)
 
     @abstractmethod
     def begin(self) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.slurm.rig import Rig, compare, end, slurm_rig
-from jupyter_hyperpod.bench.arms import Ours, scratch
 from jupyter_hyperpod.bench.laboratory import Observer, progress
 from jupyter_hyperpod.bench.report import bar, not_run, report, row
 from jupyter_hyperpod.bench.stalls import Stall, measure, steady
@@ -67,22 +66,19 @@ def _faults(rig: Rig, kills: int, cuts: int) -> Part:
     rng = random.Random(0)
     watch = rig.train("faults", 3, "1:3", partition="train", elastic_partition="spot")
     found: dict[str, list[Stall]] = {"kill": [], "cut": []}
-    with scratch() as directory:
-        arm = Ours(directory)
-        arm.watch = watch
-        for number, kind in enumerate(["kill"] * kills + ["cut"] * cuts):
-            arm.until(lambda: steady(arm.commits(), 3), SETTLE_S)
-            time.sleep(rng.random() * PAUSE_LIMIT_S)  # anywhere in a step
-            victim = watch.view["members"][1 + number % 2]
-            began_s = _kill(watch, victim["rank"]) if kind == "kill" else _cut(rig, victim["node"])
-            arm.until(lambda began_s=began_s: measure(arm.commits(), began_s, 3) is not None, SETTLE_S)  # type: ignore[misc]
-            stall = measure(arm.commits(), began_s, 3)
-            assert stall is not None
-            found[kind].append(stall)
-            progress(f"{kind} {number + 1}: stall {stall.regained_s:.3f} s, whole after {stall.strength_s:.2f} s")
-            if kind == "cut":
-                rig.bed.power_on(victim["node"])
-                rig.bed.in_service(victim["node"])
+    for number, kind in enumerate(["kill"] * kills + ["cut"] * cuts):
+        watch.until(lambda: steady(watch.commits(), 3), SETTLE_S)
+        time.sleep(rng.random() * PAUSE_LIMIT_S)  # anywhere in a step
+        victim = watch.view["members"][1 + number % 2]
+        began_s = _kill(watch, victim["rank"]) if kind == "kill" else _cut(rig, victim["node"])
+        watch.until(lambda began_s=began_s: measure(watch.commits(), began_s, 3) is not None, SETTLE_S)  # type: ignore[misc]
+        stall = measure(watch.commits(), began_s, 3)
+        assert stall is not None
+        found[kind].append(stall)
+        progress(f"{kind} {number + 1}: stall {stall.regained_s:.3f} s, whole after {stall.strength_s:.2f} s")
+        if kind == "cut":
+            rig.bed.power_on(victim["node"])
+            rig.bed.in_service(victim["node"])
     end(watch)
     rows = _stall_rows("a worker is killed", found["kill"]) + _stall_rows("a node's power is cut", found["cut"])
     bars = compare(watch)

@@ -20,6 +20,7 @@ from ..core.events import TERMINAL_STATES, Event
 from ..core.views import View, apply, new_job_view
 from ..storage.journal import Follower
 from ..storage.store import Store
+from .stalls import Commit
 
 LANGUAGE_MODEL = Path(__file__).with_name("language_model.py")
 
@@ -80,6 +81,7 @@ class Observer:
     job_id: str
     view: View = field(init=False)
     events: list[Event] = field(default_factory=list)
+    _commits: list[Commit] = field(init=False, default_factory=list)
     _follower: Follower[Event] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -126,6 +128,14 @@ class Observer:
         for event in events:
             self.events.append(event)
             apply(self.view, event)
+            if event.kind == "step.committed":
+                data = event.data
+                self._commits.append(Commit(event.time_s, data["step"], 0, data["world_size"], data["generation"]))
+
+    def commits(self) -> list[Commit]:
+        """Every step committed so far; rank 0 speaks for all members."""
+        self.read()
+        return self._commits
 
     def of_kind(self, kind: str) -> list[Event]:
         """Events of one kind, in the order they were read."""

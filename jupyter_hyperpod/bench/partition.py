@@ -10,7 +10,6 @@ from typing import Any
 from ..backends.local import network
 from ..control import cluster, jobs
 from ..core.views import is_fenced
-from .arms import Ours, scratch
 from .laboratory import (
     LANGUAGE_MODEL,
     Observer,
@@ -61,13 +60,12 @@ def run(runs: int = 5, nodes: int = 4) -> dict[str, Any]:
 def partition_samples(runs: int, nodes: int = 4) -> Outcome:
     """Measure ``runs`` partitions on a cluster of its own. Raises ClusterError where networks cannot be isolated."""
     outcome = Outcome()
-    with scratch() as directory, laboratory(nodes, spares=1, isolated=True) as store:
-        arm = Ours(directory)
+    with laboratory(nodes, spares=1, isolated=True) as store:
         fields = {"name": "partition", "nodes": nodes, "env": language_model_env(store, steps=PERMIT_ALL)}
-        arm.watch = watch = submit(store, LANGUAGE_MODEL.read_text(), fields)
+        watch = submit(store, LANGUAGE_MODEL.read_text(), fields)
         for number in range(runs):
-            arm.until(lambda: watch.spare_is_ready() and steady(arm.commits(), nodes), SETTLE_TIMEOUT_S)
-            outcome.stalls.append(_cut_once(arm, watch, number, nodes))
+            watch.until(lambda: watch.spare_is_ready() and steady(watch.commits(), nodes), SETTLE_TIMEOUT_S)
+            outcome.stalls.append(_cut_once(watch, number, nodes))
             cluster.heal(store)
         jobs.stop(store, watch.job_id)
         watch.until_ended()
@@ -77,14 +75,14 @@ def partition_samples(runs: int, nodes: int = 4) -> Outcome:
     return outcome
 
 
-def _cut_once(arm: Ours, watch: Observer, number: int, nodes: int) -> Stall:
+def _cut_once(watch: Observer, number: int, nodes: int) -> Stall:
     victim = watch.view["members"][number % nodes]["node"]
     count = len(watch.of_kind("fault.injected"))
     jobs.fault(watch.store, watch.job_id, "partition", node=victim)
     watch.until(lambda: len(watch.of_kind("fault.injected")) > count, SETTLE_TIMEOUT_S)
     cut_s = watch.of_kind("fault.injected")[-1].time_s
-    arm.until(lambda: measure(arm.commits(), cut_s, nodes) is not None, SETTLE_TIMEOUT_S)
-    stall = measure(arm.commits(), cut_s, nodes)
+    watch.until(lambda: measure(watch.commits(), cut_s, nodes) is not None, SETTLE_TIMEOUT_S)
+    stall = measure(watch.commits(), cut_s, nodes)
     assert stall is not None
     progress(f"partition {number + 1} ({victim}): stall {stall.stall_s:.2f} s, full strength {stall.strength_s:.2f} s")
     return stall

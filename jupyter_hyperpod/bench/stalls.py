@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .arms import Commit, step_times
-
 STEADY = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A member says that ``step`` steps are in its model; ``time_s`` is its clock, seconds since the Unix epoch.
+
+    ``generation`` changes whenever the group of members was formed anew.
+    """
+
+    time_s: float
+    step: int
+    rank: int
+    world_size: int
+    generation: int
+
+
+def step_times(commits: Iterable[Commit]) -> dict[int, float]:
+    """Step -> when it was first committed."""
+    found: dict[int, float] = {}
+    for commit in commits:
+        found[commit.step] = min(commit.time_s, found.get(commit.step, commit.time_s))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

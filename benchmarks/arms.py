@@ -9,54 +9,28 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
-import socket
-import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import ClusterError
-from .laboratory import Observer
+from jupyter_hyperpod.bench.laboratory import Observer
+from jupyter_hyperpod.bench.stalls import Commit
+from jupyter_hyperpod.core.errors import ClusterError
 
 MARK = "HYPERPOD_BENCH_ARM"
 POLL_S = 0.02
-SOURCE = Path(__file__).resolve().parents[2]
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A member says that ``step`` steps are in its model; ``time_s`` is its clock, seconds since the Unix epoch.
-
-    ``generation`` changes whenever the group of members was formed anew.
-    """
-
-    time_s: float
-    step: int
-    rank: int
-    world_size: int
-    generation: int
-
-
 def parse_commits(text: str) -> list[Commit]:
-    """Read the lines of `peers.task.committed`; raises ValueError for anything else."""
+    """Read the lines of `rivals.task.committed`; raises ValueError for anything else."""
     found = []
     for line in text.splitlines():
         time_s, step, rank, world_size, generation = line.split(" ")
         found.append(Commit(float(time_s), int(step), int(rank), int(world_size), int(generation)))
-    return found
-
-
-def step_times(commits: Iterable[Commit]) -> dict[int, float]:
-    """Step -> when it was first committed."""
-    found: dict[int, float] = {}
-    for commit in commits:
-        found[commit.step] = min(commit.time_s, found.get(commit.step, commit.time_s))
     return found
 
 
@@ -103,12 +77,6 @@ def cpu_seconds(pids: Iterable[int]) -> float:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
             ticks += int(fields[11]) + int(fields[12])
     return ticks / _TICKS
-
-
-def free_port() -> int:
-    """A port of the loopback interface that was free just now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Arm(ABC):
@@ -172,8 +140,6 @@ class Ours(Arm):
     def __init__(self, directory: Path, name: str = "jupyter_hyperpod") -> None:
         super().__init__(name, directory)
         self.watch: Observer | None = None
-        self._read = 0
-        self._commits: list[Commit] = []
 
     @contextmanager
     def carrying(self) -> Iterator[None]:
@@ -187,88 +153,12 @@ class Ours(Arm):
     def commits(self) -> list[Commit]:
         """Rank 0 speaks for all."""
         assert self.watch is not None
-        self.watch.read()
-        fresh, self._read = self.watch.events[self._read :], len(self.watch.events)
-        self._commits += [
-            Commit(event.time_s, event.data["step"], 0, event.data["world_size"], event.data["generation"])
-            for event in fresh
-            if event.kind == "step.committed"
-        ]
-        return self._commits
+        return self.watch.commits()
 
     def last_words(self) -> str:
         """The job's state."""
         view = self.watch.view if self.watch else {}
         return f"the job is {view.get('state')}: {view.get('reason')}"
-
-
-class Peer(Arm):
-    """Another system: processes of `python`, whose members append a line to one file at every committed step."""
-
-    def __init__(self, name: str, directory: Path, python: str, environment: Mapping[str, str]) -> None:
-        super().__init__(name, directory)
-        self.python = python
-        self.observations = directory / f"observations-{self.mark}"
-        self.log = directory / f"log-{self.mark}"
-        self.observations.touch(0o600)
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self._environment = {
-            **os.environ,
-            **environment,
-            MARK: self.mark,
-            "BENCH_OBSERVATIONS": str(self.observations),
-            "LM_TURN": str(self.turn),
-            "PYTHONPATH": str(SOURCE),
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-        self._read = 0
-        self._commits: list[Commit] = []
-
-    def spawn(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start ``python arguments…`` with these variables added."""
-        with open(self.log, "ab") as log:
-            process = subprocess.Popen(
-                [self.python, *arguments],
-                env=self._environment | environment,
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.processes.append(process)
-        return process
-
-    def commits(self) -> list[Commit]:
-        """What all members have told so far."""
-        with open(self.observations) as file:
-            file.seek(self._read)
-            text = file.read()
-        whole = text[: text.rfind("\n") + 1]
-        self._read += len(whole)
-        self._commits += parse_commits(whole)
-        return self._commits
-
-    def tend(self) -> None:
-        """Raise ClusterError where nothing of it is alive."""
-        if self.processes and all(process.poll() is not None for process in self.processes):
-            raise ClusterError(f"{self.name} has ended\n{self.last_words()}")
-
-    def last_words(self) -> str:
-        """The end of what its processes printed."""
-        return self.log.read_text(errors="replace")[-3000:]
-
-    def stop(self) -> None:
-        """Kill every process of it."""
-        deadline = time.monotonic() + 10.0
-        while (left := marked(self.mark)) and time.monotonic() < deadline:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(POLL_S)
-        for process in self.processes:
-            process.wait(10.0)
 
 
 @contextmanager
