@@ -1,6 +1,6 @@
-"""Train on a cluster from a notebook cell, lose a machine, and keep the step.
+"""Trains on a cluster from a notebook cell; a lost machine costs no step. Here: the public names, loaded on first use.
 
-`import jupyter_hyperpod as hp` imports nothing heavy; the names below resolve on first use.
+`import jupyter_hyperpod as hp` imports nothing heavy.
 """
 
 from __future__ import annotations

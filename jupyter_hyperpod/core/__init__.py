@@ -1,1 +1,1 @@
-"""The nouns every other package speaks. Standard library only, no I/O, no clock."""
+"""Types that every other package uses: specifications, events, views, errors, units. Standard library only; no I/O."""

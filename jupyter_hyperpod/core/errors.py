@@ -1,12 +1,12 @@
-"""The failure model, drawn first.
+"""Every exception that this project raises on purpose, as one tree.
 
 HyperpodError
 ├── UserError               the request is wrong: say what was found, what was expected, what to do
 │   ├── SpecError           a job specification that cannot be run
 │   ├── NotFound            no such job, node or cluster
-│   └── Conflict            the thing asked for cannot be done in the present state
+│   └── Conflict            the request does not fit the present state
 ├── StoreError              the job store cannot be read or written (full disk, permissions)
-├── ProtocolError           a peer spoke out of turn, too long, or without the secret
+├── ProtocolError           a peer sent an unexpected or too long message, or lacks the secret
 ├── ClusterError            the cluster does not answer or cannot start
 ├── LoaderError             a model cannot be read or written: names the object, what was found, what was expected
 └── TrainingError           raised inside a worker, shown to the person whose code it is
@@ -36,7 +36,7 @@ class NotFound(UserError):
 
 
 class Denied(UserError):
-    """What is asked for is not allowed there, now or later."""
+    """The request is not allowed, now or later."""
 
 
 class Conflict(UserError):
@@ -48,7 +48,7 @@ class StoreError(HyperpodError):
 
 
 class ProtocolError(HyperpodError):
-    """A peer sent something that is not of the protocol, or without the secret."""
+    """A peer sent something that the protocol does not have, or lacks the secret."""
 
 
 class ClusterError(HyperpodError):

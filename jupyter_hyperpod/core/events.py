@@ -1,7 +1,7 @@
-"""Facts go up as Events, requests go down as Commands. Both sets are closed; both travel as one JSON line.
+"""Defines Event (a fact that a process reports) and Command (a request to a job), and encodes both as JSON lines.
 
-An event is identified by ``(writer, seq)``: each writer counts its own from 1 without gaps.
-`vocabulary.EVENTS` is the whole vocabulary, for TypeScript, too.
+The sets of kinds are closed. An event is identified by ``(writer, seq)``: each writer counts its own from 1 without
+gaps. `vocabulary.EVENTS` lists all kinds of events, for Python and TypeScript.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ COMMAND_FIELDS: dict[str, frozenset[str]] = {
     "stop": frozenset({"reason"}),
     "scale": frozenset({"target"}),
     "fault": frozenset({"fault", "rank", "node"}),
-    # members on a node are to leave it at a step boundary, because of what was found there
+    # something is wrong with the node: its members leave it at a step boundary
     "drain": frozenset({"node", "cause", "reason"}),
-    # a rule about the output of a rank, or of all where it is None, calls it broken
+    # a log rule calls a rank broken; rank None means all ranks
     "blame": frozenset({"rank", "cause", "reason"}),
 }
 
@@ -42,14 +42,14 @@ RULE_STATES = vocabulary.CHOICES["RuleState"]
 
 @dataclass(frozen=True, slots=True)
 class FaultClass:
-    """One kind of fault that can be injected: whom it may be ``aimed`` at, and what it does, for people."""
+    """One kind of fault that can be injected: its possible targets (``aimed``), and a description for people."""
 
     aims: tuple[str, ...]
     sentence: str
 
 
 AIMS = ("rank", "node", "coordinator", "supervisor")
-# aims that are neither a rank nor a node: the field `target` of a fault names them
+# targets that are neither a rank nor a node: the field `target` of a fault names them
 TARGETS = AIMS[2:]
 FAULTS: dict[str, FaultClass] = {
     "kill": FaultClass(AIMS, "SIGKILL: the process, or every process of the node, is gone at once"),
@@ -64,13 +64,13 @@ FAULTS: dict[str, FaultClass] = {
     "flip-optimizer": FaultClass(("rank",), "one random bit of its optimizer's state is flipped"),
     "exception": FaultClass(("rank",), "the cell raises an exception there: an error of the program, not retried"),
 }
-# the way of a new replica to its first answer, timed from the decision that it is for
+# stages of a new replica until its first answer, timed from the decision to start it
 REPLICA_STAGES = ("started", "loading", "loaded", "ready", "answered")
 STAGES = ("detected", "diagnosed", "fenced", "repaired", "replaced", "rejoined", "resumed")
 
-# kinds of which only the newest matters to a slow reader; all others are facts and never dropped
+# a slow reader needs only the newest event of these kinds; events of all other kinds are never dropped
 SAMPLE_KINDS = frozenset({"metric.logged"})
-# kinds that may be dropped, and are counted, while a full disk refuses them (`storage/journal_writer.py`)
+# kinds that may be dropped, and are then counted, while the disk is full (`storage/journal_writer.py`)
 WAITING_SAMPLES = frozenset({"metric.logged", "output.written"})
 
 
@@ -117,12 +117,12 @@ def encode(record: Event | Command) -> bytes:
 
 
 def decode_event(line: bytes | str) -> Event:
-    """Inverse of `encode`; raises ProtocolError for anything that is not a whole, known event."""
+    """Inverse of `encode`; raises ProtocolError for anything else than a complete event of a known kind."""
     return Event(*_decode(line, EVENT_FIELDS))
 
 
 def decode_command(line: bytes | str) -> Command:
-    """Inverse of `encode`; raises ProtocolError for anything that is not a whole, known command."""
+    """Inverse of `encode`; raises ProtocolError for anything else than a complete command of a known kind."""
     return Command(*_decode(line, COMMAND_FIELDS))
 
 
@@ -153,7 +153,7 @@ def _decode(line: bytes | str, known: Mapping[str, frozenset[str]]) -> tuple[str
 
 
 def _without_values(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data without the values of a job's environment variables: journals of old have them."""
+    """Remove the values of a job's environment variables, which journals of earlier versions contain."""
     spec = data.get("spec") if kind == "job.submitted" else None
     if not isinstance(spec, Mapping) or not isinstance(spec.get("env"), Mapping):
         return dict(data)

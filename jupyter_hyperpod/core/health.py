@@ -1,4 +1,4 @@
-"""What is known of a node's health: findings, and the labels by which tools and people recognise them.
+"""Findings about a node's health, and the labels that show them to tools and people.
 
 Names of labels and their values are those of SageMaker HyperPod.
 """
@@ -23,20 +23,20 @@ TAINT = f"{STATUS}={UNSCHEDULABLE}:NoSchedule"
 DEEP_STATES = ("InProgress", "Passed", "Failed")
 RECOVERIES = ("Automatic", "None")
 
-# how a probe ended; what could not be looked at is skipped, never passed
+# how a probe ended; a probe that could not run is skipped, never passed
 OUTCOMES = ("pass", "fail", "skipped")
-# what a failed probe calls for, mildest first; isolate is for what no restart mends
+# the action that a failed probe calls for, mildest first; isolate: no restart repairs the fault
 SEVERITIES = ("monitor", "drain", "reset", "reboot", "isolate")
 ACTIONS = ("watch", "drain", "reboot", "replace")
 BY_HAND = "ByHand"  # the fault of a node that a person takes out of service
-# a reason that a person, or this software, writes at a SLURM node; HyperPod ignores near misses without a word
+# the reason of a SLURM node that asks for an action; HyperPod silently ignores near misses
 SLURM_ACTIONS = {"Action:Reboot": "reboot", "Action:Replace": "replace"}
 _LABELS_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one probe says: ``fault``: a short name without spaces; ``text``: a sentence; ``device``: where."""
+    """The result of one probe. ``fault``: a short name without spaces; ``text``: a sentence; ``device``: where."""
 
     probe: str
     outcome: str
@@ -65,7 +65,7 @@ def passed(probe: str, text: str) -> Finding:
 
 
 def skipped(probe: str, why: str) -> Finding:
-    """The probe could not run here."""
+    """The probe could not run on this node."""
     return Finding(probe, "skipped", why)
 
 
@@ -75,7 +75,7 @@ def failed(probe: str, severity: str, fault: str, text: str, device: str = "") -
 
 
 def labels(action: str, findings: Sequence[Finding], deep: str = "") -> dict[str, str]:
-    """The node's labels and its annotation while ``action`` is asked for because of failed ``findings``."""
+    """The labels and the annotation of a node that needs ``action`` because of failed ``findings``."""
     status = {
         "watch": SCHEDULABLE,
         "drain": UNSCHEDULABLE,
@@ -94,9 +94,9 @@ def labels(action: str, findings: Sequence[Finding], deep: str = "") -> dict[str
 
 
 def slurm_action(reason: str) -> str | None:
-    """The action that a SLURM node's reason asks for, None where it is about something else.
+    """The action that a SLURM node's reason asks for; None where the reason is about something else.
 
-    Raises SpecError for a near miss, such as another case or a blank too many.
+    Raises SpecError for a near miss, such as another case or an extra blank.
     """
     if reason in SLURM_ACTIONS:
         return SLURM_ACTIONS[reason]

@@ -1,9 +1,9 @@
-"""Incidents as people see them, folded from their stages: the one place where a recovery is timed.
+"""Folds the stages of an incident into what people see, and times its recovery. Recoveries are timed nowhere else.
 
-An incident begins with the fault: where it was injected then, else with the last sign of life, as its first stage tells
-in ``since_s`` (seconds since the Unix epoch on its writer's clock). It takes until training goes on. Journals of
-earlier versions do not tell when the fault was: those incidents begin with their first stage, and ``detection_s`` is
-None. `src/model/fold.ts` is the twin of this file.
+An incident begins with the fault and ends when training continues. Its first stage says in ``since_s`` (seconds since
+the Unix epoch on its writer's clock) when the fault was: the time of the injection, or else of the last sign of life.
+Journals of earlier versions lack it: their incidents begin with the first stage, and ``detection_s`` is None.
+`src/model/fold.ts` is the twin of this file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from .events import Event
 
 INCIDENTS_KEPT = 200
-LATEST_S = 1e12  # seconds since the Unix epoch: a number beyond it is no time
+LATEST_S = 1e12  # seconds since the Unix epoch; a larger number cannot be a time
 
 Incident = dict[str, Any]
 
@@ -67,7 +67,7 @@ def fold_stages(events: Iterable[Event]) -> list[Incident]:
 
 
 def unnoticed_since_s(event: Event) -> float | None:
-    """When the fault was that a stage tells of, never later than the stage itself; None where it does not say."""
+    """The time of the fault according to a stage, never later than the stage itself; None where the stage lacks it."""
     since_s = event.data.get("since_s") if event.kind == "incident.stage" else None
     if isinstance(since_s, bool) or not isinstance(since_s, int | float) or not abs(since_s) < LATEST_S:
         return None

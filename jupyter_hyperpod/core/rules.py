@@ -1,4 +1,4 @@
-"""Rules about what ranks print, with the fields of HyperPod's ``logMonitoringConfiguration``."""
+"""Log rules: they watch what ranks print. Their fields are those of HyperPod's ``logMonitoringConfiguration``."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ _FIELDS = {
 class LogRule:
     """One rule. Thresholds may be fractional; the metric is the pattern's first group. Raises SpecError.
 
-    ``start_cutoff_s``: some rank has to print a match so soon after the job's start. ``frequency_s``: a rank that has
-    printed one has to print another within that time. A value for which ``operator`` (one of `OPERATORS`) holds against
-    ``threshold``, ``data_points`` times in a row, is SLOW. ``stop_pattern`` ends the rule for a rank.
+    ``start_cutoff_s``: some rank has to print a match within that time after the job's start. ``frequency_s``: a rank
+    that has printed a match has to print the next one within that time. A value for which ``operator`` (one of
+    `OPERATORS`) holds against ``threshold``, ``data_points`` times in a row, is SLOW. ``stop_pattern`` ends the rule
+    for a rank.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the user asked (JobSpec) and what a backend is told (LaunchPlan). Frozen, validated on construction."""
+"""JobSpec (the user's request) and LaunchPlan (what a backend starts). Frozen, validated on construction."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MAX_NODES = 100_000
 MAX_SIZES = 1_000
 MAX_REPLICA = 64
 HANG_TIMEOUT_S = 1.0  # without progress inside a step, while others wait
-# what recovers without a checkpoint; each can be switched off, and then the conventional way is taken
+# parts of checkpointless recovery; a part that is switched off is replaced by the conventional way
 COMPONENTS = ("init", "data", "inprocess", "peers")
 MAX_CELL_BYTES = 16 * 2**20
 TASKS = ("completions", "predict")
 BACKENDS = ("local", "slurm", "kubernetes")
 STARTUP_DEADLINE = "startup-deadline"
-# what is passed on to sbatch as it is, and what is ours: where elastic nodes come from, where the coordinator listens,
-# how long a node that runs may take to join
+# first sbatch's own options, passed on unchanged; then ours: where elastic nodes come from, where the coordinator
+# # listens, how long a started node may take to join
 SLURM_OPTIONS = (
     "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gres", "mem", "nodelist", "partition", "qos",
     "reservation", "time", "elastic-partition", "bind", STARTUP_DEADLINE,
@@ -37,14 +37,14 @@ _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}-[a-z2-7]{8}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
-# stands for the value of an environment variable wherever a specification is written down or shown
+# replaces the value of an environment variable wherever a specification is written or shown
 HIDDEN = "***"
 _URL_PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticRange:
-    """The fewest and the most nodes the job may run on, and the only numbers between where not every one is allowed.
+    """The fewest and the most nodes that the job may run on, and the allowed numbers between where some are not.
 
     ``sizes`` rise from ``minimum`` to ``maximum``; empty means every number. Raises SpecError.
     """
@@ -100,28 +100,28 @@ class ElasticRange:
         return ",".join(map(str, self.sizes))
 
     def allows(self, nodes: int) -> bool:
-        """Whether the job may run on so many nodes."""
+        """Whether the job may run on this number of nodes."""
         return nodes in self.sizes if self.sizes else self.minimum <= nodes <= self.maximum
 
     def fit(self, nodes: int) -> int:
-        """The largest allowed number that is not above `nodes`; 0 where even the smallest is."""
+        """The largest allowed number up to `nodes`; 0 where there is none."""
         if nodes < self.minimum:
             return 0
         return self.sizes[bisect_right(self.sizes, nodes) - 1] if self.sizes else min(nodes, self.maximum)
 
     def clamp(self, wish: int) -> int:
-        """The allowed number that comes nearest to `wish` from below, or else the smallest."""
+        """The largest allowed number up to `wish`; the smallest allowed number where there is none."""
         return self.fit(wish) or self.minimum
 
 
 @dataclass(frozen=True, slots=True)
 class MountSpec:
-    """A shared area: what is mounted, where the notebook sees it and where a node sees it.
+    """A shared area: its source, its path in the notebook and its path on a node.
 
-    ``driver`` is one of `DRIVERS` and ``source`` what it mounts (an export, a bucket, a URL); ``options`` are the
-    driver's own. ``credentials`` is the path of a private file of NAME=VALUE lines; empty means the environment. No
-    secret is ever in here: it is written to the table, to journals and into jobs' environments. ``repository`` is the
-    URL of an object store behind the files. ``access``: who may use the shared part. Raises SpecError.
+    ``driver`` is one of `DRIVERS` and ``source`` is an export, a bucket or a URL; ``options`` are the
+    driver's own. ``credentials`` is the path of a private file of NAME=VALUE lines; empty means the environment. It
+    never holds a secret: the table, journals and jobs' environments contain it. ``repository`` is the URL of an object
+    store behind the files. ``access``: who may use the shared part. Raises SpecError.
     """
 
     name: str
@@ -181,13 +181,13 @@ def _check_mount_path(what: str, path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ServeSpec:
-    """A deployment: what is served, and within which limits it follows the load.
+    """A deployment: the model that it serves, and the limits within which it follows the load.
 
     ``model``: path or URL of the weights. ``task``: "completions" for the project's decoder, whose shape is in the
     ``config.json`` beside the weights or in ``recipe``; "predict" for a handler, the cell, with ``load(model)`` and
     ``predict(model, inputs)``. ``minimum`` replicas may be 0: then the gateway holds requests until one is ready.
-    ``outstanding``: requests a replica should have at a time; ``slots``: the most it is given. ``queue``: requests that
-    may wait beside those. ``port`` 0: any that is free. Raises SpecError.
+    ``outstanding``: the wanted number of requests per replica; ``slots``: the most that a replica gets. ``queue``: how
+    many more requests may wait. ``port`` 0: any free port. Raises SpecError.
     """
 
     model: str
@@ -220,15 +220,16 @@ class ServeSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What the user asked. ``cell_digest`` is the SHA-256 (hex) of the source in the store.
+    """The user's request. ``cell_digest`` is the SHA-256 (hex) of the source in the store.
 
     ``scale_up_delay_s``: how long nodes have to be free before a running job grows onto them. ``grace_s``: how long a
     preempted member may take to leave. ``script_restarts``: how often all ranks are started again after a loss outside
-    hp.Session; three, as torch.distributed's own launcher has it. ``queue``: whose guaranteed nodes the job may use.
-    ``replica``: ranks on every node, which hold one replica of the model together. ``serve``: the job is a deployment,
-    with a gateway as its head and a replica on every node. ``script``: the source is the Python file ``filename``, not
-    a cell; ``arguments`` are its ``sys.argv[1:]``. ``slurm``: some of `SLURM_OPTIONS`. Values in ``env``
-    may be secrets: they are `HIDDEN` in all that is written but the job's private file (`JobStore.environment`).
+    hp.Session; three, as in torch.distributed's own launcher. ``queue``: whose guaranteed nodes the job may use.
+    ``replica``: the number of ranks per node; together they hold one replica of the model. ``serve``: the job is a
+    deployment, whose head process is a gateway, with one replica per node. ``script``: the source is the Python file
+    ``filename``, not a cell; ``arguments`` are its ``sys.argv[1:]``. ``slurm``: some of `SLURM_OPTIONS`. Values in
+    ``env`` may be secrets: only the job's private file (`JobStore.environment`) has them, everywhere else they are
+    `HIDDEN`.
     """
 
     name: str
@@ -298,7 +299,7 @@ class JobSpec:
             if not 0 <= seconds < math.inf:
                 raise SpecError(f"{name} is {seconds}; expected a number of seconds, 0 or more")
         for number, (name, value) in enumerate(self.env.items(), 1):
-            if not is_env_name(name):  # it may be a value that stands in the wrong place: not shown
+            if not is_env_name(name):  # not shown: it may be a secret value in the wrong place
                 raise SpecError(
                     f"environment variable number {number} has a name that is not allowed; expected NAME=VALUE with "
                     "letters, digits and '_' in NAME, not beginning with a digit"
@@ -317,13 +318,13 @@ class JobSpec:
         return self.elastic.minimum if self.elastic else self.nodes
 
     def clamp(self, wish: int) -> int:
-        """The allowed number of nodes nearest to `wish`; only a deployment may do without any."""
+        """The allowed number of nodes nearest to `wish`; only a deployment may have 0."""
         if self.serve is not None and self.serve.minimum == 0 and wish <= 0:
             return 0
         return self.range.clamp(wish)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary; inverse of `from_json` but for the values of ``env``, which are `HIDDEN`."""
+        """Return a JSON-ready dictionary; inverse of `from_json`, except that the values of ``env`` are `HIDDEN`."""
         return asdict(self) | {"env": dict.fromkeys(self.env, HIDDEN)}
 
     @classmethod
@@ -351,10 +352,10 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What a backend starts: one head process, and one process a node. Not one word about training.
+    """What a backend starts: one head process, and one process per node. It says nothing about training.
 
     ``warm_key`` names the preloaded interpreter that may be forked to call ``main()`` of `module`; where none
-    matches, the backend runs ``python -m module`` afresh with the same environment. Both get the node's name in
+    matches, the backend starts ``python -m module`` with the same environment. Both get the node's name in
     $HYPERPOD_NODE and write their own diagnostics to ``log_directory/<node>.log``.
     """
 

@@ -1,4 +1,4 @@
-"""Bytes, durations and money as people write them: parse and print; texts of strangers in few characters."""
+"""Parses and prints bytes, durations, counts and money as people write them; shortens long texts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_money(amount: float) -> str:
-    """Print dollars with thousands separators: ``$25,600,000``, ``-$1.50``; nothing is ``$0``."""
+    """Print dollars with thousands separators: ``$25,600,000``, ``-$1.50``, ``$0``."""
     sign = "-" if amount < 0 else ""
     return f"{sign}${abs(amount):,.0f}" if amount == 0 or abs(amount) >= 100 else f"{sign}${abs(amount):,.2f}"
 
@@ -69,7 +69,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return `text`, or its first `most` characters and how many more there are."""
+    """Return `text`, or its first `most` characters and the number of characters left out."""
     more = len(text) - most
     return text if more <= 0 else f"{text[:most]}… ({plural(more, 'character')} more)"
 

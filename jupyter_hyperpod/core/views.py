@@ -1,4 +1,4 @@
-"""What a person sees, as folds of events: ``fold(view, event) -> view``.
+"""Folds events into the views that people see: ``fold(view, event) -> view``.
 
 Folding is idempotent (an event already seen changes nothing) and monotonic (an older generation never
 regresses a newer view). `src/model/fold.ts` is the twin of this file; golden journals keep them equal,
@@ -26,16 +26,16 @@ LOADS_KEPT = 64
 FINDINGS_KEPT = 50
 RULES_KEPT = 256
 
-# what a list of jobs goes without
+# fields that a list of jobs does not need
 BULK = frozenset({"output", "history", "history_stride", "decisions", "fenced", "seen"})
-# what `apply` raises for an event whose fields are there but not of the right type
+# `apply` raises one of these for an event whose fields have the wrong type
 UNFOLDABLE = (LookupError, TypeError, ValueError, AttributeError)
 
 View = dict[str, Any]
 
 
 def new_job_view(job_id: str) -> View:
-    """Return the view of a job of which nothing is known yet."""
+    """Return the view of a job before its first event."""
     return {
         "id": job_id,
         "name": "",
@@ -83,7 +83,7 @@ def new_job_view(job_id: str) -> View:
 
 
 def new_cluster_view() -> View:
-    """Return the view of a cluster of which nothing is known yet."""
+    """Return the view of a cluster before its first event."""
     known: View = {"state": "stopped", "reason": "", "pid": None, "nodes": [], "health": {}, "incidents": []}
     return known | {"decisions": [], "warnings": [], "updated_s": None, "seen": {}}
 
@@ -94,7 +94,7 @@ def summary(view: View) -> View:
 
 
 def fold(view: View, event: Event) -> View:
-    """Return the view after `event`; the given view is left alone."""
+    """Return the view after `event`; the given view does not change."""
     return fold_all(view, (event,))
 
 
@@ -151,7 +151,7 @@ def _generation_formed(view: View, event: Event) -> None:
     if data["generation"] < view["generation"]:
         return
     if data["generation"] > view["generation"]:
-        view["error"] = None  # the job goes on: it was the echo of a loss
+        view["error"] = None  # the job continues: the loss of a member had caused this error
     view["generation"] = data["generation"]
     view["target"] = data["target"]
     view["members"] = [dict(member) for member in data["members"]]
@@ -179,7 +179,7 @@ def _member_lost(view: View, event: Event) -> None:
 
 
 def is_fenced(fenced: Mapping[str, float], event: Event) -> bool:
-    """Whether a worker wrote `event` after it was lost; ``fenced`` tells of every lost member when (seconds, Unix)."""
+    """Whether a worker wrote `event` after it was lost; ``fenced``: Unix time of each loss, by member."""
     name = event.writer.rpartition(".")[0]
     return name.startswith("worker-") and event.time_s > fenced.get(name.removeprefix("worker-"), math.inf)
 

@@ -1,8 +1,9 @@
-"""What every event says, field by field: the one table that Python and TypeScript read journals by.
+"""The fields of every kind of event and their types: one table, from which Python and TypeScript read journals.
 
 A type is written as ``str``, ``int``, ``float`` (an int will do), ``bool``, ``null``, ``any``, ``map`` (an object with
 any values), or a name of `RECORDS` or of `CHOICES`; ``T[]`` is a list, ``A|B`` is either. A field whose name ends in
-``?`` may be missing. More fields than these may be there. `typescript` gives `src/model/facts.ts` from the same table.
+``?`` may be missing. An event may have more fields than these. `typescript` writes `src/model/facts.ts` from the same
+table.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def _fields(text: str) -> Fields:
     return {name.strip(): kind.strip() for name, _, kind in (part.partition(":") for part in text.split(","))}
 
 
-# names of texts of which there are only so many
+# texts with a closed set of values
 CHOICES: dict[str, tuple[str, ...]] = {
     "JobState": ("pending", "running", "recovering", "succeeded", "failed", "stopped"),
     "NodeState": ("starting", "idle", "busy", "drained", "partitioned", "lost", "stopped"),
@@ -77,16 +78,16 @@ EVENTS: dict[str, Fields] = {
         ),
         # written by agents
         "output.written": "member: str, node: str, rank: int|null, stream: str, text: str",
-        # `line` is that of the cell, counted as the person sees it
+        # `line` is the line of the cell as the notebook numbers it
         "user.error": (
             "member: str, node: str, rank: int|null, type: str, message: str, traceback: str[], line?: int|null"
         ),
         # written by the gateway of a deployment
         "deployment.opened": "url: str, model: str, task: str",
         "replica.stage": "replica: str, node: str, stage: str, took_s: float, text: str",
-        # written by whoever notices
+        # written by the process that notices the fault
         "warning.raised": "text: str",
-        # what a scheduler made of one node that it was asked for, written by the supervisor
+        # the scheduler's state of one requested node, written by the supervisor
         "allocation.changed": "scheduler: str, element: str, part: int, state: str, node: str, reason: str",
         # cluster journal, written by the supervisor
         "cluster.state": "state: str, reason: str, nodes: str[], pid: int|null",
@@ -94,7 +95,7 @@ EVENTS: dict[str, Fields] = {
             "node: str, state: NodeState, reason: str, spare: bool, slots: int, used: int, jobs: str[], pid: int|null, "
             "incarnation: int"
         ),
-        # cluster journal, written by the health agent of a machine, and by who carries out remedies
+        # cluster journal, written by the health agent of a machine, and by the process that carries out remedies
         "node.findings": "nodes: str[], findings: Finding[]",
         "node.health": (
             "node: str, action: str, fault: str, reason: str, labels: map, recovery: str, devices: map, boot: str"
@@ -111,7 +112,7 @@ def required(fields: Fields) -> frozenset[str]:
 
 
 def violations(kind: str, data: Mapping[str, Any]) -> list[str]:
-    """Return in words what an event's ``data`` has otherwise than the table says; empty where it keeps to it."""
+    """Return, in words, how an event's ``data`` differs from the table; empty where it matches."""
     if kind not in EVENTS:
         return [f"unknown kind {kind!r}"]
     return [f"{kind}: {problem}" for problem in _record_violations("data", EVENTS[kind], data)]

@@ -1,1 +1,1 @@
-"""What failures cost and what recovery is worth: a closed form, and a simulator that runs the production policies."""
+"""Estimates what failures cost and what recovery saves: a closed form, and a simulator that runs the real policies."""

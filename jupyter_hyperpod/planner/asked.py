@@ -1,4 +1,4 @@
-"""One ``plan`` from its options to its answer, for the command line and for the magic."""
+"""Answers one ``plan`` from its parsed options, for the command line and the magic."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Read = Callable[[str], tuple[str, Sequence[Event]]]
 
 
 def ask(options: argparse.Namespace, read: Read, drawn: bool = False) -> face.Answer:
-    """Answer parsed options; ``read`` gives a named job's id and events, ``drawn`` asks for the picture in any case.
+    """Answer parsed options; ``read`` returns a named job's id and events, ``drawn`` always draws the picture.
 
-    Raises SpecError for figures that cannot be right, Conflict where the file of ``--plot`` is there already.
+    Raises SpecError for impossible figures, Conflict where the file of ``--plot`` exists.
     """
     measured = measure(*read(options.calibrate)) if options.calibrate is not None else None
     request, trial = plan_request(options, measured), trial_of(options, measured)

@@ -1,4 +1,4 @@
-"""What a real job measured, read from its journal, as parameters of a plan and of a simulation."""
+"""Reads a real job's journal and turns what it measured into parameters of a plan and of a simulation."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ FEWEST_STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One job, as observed. ``stalls``: what a fault costs by its kind, in seconds, until its place is taken again.
+    """What one job measured. ``stalls``: the cost of a fault by its kind, in seconds, until the lost place is filled
+    again.
 
-    ``recoveries``: mean time from a fault to the next commit by its kind, in seconds, detection included: the figure
-    that the job's incidents show; a kind of which the journal does not tell when the fault was is not in it.
-    ``failures`` of ``instances`` in ``observed_s``; ``injected`` of them on purpose. ``saving_s``: how long training
-    stood still for a checkpoint, None where none was written. ``goodput``: useful time over the time from the first
-    commit to the last.
+    ``recoveries``: mean time from a fault to the next commit by its kind, in seconds, detection included, as the job's
+    incidents show it; kinds are missing where the journal lacks the time of the fault. ``failures`` of ``instances`` in
+    ``observed_s``, ``injected`` of them on purpose. ``saving_s``: how long training stands still for a checkpoint, None
+    where none was written. ``goodput``: useful time over the time from the first commit to the last.
     """
 
     job_id: str
@@ -61,12 +61,12 @@ class Measured:
 
     @property
     def rate(self) -> float | None:
-        """Failures per instance-hour; None where none was seen, or where they were provoked."""
+        """Failures per instance-hour; None where there was none, or where some were injected."""
         rate = self.failures / (self.instances * self.observed_s / HOUR_S)
         return rate if 0 < rate <= HIGHEST_RATE and not self.injected else None
 
     def timing(self) -> Timing:
-        """Of the simulated job; what this one has not seen stays as it is assumed."""
+        """The timing of the simulated job; values that this job did not measure keep their assumptions."""
         usual = Timing()
         stalls = statistics.median(self.stalls.values()) if self.stalls else usual.regroup_s
         return Timing(
@@ -79,7 +79,7 @@ class Measured:
 
     @property
     def sentence(self) -> str:
-        """What was measured, for people."""
+        """The measurements as a sentence."""
         stalls, recoveries = _by_kind(self.stalls), _by_kind(self.recoveries)
         rate = "too few or provoked failures for a rate" if self.rate is None else f"{100 * self.rate:.3g} %/h"
         return (
@@ -99,7 +99,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Commits:
-    """Committed steps in order: when, which, by how many."""
+    """Committed steps in order: time, number, and members."""
 
     times: list[float]
     steps: list[int]
@@ -116,7 +116,7 @@ class _Commits:
 
 
 def measure(job_id: str, events: Sequence[Event]) -> Measured:
-    """Read one job's events. Raises SpecError where it has not trained enough to tell."""
+    """Read one job's events. Raises SpecError where it has not trained long enough."""
     commits = _commits(events)
     if len(commits.times) < FEWEST_STEPS:
         raise SpecError(
@@ -171,15 +171,15 @@ def _commits(events: Sequence[Event]) -> _Commits:
 
 
 def kind_of(cause: str) -> str:
-    """The kind of failure that an incident's cause is, "" for none, such as what a person asked for."""
+    """The kind of failure behind an incident's cause; "" for no failure, such as a person's request."""
     if cause.startswith(LOG_RULE):
         return HUNG
-    found_by_probe = cause[:1].isupper() and cause != BY_HAND  # as probes name faults; the job leaves that node alive
+    found_by_probe = cause[:1].isupper() and cause != BY_HAND  # probes name faults so; that node stays alive
     return PREEMPTED if found_by_probe else KIND_OF.get(cause, "")
 
 
 def _windows(commits: _Commits, events: Sequence[Event]) -> list[_Window]:
-    """Every incident that cost a member. It is over when its last stage is, and the node's next worker is ready."""
+    """Every incident that cost a member. It ends after its last stage, once the node's next worker is ready."""
     first: dict[str, Event] = {}
     last: dict[str, float] = {}
     for event in events:
@@ -218,7 +218,7 @@ def _step_times(commits: _Commits, disturbed: set[int]) -> dict[int, float]:
 def _stalls(
     commits: _Commits, windows: Sequence[_Window], step_times: Mapping[int, float], step_s: float
 ) -> dict[str, float]:
-    """Mean of what a fault costs, by kind; what falls into several windows is shared among them."""
+    """Mean cost of a fault, by kind; overlapping windows share their time."""
     sharing = Counter(gap for window in windows for gap in window.gaps)
     costs = defaultdict(list)
     for window in windows:
@@ -230,7 +230,7 @@ def _stalls(
 
 
 def _recoveries(events: Sequence[Event]) -> dict[str, float]:
-    """Mean of what the job's incidents show, by kind."""
+    """Mean recovery time of the job's incidents, by kind."""
     found = defaultdict(list)
     for incident in fold_stages(events):
         kind = kind_of(incident["cause"])
@@ -244,7 +244,7 @@ def _by_kind(seconds: Mapping[str, float]) -> str:
 
 
 def _join_s(events: Sequence[Event]) -> float | None:
-    """Median time from the loss of a worker to the next one of its node that is ready."""
+    """Median time from the loss of a worker until the node's next worker is ready."""
     waits = []
     for lost in (e for e in events if e.kind == "member.lost"):
         ready = _ready(events, lost.data["node"], lost.time_s)

@@ -1,4 +1,4 @@
-"""Why instances fail, and how each cause shows. The default mix is that of a published run, by its counts.
+"""The causes of instance failures, and how each shows. The default mix has the counts of a published run.
 
 Interruptions of the 54 days in which Llama 3 405B was trained on 16,384 GPUs ("The Llama 3 Herd of Models", 2024, table
 5): 419 unplanned ones. The percentages printed there disagree with the counts; the counts are used.
@@ -23,14 +23,14 @@ KINDS = {
     PREEMPTED: "it is given back, and said so before",
     PROGRAM: "the program itself ends, everywhere",
 }
-NOTICED_S = 0.05  # an agent tells of its worker's end, a neighbour of a broken connection
+NOTICED_S = 0.05  # an agent reports its worker's end, a neighbour a broken connection
 FLOOR_S = HANG_TIMEOUT_S
 PROBED_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """``count`` is its share of all failures; ``severity`` is what a probe would call for, see `core.health`."""
+    """``count`` is its share of all failures; ``severity`` is what a probe would report, see `core.health`."""
 
     name: str
     count: float
@@ -45,7 +45,7 @@ class Cause:
         self.finding()
 
     def finding(self) -> Finding:
-        """What a probe says of a node that failed so."""
+        """The finding of a probe on a node that failed for this cause."""
         return failed("planner", self.severity, self.name.replace(" ", "-"), KINDS[self.kind])
 
 
@@ -81,9 +81,9 @@ def total(mix: Sequence[Cause]) -> float:
 
 
 def detection_s(kind: str, step_s: float) -> float:
-    """How long after the fault `policy.membership` names the member: asked with ever older signs of life."""
+    """How long after the fault `policy.membership` names the member, when its signs of life grow ever older."""
     if kind == CORRUPT:
-        return step_s / 2  # looked for in every step
+        return step_s / 2  # checked in every step
     if kind not in (HUNG, PARTITION):
         return 0.0 if kind == PREEMPTED else NOTICED_S
     timeout_s = membership.hang_timeout_s(step_s, FLOOR_S)
@@ -106,7 +106,7 @@ def detection_s(kind: str, step_s: float) -> float:
 
 
 def convicted(members: int) -> int:
-    """How many of so many members `policy.verdict` fences where one has another state than the others."""
+    """How many of ``members`` `policy.verdict` fences where the state of one differs from the others."""
     states = ["right"] * (members - 1) + ["wrong"]
     stated = [verdict.Statement(f"m{rank}", f"rank {rank}", 1, state=state) for rank, state in enumerate(states)]
     return len(verdict.judge(stated).value)

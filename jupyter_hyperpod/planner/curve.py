@@ -1,4 +1,4 @@
-"""Training time, goodput and cost over the number of instances, both regimes; as figures and as a picture."""
+"""Computes and draws training time, goodput and cost over the number of instances, for both regimes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .quantities import DAY_S
 from .request import PlanRequest
 
 POINTS = 49
-REACH = 16  # so many times fewer, and more, instances than asked for
+REACH = 16  # the axis reaches from 1/REACH to REACH times the requested instances
 WIDTH, HEIGHT, DOT = 960, 300, 4
 _TOP, _BOTTOM, _LEFT, _GAP = 64, 46, 54, 66
 REGIMES = ("manual", "automatic")
@@ -28,7 +28,7 @@ FAINT = "var(--jp-border-color1, #76767655)"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """So many instances; a regime is None where its run never ends."""
+    """Both regimes at one number of instances; a regime is None where its run never ends."""
 
     instances: int
     manual: Regime | None
@@ -139,7 +139,7 @@ def _draw(
     across = _scale(points[0].instances, points[-1].instances, left, left + width, True)
     low = min(values) if panel.low is None else panel.low
     high = panel.high
-    if high is None:  # what grows without bound is cut off where the picture would say nothing else any more
+    if high is None:  # unbounded growth is cut off, or it would flatten everything else
         high = max(values) if panel.logarithmic else min(max(values), 3 * panel.read(found.manual))
     up = _scale(low, high, HEIGHT - _BOTTOM, _TOP, panel.logarithmic)
     parts = [f'<text x="{left}" y="{_TOP - 8}" opacity="0.8">{panel.title}</text>']
@@ -160,14 +160,14 @@ def _draw(
     )
     for name in REGIMES:
         parts.append(_line(panel, points, name, across, up, high))
-    for number, (name, outcome) in enumerate(outcomes.items()):  # side by side, for some are as good as alike
+    for number, (name, outcome) in enumerate(outcomes.items()):  # side by side, because some are almost equal
         parts.append(_dot(panel, outcome, name, middle + DOT * (2 * number - len(outcomes) + 1), up))
     parts += _readouts(panel, points, across)
     return "".join(parts)
 
 
 def _readouts(panel: _Panel, points: Sequence[Point], across: Callable[[float], float]) -> list[str]:
-    """Invisible columns that tell a pointer what is drawn there."""
+    """Invisible columns whose tooltips show the figures under the pointer."""
     parts = []
     for point in points:
         told = [f"{plural(point.instances, 'instance')}"]

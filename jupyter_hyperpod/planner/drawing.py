@@ -1,4 +1,4 @@
-"""A picture in a file of its own: with the colours that it takes from a page given, for a light and a dark one."""
+"""Writes a picture as an SVG file of its own, with colours for light and dark pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STYLE = f"<style>{_LIGHT} @media (prefers-color-scheme: dark) {{ {_DARK} }}</sty
 
 
 def write_picture(path: str, svg: str) -> None:
-    """Write a new file. Raises SpecError for a name that is not of an SVG file, Conflict where there is one."""
+    """Write a new file. Raises SpecError for a name without .svg, Conflict where the file exists."""
     target = Path(path)
     if target.suffix != ".svg":
         raise SpecError(f"--plot {path}: pictures are drawn as SVG; expected a name that ends with .svg")
@@ -21,6 +21,6 @@ def write_picture(path: str, svg: str) -> None:
         with target.open("x", encoding="utf-8") as file:
             file.write(f"{head}>{STYLE}{rest}\n")
     except FileExistsError:
-        raise Conflict(f"--plot {path}: there is such a file already, and it is kept; name another") from None
+        raise Conflict(f"--plot {path}: the file exists and is kept; choose another name") from None
     except OSError as error:
         raise SpecError(f"--plot {path}: cannot be written: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""A plan in words and figures: the same for the command line, the magic and the view in JupyterLab."""
+"""Presents a plan in words and figures, alike for the command line, the magic and the view in JupyterLab."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .request import PlanRequest
 
 OTHER_MANUAL_S = (240 * 60.0, 300 * 60.0, 360 * 60.0)
 CAUSES_SHOWN = 8
-SERVED_RUNS, SERVED_FAILURES = 8, 100_000  # some seconds: others wait for the server, too
+SERVED_RUNS, SERVED_FAILURES = 8, 100_000  # takes some seconds, and the server has other users
 HEADERS = ("RECOVERY", ">A FAILURE COSTS", ">TRAINING TIME", ">LONGER BY", ">GOODPUT", ">GPU-HOURS", ">COST")
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One table: headers (those that begin with '>' are of columns aligned to the right) and rows of (text, tone)."""
+    """One table: headers (a leading '>' aligns the column to the right) and rows of (text, tone)."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[tuple[str, str], ...], ...]
@@ -51,7 +51,7 @@ class Answer:
     picture: str = ""
 
     def view(self) -> dict[str, Any]:
-        """As JSON, words and picture included: for who draws it elsewhere."""
+        """As JSON, words and picture included, for the view in JupyterLab."""
         sheets = [{"headers": sheet.headers, "rows": [_cells(row) for row in sheet.rows]} for sheet in self.sheets]
         return {"plan": self.record, "sheets": sheets, "picture": self.picture}
 
@@ -78,7 +78,7 @@ def answer_body(body: Mapping[str, Any]) -> Answer:
 def answer(
     request: PlanRequest, trial: Trial | None = None, measured: Measured | None = None, drawn: bool = False
 ) -> Answer:
-    """A request answered: by the closed form and, with a ``trial``, by simulation. Raises SpecError."""
+    """Answer a request by the closed form and, with a ``trial``, by simulation. Raises SpecError."""
     found = request.compare()
     others = _other_conventions(request)
     told = record(found, others)
@@ -97,13 +97,13 @@ def answer(
 
 
 def seeded(trial: Trial) -> str:
-    """How often was simulated, from which seed."""
+    """A sentence with the number of simulations and their seed."""
     often = f"Simulated {'once' if trial.runs == 1 else f'{trial.runs} times'} each from seed {trial.seed}"
     return f"{often}; ± is half of the 95 % confidence interval." if trial.runs > 1 else f"{often}: no interval."
 
 
 def simulation_sheets(outcomes: Mapping[str, Outcome]) -> list[Sheet]:
-    """What became of the runs, where their time went, and why survivors' runs were interrupted."""
+    """Tables of the runs' results, of what their time went into, and of what interrupted the survivors' runs."""
     names = list(outcomes)
     results = [
         (
@@ -141,7 +141,7 @@ def _pm(estimate: Estimate, unit: float, digits: int) -> str:
 
 
 def title(found: Comparison) -> tuple[str, ...]:
-    """What the plan is about."""
+    """The title: cluster, failures and work."""
     cluster = found.cluster
     fails = "none of them fails"
     if math.isfinite(cluster.mtbf_s):
@@ -169,7 +169,7 @@ def sheet(found: Comparison) -> Sheet:
 
 
 def lines(found: Comparison, others: dict[str, float | None]) -> tuple[str, ...]:
-    """The result in a sentence, its convention, and what it depends on."""
+    """The result in a sentence, its convention, and its assumptions."""
     said = [
         f"{percent(found.reduction)} less training time and {format_money(found.saving)} saved, where "
         f"{CONVENTIONS[found.convention]} (convention: {found.convention})."

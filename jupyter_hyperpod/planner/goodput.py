@@ -1,6 +1,6 @@
 """The closed form: how much longer a run takes because instances fail, and what that costs.
 
-With MTBF M = 1 / (rate x instances), downtime d a failure, checkpoint interval t and save cost c, the ratio of wall
+With MTBF M = 1 / (rate x instances), downtime d per failure, checkpoint interval t and save cost c, the ratio of wall
 time to undisturbed time is, by convention:
 
 - ``productive``: ``(1 + c/t) (1 + (d + (t+c)/2) / M)``
@@ -8,7 +8,7 @@ time to undisturbed time is, by convention:
   for restart dumps, 2006)
 - ``serial``: ``(1 + c/t) / (1 - (d + (t+c)/2) / M)``
 
-Without checkpoints what has to be computed again is part of d, and the factors of c and t are left out.
+Without checkpoints d includes the work that is computed again, and the factors of c and t are left out.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CONVENTIONS = {
     SERIAL: "a failure during a repair adds a whole repair of its own, one after another",
 }
 STAGES = ("detect", "diagnose", "repair", "restart", "recompute")
-LONGEST = 1e6  # times the undisturbed run: it does not end
+LONGEST = 1e6  # times the undisturbed run: a longer one counts as endless
 
 
 @dataclass(frozen=True, slots=True)
 class Downtime:
-    """What one failure costs, in seconds by stage; a total that nobody split is all ``repair``. Raises SpecError."""
+    """What one failure costs, in seconds by stage; an unsplit total counts as ``repair``. Raises SpecError."""
 
     detect: float = 0.0
     diagnose: float = 0.0
@@ -106,7 +106,7 @@ class Checkpoints:
             raise SpecError(f"checkpoint interval {self.interval_s:g} s; expected a time longer than nothing")
 
     def every_s(self, mtbf_s: float) -> float | None:
-        """The interval in use; None where there are no checkpoints, or nothing that would be lost."""
+        """The interval in use; None without checkpoints, or where nothing can be lost."""
         if self.interval_s is not None:
             return self.interval_s
         return daly_s(self.cost_s, mtbf_s) if self.cost_s and math.isfinite(mtbf_s) else None
@@ -162,7 +162,7 @@ def _restarted(downtime_s: float, mtbf_s: float, every_s: float | None, cost_s: 
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """One way of recovering: what a failure costs, and what becomes of the run; ``days`` and ``cost`` are the run's."""
+    """One way of recovering: the cost of a failure, and the resulting ``days`` and ``cost`` of the run."""
 
     downtime_s: float
     stretch: float
@@ -204,7 +204,7 @@ class Comparison:
 
 
 def undisturbed_days(cluster: Cluster, gpu_hours: float) -> float:
-    """How long so much work takes where nothing fails. Raises SpecError."""
+    """How long the work takes where nothing fails. Raises SpecError."""
     if not 0 < gpu_hours < math.inf:
         raise SpecError(f"{gpu_hours:g} GPU-hours of work; expected more than none")
     return gpu_hours / (cluster.instances * cluster.gpus * 24)
@@ -232,7 +232,7 @@ def compare(
 def regime(
     cluster: Cluster, downtime: Downtime, gpu_hours: float, convention: str, checkpoints: Checkpoints | None = None
 ) -> Regime:
-    """What becomes of so much work where every failure costs that downtime. Raises SpecError."""
+    """The run of this work where every failure costs this downtime. Raises SpecError."""
     ratio = stretch(cluster, downtime.total_s, convention, checkpoints)
     days = undisturbed_days(cluster, gpu_hours)
     return Regime(downtime.total_s, ratio, days * ratio, gpu_hours * ratio, gpu_hours * ratio * cluster.price)

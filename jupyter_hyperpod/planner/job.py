@@ -1,4 +1,4 @@
-"""One simulated job: where it is in its work, and what its time goes into."""
+"""One simulated job: its progress, and what its time goes into."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPSILON_S = 1e-6
 
 @dataclass(slots=True)
 class Halt:
-    """A stage in which the job stands still, and how much of it is left."""
+    """A stage in which the job stands still, and how many seconds of it are left."""
 
     stage: str
     left_s: float
@@ -25,16 +25,16 @@ class Halt:
 
 @lru_cache(maxsize=64)
 def _unnamed(instances: int) -> tuple[str, ...]:
-    """So many instances, whose names do not matter."""
+    """This many instances; their names do not matter."""
     return ("",) * instances
 
 
 class Job:
-    """A job in simulated time; `advance` moves it on, everything else changes what it does."""
+    """A job in simulated time; `advance` lets time pass, everything else changes what the job does."""
 
     def __init__(self, name: str, target: int, work_s: float, priority: int = 0, order: float = 0.0) -> None:
         self.name = name
-        self.wish = self.target = target  # of its owner; what it was told last
+        self.wish = self.target = target  # the owner's wish; the last number commanded
         self.minimum = target
         self.work_s = work_s
         self.priority = priority
@@ -68,20 +68,20 @@ class Job:
         return self.position_s >= self.work_s - EPSILON_S
 
     def claim(self) -> Claim:
-        """What it wants of the cluster's instances."""
+        """The nodes that it wants of the cluster."""
         return Claim(
             self.name, self.priority, self.order, self.minimum, self.wish, self.spares, self.started,
             self.target, _unnamed(self.held),
         )  # fmt: skip
 
     def halt(self, stages: Stages, convention: str = "restart") -> None:
-        """Stand still for some stages; what it stood still for so far is over, or, one after another, comes first."""
+        """Stand still for some stages. The present stages end now, or come first where repairs follow one another."""
         if convention != "serial":
             self.stop.clear()
         self.stop.extend(Halt(name, seconds) for name, seconds in stages if seconds > 0)
 
     def go_back(self, to_s: float) -> None:
-        """Give up what was computed since then."""
+        """Go back to an earlier point of the work."""
         lost_s = self.position_s - to_s
         self.stages[TRAINING] -= lost_s
         self.stages[AGAIN] += lost_s
@@ -136,7 +136,7 @@ class Job:
         self.stages[SAVING] += seconds - trained_s
 
     def _trained(self, phase_s: float) -> float:
-        """Of so many seconds since a checkpoint, those that were not spent on checkpoints."""
+        """Of the seconds since a checkpoint, those that were not spent on checkpoints."""
         assert self.every_s is not None
         whole, rest_s = divmod(phase_s, self.every_s + self.cost_s)
         return float(whole) * self.every_s + min(rest_s, self.every_s)

@@ -1,4 +1,4 @@
-"""What simulations came to: means over repetitions with 95 % confidence intervals."""
+"""Results of simulations: means over repetitions with 95 % confidence intervals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean, and half the width of its 95 % confidence interval: 0 of a single repetition, which says nothing."""
+    """A mean, and half the width of its 95 % confidence interval; a single repetition has none: 0."""
 
     mean: float
     margin: float

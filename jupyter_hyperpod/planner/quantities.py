@@ -1,4 +1,4 @@
-"""Rates, times, counts and money as a plan is asked for. Units have to be named: a mistaken one changes everything."""
+"""Parses the rates, times, counts and money of a plan. Units are required, because a wrong one changes everything."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..core.errors import SpecError
 from ..core.units import parse_duration
 
 HOUR_S, DAY_S = 3600.0, 86400.0
-HIGHEST_RATE = 0.1  # failures per instance-hour: beyond it the unit is mistaken
+HIGHEST_RATE = 0.1  # failures per instance-hour; beyond it the unit must be wrong
 _RATE = re.compile(r"\s*(-?[0-9.]+(?:e-?[0-9]+)?)\s*(%?)\s*(?:/\s*(h|d))?\s*", re.IGNORECASE)
 _COUNT = re.compile(r"\s*(-?[0-9.]+(?:e[0-9]+)?)\s*([kMGB]?)\s*")
 _MONEY = re.compile(r"\s*\$?\s*(-?[0-9.]+)\s*(?:\$|USD)?\s*")
@@ -18,7 +18,7 @@ _FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 def parse_rate(text: str) -> float:
     """Return failures per instance-hour of ``"0.05%"``, ``"0.05%/h"``, ``"1.2%/d"`` or ``"0.0005/h"``.
 
-    Raises SpecError for anything else: a negative rate, none of a unit, or more than one failure in ten hours.
+    Raises SpecError for anything else: a negative rate, a missing unit, or more than one failure in ten hours.
     """
     match = _RATE.fullmatch(text)
     number = _number(match[1]) if match else None

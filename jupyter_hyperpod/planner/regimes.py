@@ -1,4 +1,4 @@
-"""Three ways to recover, simulated for one request: people repair, the job starts again by itself, survivors go on."""
+"""Simulates three ways to recover: people repair, the job restarts by itself, or survivors continue."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .scenario import Scenario, Spread, Timing, whole_job
 from .simulate import simulate
 
 MANUAL, AUTOMATIC, IN_PLACE = "by hand", "automatic", "in place"
-MOST_FAILURES = 1_000_000  # of all repetitions: some minutes
+MOST_FAILURES = 1_000_000  # in all repetitions together: takes some minutes
 LONGEST = 1000.0  # times the undisturbed run
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a request is simulated: ``runs`` repetitions from ``seed``; the rest is about survivors that go on."""
+    """How a request is simulated: ``runs`` repetitions from ``seed``; the rest is about survivors that continue."""
 
     runs: int = 20
     seed: int = 0
@@ -36,7 +36,7 @@ class Trial:
 
     @property
     def assumed(self) -> str:
-        """What the simulation of survivors that go on rests on, as a sentence."""
+        """The assumptions of the simulation of survivors that continue, as a sentence."""
         source = f"as measured in {self.measured}" if self.measured else "assumed"
         return (
             f"In place: {format_duration(self.timing.regroup_s)} to regroup ({source}), "
@@ -65,7 +65,7 @@ def _given(options: argparse.Namespace, name: str) -> bool:
 
 
 def scenarios(request: PlanRequest, trial: Trial) -> dict[str, Scenario]:
-    """What is simulated, by regime. Raises SpecError, also where that would take very long."""
+    """The scenario of each regime. Raises SpecError, also where the simulation would take very long."""
     cluster = request.cluster
     days = undisturbed_days(cluster, request.gpu_hours)
     found = {

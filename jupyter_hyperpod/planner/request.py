@@ -1,4 +1,4 @@
-"""What a plan is asked for: the options of ``plan``, declared once for the command line and the magic."""
+"""Declares the options of ``plan`` once, for the command line and the magic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PlanRequest:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
     def regime(self, instances: int, name: str) -> Regime:
-        """What becomes of the work on so many instances where recovery is ``manual`` or ``automatic``."""
+        """The run on this many instances where recovery is ``manual`` or ``automatic``."""
         cluster = replace(self.cluster, instances=instances)
         downtime = self.manual if name == "manual" else self.automatic
         return regime(cluster, downtime, self.gpu_hours, self.convention, self.checkpoints)
@@ -41,8 +41,8 @@ class PlanRequest:
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what may stand behind ``plan``."""
-    parser._negative_number_matcher = re.compile(r"-[0-9.]")  # "-5min" is a value, and answered as a wrong one
+    """Declare the options of ``plan``."""
+    parser._negative_number_matcher = re.compile(r"-[0-9.]")  # "-5min" is a negative value, not an option
     add = parser.add_argument
     add("--instances", type=_read(_whole), metavar="N", default=256, help="instances of the cluster (default: 256)")
     add(
@@ -101,7 +101,7 @@ def _add_simulation_options(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_request(options: argparse.Namespace, measured: Measured | None = None) -> PlanRequest:
-    """The request that parsed options make; what they leave open is as ``measured``. Raises SpecError."""
+    """The request in parsed options; ``measured`` values fill the gaps. Raises SpecError."""
     rate, cost_s = options.rate, options.checkpoint_cost
     if measured is not None:
         rate = measured.rate if rate is None else rate

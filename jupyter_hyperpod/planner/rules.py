@@ -1,6 +1,6 @@
-"""Where a simulation asks the production policies. No rule of recovery is written down in the planner.
+"""Asks the real policies on behalf of a simulation. The planner has no recovery rules of its own.
 
-Policies decide about members that differ; those of a simulation are alike, so a few stand for all of them.
+Policies decide about individual members; simulated members are alike, so a few represent all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a job goes on: ``members`` (None: it waits), the ``stages`` before it does, ``back``: to where in its work.
+    """How a job continues: ``members`` (None: it waits), the ``stages`` before, ``back``: the point that it goes back
+    to.
 
     ``back`` is None where nothing is computed again, else "saved" or "begin".
     """
@@ -63,7 +64,7 @@ class Rules:
         return 1
 
     def speed(self, members: int) -> float:
-        """Useful work a second, relative to full strength: the largest share of a step decides."""
+        """Useful work per second, relative to full strength: the largest share of a step decides."""
         if members not in self._speeds:
             timing, full = self.scenario.timing, self.scenario.cluster.instances
             if members in timing.step_times:
@@ -75,12 +76,12 @@ class Rules:
         return self._speeds[members]
 
     def next_size(self, present: int, newcomers: int, target: int) -> Decision[int | None]:
-        """How many go on, None where they are too few."""
+        """How many members continue, None where they are too few."""
         minimum = min(self._range.minimum, target)
         return membership.next_size(present, newcomers, target, minimum, self._range)
 
     def begin(self, ready: int, target: int) -> int:
-        """How many of those that are ready begin the job, once it has been waited long enough."""
+        """How many of the ready members begin the job, after a long enough wait."""
         spec = self.scenario.spec("job", self.scenario.cluster.instances)
         minimum = min(spec.start_minimum, target)
         return membership.start(ready, target, minimum, membership.BEATS_LOST_S, allowed=spec.elastic).value
@@ -111,7 +112,7 @@ class Rules:
         return Way(size.value, self._start_stages(), _back(found.value), found.reason)
 
     def entry(self, members: int, ready: int, target: int) -> Way:
-        """What a job does about newcomers that are ready, or about too few members that can go on now."""
+        """What a job does about ready newcomers, or about too few members that can continue now."""
         size = self.next_size(members, ready, target).value
         enter = recovery.at_once(target - members, self.scenario.state_bytes, self.scenario.timing.step_s)
         stages: Stages = [("regroup", self.scenario.timing.regroup_s)]
@@ -127,7 +128,7 @@ class Rules:
         return interval.decide(failures, observed_s, saved.cost_s, saved.cost_s, self.scenario.state_bytes).value
 
     def remedy(self, cause: causes.Cause, node: int, now_s: float, under_repair: int, nodes: int) -> str:
-        """What is done about an instance that failed: one of `core.health.ACTIONS`."""
+        """The remedy for an instance that failed: one of `core.health.ACTIONS`."""
         past = self._pasts.get(node, [])
         found = healing.heal([cause.finding()], past, now_s, under_repair=under_repair, nodes=nodes).value
         if found.action == "replace":
@@ -142,7 +143,7 @@ class Rules:
         return len(membership.leavers(present, (), target, self._range, unsettled_s).value)
 
     def unsettled(self, members: int) -> bool:
-        """Whether so many are between two sizes on which the job may run."""
+        """Whether this number of members is between two sizes on which the job may run."""
         return bool(self._range.sizes) and self._range.fit(members) not in (0, members)
 
     def allot(self, claims: Sequence[scaling.Claim], free: int, total: int, standby: int) -> list[scaling.Grant]:
@@ -183,7 +184,7 @@ class Rules:
         return [*found, ("micro-batches again", again_s), *state]
 
     def _salvage(self, survivors: int) -> recovery.Plan:
-        """What `policy.recovery` plans where a member is lost halfway through a step and the others hold the state."""
+        """The plan of `policy.recovery` where a member is lost halfway through a step and the others hold the state."""
         few, share = min(survivors, FEW), self.scenario.micro_batches
         if few not in self._salvaged:
             half = range(share // 2)
@@ -193,7 +194,7 @@ class Rules:
         return self._salvaged[few]
 
     def _again_s(self, plan: recovery.Plan, survivors: int) -> float:
-        """How much longer the step takes for what the others compute in the lost member's place."""
+        """How much longer the step takes because the others compute the lost member's share."""
         share = self.scenario.micro_batches
         own = len(plan.shares) * (share - share // 2)
         extra = sum(map(len, plan.shares)) - own

@@ -1,4 +1,4 @@
-"""What is simulated: a cluster, a job on it, how they fail and how they recover."""
+"""Defines what is simulated: a cluster, a job on it, their failures and their recovery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .goodput import CONVENTIONS, RESTART, Checkpoints, Cluster, Downtime
 from .quantities import DAY_S, HOUR_S
 
 SHAPES = ("fixed", "exponential", "lognormal")
-SPREAD = 1.0  # sigma of the lognormal shape: every sixth takes more than 2.7 times the median
+SPREAD = 1.0  # sigma of the lognormal shape: one in six draws exceeds 2.7 times the median
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Spread:
             raise SpecError(f"shape {self.shape!r}; expected one of {', '.join(SHAPES)}")
 
     def draw(self, source: random.Random) -> float:
-        """One such time."""
+        """Draw one time."""
         if self.shape == "fixed" or not self.mean_s:
             return self.mean_s
         if self.shape == "exponential":
@@ -63,11 +63,11 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What cannot be decided but has to be measured, in seconds; `calibrate` reads it from a journal.
+    """Times that have to be measured, in seconds; `calibrate` reads them from a journal.
 
     ``step_s``: a step at full strength; ``regroup_s``: how long members stand still to form a generation; ``join_s``:
-    how long an instance takes from being there to being ready; ``stalls``: by kind, everything from the fault to the
-    next step, where that is known as a whole; ``step_times``: of a step, by the number of members.
+    how long an instance takes from its start until it is ready; ``stalls``: by kind, the whole time from the fault to
+    the next step, where it is known; ``step_times``: the time of a step by the number of members.
     """
 
     step_s: float = 10.0
@@ -83,11 +83,11 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One simulation. ``work_s`` is the run where nothing fails; ``limit_s`` ends one that does not get there.
+    """One simulation. ``work_s``: the length of an undisturbed run; ``limit_s`` ends an endless one.
 
-    ``downtime`` is that of a start of the whole job; ``components`` are those of a job: without ``inprocess`` every
-    failure costs it, and ``convention`` says what a failure meanwhile does. ``repair`` and ``reboot``: how long an
-    instance is away; repair is None where that is part of ``downtime``. ``interval``: "fixed" as in ``checkpoints``, or
+    ``downtime``: the cost of restarting the whole job. ``components``: as in a job; without ``inprocess`` every failure
+    costs the downtime, and ``convention`` says what a failure during it does. ``repair`` and ``reboot``: how long an
+    instance is away; repair is None where it is part of ``downtime``. ``interval``: "fixed" as in ``checkpoints``, or
     "observed", as jobs decide it.
     """
 
@@ -150,7 +150,7 @@ def whole_job(
     checkpoints: Checkpoints | None = None,
     shape: str = "fixed",
 ) -> Scenario:
-    """Every failure stops the whole job for so long: what the closed form is about."""
+    """Every failure stops the whole job for the downtime, as in the closed form."""
     return Scenario(
         cluster, days * DAY_S, downtime, components=(), convention=convention, downtime_shape=shape,
         checkpoints=checkpoints or Checkpoints(), timing=Timing(step_s=1.0), limit_s=days * DAY_S * 1000,
@@ -160,7 +160,7 @@ def whole_job(
 def in_place(
     cluster: Cluster, days: float, downtime: Downtime, spares: int = 1, repair_h: float = 24.0, **more: object
 ) -> Scenario:
-    """Failures are recovered from as jobs of this project do; a whole job starts again only where it has to."""
+    """Recovers from failures as this project's jobs do: the whole job restarts only where it has to."""
     fields: dict[str, object] = {"limit_s": days * DAY_S * 1000, "interval": "observed", **more}
     repair = Spread(repair_h * HOUR_S, "exponential")
     return Scenario(cluster, days * DAY_S, downtime, spares=spares, repair=repair, **fields)  # type: ignore[arg-type]

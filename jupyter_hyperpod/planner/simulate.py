@@ -1,8 +1,8 @@
-"""The event simulation: instances fail, jobs recover by the production policies, simulated time goes by.
+"""The event simulation: instances fail, jobs recover by the real policies, simulated time passes.
 
-Failures of instances are a superposition of Poisson processes, which is one Poisson process: its next event is drawn
-anew whenever something changes, which the lack of memory allows. So nothing is kept for an instance that works, and a
-hundred thousand of them cost as much as ten. Repairs and arrivals stand in a heap.
+Failures of instances are a superposition of Poisson processes, which is one Poisson process: it has no memory, so its
+next event can be drawn again whenever something changes. A working instance therefore needs no record, and a hundred
+thousand of them cost as much as ten. Repairs and arrivals are in a heap.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .outcome import Outcome, Tally, summarise
 from .rules import Rules, Stages, Way
 from .scenario import Rival, Scenario, Spread
 
-REPORTED = 12  # first sentences of the policies that are kept
+REPORTED = 12  # how many sentences of the policies are kept, from the first
 REVIEWED_S = 3600.0  # first look at the checkpoint interval while nothing has failed
 
 
@@ -104,7 +104,7 @@ class Simulation:
         self.now_s = to_s
 
     def _changed(self, job: Job) -> None:
-        """A job came to the end of its stages, to a fault of the schedule, or to the end of its work."""
+        """A job has reached the end of its stages, a scheduled fault, or the end of its work."""
         if job is not self._main and job.done:
             self._fleet.free += job.held
             self._jobs.remove(job)
@@ -127,7 +127,7 @@ class Simulation:
         return exposed
 
     def _fail(self) -> None:
-        """One instance of all that can fail does."""
+        """One of the instances that can fail fails."""
         mix = self.scenario.mix
         cause = mix[bisect(self._bounds, self.source.random() * self._bounds[-1])]
         victim = self.source.random() * self._failing()
@@ -154,7 +154,7 @@ class Simulation:
             self.tally.incidents[cause.name] += 1
         lost = self.rules.lost_with(cause, job.members)
         if cause.kind == causes.PREEMPTED and not lost:
-            lost = 1  # nobody could take over its state in time
+            lost = 1  # no member could take over its state in time
         gone = 1 if cause.kind == causes.PROGRAM or lost == job.members else lost
         everybody = lost == job.members
         settled = job.training
@@ -175,7 +175,7 @@ class Simulation:
         self._review()
 
     def _away(self, cause: causes.Cause, job: Job | None) -> None:
-        """An instance is rebooted or replaced, or only its process begins again."""
+        """An instance is rebooted or replaced, or only its process restarts."""
         scenario, fleet = self.scenario, self._fleet
         action = "watch"
         if scenario.repair is not None:
@@ -199,7 +199,7 @@ class Simulation:
     # ---- recovery -----------------------------------------------------------------------------------------
 
     def _go(self, job: Job, way: Way) -> None:
-        """Do what the policies decided."""
+        """Carry out what the policies decided."""
         main = job is self._main
         if way.back is not None:
             job.go_back(job.saved_s if way.back == "saved" or job.every_s is None else 0.0)
@@ -227,13 +227,13 @@ class Simulation:
         return [(name, seconds * factor) for name, seconds in stages]
 
     def _settle(self, job: Job, members: int) -> None:
-        """Nobody came: those beyond an allowed size stand by."""
+        """No newcomer came: members beyond an allowed size stand by."""
         if job.members == members and job.training and not job.ready:
             leaving = self.rules.leaving(members, job.target, SETTLE_S)
             self._go(job, Way(members - leaving, [("regroup", self.scenario.timing.regroup_s)], None, ""))
 
     def _come(self, job: Job, instances: int) -> None:
-        """Instances start for a job."""
+        """Instances that started for a job arrive."""
         job.coming += instances
         for _ in range(instances):
             self._at(self.now_s + self.scenario.timing.join_s, lambda: self._came(job))
@@ -255,7 +255,7 @@ class Simulation:
             job.speed = self._speed(job)
 
     def _admit(self, job: Job) -> None:
-        """Newcomers that are ready enter where there is room."""
+        """Ready newcomers join where there is room."""
         if not job.ready or (not job.waiting and job.members >= job.target):
             return
         way = self.rules.entry(job.members if job.stateful else 0, job.ready, job.target)
@@ -267,7 +267,7 @@ class Simulation:
         return self.rules.speed(job.members) if job is self._main else job.members / job.target
 
     def _review(self) -> None:
-        """How often the job saves, as `policy.interval` has it; asked at every failure, seldom while there is none."""
+        """Ask `policy.interval` how often the job saves: at every failure, and seldom while there is none."""
         main = self._main
         main.every_s = self.rules.interval(self.failures, max(self.now_s, 1.0))
         if not self.failures and self.now_s < self.scenario.limit_s and main.every_s is not None:
@@ -339,7 +339,7 @@ class Simulation:
 
 
 def simulate(scenario: Scenario, seed: int = 0, repetitions: int = 20) -> Outcome:
-    """Run a scenario so many times, each from a seed of its own, and summarise. Raises SpecError."""
+    """Run a scenario ``repetitions`` times, each from its own seed, and summarise. Raises SpecError."""
     if not 1 <= repetitions <= 10_000:
         raise SpecError(f"{repetitions} repetitions; expected 1 to 10000")
     tallies = [Simulation(scenario, random.Random(f"{seed}-{number}")).run() for number in range(repetitions)]

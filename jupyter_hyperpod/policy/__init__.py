@@ -1,1 +1,1 @@
-"""Pure decisions: no clock, no I/O, no global randomness. Each returns a value and the sentence that justifies it."""
+"""All decisions, as pure functions: no clock, no I/O. Each returns a value and the sentence that justifies it."""

@@ -1,4 +1,4 @@
-"""How many nodes more a scheduler is asked for, which it gets back, which are no longer counted on. Pure."""
+"""Decides which nodes to request from a scheduler, which to return, and which to give up as lost. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from ..core.units import plural
 from .decision import Decision
 
-PATIENCE_S = 3.0  # a node that was only cut off for a moment is back by then
-DEADLINE_S = 300.0  # an interpreter and its libraries have come over the slowest network by then
+PATIENCE_S = 3.0  # a node that was cut off only briefly is back by then
+DEADLINE_S = 300.0  # even the slowest network has delivered the interpreter and its libraries by then
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One node that a scheduler was asked for and that it has not ended; ``node`` is empty while it waits.
+    """One node requested from the scheduler and not ended yet; ``node`` is empty while the request waits.
 
-    ``lost_s``: for how long the job has done without it, None where it has not lost it. ``silent_s``: for how long it
-    has run without a word to the job, None where the job has heard of it. ``drain``: why the scheduler takes the node
-    out of service. ``leaving``: it was told to leave. ``held``: why it will not be started, or not soon.
+    ``lost_s``: how long ago the job lost it; None where it is not lost. ``silent_s``: how long it has run without
+    contacting the job; None where it has contacted it. ``drain``: why the scheduler takes the node out of service.
+    ``leaving``: it has been asked to leave. ``held``: why the scheduler will not start it, or not soon.
     """
 
     name: str
@@ -34,9 +34,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to ask for, by part; places that wait to be given back, others to give up, and running ones to send away.
+    """Nodes to request, by part; waiting requests to return, places to give up, running nodes to send away.
 
-    ``avoid``: nodes that are not to be asked for again soon.
+    ``avoid``: nodes that should not be requested again soon.
     """
 
     submit: Mapping[str, int]
@@ -53,14 +53,14 @@ def decide(
     deadline_s: float = DEADLINE_S,
     rests: bool = False,
 ) -> Decision[Step]:
-    """What is missing is asked for. Of what is too much only places that still wait are given back: a running one is
-    let go by its job, at the end of a step.
+    """Request missing nodes; return surplus requests that still wait. The job itself releases running nodes, at the
+    end of a step.
 
-    A node that the job has lost for `PATIENCE_S` is given up before the scheduler finds it down, which takes minutes;
-    one that runs and has never been heard is given up after ``deadline_s``, since the scheduler finds nothing wrong.
-    It would give the same node again, so that is avoided, unless nobody has joined: then it need not be the node.
-    One that is to go out of service is replaced, and sent away as soon as ``minimum`` others run.
-    While the job ``rests`` nothing is asked for.
+    A node that has been lost for `PATIENCE_S` is given up at once, because the scheduler needs minutes to notice. A
+    node that runs but never contacts the job is given up after ``deadline_s``, because the scheduler sees nothing wrong
+    with it. Such a node is then avoided, or the scheduler would offer it again; but if no node has joined, the node
+    need not be the cause. A node that goes out of service is replaced, and sent away as soon as ``minimum`` others run.
+    While the job ``rests`` nothing is requested.
     """
     gone = [p for p in places if _why_gone(p, deadline_s)]
     going = [p for p in places if p.running and p.drain and p not in gone]

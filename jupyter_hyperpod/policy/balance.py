@@ -1,7 +1,7 @@
-"""Who is slower than the others, and what that is worth doing about. Time is an argument.
+"""Finds stragglers and decides whether to give them less work or replace them. Time is an argument.
 
-The pace of a member is its seconds for a micro-batch, compared as medians: over its own last steps, and against the
-median of the others, so that neither one slow step nor one slow member moves what is usual.
+The pace of a member is its seconds per micro-batch. The median over its last steps is compared with the median of the
+others, so that neither one slow step nor one slow member changes what counts as usual.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ..core.units import plural
 from .batching import assign
 from .decision import Decision
 
-SLOW, FAST = 1.5, 1.2  # times the others' pace: from when on it is a straggler, below what no longer
-STEPS, SPAN_S = 5, 2.0  # it has to be so for so many steps and so long
-WORTH_S = 0.02  # a step: what the others wait for it
-WORTH = 0.1  # of a step: what other shares must save, once a straggler has its own
+SLOW, FAST = 1.5, 1.2  # times the others' pace: a straggler from SLOW on, no longer one below FAST
+STEPS, SPAN_S = 5, 2.0  # it has to be slow for at least this many steps and seconds
+WORTH_S = 0.02  # seconds per step that the others wait for it
+WORTH = 0.1  # part of a step that new shares must save, once a straggler has a smaller share
 PERSISTS_S = 10.0  # after that a spare takes its place
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The last steps of one member: seconds for a micro-batch in each, over ``span_s`` seconds; its present share."""
+    """The last steps of one member: seconds per micro-batch of each, over ``span_s`` seconds; its present share."""
 
     member: str
     node: str
@@ -34,7 +34,7 @@ class Window:
 
 
 def stragglers(windows: Sequence[Window], known: Set[str]) -> dict[str, Decision[float]]:
-    """Members that are stragglers, each with how many times longer it needs; ``known`` are those that were."""
+    """The stragglers, each with how many times longer it needs; ``known`` are the stragglers so far."""
     found = {}
     if len(windows) < 2 or any(len(w.paces) < STEPS or w.span_s < SPAN_S for w in windows):
         return {w.member: Decision(0.0, "not known yet") for w in windows if w.member in known}
@@ -55,7 +55,7 @@ def stragglers(windows: Sequence[Window], known: Set[str]) -> dict[str, Decision
 
 
 def share_out(micro_batches: int, sizes: Sequence[int], times: Sequence[float]) -> Decision[tuple[float, ...] | None]:
-    """The paces to share micro-batches out by, or None where the present ``sizes`` are good enough.
+    """The paces by which to share out micro-batches, or None where the present ``sizes`` are good enough.
 
     ``times[rank]`` is how many times longer than the others a rank needs; 1 for all but stragglers.
     """
@@ -69,7 +69,7 @@ def share_out(micro_batches: int, sizes: Sequence[int], times: Sequence[float]) 
 
 
 def even_again(micro_batches: int, sizes: Sequence[int]) -> Decision[tuple[float, ...] | None]:
-    """The paces when there is no straggler any more."""
+    """The paces once there is no straggler any more."""
     even = [len(share) for share in assign(micro_batches, len(sizes))]
     if even == list(sizes):
         return Decision(None, "shares are even")
@@ -78,7 +78,7 @@ def even_again(micro_batches: int, sizes: Sequence[int]) -> Decision[tuple[float
 
 
 def replace(slow_since_s: Mapping[str, float], now_s: float, spares: int) -> Decision[str | None]:
-    """The straggler whose place a spare takes now, or None."""
+    """The straggler that a spare replaces now, or None."""
     if spares:
         for member, since_s in slow_since_s.items():
             if now_s - since_s > PERSISTS_S:

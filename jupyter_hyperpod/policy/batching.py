@@ -1,7 +1,7 @@
-"""Which of the V fixed micro-batches each member computes, and the fixed tree their gradients are summed in.
+"""Decides which of the V fixed micro-batches each member computes, and the fixed tree that sums their gradients.
 
 The tree is a function of V alone, never of the membership: node [lo, hi) splits at ``lo`` plus the largest power
-of two below its length. So a sum over [0, V) has the same bits whoever computed which leaf.
+of two below its length. So a sum over [0, V) has the same bits, no matter which member computed which leaf.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def assign(micro_batches: int, world_size: int, paces: Sequence[float] | None = 
     """Contiguous shares, sizes differing by at most one (3 members, 128: 43 43 42).
 
     Contiguous blocks are whole sub-trees where V and the world size are powers of two, so they cost no extra traffic.
-    With ``paces`` (how long each member needs for one) the sizes are those with which the slowest is done first; where
-    there are enough for all, nobody is left without, so that its pace stays known.
+    With ``paces`` (how long each member needs per micro-batch) the sizes minimise the time until the last member is
+    done. Where there are enough, every member gets at least one, so that its pace stays known.
     """
     shares = []
     start = 0
@@ -50,11 +50,11 @@ def leaves_of(nodes: Iterable[Node]) -> frozenset[int]:
 
 
 def assign_missing(micro_batches: int, held: Sequence[Sequence[Node]]) -> tuple[tuple[int, ...], ...]:
-    """Share out the micro-batches that no member holds, so that each has about as much left to do.
+    """Share out the micro-batches that no member holds, so that all members have about equal work left.
 
-    ``held[rank]`` are the disjoint tree nodes that a member has finished in this step. Nothing held is computed
-    again. Who holds most is asked first, for who holds nothing may have to wait for the state; then the lower rank.
-    Neighbours stay together.
+    ``held[rank]`` are the disjoint tree nodes that a member has finished in this step; they are not computed again.
+    Members that hold most come first, because a member that holds nothing may have to wait for the state; among equals
+    the lower rank comes first. Neighbours stay together.
     """
     done = [len(leaves_of(nodes)) for nodes in held]
     missing = sorted(set(range(micro_batches)) - set().union(*(leaves_of(nodes) for nodes in held)))
@@ -86,7 +86,7 @@ def cover(nodes: Iterable[Node], micro_batches: int) -> tuple[Node, ...]:
 
 
 def slices(length: int, world_size: int, align: int = 16) -> tuple[tuple[int, int], ...]:
-    """Cut ``length`` elements into one range an owner, aligned so that vector loads stay aligned."""
+    """Cut ``length`` elements into one range per owner, aligned so that vector loads stay aligned."""
     blocks = -(-length // align)
     bounds = [min(length, align * (blocks * rank // world_size)) for rank in range(world_size)] + [length]
     return tuple(zip(bounds, bounds[1:], strict=False))

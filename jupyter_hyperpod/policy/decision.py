@@ -1,4 +1,4 @@
-"""A value and the sentence that justifies it. The sentence is journaled and shown verbatim."""
+"""Decision: a value and the sentence that justifies it. The sentence is journaled and shown verbatim."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What to do with a step whose numbers cannot be right: judged by every member from the same numbers, so alike.
+"""Decides what happens to a step whose loss or gradient cannot be right. All members judge the same numbers.
 
 A loss is a spike when its modified z-score against the losses before it, 0.6745 (x - median) / MAD, exceeds a threshold
-(Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993): median and MAD, unlike mean and deviation, are not
-moved by the very outliers that are looked for. That leaving out the data of a spike helps, was reported for PaLM
-(Chowdhery et al., 2022, section 5.1).
+(Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993). Outliers hardly change median and MAD, unlike mean
+and deviation. PaLM's authors report that skipping the data of a spike helps (Chowdhery et al., 2022, section 5.1).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MASKED = (
     ". Where all targets of a micro-batch are ignored, their mean is 0/0: divide the summed loss by the number of "
     "targets, at least 1"
 )
-NAMED = 8  # of many micro-batches, so many are named
+NAMED = 8  # at most this many micro-batches are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,12 @@ class Guard:
     """``hp.Session(guard=hp.Guard(…))``: what happens to a step with numbers that cannot be right.
 
     ``non_finite`` (the loss or the gradient of the step) and ``loss_spike`` are each one of: ``"stop"``, the job fails
-    and says which micro-batch of which rank it was; ``"skip"``, the step is committed but its update is not applied,
+    and names the micro-batch and its rank; ``"skip"``, the step is committed but its update is not applied,
     and the record says why; ``"ignore"``. A spike is a loss more than ``threshold`` robust deviations above the median
     of the last ``window`` losses, once there are ``warm_up`` of them. More than ``patience`` skipped steps in a row
-    stop the job: that is no accident of the data. Raises SpecError.
+    stop the job: so many are no accident of the data. Raises SpecError.
 
-    A session without a guard stops at a loss that is not finite, and looks at nothing else: `BY_DEFAULT`.
+    A session without a guard stops at a loss that is not finite and checks nothing else: `BY_DEFAULT`.
     """
 
     non_finite: str = "stop"
@@ -76,7 +75,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with a step, what happens to it, and the ``micro_batches`` that brought it in."""
+    """What is wrong with a step, what happens to it, and the ``micro_batches`` that caused it."""
 
     cause: str
     action: str
@@ -126,7 +125,7 @@ def _spike(guard: Guard, reading: Reading, recent: Sequence[float]) -> tuple[Fin
 
 
 def hint(reading: Reading) -> str:
-    """What often makes the loss of some micro-batches NaN, as a sentence; "" where it is something else."""
+    """A frequent cause of NaN in the loss of some micro-batches, as a sentence; "" where it does not apply."""
     bad = sum(math.isnan(loss) for loss in reading.losses)
     few = 0 < bad < len(reading.losses) or bad == 1 or (bad and reading.step == 1)  # later, training has diverged
     return MASKED if few and math.isnan(reading.loss) else ""

@@ -1,4 +1,4 @@
-"""What becomes of a node in which something was found: watch, drain, reboot or replace it. Time is an argument."""
+"""Decides what to do about a faulty node: watch, drain, reboot or replace it. Time is an argument."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..core.health import SEVERITIES, Finding
 from .decision import Decision
 
 WINDOW_S = 86_400.0
-REBOOTS = 2  # for one fault within the window; after so many, another reboot is not expected to help
-OFFENCES = 3  # remedies within the window after which a node is avoided where there is another
+REBOOTS = 2  # per fault within the window; after that another reboot is not expected to help
+OFFENCES = 3  # remedies within the window; after that a node is avoided where there is another
 _ACTION = {"monitor": "watch", "drain": "drain", "reset": "reboot", "reboot": "reboot", "isolate": "replace"}
 
 
@@ -73,7 +73,7 @@ def heal(
 
 
 def avoid(histories: Mapping[str, Iterable[Past]], now_s: float) -> Decision[tuple[str, ...]]:
-    """Nodes that had so many remedies lately that others are to be preferred."""
+    """Nodes with so many recent remedies that others are preferred."""
     counts = {
         node: sum(past.action in ("reboot", "replace") and now_s - past.time_s <= WINDOW_S for past in history)
         for node, history in histories.items()

@@ -1,4 +1,4 @@
-"""How often a durable checkpoint is worth its cost."""
+"""Decides how often to write a durable checkpoint."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import math
 from ..core.units import format_duration, plural
 from .decision import Decision
 
-AUTOMATIC = "automatic"  # how often, where a session leaves it to be decided here
-PRIOR_MTBF_S = 3600.0  # believed until a failure has been seen, or until the run has lasted longer without one
+AUTOMATIC = "automatic"  # the value with which a session leaves the interval to this policy
+PRIOR_MTBF_S = 3600.0  # assumed until the first failure, or until the run has lasted longer without one
 SHORTEST_S, LONGEST_S = 1.0, 3600.0
-ASSUMED_BYTES_PER_S = 200e6  # how fast state is thought to be written before it has been measured
+ASSUMED_BYTES_PER_S = 200e6  # the assumed speed of writing state until it has been measured
 
 
 def daly_s(cost_s: float, mtbf_s: float) -> float:
-    """The interval between the end of one checkpoint and the beginning of the next that loses least time.
+    """The interval, from the end of one checkpoint to the beginning of the next, that loses the least time.
 
     (Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, 2006, equation 37.)
     """
@@ -27,10 +27,10 @@ def daly_s(cost_s: float, mtbf_s: float) -> float:
 def decide(
     failures: int, observed_s: float, paused_s: float | None, took_s: float | None, state_bytes: int
 ) -> Decision[float]:
-    """Seconds from one checkpoint to the next, at least as long as one takes to be written.
+    """Seconds from one checkpoint to the next, at least the time that writing one takes.
 
     ``failures`` in ``observed_s`` seconds of training; training stands still for ``paused_s`` while state is copied,
-    and it is safe ``took_s`` after that began; both None where nothing has been saved yet.
+    and the checkpoint is complete ``took_s`` after it began; both None where nothing has been saved yet.
     """
     mtbf_s = observed_s / failures if failures else max(PRIOR_MTBF_S, observed_s)
     assumed_s = state_bytes / ASSUMED_BYTES_PER_S
@@ -48,5 +48,5 @@ def decide(
 
 
 def worth_saying(before_s: float | None, after_s: float) -> bool:
-    """An interval that hardly differs from the one in force is not a new decision."""
+    """Whether an interval differs enough from the present one to be a new decision."""
     return before_s is None or not 0.75 * before_s <= after_s <= before_s / 0.75

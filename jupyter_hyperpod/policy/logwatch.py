@@ -1,7 +1,8 @@
-"""How the output of a rank, or of all together, stands with a rule about it. Time is an argument; matching is not here.
+"""Decides the state of a log rule for a rank, or for all ranks together. Time is an argument; matching happens
+elsewhere.
 
 WAITING, until something matches; HEALTHY; SLOW, when a metric was on the wrong side often enough in a row; HANGING,
-when nothing matched for too long; FAULTED, when what must not be printed was.
+when nothing matched for too long; FAULTED, when a forbidden line was printed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from ..core.rules import LogRule
 from .decision import Decision
 
 WAITING, HEALTHY, SLOW, HANGING, FAULTED = "WAITING", "HEALTHY", "SLOW", "HANGING", "FAULTED"
-BROKEN = frozenset({HANGING, FAULTED})  # what is treated as a fault
+BROKEN = frozenset({HANGING, FAULTED})  # states that count as a fault
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """``since_s``: when the clock of the rule was started, by the job's start or by the last match (seconds)."""
+    """``since_s``: the time (seconds) of the job's start or of the last match, from which the rule measures."""
 
     state: str = WAITING
     since_s: float = 0.0
@@ -46,14 +47,14 @@ def matched(rule: LogRule, standing: Standing, group: str | None, now_s: float) 
 
 
 def stopped(rule: LogRule, standing: Standing) -> Decision[Standing]:
-    """A line matches the stop pattern: nothing is expected of this rank any more."""
+    """A line matches the stop pattern: the rule is over for this rank."""
     return Decision(
         replace(standing, state=HEALTHY, stopped=True), f"{rule.name} is over: its stop pattern was printed"
     )
 
 
 def looked(rule: LogRule, standing: Standing, now_s: float) -> Decision[Standing]:
-    """Nothing matches, but time passes. What waits is held to the start cut-off, what was printed to the frequency."""
+    """Time passes without a match. The start cut-off limits the wait for the first match, the frequency the next ones."""
     limit_s = rule.start_cutoff_s if standing.state == WAITING else rule.frequency_s
     silent_s = now_s - standing.since_s
     if standing.stopped or limit_s is None or silent_s <= limit_s or standing.state in BROKEN:

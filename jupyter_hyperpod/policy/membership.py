@@ -1,4 +1,4 @@
-"""Who is in the next Generation, and who has been lost. Time is an argument."""
+"""Decides which members form the next generation and which are lost. Time is an argument."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..core.units import plural
 from .decision import Decision
 
 BEATS_LOST_S = 2.0
-LEASE_S = 1.5  # a member that is cut off stops before it is fenced: the difference is for processes that wake up late
+LEASE_S = 1.5  # a member that is cut off stops before it is fenced, even where its process wakes up late
 PARTITION = "network partition"
 SILENT, NODE_LOST = "heartbeat lost", "node lost"
 STOPPED, HUNG = "process stopped", "process hung"
-NODE_GONE = frozenset({PARTITION, SILENT, NODE_LOST})  # causes by which not only a process is lost
-SILENT_S = 0.5  # its agent has not been heard either: the node, not the process
+NODE_GONE = frozenset({PARTITION, SILENT, NODE_LOST})  # causes that take the whole node away, not only a process
+SILENT_S = 0.5  # after this silence of its agent the node is lost, not only the process
 STOPPED_S = 0.5
 HANG_STEPS = 3.0
 FIRST_FLOORS = 20.0
 COMPUTE, WARM_UP = "compute", "warm-up"  # phases of a worker; the latter: its first micro-batch
-SETTLE_S = 5.0  # how long a loss may leave a job between two allowed sizes
-LEAVE_LEAD_S = 0.05  # a request to leave has reached everybody after so long
+SETTLE_S = 5.0  # how long a job may stay between two allowed sizes after a loss
+LEAVE_LEAD_S = 0.05  # a request to leave has reached all members by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What is known of one member's liveness; ages in seconds, ``phase`` as reported by its worker.
+    """The signs of life of one member: ages in seconds, ``phase`` as its worker reports it.
 
     ``unreachable``: its host confirms nothing that is sent to it.
     """
@@ -70,7 +70,7 @@ def start(
 def next_size(
     present: int, newcomers: int, target: int, minimum: int, allowed: ElasticRange | None = None
 ) -> Decision[int | None]:
-    """How many members go on of those ``present`` and ready, or None where they are too few."""
+    """How many of the ``present`` and ready members continue, or None where they are too few."""
     size = min(target, present + newcomers)
     if allowed is not None:
         size = max(allowed.fit(size), min(target, present))
@@ -82,12 +82,12 @@ def next_size(
 def next_members(
     candidates: Sequence[Candidate], target: int, minimum: int, allowed: ElasticRange | None = None
 ) -> Decision[tuple[str, ...] | None]:
-    """The ordered members of the next generation, or None where too few are left to go on.
+    """The ordered members of the next generation, or None where too few are left to continue.
 
     Present members keep their order (a survivor's rank only ever shrinks), newcomers come after them, and
-    a smaller target releases the highest ranks. Newcomers join only up to an ``allowed`` size; those who are left
-    after a loss go on between two sizes, see `leavers`. Where nobody with state is left, newcomers alone start the
-    run again: it takes the same trajectory from its seed.
+    a smaller target releases the highest ranks. Newcomers join only up to an ``allowed`` size; after a loss
+    members may continue between two sizes, see `leavers`. Where no member with state is left, newcomers start the
+    run again: from its seed it takes the same trajectory.
     """
     present = sorted((c for c in candidates if c.rank is not None), key=lambda c: c.rank or 0)
     newcomers = [c for c in candidates if c.rank is None and c.ready]
@@ -118,11 +118,11 @@ def leavers(
     allowed: ElasticRange,
     unsettled_s: float = 0.0,
 ) -> Decision[tuple[str, ...]]:
-    """Which present members leave at the next step boundary, so that nothing that was computed is thrown away.
+    """Which present members leave at the next step boundary. Leaving there throws no computed work away.
 
-    First those that are preempted, then the highest ranks beyond ``target``, then, where a loss has left the job
-    between two ``allowed`` sizes for ``unsettled_s`` and nobody came, the highest ranks beyond the smaller of them.
-    The last member that holds the training state stays until somebody has taken it over.
+    First the preempted members, then the highest ranks beyond ``target``. Where the job has been between two
+    ``allowed`` sizes for ``unsettled_s`` after a loss and no newcomer came, also the highest ranks beyond the smaller
+    size. The last member that holds the training state stays until another member has it.
     """
     present = sorted((c for c in candidates if c.rank is not None), key=lambda c: c.rank or 0)
     staying = [c for c in present if c.member not in preempted]
@@ -143,8 +143,8 @@ def leavers(
 
 
 def surplus(staying: int, newcomers: int, target: int, spares: int) -> Decision[int]:
-    """How many of the ``newcomers`` go home beside ``staying`` members: a job keeps those for which there is a place
-    up to its ``target``, and as many ``spares`` as its owner asked for. Whatever else it holds, others may wait for.
+    """How many of the ``newcomers`` are released beside ``staying`` members. A job keeps newcomers up to its ``target``
+    and the ``spares`` that its owner asked for; other jobs may be waiting for the rest.
     """
     keep = max(0, target - staying) + spares
     over = max(0, newcomers - keep)
@@ -155,14 +155,14 @@ def surplus(staying: int, newcomers: int, target: int, spares: int) -> Decision[
 
 
 def leave_after(step: int, step_time_s: float | None) -> int:
-    """The step after which members leave together: one that nobody has passed when the request reaches them."""
+    """The step after which members leave together: no member has passed it when the request arrives."""
     return step + 1 + (int(LEAVE_LEAD_S / step_time_s) if step_time_s else 0)
 
 
 def hang_timeout_s(step_time_s: float | None, floor_s: float) -> float:
     """How long a member may stand still inside a step while others wait for it: three steps, at least ``floor_s``.
 
-    Before the first step nobody knows how long one takes, so the wait is as long as for a first micro-batch.
+    Before the first step its duration is unknown, so the wait is that for a first micro-batch.
     """
     if step_time_s is None:
         return first_timeout_s(step_time_s, floor_s)
@@ -170,7 +170,7 @@ def hang_timeout_s(step_time_s: float | None, floor_s: float) -> float:
 
 
 def first_timeout_s(step_time_s: float | None, floor_s: float, longest_s: float = 0.0) -> float:
-    """The same for the first micro-batch that a process computes, in which it may compile: twenty times the floor.
+    """The limit for the first micro-batch of a process, which may include compiling: twenty times the floor.
 
     ``longest_s``: the longest that any member took for its first one; a newcomer may take three times that.
     """
@@ -178,7 +178,7 @@ def first_timeout_s(step_time_s: float | None, floor_s: float, longest_s: float 
 
 
 def lost(pulses: Sequence[Pulse], timeout_s: float, first_s: float = 0.0) -> Decision[tuple[str, str] | None]:
-    """The member to fence now with its cause, or None. One at a time: the next look follows the next generation.
+    """The member to fence now with its cause, or None. One at a time: the next check follows the next generation.
 
     ``first_s``: how long a process may take for its first micro-batch, where that is longer than ``timeout_s``.
     A member that cannot be reached stops by itself when its lease has run out, and is not fenced before.
@@ -209,5 +209,5 @@ def lost(pulses: Sequence[Pulse], timeout_s: float, first_s: float = 0.0) -> Dec
 
 
 def _standstill_s(pulse: Pulse) -> float:
-    """How long a member is known to stand still: by its own beats, or because its agent stands still too."""
+    """How long a member has certainly stood still: by its own heartbeats, or because its agent stands still too."""
     return pulse.progress_age_s - (pulse.beat_age_s if pulse.beat_age_s <= SILENT_S else 0.0)

@@ -1,6 +1,6 @@
-"""What a preflight's findings mean: each row passes, fails with its remedy, or is skipped with the reason. Pure.
+"""Judges what a preflight found: each row passes, fails with a remedy, or is skipped with the reason. Pure.
 
-Skipped is not passed: nothing was learnt about that row.
+Skipped is not passed: the check did not run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.units import plural
 
-MARK = "hyperpod-preflight "  # before each line that a node prints about what it found
+MARK = "hyperpod-preflight "  # begins each line in which a node prints its findings
 PASSED, FAILED, SKIPPED = "pass", "fail", "skipped"
 SERVICEABLE = frozenset({"idle", "busy", "allocated", "mixed", "completing", "planned"})
 SLOW_STORAGE_S = 5.0
@@ -19,7 +19,7 @@ SLOW_STORAGE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: ``sentence`` says what was found, ``remedy`` what to do about it (of a failure only)."""
+    """One line of the result: ``sentence`` is the finding, ``remedy`` what to do about it (failures only)."""
 
     name: str
     verdict: str
@@ -35,7 +35,7 @@ Probe = Mapping[str, Any]
 
 
 def nodes_ready(states: Mapping[str, tuple[str, str]], needed: int, mend: str) -> Row:
-    """``states``: node -> (state, why). Fails where fewer than ``needed`` are in service; ``mend`` says what helps."""
+    """``states``: node -> (state, why). Fails where fewer than ``needed`` are in service; ``mend`` is the remedy."""
     wrong = {node: found for node, found in states.items() if found[0].rstrip("*") not in SERVICEABLE}
     wrong |= {node: (state, "it does not answer") for node, (state, _) in states.items() if state.endswith("*")}
     told = ", ".join(f"{node} is {state}{f' ({why})' if why else ''}" for node, (state, why) in sorted(wrong.items()))
@@ -47,9 +47,9 @@ def nodes_ready(states: Mapping[str, tuple[str, str]], needed: int, mend: str) -
 
 
 def devices(probes: Sequence[Probe], asked: int | None) -> Row:
-    """Accelerators counted on every node against what its type has and what the job asks of each (None: nothing).
+    """Compares each node's accelerators with its type and with the job's request per node (None: no request).
 
-    Nodes of no known type have to have as many as the others.
+    Nodes of an unknown type need the same number as the others.
     """
     counts = {probe["node"]: int(probe["devices"]) for probe in probes}
     typed = {probe["node"]: probe["devices_expected"] for probe in probes if probe["devices_expected"]}
@@ -65,7 +65,7 @@ def devices(probes: Sequence[Probe], asked: int | None) -> Row:
 
 
 def fabric(probes: Sequence[Probe]) -> Row:
-    """EFA devices against what each node's type has; nodes of one job have to have the same number."""
+    """Compares each node's EFA devices with its type; all nodes of a job need the same number."""
     counts = {probe["node"]: int(probe["efa"]) for probe in probes}
     needed = {probe["node"]: int(probe["efa_expected"] or 0) for probe in probes}
     if not any(counts.values()) and not any(needed.values()):
@@ -88,7 +88,7 @@ def _span(counts: Iterable[int]) -> str:
 
 
 def driver(probes: Sequence[Probe]) -> Row:
-    """The accelerators' driver, by version, and that torch sees the devices."""
+    """Checks that all nodes have the same driver version and that torch sees the devices."""
     with_devices = [probe for probe in probes if probe["devices"]]
     if not with_devices:
         return Row("driver", SKIPPED, "there are no accelerators")
@@ -103,7 +103,7 @@ def driver(probes: Sequence[Probe]) -> Row:
 
 
 def storage(mount: str, probes: Sequence[Probe]) -> Row:
-    """Every node wrote a file where the others read it; the digests of what was read have to be those written."""
+    """Every node wrote a file and the others read it; the digests have to be equal."""
     name, remedy = f"storage {mount}", "mount the same file system on every node at the mount's node path, writable"
     found: dict[str, Mapping[str, Any]] = {probe["node"]: probe["storage"][mount] for probe in probes}
     if broken := [f"{node}: {probe['problem']}" for node, probe in found.items() if probe["problem"]]:
@@ -122,7 +122,7 @@ def storage(mount: str, probes: Sequence[Probe]) -> Row:
 
 
 def unreachable(mount: str, state: str, reason: str) -> Row:
-    """A mount in which this machine can prepare nothing; ``state`` is one of `mounts.probe.Health`."""
+    """The row of a mount that this machine cannot use; ``state`` is one of `mounts.probe.Health`."""
     if state == "detached":
         return Row(
             f"storage {mount}", SKIPPED, f"it is not mounted on this machine: {reason or 'nothing to compare with'}"
@@ -132,14 +132,14 @@ def unreachable(mount: str, state: str, reason: str) -> Row:
 
 
 def expected_devices(options: Mapping[str, str]) -> int | None:
-    """Accelerators a node that SLURM's options ask for, as in ``gres=gpu:h100:8``; None where they name none."""
+    """Accelerators per node that SLURM's options ask for, as in ``gres=gpu:h100:8``; None where they name none."""
     asked = [word for word in options.get("gres", "").split(",") if word.split(":")[0] in ("gpu", "neuron")]
     count = (asked[0] if asked else f"gpu:{options.get('gpus-per-node', '')}").rpartition(":")[2]
     return int(count) if count.isdecimal() else (1 if asked else None)
 
 
 def all_reduce(probes: Sequence[Probe]) -> Row:
-    """Every rank has to hold the exact sum; the bandwidth is told."""
+    """Every rank has to hold the exact sum; the row shows the bandwidth."""
     if len(probes) < 2:
         return Row("all-reduce", SKIPPED, "one node has nobody to exchange with")
     remedy = "check that nodes resolve each other's names and that no firewall is between them; see NCCL_DEBUG=INFO"
@@ -152,7 +152,7 @@ def all_reduce(probes: Sequence[Probe]) -> Row:
 
 
 def training(state: str, reason: str, faults: int, same: bool, alone: bool) -> Row:
-    """A small job with a killed rank has to end with the bits of an undisturbed one."""
+    """A small job with a killed rank has to end with the same bits as an undisturbed one."""
     if state != "succeeded":
         return Row("training", FAILED, f"the small job {state}: {reason}", "see its output: `jupyter hyperpod logs`")
     if not same:
@@ -169,7 +169,7 @@ def training(state: str, reason: str, faults: int, same: bool, alone: bool) -> R
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """The last line."""
+    """The last line: how many rows passed, failed and were skipped."""
     count = {name: sum(row.verdict == name for row in rows) for name in (PASSED, FAILED, SKIPPED)}
     told = f"{count[PASSED]} passed, {count[FAILED]} failed, {count[SKIPPED]} skipped"
     if count[FAILED]:

@@ -1,7 +1,7 @@
-"""Whether a finding of `verdict` is a fault of hardware or of the program, from all findings of a session so far.
+"""Decides whether differing checksums come from faulty hardware or from the program, by all findings of a session.
 
-Hardware fails on one member, once. A program that keeps something outside the session looks the same to checksums, but
-shows on all members at once, on each member that joins, or again and again; then nobody is to be fenced for it.
+Hardware fails on one member, once. A program that keeps state outside the session changes checksums, too, but on all
+members at once, on each member that joins, or again and again. No member is fenced for a fault of the program.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from .decision import Decision
 from .verdict import CHANGED, EXECUTION, FROZEN, STATE, Charge
 
-FEW_STEPS = 10  # two faults of hardware so close to each other are no chance
-NEWCOMER_STEPS = 2  # what a newcomer does not know shows in its own first update, or after its first turn of the loop
-LATE_STEPS = 1000  # or when a schedule next changes the learning rate: at the same distance for each newcomer
+FEW_STEPS = 10  # two faults of hardware within so few steps are unlikely
+NEWCOMER_STEPS = 2  # a newcomer's missing state shows in its first update, or after its first turn of the loop
+LATE_STEPS = 1000  # or when a schedule next changes the learning rate, which is equally late for each newcomer
 
 _OUTSIDE = (
     "Something that changes in the run is kept outside hp.Session, such as a learning-rate scheduler that the loop "
@@ -35,7 +35,7 @@ _NOBODY = "no node is fenced and nothing starts again"
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A member of the generation. ``joined``: after which step, where others had trained before it; else None."""
+    """A member of the generation. ``joined``: the step after which it joined; None where it trained from the start."""
 
     member: str
     place: str
@@ -61,24 +61,24 @@ class Finding:
 
     @property
     def step(self) -> int:
-        """The last step that all that are charged had applied."""
+        """The last step that all charged members had applied."""
         return max((charge.step for charge in self.charges), default=0)
 
     @property
     def late(self) -> bool:
-        """Everybody who is charged joined while others trained."""
+        """Whether every charged member joined while others trained."""
         return all(seat.joined is not None for seat in self.seats if seat.member in self.accused)
 
     @property
     def compared(self) -> bool:
-        """What was found is a difference between members, which a program can make."""
+        """Whether the finding is a difference between members, which a program can cause."""
         return bool(self.evidence & {STATE, FROZEN, EXECUTION})
 
 
 def is_to_blame(earlier: Sequence[Finding], now: Finding) -> Decision[bool]:
-    """Whether the program is the likely cause of what was found ``now``: the job stops, and nobody is fenced.
+    """Whether the program is the likely cause of the finding ``now``. If it is, the job stops and no member is fenced.
 
-    ``earlier`` are the findings of the same session that fenced somebody, oldest first.
+    ``earlier`` are the findings of the same session that fenced a member, oldest first.
     """
     text = _newcomers(now) or _at_once(now) or _frozen(now) or _seniors(now) or _again(earlier, now)
     if text:
@@ -87,7 +87,7 @@ def is_to_blame(earlier: Sequence[Finding], now: Finding) -> Decision[bool]:
 
 
 def _newcomers(now: Finding) -> str:
-    """Somebody has just joined, and members differ: it did not run what the others ran before."""
+    """Newcomers differ: they did not run what the others ran before they joined."""
     if not now.compared:
         return ""
     few = LATE_STEPS if FROZEN in now.evidence else NEWCOMER_STEPS
@@ -107,12 +107,12 @@ def _at_once(now: Finding) -> str:
 
 
 def _frozen(now: Finding) -> str:
-    """The loop itself has set what differs: no fault of a node turns one ``requires_grad`` into another."""
+    """The members differ in ``requires_grad``, which only the loop sets: no fault of a node changes it."""
     return f"only a program sets requires_grad. {_ALIKE}" if FROZEN in now.evidence else ""
 
 
 def _seniors(now: Finding) -> str:
-    """Those who agree against a member have all joined later: what they lack, they lack alike."""
+    """All members that agree against one have joined later than it: they lack the same state."""
     if not now.compared or len(now.seats) < 3:
         return ""
     since = {seat.member: -1 if seat.joined is None else seat.joined for seat in now.seats}
@@ -123,7 +123,7 @@ def _seniors(now: Finding) -> str:
 
 
 def _again(earlier: Sequence[Finding], now: Finding) -> str:
-    """The same evidence was found not long ago, or against another that had joined late."""
+    """The same evidence was found shortly before, or against another member that had joined late."""
     before = next((found for found in reversed(earlier) if found.evidence & now.evidence and _near(found, now)), None)
     if before is None:
         return ""
@@ -134,7 +134,7 @@ def _again(earlier: Sequence[Finding], now: Finding) -> str:
 
 def _near(before: Finding, now: Finding) -> bool:
     distance = abs(now.step - before.step)
-    # two executions that differ do not tell which of the two members lacks something: either may be the late one
+    # either member of two differing executions may be the late one that lacks state
     late = now.late or (before.late and EXECUTION in now.evidence)
     return distance <= FEW_STEPS or (now.compared and late and distance <= LATE_STEPS)
 

@@ -1,6 +1,7 @@
-"""Who lost what, and the cheapest way back.
+"""Plans the cheapest way back to training after a loss.
 
-Rung 0 salvages the step, rung 1 brings a newcomer in from its peers; where nobody has state, rung 4 is a checkpoint.
+Rung 0 keeps the step's finished micro-batches, rung 1 brings a newcomer in from its peers, rung 4 loads a checkpoint
+where no member has the training state.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from ..core.units import plural
 from .batching import Node, assign_missing
 from .decision import Decision
 
-STATE_BYTES_PER_S = 1e9  # about what memory and a 10 Gbit/s network both carry
+STATE_BYTES_PER_S = 1e9  # about the bandwidth of both memory and a 10 Gbit/s network
 
 Saved = tuple[int, str]  # step and token of a durable checkpoint
 
@@ -22,8 +23,8 @@ class Report:
     """What a member holds when a generation forms.
 
     ``step``: steps applied to its state; None for a newcomer without state. ``nodes``: sums of finished
-    micro-batches of step ``step + 1``. ``history``: of how many of its last steps it still has the reduced gradient.
-    ``checkpoints``: (step, token) of the durable ones that it could load, of a member without state.
+    micro-batches of step ``step + 1``. ``history``: the number of last steps whose reduced gradient it still has.
+    ``checkpoints``: (step, token) of the durable checkpoints that a member without state could load.
     """
 
     step: int | None
@@ -35,12 +36,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the members of a generation meet at one step. Everything is by rank.
+    """How the members of a generation reach the same step. Everything is by rank.
 
-    First ``loaders`` take up the durable checkpoint ``load``.
-    ``replay`` are (rank, steps): those get the reduced gradients of so many steps up to ``step`` from ``donors[0]``;
-    ``fresh`` get the whole state, striped over ``donors``; then each computes its ``shares`` of step ``step + 1``,
-    keeping what it ``held``.
+    First ``loaders`` load the durable checkpoint ``load``.
+    ``replay`` are (rank, steps): these ranks get the reduced gradients of that many steps up to ``step`` from
+    ``donors[0]``; ``fresh`` get the whole state, striped over ``donors``; then each computes its ``shares`` of step
+    ``step + 1``, keeping what it ``held``.
     """
 
     step: int
@@ -56,7 +57,7 @@ class Plan:
 def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
     """Bring all members to the newest step any of them has applied.
 
-    Where none has state, take up the newest checkpoint that any of them sees, or begin at step 1.
+    Where no member has state, load the newest checkpoint that any of them sees, or begin at step 1.
     """
     if all(report.step is None for report in reports):
         return _load(reports, micro_batches) if any(r.checkpoints for r in reports) else _begin(reports, micro_batches)
@@ -84,7 +85,7 @@ def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
 def _among_the_settled(
     micro_batches: int, held: Sequence[Sequence[Node]], fresh: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Shares of a step; where it was cut short, newcomers compute nothing of it: the others need not wait for them."""
+    """Shares of a step. Of an interrupted step newcomers compute nothing, so that the others need not wait for them."""
     settled = [rank for rank in range(len(held)) if rank not in fresh]
     if not any(held):
         return assign_missing(micro_batches, held)
@@ -93,10 +94,10 @@ def _among_the_settled(
 
 
 def at_once(vacancies: int, state_bytes: int, step_time_s: float | None) -> Decision[bool]:
-    """Whether newcomers enter at the next commit and get the state there, while the others stand still.
+    """Whether newcomers join at the next commit and get the state there, while the others wait.
 
-    After a loss that brings the members to full strength a step sooner; where the pause would be longer than half
-    a step, and whenever nobody is missing, a newcomer loads a snapshot first while the others train.
+    After a loss this restores full strength one step sooner. Where the pause would be longer than half a step, or no
+    member is missing, a newcomer first loads a snapshot while the others train.
     """
     pause_s = state_bytes / STATE_BYTES_PER_S
     if not vacancies:

@@ -1,19 +1,18 @@
-"""Which job gets which nodes: priorities, queues and capacity in, one Decision a job out. Pure and deterministic.
+"""Decides which job gets which nodes, by priorities, queues and capacity. Pure and deterministic.
 
 The rules, in order:
-1. A running job keeps what it cannot do without: its minimum where it is elastic, all its nodes where it is not.
+1. A running job keeps its minimum where it is elastic, and all its nodes where it is not.
 2. A queue's guaranteed nodes are its jobs' own, the highest priority first. Others borrow them while they are idle
-   and give them back first, by shrinking; what cannot shrink is not ended for it.
+   and give them back first, by shrinking; a job that cannot shrink is not ended for that.
 3. A waiting job starts when its minimum is free. Those whose minimum is guaranteed go first, then higher priority,
-   among equals the earlier one; nobody overtakes a job that waits for nodes, so a large job is not starved by small
-   ones.
+   among equals the earlier one. No job overtakes a job that waits for nodes, so small jobs do not starve a large one.
 4. Elastic jobs of lower priority lend: they shrink, down to their minimum, for a waiting job of higher priority.
-5. Nobody else takes a node that is in use. What is free brings jobs up to their target; lent nodes go back this way.
+5. No other job takes a node that is in use. Free nodes bring jobs up to their target; lent nodes return this way.
    A job with a scale-up delay grows only onto nodes that have been free for that long; its minimum never waits.
-6. A job is told to run on an allowed size. After a loss it may hold a number between two, which is not taken from it.
-7. As many nodes as are marked spare never count into a job's share: they stand by for the jobs that want spares, in
-   the same order, and a job keeps the one that it has, so that none is given twice. A job with fewer nodes than it
-   wants has none. Which node is whose does not matter: after a loss, the spare works and the replacement stands by.
+6. A job gets an allowed size. After a loss it may hold a number between two sizes; it keeps those nodes.
+7. Spare nodes never count towards a job's share. They stand by for the jobs that want spares, in the same order. A job
+keeps the spare that it has, so that no spare is given twice; a job with fewer nodes than it wants has none. Only the
+number of spares matters: after a loss, the spare works and the replacement stands by.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .decision import Decision
 class Machine:
     """A node: ``free`` is False while a job holds it or it is starting, ``up`` only while it is starting.
 
-    ``idle_s``: seconds for which it has been free. ``avoid``: others are taken first, since this one fails often.
+    ``idle_s``: how long it has been free. ``avoid``: other nodes are taken first, because this one fails often.
     """
 
     name: str
@@ -47,9 +46,9 @@ class Machine:
 class Claim:
     """What a job wants and holds.
 
-    ``minimum``: nodes it needs to start and cannot lend; ``target``: what its owner wants; ``commanded``: what it was
-    last told; ``order``: when it was submitted, smaller is earlier; ``held``: names of its nodes; ``allowed``: the
-    sizes it may run on, None for all.
+    ``minimum``: nodes that it needs to start and never lends; ``target``: the number its owner wants; ``commanded``:
+    the last number commanded; ``order``: smaller means submitted earlier; ``held``: names of its nodes; ``allowed``:
+    the sizes it may run on, None for all.
     """
 
     job_id: str
@@ -67,17 +66,17 @@ class Claim:
 
     @property
     def base(self) -> int:
-        """Nodes it works on; it holds the others as spares, or is about to release them."""
+        """Number of nodes it works on; the others are its spares, or it is about to release them."""
         return min(len(self.held), self.commanded)
 
     def fit(self, nodes: int) -> int:
-        """The largest number it may run on that is not above `nodes`."""
+        """The largest number up to `nodes` that it may run on."""
         return self.allowed.fit(nodes) if self.allowed else nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """``start``: nodes to start the job on now; ``target``: nodes it should run on; ``possible``: False where never."""
+    """``start``: nodes to start the job on now; ``target``: nodes it should run on; ``possible``: False: never."""
 
     job_id: str
     start: tuple[str, ...]
@@ -103,7 +102,7 @@ def allot_free(
     guarantees: Mapping[str, int] | None = None,
     starting: bool = False,
 ) -> tuple[Decision[Grant], ...]:
-    """`allot` where only the free ``machines`` are listed: ``capacity`` there are in all, and ``standby`` spares."""
+    """`allot` with only the free ``machines`` listed, of ``capacity`` in all, with ``standby`` spares."""
     queues = guarantees or {}
     ordered = sorted(claims, key=_rank)
     free = sorted(machines, key=lambda m: (m.avoid, m.spare, _natural(m.name)))
@@ -151,7 +150,7 @@ def _take(names: list[str], count: int, at_end: bool = False, among: Collection[
 
 
 def _spares(claim: Claim, share: int, begun: int) -> int:
-    """How many of the nodes that a job holds, or now gets to work on, stand by, as far as it may keep them."""
+    """How many of the nodes that a job holds, or now gets, stand by as its spares."""
     if not claim.running or share < claim.target:
         return 0
     return min(claim.spares, max(0, len(claim.held) + begun - share))
@@ -166,7 +165,7 @@ def _rank(claim: Claim) -> tuple[int, float, str]:
 
 
 def _own(ordered: Sequence[Claim], capacity: int, guarantees: Mapping[str, int]) -> dict[str, int]:
-    """How many nodes each job has from its queue's guarantee; whatever it has beyond them is borrowed."""
+    """How many nodes each job has from its queue's guarantee; the rest of its nodes is borrowed."""
     left = dict(guarantees)
     own = {}
     for claim in ordered:
@@ -180,7 +179,7 @@ def _own(ordered: Sequence[Claim], capacity: int, guarantees: Mapping[str, int])
 def _shares(
     ordered: Sequence[Claim], capacity: int, own: Mapping[str, int], idle_s: Sequence[float]
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """How many nodes each job is to have beside its spares, and why those that wait do."""
+    """How many nodes each job should have besides its spares, and why a waiting job waits."""
     shares = {claim.job_id: _floor(claim) if claim.running else 0 for claim in ordered}
     waits: dict[str, str] = {}
     blocked_by = ""
@@ -218,8 +217,9 @@ def _ceiling(claim: Claim, stage: str, own: int, idle_s: Sequence[float]) -> int
 
 
 def _reserved(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int], own: Mapping[str, int]) -> int:
-    """Nodes that `claim` cannot have: minima and guaranteed nodes of all, and unless its own minimum is guaranteed,
-    all that running jobs of higher and equal priority want."""
+    """Nodes that `claim` cannot have: the minima and guaranteed nodes of all jobs. Unless its own minimum is
+    guaranteed,
+    also all nodes that running jobs of higher or equal priority want."""
     guaranteed = own[claim.job_id] >= claim.minimum
     taken = 0
     for other in ordered:
@@ -232,7 +232,7 @@ def _reserved(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int],
 
 
 def _borrower(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int], own: Mapping[str, int]) -> str:
-    """To whom a job that shrinks gives its nodes; "" where nobody waits for them."""
+    """The job or queue that gets the nodes of a shrinking job; "" where none waits for them."""
     for other in ordered:
         calls_in = other.base < own[other.job_id] and shares[other.job_id] > other.base
         if other is not claim and calls_in and claim.base > own[claim.job_id]:
@@ -269,7 +269,7 @@ def _granted(claim: Claim, share: int, start: Sequence[str], extra: Sequence[str
         target = share if share < held else min(claim.target, max(share, claim.commanded))
     names = (*start, *extra)
     if claim.running and target < claim.commanded and not to:
-        reason = f"goes on with {target}: no more are to be had, and what it has beyond them is its spare"
+        reason = f"continues with {target}: no more are available, and its other nodes are spares"
     elif claim.running and target < claim.commanded:
         reason = f"lends {_count(claim.commanded - target)} to {to} and goes on with {target}"
     elif claim.running and target > claim.commanded:

@@ -1,4 +1,4 @@
-"""Ranks that train without hp.Session: when all of them are started again, and when they may change in number."""
+"""Decides when the ranks of a script without hp.Session are restarted, and when their number changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core.spec import ElasticRange
 from ..core.units import plural
 from .decision import Decision
 
-HOLD_S = 0.5  # a rank's exception may be the echo of a loss that is noticed a moment later
+HOLD_S = 0.5  # a lost peer may cause a rank's exception, and the loss may be noticed only a moment later
 GROW_PATIENCE_S = 2.0
 Verdict = Literal["wait", "restart", "fail"]
 
@@ -29,7 +29,7 @@ class Trouble:
 
 
 def judge(troubles: Sequence[Trouble], restarts: int, limit: int) -> Decision[Verdict]:
-    """Start all ranks again after a loss, at most ``limit`` times; an exception of the program is never retried.
+    """Restart all ranks after a loss, at most ``limit`` times. An exception of the program is never retried.
 
     The peers of a lost rank raise too, so an exception counts only when no loss has been noticed for a moment.
     """
@@ -51,10 +51,10 @@ def judge(troubles: Sequence[Trouble], restarts: int, limit: int) -> Decision[Ve
 def resize(
     here: int, preempted: int, newcomers: int, target: int, allowed: ElasticRange, waited_s: float
 ) -> Decision[int]:
-    """How many ranks the script should go on with after an elastic event; 0: there is no reason for one.
+    """How many ranks the script should continue with after an elastic event; 0: no event is needed.
 
-    ``newcomers`` are idle workers, ``waited_s`` says for how long there has been room for them: they come one by one,
-    and one event is enough for all.
+    ``newcomers`` are idle workers; there has been room for them for ``waited_s``. They come one by one, and one event
+    should serve all.
     """
     size = allowed.fit(min(target, here - preempted + newcomers))
     if preempted:
@@ -70,8 +70,8 @@ def resize(
 
 
 def call_number(calls: Sequence[int], tries: int) -> int:
-    """The call of elastic_event_detected() at which every rank is to be told: ahead of the rank that is furthest.
+    """The call of elastic_event_detected() that returns True on every rank: ahead of the rank that is furthest.
 
-    A rank may go on while it is being asked, so each further try looks further ahead.
+    A rank may continue while it is being asked, so each retry looks further ahead.
     """
     return max(calls) + (1 << 2 * tries)

@@ -1,9 +1,9 @@
-"""How many replicas a deployment has, which one answers, and who is told to come back later. Pure and deterministic.
+"""Decides how many replicas a deployment has, which replica answers, and when a request has to wait. Pure.
 
-Up is quick: as soon as the requests that are outstanding, averaged over a second, are more than the replicas should
-have. Down is slow: only what was never needed during the whole delay is taken away, so that load that comes in waves
-does not make replicas come and go. Both follow the number of requests that wait or are being answered: unlike their
-rate it says how much work there is, whatever a request costs.
+Scaling up is quick: it happens as soon as the outstanding requests, averaged over a second, exceed what the replicas
+should have. Scaling down is slow: only replicas that were not needed during the whole delay go, so that load in waves
+does not make replicas come and go. Both follow the number of outstanding requests (waiting or being answered): unlike
+their rate, it measures the work whatever a request costs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RETRY_AFTER_LIMIT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """At ``time_s`` so many requests were ``outstanding`` (waiting or being answered)."""
+    """The number of ``outstanding`` requests (waiting or being answered) at ``time_s``."""
 
     time_s: float
     outstanding: int
@@ -30,7 +30,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``outstanding``: requests a replica should have at a time; ``scale_down_delay_s``: how long less must suffice."""
+    """``outstanding``: wanted requests per replica; ``scale_down_delay_s``: how long fewer replicas must suffice."""
 
     minimum: int
     maximum: int
@@ -39,9 +39,9 @@ class Limits:
 
 
 def decide(readings: Sequence[Reading], replicas: int, limits: Limits, now_s: float) -> Decision[int]:
-    """Return how many replicas there should be, given the ``replicas`` that were last decided upon.
+    """Return how many replicas there should be, given the last decision, ``replicas``.
 
-    ``readings`` are in order of time; those older than the scale-down delay are not looked at.
+    ``readings`` are in order of time; those older than the scale-down delay are ignored.
     """
     kept = _clamp(replicas, limits)
     if kept != replicas:
@@ -100,8 +100,9 @@ def retire(outstanding: Mapping[str, int], count: int) -> tuple[str, ...]:
 def patience_s(*, stopped: bool, loading: bool, computes: bool) -> float:
     """Return for how long a replica may say nothing, in seconds.
 
-    One that loads or computes can hold Python's interpreter lock for long, in one call of a library; what is stopped,
-    or does nothing and says nothing, hangs. A replica on a host that cannot be looked at neither stops nor computes.
+    A replica that loads or computes may hold Python's interpreter lock for long, in one call of a library. A replica
+    that is stopped, or neither computes nor reports, hangs. On a host that cannot be observed, a replica counts as
+    neither stopped nor computing.
     """
     return BUSY_S if (loading or computes) and not stopped else SILENT_S
 

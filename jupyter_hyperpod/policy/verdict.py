@@ -1,7 +1,7 @@
-"""Whose memory or arithmetic was wrong: verdicts from checksums that all members have seen, never from a guess.
+"""Decides which member's memory or arithmetic was wrong, by checksums that all members have seen.
 
 A fault of hardware gives random bits, so two members that agree prove each other right. A member whose state changed
-while nothing was applied to it convicts itself. Where neither is the case nobody is believed.
+while nothing was applied to it proves itself wrong. In all other cases no member is blamed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .decision import Decision
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one member found in step ``step + 1``. Checksums are text, "" where there is none.
+    """The checksums of one member in step ``step + 1``, as text; "" where there is none.
 
-    ``sealed`` is of its state when the step began, ``state`` of the same memory later in that step, ``gradient`` of
-    its copy of the reduced gradient and ``again`` of that gradient reduced once more, ``frozen`` of which parameters
-    take no gradient. ``executions`` are (member,
-    checksum) of one sum of micro-batches, in order. ``tensors`` names by member what it saw differ.
+    ``sealed``: its state when the step began. ``state``: the same memory later in that step. ``gradient``: its copy of
+    the reduced gradient. ``again``: that gradient reduced once more. ``frozen``: the set of parameters that take no
+    gradient. ``executions``: (member, checksum) of one sum of micro-batches, in order. ``tensors``: the differing
+    tensors, by member.
     """
 
     member: str
@@ -37,7 +37,7 @@ class Statement:
 
 
 def heard(message: Mapping[str, Any], member: str, place: str) -> Statement | None:
-    """The statement in a member's report, None where it has nothing to say."""
+    """The statement in a member's report; None where the report has none."""
     if not message:
         return None
     texts = {key: str(message.get(key, "")) for key in ("sealed", "state", "gradient", "again", "frozen")}
@@ -63,7 +63,7 @@ _NOBODY: Charges = Decision((), "")
 
 
 def judge(statements: Sequence[Statement]) -> Charges:
-    """Who is wrong. The reason is empty where nothing was found. Whether they are fenced: see `program`."""
+    """The members that are wrong; the reason is "" where there are none. `program` decides whether they are fenced."""
     charges: dict[str, Charge] = {}
     remarks: list[str] = []
     for step in sorted({t.step for t in statements}):
@@ -80,7 +80,7 @@ def judge(statements: Sequence[Statement]) -> Charges:
 
 
 def _changed(present: Sequence[Statement]) -> Charges:
-    """Members that convict themselves."""
+    """Members whose state changed while nothing was applied to it."""
     text = "changed during step {}, while nothing was applied to it"
     charges = (
         Charge(t.member, f"the state of {t.place} {text.format(t.step + 1)}{_tensors(present, t.member)}")
@@ -95,7 +95,7 @@ def _convicted(statement: Statement) -> bool:
 
 
 def _differing(present: Sequence[Statement]) -> Charges:
-    """Members whose state is not that of the others."""
+    """Members whose state differs from that of the others."""
     intact = {t.member: t.state or t.sealed for t in present if not _convicted(t) and (t.state or t.sealed)}
     subject = f"state after step {present[0].step}"
     return _minority(present, intact, subject) or _nobody(present, intact, subject)
@@ -109,7 +109,7 @@ def _frozen(present: Sequence[Statement]) -> Charges:
 
 
 def _reduced(present: Sequence[Statement]) -> Charges:
-    """Members whose copy of the reduced gradient is not that of the others."""
+    """Members whose copy of the reduced gradient differs from that of the others."""
     subject = f"reduced gradient of step {present[0].step + 1}"
     again = {t.member: t.again for t in present if t.again}
     if not again:
@@ -124,7 +124,7 @@ def _reduced(present: Sequence[Statement]) -> Charges:
 
 
 def _executed(present: Sequence[Statement]) -> Charges:
-    """The member whose micro-batches came out otherwise than where they were executed again."""
+    """The member whose micro-batches gave another result when they were executed again."""
     places = {t.member: t.place for t in present}
     done = next((t.executions for t in present if t.executions), ())
     culprit = of_executions([checksum for _, checksum in done])
@@ -135,13 +135,13 @@ def _executed(present: Sequence[Statement]) -> Charges:
 
 
 def _tensors(present: Sequence[Statement], member: str) -> str:
-    """What of a member differed, as the end of a sentence."""
+    """The differing tensors of a member, as the end of a sentence."""
     found = next((t.tensors[member] for t in present if member in t.tensors), "")
     return f" ({found})" if found else ""
 
 
 def _minority(present: Sequence[Statement], values: Mapping[str, str], subject: str) -> Charges | None:
-    """Everybody who differs from the largest group of at least two; None where they differ and there is no such."""
+    """The members outside the largest group (two or more) that agrees; None where members differ and no group agrees."""
     counts = Counter(values.values()).most_common(2)
     if len(counts) < 2:
         return _NOBODY
@@ -156,17 +156,17 @@ def _minority(present: Sequence[Statement], values: Mapping[str, str], subject: 
 
 
 def _nobody(present: Sequence[Statement], values: Mapping[str, str], subject: str) -> Charges:
-    """Nobody of those that differ is believed."""
+    """A decision without a culprit: members differ, and none can be proven right."""
     names = "".join(sorted({_tensors(present, member) for member in values}))
     text = f"{len(values)} members differ in the {subject}{names} and none can be proven right"
     return Decision(tuple(Charge(member, text) for member in values), "")
 
 
 def next_execution(done: Sequence[tuple[int, str]], owner: int, world_size: int, draw: int) -> int | None:
-    """The rank that executes the sum of micro-batches next, or None where enough have: see `of_executions`.
+    """The rank that executes the sum of micro-batches next, or None after enough executions: see `of_executions`.
 
-    The owner's own sum comes first, then that of a member chosen by ``draw``; where those differ, that of a third
-    member. Two members repeat their own, one repeats it twice.
+    The owner's sum comes first, then that of a member chosen by ``draw``. Where those differ, a third member follows.
+    Of two members each repeats its own sum; a single member repeats it twice.
     """
     turns = [owner, (owner + 1 + draw % max(1, world_size - 1)) % world_size]
     if len(done) < 2:

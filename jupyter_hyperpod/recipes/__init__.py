@@ -1,1 +1,1 @@
-"""Recipes: decoders as data with settings for several scales, the model they describe, and the cell that trains it."""
+"""Recipes: decoder models as data, with settings for several scales, and the cell that trains each."""

@@ -1,4 +1,4 @@
-"""The recipes there are, read from ``data/*.toml``: a model, its optimizer, and settings for several scales."""
+"""Reads the recipes from ``data/*.toml``: a model, its optimizer, and settings for several scales."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOAT_BYTES = 4  # training state is float32
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A machine: how many ranks it runs, one a device (0: as many as a replica), and the bytes of each (0: unknown)."""
+    """A machine: its ranks, one per device (0: as many as a replica has), and the bytes per device (0: unknown)."""
 
     ranks: int = 0
     device_bytes: float = 0
@@ -34,7 +34,7 @@ INSTANCES = {
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """AdamW, its warm-up, and the part of the learning rate that a cosine falls to in the end."""
+    """AdamW, its warm-up, and the part of the learning rate at which the cosine schedule ends."""
 
     betas: tuple[float, float]
     weight_decay: float
@@ -45,10 +45,10 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Settings for a range of nodes. ``replica`` ranks hold one model; a micro-batch is what one replica computes.
+    """Settings for a range of nodes. ``replica`` ranks hold one model; one replica computes a micro-batch.
 
     The global batch, and with it the learning rate, is the same for every number of nodes in the range. Raises
-    SpecError where that cannot be.
+    SpecError where that is impossible.
     """
 
     instance: str
@@ -79,7 +79,7 @@ class Scale:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of one step, whatever the number of nodes."""
+        """Micro-batches per step, the same for every number of nodes."""
         return self.global_batch // self.micro_batch
 
     @property
@@ -93,7 +93,7 @@ class Scale:
         return max(1, self.replica // self.ranks)
 
     def members(self, nodes: int) -> int:
-        """Replicas that so many nodes hold."""
+        """The number of replicas on this many nodes."""
         return nodes * self.ranks // self.replica
 
     @property
@@ -104,7 +104,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A model with all that is needed to train it. ``published`` holds the totals its authors state."""
+    """A model with everything needed to train it. ``published`` holds the totals that its authors state."""
 
     name: str
     summary: str
@@ -121,7 +121,7 @@ class Recipe:
 
     @property
     def local(self) -> bool:
-        """True for those that are small enough to train on the machine they are rendered on."""
+        """Whether the model is small enough to train on this machine."""
         return all(scale.instance == "local" for scale in self.scales)
 
     def state_bytes(self, scale: Scale) -> int:
@@ -135,7 +135,7 @@ class Recipe:
         return self.config.parameters * FLOAT_BYTES * (3 + gradients) // scale.replica
 
     def scale(self, nodes: int | None = None) -> tuple[Scale, int]:
-        """Return the settings for so many nodes, or the first ones with their own number; raises SpecError."""
+        """Return the settings for this many nodes, or the first settings with their own number; raises SpecError."""
         if nodes is None:
             return self.scales[0], self.scales[0].nodes
         for scale in self.scales:

@@ -1,7 +1,7 @@
-"""From a recipe to the cell that trains it.
+"""Renders the cell, or the script, that trains a recipe.
 
-The cell holds every number, so it is a record of its own: what is changed here later changes no cell that was
-rendered before. The model is imported, or with ``inline`` written out in the cell, to be changed there.
+The cell holds every number, so later changes of a recipe change no rendered cell. The model is imported, or with
+``inline`` written out in the cell, so that a person can change it there.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ model.initialize()"""
 
 
 def cell(recipe: Recipe, nodes: int | None = None, *, backend: str | None = None, inline: bool = False) -> str:
-    """Return a ``%%hyperpod`` cell for so many nodes, or for as many as the recipe's first scale names.
+    """Return a ``%%hyperpod`` cell for this many nodes, or for the number that the recipe's first scale names.
 
     Raises SpecError where the recipe has no settings for that number.
     """
@@ -166,14 +166,14 @@ def _imports(local: bool, sharded: bool, inline: bool) -> str:
 
 
 def _code(name: str) -> str:
-    """A module of this package without its docstring and without what only a module needs."""
+    """The source of a module of this package, without its docstring and its own imports."""
     text = files(__package__).joinpath(name).read_text()
     text = re.sub(r'\A"""(.|\n)*?"""\n', "", text)
     return re.sub(r"^from (__future__|\.\w+) import .*\n", "", text, flags=re.MULTILINE).strip()
 
 
 def _literal(config: DecoderConfig) -> str:
-    """The call that makes a configuration again, an argument a line; what has its default is left in."""
+    """The call that makes this configuration, one argument per line, defaults included."""
     lines = [f"    {name}={value}," for name, value in asdict(config).items() if name != "rope_scaling"]
     if config.rope_scaling is not None:
         settings = config.rope_scaling.settings()

@@ -1,1 +1,1 @@
-"""What the operating system gives: processes, children that end with their parent, private sockets."""
+"""Wraps what the operating system offers: processes, children that end with their parent, private sockets."""

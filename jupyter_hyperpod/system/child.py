@@ -1,4 +1,4 @@
-"""A process that ends with the one that has started it, whatever way that ends."""
+"""Makes a process end when its parent ends, however the parent ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_parent_option(parser: argparse.ArgumentParser) -> None:
 
 
 def follows(parent: int) -> bool:
-    """From now on, end when the process ``parent`` does (0: do not); False where it has ended already."""
+    """From now on, end when the process ``parent`` ends (0: never); False where it has ended already."""
     if not parent:
         return True
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

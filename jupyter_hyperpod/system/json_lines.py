@@ -1,4 +1,4 @@
-"""JSON lines over unix sockets that only their owner may open."""
+"""Sends and receives JSON lines over unix sockets that only their owner may open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..core.errors import ClusterError, ProtocolError
 
 LINE_LIMIT_BYTES = 16 << 20
 SEND_TIMEOUT_S = 2.0
-_BACKLOG = 1024  # who finds it full is told at once that nobody listens
+_BACKLOG = 1024  # a caller that finds it full gets an error at once
 MOST_SILENT = 128
 
 Message = dict[str, Any]
@@ -32,7 +32,7 @@ def _reachable(directory: Path, name: str) -> Iterator[str]:
 
 
 def listen(directory: Path, name: str) -> socket.socket:
-    """Bind and listen at `directory/name`, mode 0600, in place of whatever socket lay there. Raises ClusterError."""
+    """Bind and listen at `directory/name`, mode 0600, in place of any socket that was there. Raises ClusterError."""
     (directory / name).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
@@ -50,7 +50,7 @@ def listen(directory: Path, name: str) -> socket.socket:
 
 
 def connect(directory: Path, name: str, timeout_s: float = SEND_TIMEOUT_S) -> Channel | None:
-    """Return a channel to the process that listens at `directory/name`; None where nobody does (any more)."""
+    """Return a channel to the process that listens at `directory/name`; None where no process listens."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(timeout_s)
     try:
@@ -63,7 +63,7 @@ def connect(directory: Path, name: str, timeout_s: float = SEND_TIMEOUT_S) -> Ch
 
 
 def accept(listener: socket.socket) -> Channel | None:
-    """Accept one connection; None where it is gone again or belongs to somebody else."""
+    """Accept one connection; None where the caller has gone or belongs to another user."""
     try:
         client, _ = listener.accept()
     except OSError:
@@ -77,13 +77,13 @@ def accept(listener: socket.socket) -> Channel | None:
 
 
 class Silent:
-    """Connections on which nothing has been said yet: where too many wait, the one that came first has to go."""
+    """Connections without a first message. Where too many wait, the oldest is closed."""
 
     def __init__(self) -> None:
         self._waiting: dict[Channel, None] = {}
 
     def called(self, channel: Channel) -> Channel | None:
-        """Somebody has connected; return whom to hang up on."""
+        """Note a new connection; return the connections to close."""
         self._waiting[channel] = None
         if len(self._waiting) <= MOST_SILENT:
             return None
@@ -92,12 +92,12 @@ class Silent:
         return oldest
 
     def heard(self, channel: Channel) -> None:
-        """Somebody has said something, or has left."""
+        """Note that a connection has sent a message or has ended."""
         self._waiting.pop(channel, None)
 
 
 class Channel:
-    """One connection that carries one JSON object a line, both ways."""
+    """One connection that carries one JSON object per line, in both directions."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -110,7 +110,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Message) -> bool:
-        """Send one message; False where the peer is gone or has not read for a while."""
+        """Send one message; False where the peer has gone or has not read for a while."""
         try:
             self._socket.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         except OSError:

@@ -1,4 +1,4 @@
-"""Processes by pid *and* start time, so that a reused pid is never taken for the process that had it before."""
+"""Identifies processes by pid *and* start time, so that a reused pid is never mistaken for the earlier process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def identify(pid: int) -> Identity:
-    """The identity of a process that is known to be there (oneself, an unreaped child)."""
+    """The identity of a process that certainly exists (this one, an unreaped child)."""
     found = _stat(pid)
     return Identity(pid, found.start if found else 0)
 
@@ -60,7 +60,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def session_members(leader: Identity) -> list[int]:
-    """Living processes of the session or group that `leader` opened, whether or not it still lives itself."""
+    """Living processes of the session or group that `leader` opened, even if `leader` itself has ended."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdecimal() and (stat := _stat(int(name))) is not None:
@@ -71,7 +71,7 @@ def session_members(leader: Identity) -> list[int]:
 
 
 def signal_group(leader: Identity, number: int) -> bool:
-    """Send a signal to the whole process group and session of `leader`; False where nobody is left of it."""
+    """Send a signal to the whole process group and session of `leader`; False where no process of it is left."""
     stat = _stat(leader.pid)
     if stat is not None and stat.start != leader.start:
         return False
@@ -94,7 +94,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def thread_names() -> list[str]:
-    """Names of this process's threads, native ones included: only a process with one may be forked safely."""
+    """Names of this process's threads, native ones included: a fork is safe only with a single thread."""
     names = []
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
