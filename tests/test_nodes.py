@@ -49,7 +49,7 @@ def test_a_deep_check_that_is_interrupted_leaves_no_label(store: Store) -> None:
         assert cluster.status(store)["health"]["n1"]["labels"][DEEP] == "InProgress"
         raise KeyboardInterrupt
     health = cluster.status(store)["health"]["n1"]
-    assert DEEP not in health["labels"] and "did not come to its end" in health["reason"]
+    assert DEEP not in health["labels"] and "did not finish" in health["reason"]
 
 
 def test_what_a_check_finds_elsewhere_is_asked_for_and_told_once_of_that_machine(store: Store) -> None:

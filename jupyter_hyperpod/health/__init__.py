@@ -1,1 +1,1 @@
-"""What runs on a node to know how it is: probes, whose reading is apart from their parsing, and the agent."""
+"""Watches the health of a node: probes, parsers of what they read, and the health agent."""

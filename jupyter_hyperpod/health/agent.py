@@ -1,8 +1,8 @@
-"""The health agent: one process a machine, which watches its node, or the nodes that live on it.
+"""The health agent's process: one per machine. It watches the machine's node, or all nodes that run on it.
 
     python -m jupyter_hyperpod.health.agent --store DIR --node n1 --slurm
 
-A second one for the same node and store ends at once. It dies with the process that started it where that asks for it.
+A second agent for the same node and store ends at once. With `--parent` the agent ends together with that process.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TICK_S = 0.2
 WRITER = "health"
 SETTINGS = "health.json"
 KERNEL_LOG = "HYPERPOD_KERNEL_LOG"
-STAND_IN = "kernel-logs"  # files that stand for the kernel logs of local nodes
+STAND_IN = "kernel-logs"  # files that replace the kernel logs of local nodes
 JOURNALS_KEPT = 4
 
 
 def recovery(store: Store) -> str:
-    """NodeRecovery of this store's cluster: Automatic, unless it was set to None."""
+    """NodeRecovery of this store's cluster: Automatic unless set to None."""
     try:
         value = json.loads((store.cluster / SETTINGS).read_text())["recovery"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -46,7 +46,7 @@ def recovery(store: Store) -> str:
 
 
 def claim(store: Store, name: str) -> socket.socket | None:
-    """The right to watch a node, for as long as the socket lives; None where another has it. Raises ClusterError."""
+    """The right to watch a node, held while the socket is open; None where another has it. Raises ClusterError."""
     digest = hashlib.sha256(f"{store.root} {name}".encode()).hexdigest()[:24]
     mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
@@ -60,7 +60,7 @@ def claim(store: Store, name: str) -> socket.socket | None:
 
 
 def stand_in(store: Store, node: str) -> Path:
-    """The file that stands for the kernel log of a local node."""
+    """The file that replaces the kernel log of a local node."""
     return store.cluster / STAND_IN / f"{node}.log"
 
 
@@ -97,7 +97,7 @@ class Agent:
         return 0
 
     def _listen(self) -> None:
-        """The supervisor says what has become of its nodes."""
+        """Read the messages of the supervisor about its nodes."""
         assert self._others is not None
         for event in self._others.poll():
             if event.kind == "node.health" and not event.writer.startswith(f"{WRITER}."):

@@ -1,4 +1,4 @@
-"""A check of one node on request: probes, deep checks where they are asked for, and what is journaled of it.
+"""Checks one node on request: runs the probes, on demand deep checks, and journals the result.
 
 python -m jupyter_hyperpod.health.check --store DIR [--deep] [--output FILE]
 """
@@ -34,7 +34,7 @@ CarryOut = Callable[[str, str, str], object]
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was found at a machine; ``devices``: what it has, ``boot``: which boot that was."""
+    """The findings on a machine, its ``devices``, and the id of its ``boot``."""
 
     findings: list[Finding]
     devices: Mapping[str, Any]
@@ -47,12 +47,12 @@ class Looked:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Looked:
-        """The reverse. Raises KeyError, TypeError or ValueError."""
+        """Inverse of `to_json`. Raises KeyError, TypeError or ValueError."""
         return cls([from_json(finding) for finding in record["findings"]], record["devices"], str(record["boot"]))
 
 
 def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -> Looked:
-    """Run every probe, and the deep checks where they are asked for; ``say`` hears of each finding."""
+    """Run every probe and, if wanted, the deep checks; ``say`` gets each finding."""
     place = Place(store)
     found: list[Finding] = []
     for probe in HOST:
@@ -63,7 +63,7 @@ def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -
 
 
 def known(store: Store, node: str) -> View:
-    """What the cluster's journal tells of a node's health; the defaults where it tells nothing."""
+    """A node's health according to the cluster's journal; defaults where the journal has nothing."""
     view = new_cluster_view()
     for event in read_events(store.cluster_events):
         apply(view, event)
@@ -73,12 +73,13 @@ def known(store: Store, node: str) -> View:
 
 
 def tell(store: Store, node: str, action: str, fault: str, reason: str, found: Sequence[Finding], **more: Any) -> None:
-    """Journal what a person, or a check, asks for at a node: an incident where it is more than to watch it.
+    """Journal the action that a person, or a check, wants for a node; an action stronger than "watch" opens an
+    incident.
 
-    ``deep``: the label of a deep check; ``boot``: the node's, "" where it is not known. Raises StoreError.
+    ``deep``: the label of a deep check; ``boot``: the id of the node's boot, "" where unknown. Raises StoreError.
     """
     name = f"{WRITER}-{node}"
-    forget_oldest(store.prepare().cluster_events, JOURNALS_KEPT, f"{name}.")  # each call writes one of its own
+    forget_oldest(store.prepare().cluster_events, JOURNALS_KEPT, f"{name}.")  # each call writes a file of its own
     writer = JournalWriter(store.cluster_events, name)
     incident = f"{node}-{time.time_ns() // 1_000_000}" if action != "watch" else ""
     say = writer.write
@@ -89,7 +90,7 @@ def tell(store: Store, node: str, action: str, fault: str, reason: str, found: S
     if incident:
         stage = {"incident": incident, "cause": fault, "node": node, "rank": None, "rung": None}
         detected = next((one.text for one in found if one.fault == fault), reason)
-        since = {"since_s": time.time()} if fault == BY_HAND else {}  # a probe does not know since when
+        since = {"since_s": time.time()} if fault == BY_HAND else {}  # a probe does not know when the fault began
         say("incident.stage", stage | {"stage": "detected", "text": detected} | since)
         say("incident.stage", stage | {"stage": "diagnosed", "text": reason})
     record: dict[str, Any] = {
@@ -106,21 +107,22 @@ def tell(store: Store, node: str, action: str, fault: str, reason: str, found: S
 
 
 def judge(store: Store, node: str, looked: Looked, deep: bool, carry_out: CarryOut | None = None) -> Mapping[str, Any]:
-    """Decide about what was found, journal it, and return ``{"action", "reason", "labels"}``.
+    """Decide about the findings, journal the decision, and return ``{"action", "reason", "labels"}``.
 
-    ``carry_out(node, action, fault)`` asks for the remedy where nobody reads that in the journal. Raises ClusterError.
+    ``carry_out(node, action, fault)`` requests the remedy where no process reads the journal for it. Raises
+    ClusterError.
     """
     before, found = known(store, node), looked.findings
     past = [Past(r["action"], r["fault"], r["time_s"]) for r in before["remedies"]]
     decision = heal(found, past, time.time(), recovery(store))
     action, fault = decision.value.action, decision.value.fault
-    if ACTIONS.index(action) < ACTIONS.index(before["action"]):  # what is being done already is stronger
+    if ACTIONS.index(action) < ACTIONS.index(before["action"]):  # a stronger action is already under way
         action, fault = before["action"], before["fault"]
     failing = any(finding.failed and finding.severity != "monitor" for finding in found)
     state = "" if not deep else "Failed" if failing else "Passed"
     if carry_out is not None and action != "watch" and decision.value.automatic:
-        carry_out(node, action, fault)  # first: where it is refused, nothing shall look as if it were under way
-    if before["action"] != "watch" and action == before["action"]:  # under way already: nothing is asked for twice
+        carry_out(node, action, fault)  # before journaling: a refused remedy must not look as if it were under way
+    if before["action"] != "watch" and action == before["action"]:  # already under way: not requested twice
         return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
     tell(store, node, action, fault, decision.reason, found, deep=state, devices=looked.devices, boot=looked.boot)
     return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
@@ -128,7 +130,7 @@ def judge(store: Store, node: str, looked: Looked, deep: bool, carry_out: CarryO
 
 @contextmanager
 def labelled(store: Store, node: str) -> Iterator[None]:
-    """Label a node while its deep check is under way; one that is given up leaves no such label."""
+    """Label a node while its deep check is under way. An abandoned check leaves no label."""
 
     def say(reason: str, deep: str) -> None:
         if known(store, node)["action"] == "watch":
@@ -138,7 +140,7 @@ def labelled(store: Store, node: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        say("a deep health check did not come to its end", "")
+        say("a deep health check did not finish", "")
         raise
 
 

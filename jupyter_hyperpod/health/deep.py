@@ -1,4 +1,4 @@
-"""Deep checks, on request: cores compute, memory keeps, the disk gives back, devices are diagnosed. Minutes.
+"""Deep checks of cores, memory, disk, network and devices. They run on request and take minutes.
 
 python -m jupyter_hyperpod.health.deep SECONDS      one core's part of the first
 """
@@ -31,7 +31,7 @@ _BLOCK = 1 << 20
 
 
 def cpu(seconds: float = CPU_S, workers: int | None = None) -> list[Finding]:
-    """Every core computes the same digests over and over; one that differs is a core that computes wrongly."""
+    """Every core computes the same digests repeatedly. A core with another digest computes wrongly."""
     count = workers or len(os.sched_getaffinity(0))
     command = [sys.executable, "-m", __name__, f"{seconds:g}"]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
@@ -60,7 +60,7 @@ def _digests(seconds: float) -> tuple[int, int]:
 
 
 def memory(size: int = MEMORY_BYTES) -> list[Finding]:
-    """Patterns are written into memory and read again."""
+    """Write patterns into memory and read them back."""
     wrong = 0
     for pattern in (b"\x55", b"\xaa", b"\x00", b"\xff"):
         expected = pattern * _BLOCK
@@ -72,7 +72,7 @@ def memory(size: int = MEMORY_BYTES) -> list[Finding]:
 
 
 def disk(directory: Path, size: int = DISK_BYTES) -> list[Finding]:
-    """Random bytes are written to the disk and read again."""
+    """Write random bytes to the disk and read them back."""
     written, read = hashlib.sha256(), hashlib.sha256()
     began_s = time.monotonic()
     with tempfile.TemporaryFile(dir=directory) as file:
@@ -93,7 +93,7 @@ def disk(directory: Path, size: int = DISK_BYTES) -> list[Finding]:
 
 
 def loopback(size: int = LOOPBACK_BYTES) -> list[Finding]:
-    """Bytes through the network stack of this machine."""
+    """Send bytes through the network stack of this machine."""
     ours, theirs = socket.socketpair()
     block = bytes(_BLOCK)
 
@@ -123,7 +123,7 @@ def dcgm(level: int = 2) -> Sequence[Finding]:
 
 
 def check(place: Place, level: int = 2, say: Callable[[Finding], None] = lambda finding: None) -> list[Finding]:
-    """All deep checks, one after another; ``say`` hears of each as it ends."""
+    """Run all deep checks, one after another; ``say`` gets the finding of each."""
     directory = place.store.root if place.store else Path(tempfile.gettempdir())
     steps: tuple[tuple[str, Callable[[], Sequence[Finding]]], ...] = (
         ("cpu-stress", cpu),

@@ -1,4 +1,4 @@
-"""The machine itself: pressure, memory, free space, clock. Texts of /proc to findings, pure."""
+"""Judges the machine itself: pressure, memory, free space, mounts, clock, processes. Parses texts of /proc; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SKEW_S = 5.0
 
 
 def pressure(resource: str, text: str) -> Finding:
-    """Pressure-stall information, ``/proc/pressure/RESOURCE``: how long work stood still for want of the resource."""
+    """Pressure-stall information, ``/proc/pressure/RESOURCE``: how long work waited for the resource."""
     probe, kind = f"{resource}-pressure", "some" if resource == "cpu" else "full"
     for line in text.splitlines():
         words = line.split()
@@ -33,7 +33,7 @@ def pressure(resource: str, text: str) -> Finding:
 
 
 def memory(text: str) -> Finding:
-    """``/proc/meminfo``: how much is still available."""
+    """``/proc/meminfo``: how much memory is available."""
     values = {
         name: int(words[0])
         for name, _, rest in (line.partition(":") for line in text.splitlines())
@@ -59,7 +59,7 @@ def space(path: str, total_bytes: int | None, free_bytes: int | None) -> Finding
 
 
 def mounts(found: Sequence[Mapping[str, object]]) -> list[Finding]:
-    """The shared mounts, as `mounts.probe.survey` tells of them: each answers within a bound, or does not."""
+    """The shared mounts, from the records of `mounts.probe.survey`."""
     result = []
     for mount in found:
         probe, state, said = f"mount-{mount['name']}", str(mount["state"]), str(mount["reason"])
@@ -76,7 +76,7 @@ def mounts(found: Sequence[Mapping[str, object]]) -> list[Finding]:
 
 
 def clock(skew_s: float | None) -> Finding:
-    """How far this machine's clock is from that of the shared storage."""
+    """The difference between this machine's clock and that of the shared storage."""
     if skew_s is None:
         return skipped(
             "clock", "the job store's file system is on this machine: there is no other clock to compare with"
@@ -88,7 +88,7 @@ def clock(skew_s: float | None) -> Finding:
 
 
 def process(name: str, pid: int | None, stat: str | None) -> Finding:
-    """A process that has to live, by ``/proc/PID/stat``; None where there is none."""
+    """A process that has to be alive, by ``/proc/PID/stat``; None where the file does not exist."""
     if pid is None:
         return skipped("process", f"{name} has no process yet")
     state = "" if stat is None else stat.rpartition(")")[2].split()[:1]

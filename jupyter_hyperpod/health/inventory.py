@@ -1,4 +1,4 @@
-"""What a node should have by its type against what it shows: accelerators and EFA devices. Pure."""
+"""Compares the accelerators and EFA devices that a node shows with those of its instance type. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TYPE = re.compile(r"[a-z][a-z0-9-]{0,30}\.[a-z0-9-]{1,30}")
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """``type``: EC2's name, "" where it is not known. Counts are None where they could not be taken."""
+    """``type``: EC2's name, "" where unknown. A count is None where it could not be taken."""
 
     type: str = ""
     kind: str = "cpu"
@@ -34,7 +34,7 @@ class Inventory:
 
 
 def instance_type(*texts: str) -> str:
-    """The first text that has the form of an instance type: DMI's product name, an environment variable."""
+    """The first text that looks like an instance type, such as DMI's product name or an environment variable."""
     for text in texts:
         bare = text.strip().removeprefix("ml.")
         if _TYPE.fullmatch(bare):
@@ -48,7 +48,7 @@ def efa_devices(entries: Iterable[tuple[str, str]]) -> int:
 
 
 def compare(inventory: Inventory, known: Instance | None) -> list[Finding]:
-    """Expected against found."""
+    """Compare the expected numbers with those found."""
     if known is None:
         why = f"{inventory.type} is not in the table" if inventory.type else "this is no known instance type"
         return [skipped("devices", f"{why}: what it should have is not known"), skipped("efa", why)]

@@ -1,4 +1,4 @@
-"""The kernel's log: lines to findings (pure), and following the log without ever waiting for it."""
+"""Turns lines of the kernel's log into findings (pure), and follows the log without ever blocking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{1,24})\): ([0-9]{1,6})(?
 _SXID = re.compile(r"nvidia-nvswitch[0-9]{0,4}: SXid \((?:PCI:)?([0-9A-Fa-f:.]{1,24})\): ([0-9]{1,6})(?:,[ \t]*(.*))?")
 _OFF_BUS = re.compile(r"NVRM: .{0,80}fallen off the bus")
 _PID = re.compile(r"^pid='?([^,']{0,40})'?, name='?([^,']{0,80})'?,[ \t]*")
-# pattern, severity, fault, whether the finding is the node's hardware
+# pattern, severity, fault, whether the node's hardware is faulty
 _OTHERS = (
     (re.compile(r"(?:\[Hardware Error\]|mce: .{0,20}Machine check events logged)"), "monitor", "MachineCheck"),
     (re.compile(r"Memory failure: 0x[0-9a-f]+: (?:recovery action|unhandlable)"), "reboot", "UncorrectableMemory"),
@@ -27,7 +27,7 @@ _OTHERS = (
     (re.compile(r"(?:oom-kill:|Out of memory: Kill(?:ed)? process)"), "monitor", "OutOfMemory"),
     (re.compile(r"blocked for more than [0-9]+ seconds"), "monitor", "HungTask"),
     (re.compile(r"hard LOCKUP"), "reboot", "CpuLockup"),
-    # a virtual machine that is not given its CPU looks like this, too
+    # a virtual machine without CPU time looks like this, too
     (re.compile(r"(?:soft lockup|rcu_sched self-detected stall)"), "monitor", "CpuStall"),
     (re.compile(r"nvme nvme[0-9]+: (?:controller is down|Removing after probe|.{0,30}timeout, aborting)"),
      "reboot", "NvmeFailure"),
@@ -35,7 +35,7 @@ _OTHERS = (
     (re.compile(r"Remounting filesystem read-only"), "reboot", "FileSystemReadOnly"),
     (re.compile(r"efa .{0,40}(?:admin queue .{0,40}timeout|Failed to process command|device reset)", re.I), "reboot",
      "EfaError"),
-    # what `dcgmi policy --reg` prints, where that is led into the log that is followed
+    # lines of `dcgmi policy --reg`, where its output goes to the followed log
     (re.compile(r"A double-bit ECC error has violated policy manager values"), "reset", "DcgmPolicyDoubleBitEcc"),
     (re.compile(r"maximum number of retired pages has violated policy"), "isolate", "DcgmPolicyRetiredPages"),
     (re.compile(r"An NVLink error has violated policy manager values"), "isolate", "DcgmPolicyNvlink"),
@@ -46,7 +46,7 @@ _OTHERS = (
 
 
 def parse(line: str) -> Finding | None:
-    """What a line of the kernel's log says about the node, None where it says nothing. Never raises."""
+    """The finding in a line of the kernel's log, None where the line has none. Never raises."""
     line = line[:LINE_LIMIT].rstrip("\n")
     if match := _XID.search(line):
         return _xid(match[1], int(match[2]), line[match.end() :].strip())
@@ -72,9 +72,9 @@ def _xid(device: str, code: int, rest: str) -> Finding:
 
 
 class Tail:
-    """Follows the kernel's log, or a file that stands for it, from its present end.
+    """Follows the kernel's log, or a file that replaces it, from its present end.
 
-    `problem` says why nothing can be read. A file that is not there yet is read from its beginning when it comes.
+    `problem` says why nothing can be read. A file that appears later is read from its beginning.
     """
 
     def __init__(self, path: str = "") -> None:
@@ -99,7 +99,7 @@ class Tail:
             self.problem = f"{self.path} cannot be read: {error.strerror}"
 
     def lines(self) -> Iterator[str]:
-        """What was logged since the last call."""
+        """The lines logged since the last call."""
         if self._device:
             yield from self._records()
             return
@@ -113,9 +113,9 @@ class Tail:
     def _grown(self) -> bytes:
         try:
             there = os.stat(self.path)
-            # an open file keeps its number from being given to another
+            # while the file is open, no other file can get its inode number
             here = os.fstat(self._file) if self._file >= 0 else None
-            if here is None or there.st_ino != here.st_ino or there.st_size < self._offset:  # new, rotated or cut
+            if here is None or there.st_ino != here.st_ino or there.st_size < self._offset:  # new, rotated or truncated
                 self._reopen()
             content = os.pread(self._file, _READ_LIMIT, self._offset)
         except FileNotFoundError:
@@ -137,7 +137,7 @@ class Tail:
                 record = os.read(self._file, 8192)
             except BlockingIOError:
                 return
-            except BrokenPipeError:  # some were overwritten before they were read
+            except BrokenPipeError:  # some lines were overwritten before they were read
                 continue
             except OSError as error:
                 self.problem = f"{self.path} cannot be read: {error.strerror}"

@@ -1,8 +1,8 @@
-"""Watches what all ranks of a job print, by the job's rules; beside its coordinator, which it asks to replace ranks.
+"""Watches what a job's ranks print, by the job's log rules, and asks the coordinator to replace faulty ranks.
 
     python -m jupyter_hyperpod.health.logwatch --job DIR --parent PID
 
-Patterns are people's own, so each search is cut short after `SEARCH_S`; one that often needs longer is switched off.
+People write the patterns, so each search ends after `SEARCH_S`; a rule that often needs longer is switched off.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ TICK_S = 0.2
 SEARCH_S = 0.05
 TOO_OFTEN = 3
 LINE_LIMIT = 4096
-TELL_S = 10.0  # a value that only changes is journaled so often
+TELL_S = 10.0  # at most this often a changed value is journaled
 Say = Callable[[str, dict[str, Any]], object]
 Blame = Callable[[int | None, str, str], None]
 
 
 class _TooLong(Exception):
-    """A search was cut short."""
+    """A search took too long and was ended."""
 
 
 def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
-    """Search for a bounded time, in the main thread; raises TimeoutError. The engine looks at signals as it goes."""
+    """Search for a bounded time, in the main thread; raises TimeoutError. The engine handles signals meanwhile."""
 
     def stop(*_: object) -> None:
         raise _TooLong
@@ -55,7 +55,7 @@ def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
         signal.setitimer(signal.ITIMER_REAL, SEARCH_S)
         try:
             return pattern.search(line)
-        finally:  # the alarm may come before this line has run: also then it is caught below
+        finally:  # the alarm may come before this line has run; it is then caught below
             signal.setitimer(signal.ITIMER_REAL, 0)
     except _TooLong:
         raise TimeoutError(f"{pattern.pattern[:80]!r} needs more than {1000 * SEARCH_S:g} ms for a line") from None
@@ -64,14 +64,14 @@ def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
 
 
 class Watcher:
-    """How each rank stands with each rule. A rank is held to a frequency once it has printed a match itself."""
+    """The state of each rule for each rank. The frequency applies to a rank after its first match."""
 
     def __init__(self, rules: Iterable[LogRule], say: Say, blame: Blame) -> None:
         self.rules = {rule.name: rule for rule in rules}
         self._patterns = {rule.name: re.compile(rule.pattern) for rule in self.rules.values()}
         self._stops = {rule.name: re.compile(rule.stop_pattern) for rule in self.rules.values() if rule.stop_pattern}
         self._say, self._blame = say, blame
-        self._standing: dict[tuple[str, str], Standing] = {}  # (rule, member); "" stands for all together
+        self._standing: dict[tuple[str, str], Standing] = {}  # (rule, member); "" means all members together
         self._ranks: dict[str, int] = {}
         self._rest: dict[tuple[str, str], str] = defaultdict(str)
         self._slow: dict[str, int] = defaultdict(int)
@@ -80,7 +80,7 @@ class Watcher:
         self.ended = False
 
     def hear(self, event: Event, quiet: bool = False) -> None:
-        """One event of the job's journal; ``quiet``: of the past, nothing is said or done about it."""
+        """Handle one event of the job's journal; ``quiet``: the event is past, nothing is reported or done."""
         data = event.data
         if event.kind == "job.state":
             self._state(str(data["state"]), event.time_s)
@@ -124,7 +124,7 @@ class Watcher:
         self._standing[name, ""] = Standing(logwatch.HEALTHY, now_s, stopped=True)  # the start cut-off is kept
 
     def missed(self, nodes: Collection[str], now_s: float) -> None:
-        """Not all that was printed on these nodes could be read: their clocks begin anew."""
+        """Some output of these nodes could not be read: their time limits start again."""
         for (name, member), standing in list(self._standing.items()):
             if nodes and (not member or member.rsplit(".", 2)[0] in nodes):
                 self._standing[name, member] = replace(standing, since_s=max(now_s, standing.since_s))
@@ -154,7 +154,7 @@ class Watcher:
         who = f"rank {rank}: " if rank is not None else ""
         self._say("rule.state", record | {"text": f"{who}{decision.reason}"})
         if news and after.state in BROKEN and (rank is not None or not member):
-            self._standing[name, member] = Standing(since_s=now_s)  # who takes the place begins anew
+            self._standing[name, member] = Standing(since_s=now_s)  # a member that replaces it starts with a new limit
             self._blame(rank, f"log rule {name}", f"{who}{decision.reason}: {after.state}")
 
     def _cut_short(self, name: str, problem: str) -> None:
@@ -166,7 +166,7 @@ class Watcher:
 
 
 class _Source:
-    """A job's journal, and what its ranks print beyond the journal's share."""
+    """Reads a job's journal, and the output of its ranks that the journal does not hold."""
 
     def __init__(self, job: JobStore) -> None:
         self._journal, self._beside = follow_events(job.events), OutputReader(job)
@@ -176,7 +176,7 @@ class _Source:
         return self._beside.missed
 
     def poll(self) -> list[Event]:
-        beside = self._beside.poll()  # before the journal: what it continues is read with it, or was before
+        beside = self._beside.poll()  # read first: then the journal already holds what this output continues
         return sorted([*self._journal.poll(), *beside], key=lambda event: event.time_s)
 
 
@@ -188,7 +188,7 @@ def run(job: JobStore, rules: Iterable[LogRule]) -> int:
         try:
             with command_writer(job.commands, WRITER) as journal:
                 journal.append("blame", {"rank": rank, "cause": cause, "reason": reason})
-        except StoreError as error:  # a full disk hides what ranks print, too: nobody is to blame
+        except StoreError as error:  # a full disk hides what ranks print, too, so no rank is to blame
             print(f"{cause} is not acted upon: {error}", file=sys.stderr, flush=True)
 
     watcher = Watcher(rules, pen.write, blame)
@@ -196,7 +196,7 @@ def run(job: JobStore, rules: Iterable[LogRule]) -> int:
     for event in source.poll():
         watcher.hear(event, quiet=True)
     while not watcher.ended and job.events.is_dir():
-        now_s = time.time()  # all that was printed before is heard below, however long that takes
+        now_s = time.time()  # everything printed before is handled below, however long that takes
         for event in source.poll():
             watcher.hear(event)
         watcher.missed(source.missed, now_s)
@@ -208,7 +208,7 @@ def run(job: JobStore, rules: Iterable[LogRule]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point; nothing to do where the job has no rules."""
+    """Entry point; ends at once where the job has no rules."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.health.logwatch")
     parser.add_argument("--job", required=True, type=Path)
     add_parent_option(parser)

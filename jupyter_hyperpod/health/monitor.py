@@ -1,7 +1,7 @@
-"""The health agent's mind: findings in, labels, decisions and remedies out. One machine, one or several nodes.
+"""The logic of the health agent: turns findings into labels, decisions and remedies for the nodes of one machine.
 
-What it says goes to the cluster's journal. Remedies are carried out by ``hands`` where there are any; nodes of the
-local cluster are their supervisor's, which reads what is asked for in the journal.
+It writes to the cluster's journal. ``hands``, if given, carries remedies out. The supervisor of a local cluster instead
+reads the remedies for its nodes in the journal.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .probes import HOST, Place, Probe, take
 
 Say = Callable[[str, Mapping[str, Any]], object]
 RESULTS_S = 1.0
-ASK_S, SELDOM_S = 5.0, 40.0  # a node stays out of service for minutes or days; many such nodes ask at the same time
-_STRONG = ("reboot", "replace")  # what is not taken back because a probe passes again
+ASK_S, SELDOM_S = 5.0, 40.0  # a node is out of service for minutes or days, and many may ask at once
+_STRONG = ("reboot", "replace")  # actions that remain when a probe passes again
 
 
 class Hands(Protocol):
-    """Carries out remedies."""
+    """Carries remedies out."""
 
     def carry_out(self, node: str, action: str, why: str) -> str:
-        """Do it and say what was done. Raises ClusterError."""
+        """Carry the action out and return what was done. Raises ClusterError."""
 
     def resume(self, node: str) -> None:
-        """Return a node to service that was drained. Raises ClusterError."""
+        """Return a drained node to service. Raises ClusterError."""
 
     def serves(self, node: str) -> bool:
         """Whether the node gets new work. Raises ClusterError."""
@@ -45,13 +45,13 @@ class Hands(Protocol):
 
 @dataclass
 class NodeState:
-    """What is known of one node."""
+    """The health of one node."""
 
     name: str
     tail: kernel.Tail
-    shared: bool = False  # its kernel log is that of other nodes, too
+    shared: bool = False  # other nodes have the same kernel log
     findings: dict[str, list[Finding]] = field(default_factory=dict)
-    # from the kernel's log, until remedied, each with when it was heard (seconds, Unix)
+    # from the kernel's log, kept until remedied; each with the time it was read (seconds, Unix)
     active: dict[str, tuple[float, Finding]] = field(default_factory=dict)
     past: list[Past] = field(default_factory=list)
     action: str = "watch"
@@ -59,11 +59,11 @@ class NodeState:
     incident: str = ""
     incidents: int = 0
     told: bool = False
-    automatic: bool = False  # what is asked for is carried out
+    automatic: bool = False  # the requested action is carried out
 
 
 class Monitor:
-    """``logs``: node -> its kernel log, "" for this machine's; ``recovery`` is asked at every decision."""
+    """``logs``: node -> its kernel log, "" for this machine's; ``recovery`` is called at every decision."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Monitor:
         self._thread = threading.Thread(target=self._probe, name="probes", daemon=True)
 
     def recall(self, events: Sequence[Event]) -> None:
-        """Take up what was journaled of these nodes before, each event in its order."""
+        """Restore the state of these nodes from journaled events, in their order."""
         for event in events:
             node = self.nodes.get(str(event.data.get("node")))
             if node is None:
@@ -106,23 +106,23 @@ class Monitor:
         node.told = anew and action in _STRONG
 
     def start(self) -> None:
-        """Begin to probe, in a thread, since what hangs must not keep this one from the kernel's log."""
+        """Start probing in a thread, so that a probe that hangs does not keep this thread from the kernel's log."""
         for node in self.nodes.values():
-            if node.told:  # it was to be rebooted or replaced, and is another boot now
+            if node.told:  # a reboot or replacement was requested, and this is another boot
                 self._back(node, "the node is back from a reboot")
             node.told = False
         self._ask()
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a probe that hangs is left behind."""
+        """End the thread; a probe that hangs is abandoned."""
         self._ends.set()
         self._thread.join(RESULTS_S)
         for tail in {id(node.tail): node.tail for node in self.nodes.values()}.values():
             tail.close()
 
     def tick(self) -> None:
-        """Look at the kernel's logs and at what the probes said since the last call."""
+        """Handle new lines of the kernel's logs and the probes' new findings."""
         heard: dict[int, list[Finding]] = {}
         for node in self.nodes.values():
             if id(node.tail) not in heard:
@@ -141,7 +141,7 @@ class Monitor:
         self._pause_s, self._ask_s = pause_s, time.monotonic() + pause_s
 
     def _ask(self) -> None:
-        """Somebody may have returned a node to service that was taken out of it."""
+        """Check whether a person has returned a drained node to service."""
         for node in self.nodes.values():
             taken_out = node.action in _STRONG or node.fault == BY_HAND
             if self._hands is not None and node.automatic and taken_out:
@@ -152,7 +152,7 @@ class Monitor:
     # -- findings ----------------------------------------------------------------------------------------------
 
     def hear(self, name: str, finding: Finding) -> None:
-        """The kernel has said something about a node."""
+        """Handle a finding from the kernel's log of a node."""
         node = self.nodes[name]
         if node.shared and finding.severity != "monitor":
             text = f"{finding.text}; all nodes of this cluster share that machine"
@@ -168,7 +168,7 @@ class Monitor:
         self._decide(node)
 
     def _probed(self, findings: list[Finding], devices: dict[str, Any]) -> None:
-        """What a round of probes found; all nodes of this machine share it."""
+        """Handle the findings of a round of probes; all nodes of this machine share them."""
         self.devices = devices or self.devices
         probes = {finding.probe for finding in findings}
         changed: list[Finding] = []
@@ -219,7 +219,7 @@ class Monitor:
         if remedy.automatic and self._hands is not None:
             self._carry_out(node, remedy)
             self._ask_in(ASK_S)
-        # last: where a job leaves the node because of it, this process may end with the job
+        # last: a job may leave the node because of this, and this process may end with the job
         self._tell(node, decision.reason, found, remedy.automatic)
 
     def _carry_out(self, node: NodeState, remedy: Remedy) -> None:
@@ -233,7 +233,7 @@ class Monitor:
         self._stage(node, "fenced", f"no new work goes to {node.name}: {done}")
 
     def _back(self, node: NodeState, text: str) -> None:
-        """The node is in service again."""
+        """Return the node to service."""
         if self._hands is not None:
             try:
                 self._hands.resume(node.name)
@@ -246,12 +246,12 @@ class Monitor:
         self._tell(node, text)
 
     def adopt(self, name: str, action: str, fault: str) -> None:
-        """Somebody else has asked for a remedy."""
+        """Take over a remedy that another process has requested."""
         node = self.nodes[name]
         node.action, node.fault = action, fault
 
     def restored(self, name: str, at_s: float = math.inf) -> None:
-        """Somebody repaired or replaced a node at a time (seconds, Unix): what was found before is over."""
+        """A node was repaired or replaced at this time (seconds, Unix): earlier findings are over."""
         node = self.nodes[name]
         node.action, node.fault, node.incident = "watch", "", ""
         node.active = {key: one for key, one in node.active.items() if one[0] > at_s}
@@ -305,7 +305,7 @@ class Monitor:
 
 
 def boot() -> str:
-    """What is another after every boot, of this machine or of the container that stands for one."""
+    """An id that changes with every boot of this machine, or of the container that acts as one."""
     with suppress(OSError, IndexError):
         with open("/proc/1/stat") as file:
             started = file.read().rpartition(")")[2].split()[19]

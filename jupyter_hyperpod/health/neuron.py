@@ -1,4 +1,4 @@
-"""AWS Neuron: what `neuron-ls` prints and what its driver's sysfs counts, to findings. Pure.
+"""Parses the output of AWS Neuron's `neuron-ls` and its driver's sysfs counters into findings. Pure.
 
 Not verified on Trainium or Inferentia: tested on recorded output. Formats: `neuron-ls --json-output`, and
 https://awsdocs-neuron.readthedocs-hosted.com/en/latest/tools/neuron-sys-tools/neuron-sysfs-user-guide.html
@@ -26,7 +26,7 @@ COUNTERS = {
 
 
 def devices(text: str) -> list[dict[str, Any]]:
-    """The devices in what ``QUERY`` printed, as it names their fields."""
+    """The devices in the output of ``QUERY``, with its names of fields."""
     start = text.find("[")
     try:
         found = json.loads(text[start:] if start >= 0 else "")
@@ -51,7 +51,7 @@ def listed(text: str) -> list[Finding]:
 
 
 def counters(values: Mapping[str, str]) -> list[Finding]:
-    """``device/counter`` -> text of its sysfs file: what was counted since the driver was loaded."""
+    """``device/counter`` -> text of its sysfs file: errors counted since the driver was loaded."""
     wrong = []
     for path, text in sorted(values.items()):
         device, _, name = path.partition("/")

@@ -1,4 +1,4 @@
-"""NVIDIA's tools: what they print, to findings. Pure. Not verified on a GPU: tested on recorded and documented output.
+"""Parses the output of nvidia-smi and dcgmi into findings. Pure. Tested on recorded and documented output only.
 
 Formats: nvidia-smi(1) ``--query-gpu=… --format=csv`` and ``nvlink --status``; `dcgmi diag -j` of DCGM 3 and 4.
 """
@@ -39,12 +39,12 @@ _LINK = re.compile(r"\s+Link ([0-9]{1,3}): (.*)")
 
 
 def devices(text: str) -> list[dict[str, str]]:
-    """The GPUs in what ``QUERY`` printed: field -> value, units left out."""
+    """The GPUs in the output of ``QUERY``: field -> value without unit."""
     return [row for row in _records(text) if row.get("index", "").isdecimal()]
 
 
 def gpus(text: str) -> list[Finding]:
-    """ECC errors, temperature and slowdowns in what ``QUERY`` printed."""
+    """ECC errors, temperature and slowdowns in the output of ``QUERY``."""
     found = devices(text)
     if not found:
         return [skipped("nvidia-gpu", f"nvidia-smi names no GPU: {' '.join(text.split())[:160]}")]
@@ -72,7 +72,7 @@ def _gpu(row: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def remapped_rows(text: str) -> list[Finding]:
-    """Rows of memory that were replaced by spare ones, or could not be, in what ``QUERY_ROWS`` printed."""
+    """Rows of memory that were, or could not be, replaced by spare rows, in the output of ``QUERY_ROWS``."""
     found = [row for row in _records(text) if row.get("gpu_uuid", "").startswith("GPU-")]
     if not found:
         return [skipped("nvidia-remapped-rows", "no GPU tells of remapped rows: " + " ".join(text.split())[:160])]
@@ -89,7 +89,7 @@ def remapped_rows(text: str) -> list[Finding]:
 
 
 def links(text: str, expected: int) -> list[Finding]:
-    """NVLinks in what ``QUERY_LINKS`` printed; ``expected`` a GPU, 0 where it is not known."""
+    """NVLinks in the output of ``QUERY_LINKS``; ``expected`` is the number per GPU, 0 where unknown."""
     up: dict[str, int] = {}
     down: list[str] = []
     gpu = ""
@@ -116,7 +116,7 @@ def links(text: str, expected: int) -> list[Finding]:
 
 
 def watches(text: str) -> list[Finding]:
-    """What DCGM's health watches say, in what ``QUERY_WATCHES`` printed."""
+    """DCGM's health watches in the output of ``QUERY_WATCHES``."""
     start = text.find("{")
     try:
         record: Any = json.loads(text[start:] if start >= 0 else "")
@@ -141,7 +141,7 @@ def _values(tree: Any, path: str = "") -> Iterator[str]:
 
 
 def diagnosis(text: str) -> list[Finding]:
-    """What `dcgmi diag -j` found: one finding for each test that failed."""
+    """The findings of `dcgmi diag -j`: one per failed test."""
     start = text.find("{")
     try:
         record: Any = json.loads(text[start:] if start >= 0 else "")

@@ -1,4 +1,4 @@
-"""The probes of a node: what is read, how often, and by which parser it is judged. No reading is without a bound."""
+"""The probes of a node: what each reads, how often, and which parser judges it. Every read has a time limit."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from . import host, inventory, neuron, nvidia, tables
 COMMAND_S = 20.0
 TYPE_VARIABLE = "HYPERPOD_INSTANCE_TYPE"
 _NETWORK = ("nfs", "nfs4", "lustre", "cifs", "ceph", "fuse.", "beegfs", "gpfs", "9p", "wekafs")
-_held: dict[str, subprocess.Popen[bytes]] = {}  # by tool, what was given up: it may not have ended yet
+_held: dict[str, subprocess.Popen[bytes]] = {}  # tool -> a process that did not end in time
 _DMI = "sys/class/dmi/id/product_name"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where probes look. ``root`` stands for / in tests; ``store`` may be missing."""
+    """Where probes read. Tests replace / by another ``root``; ``store`` may be missing."""
 
     store: Store | None = None
     root: Path = Path("/")
 
     def text(self, path: str) -> str | None:
-        """A file's content; None where there is none to be read."""
+        """A file's content; None where it cannot be read."""
         try:
             return (self.root / path.lstrip("/")).read_text(errors="replace")
         except OSError:
@@ -48,7 +48,7 @@ class Probe:
     look: Callable[[Place], Sequence[Finding]]
 
     def run(self, place: Place) -> list[Finding]:
-        """The probe's findings; what goes wrong with the probe itself is told, not raised."""
+        """The probe's findings. An error of the probe itself becomes a finding."""
         try:
             return list(self.look(place))
         except (OSError, ValueError, HyperpodError) as error:
@@ -57,7 +57,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command printed; ``missing`` where it is not installed, ``late`` where it did not end in time."""
+    """The output of a command; ``missing``: it is not installed; ``late``: it did not end in time."""
 
     text: str = ""
     status: int = 0
@@ -66,9 +66,9 @@ class Answer:
 
 
 def ask(command: Sequence[str], timeout_s: float = COMMAND_S) -> Answer:
-    """Run a command without a shell and for a bounded time, also where the kernel does not let go of it.
+    """Run a command without a shell and for a bounded time, even where the kernel does not let it end.
 
-    While one is held so, the same tool is not asked again: a driver that hangs holds one process and not ever more.
+    Meanwhile the same tool is not started again, so that a driver that hangs holds only one process.
     """
     held = _held.get(command[0])
     if held is not None and held.poll() is None:
@@ -94,7 +94,7 @@ def ask(command: Sequence[str], timeout_s: float = COMMAND_S) -> Answer:
 def told(
     probe: str, command: Sequence[str], judge: Callable[[str], Sequence[Finding]], timeout_s: float = COMMAND_S
 ) -> Sequence[Finding]:
-    """Judge what a vendor's tool prints; one that hangs is a finding of its own, one that is missing is skipped."""
+    """Judge the output of a vendor's tool. A tool that hangs is a finding; a missing tool is skipped."""
     answer = ask(command, timeout_s)
     if answer.missing:
         return [skipped(probe, f"{command[0]} is not installed")]
@@ -143,7 +143,7 @@ def _clock(place: Place) -> list[Finding]:
 
 
 def _remote(place: Place, path: str) -> bool:
-    """Whether another machine gives its files their times."""
+    """Whether another machine sets the times of its files."""
     best, kind = "", ""
     for line in (place.text("/proc/self/mounts") or "").splitlines():
         words = line.split()
@@ -189,12 +189,12 @@ def _inventory(place: Place) -> Sequence[Finding]:
 
 
 def type_of(place: Place) -> str:
-    """The instance type, by $HYPERPOD_INSTANCE_TYPE or the machine's own word; "" where it is none that is known."""
+    """The instance type, from $HYPERPOD_INSTANCE_TYPE or the machine itself; "" where unknown."""
     return inventory.instance_type(os.environ.get(TYPE_VARIABLE, ""), place.text(_DMI) or "")
 
 
 def take(place: Place) -> inventory.Inventory:
-    """Count what the node shows of what its type should have."""
+    """Count the node's accelerators and EFA devices."""
     name = type_of(place)
     known = tables.instance(name)
     kind, found, busy = _accelerators()
@@ -213,7 +213,7 @@ def take(place: Place) -> inventory.Inventory:
 
 
 def _accelerators() -> tuple[str, int | None, int | None]:
-    """(kind, devices, how many of them compute), by the vendors' tools; None where there is no tool."""
+    """(kind, devices, how many of them compute), from the vendors' tools; None without such a tool."""
     answer = ask(nvidia.QUERY)
     if not answer.missing:
         gpus = nvidia.devices(answer.text)

@@ -1,7 +1,7 @@
-"""Remedies through SLURM: command lines and what `scontrol` shows, as text (pure), and a thin shell around them.
+"""Carries out remedies through SLURM: builds command lines, parses `scontrol` (pure), and runs the commands.
 
-What asks HyperPod to reboot or to replace a node is a reason of exactly ``Action:Reboot`` or ``Action:Replace``.
-Where SLURM itself knows how to reboot (RebootProgram), it is asked to, and to take the node back afterwards.
+HyperPod reboots or replaces a node whose reason is exactly ``Action:Reboot`` or ``Action:Replace``. Where SLURM itself
+can reboot (RebootProgram), SLURM reboots the node and returns it to service afterwards.
 Formats: scontrol(1) of 22.05.
 """
 
@@ -29,7 +29,7 @@ _OUT = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "DOWN", "RE
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A node as `scontrol show node --oneliner` tells of it; counts are as SLURM was configured and has allocated."""
+    """A node as `scontrol show node --oneliner` shows it; counts are those configured and those allocated in SLURM."""
 
     name: str
     states: frozenset[str]
@@ -47,7 +47,7 @@ class NodeInfo:
 
 
 def nodes(text: str) -> Iterator[NodeInfo]:
-    """The nodes in what ``SHOW_ALL`` printed; lines that name none are left out."""
+    """The nodes in the output of ``SHOW_ALL``; other lines are left out."""
     for line in text.splitlines():
         found = dict(_FIELD.findall(line))
         if not found.get("NodeName"):
@@ -66,7 +66,7 @@ def nodes(text: str) -> Iterator[NodeInfo]:
 
 
 def commands(node: str, action: str, why: str, reboots: bool) -> list[str]:
-    """What brings an action about; ``why`` stands at a drained node; ``reboots``: SLURM has a program for that."""
+    """The commands for an action; ``why`` becomes the reason of a drained node; ``reboots``: SLURM can reboot."""
     if action == "reboot" and reboots:
         return ["scontrol", "reboot", "ASAP", "nextstate=RESUME", f"reason={_REASONS[action]}", node]
     if action in _REASONS:
@@ -82,12 +82,12 @@ def reboots(config: str) -> bool:
 
 
 def returned(node: str) -> list[str]:
-    """What returns a node to service."""
+    """The command that returns a node to service."""
     return ["scontrol", "update", f"nodename={node}", "state=resume"]
 
 
 class Slurm:
-    """Carries remedies out, on whatever machine has SLURM's commands."""
+    """Carries remedies out on a machine with SLURM's commands."""
 
     def __init__(self) -> None:
         self._reboots: bool | None = None
@@ -104,7 +104,7 @@ class Slurm:
         return " ".join(command)
 
     def resume(self, node: str) -> None:
-        """Return a node to service, if it was this software that drained it. Raises ClusterError."""
+        """Return a node to service if this software drained it. Raises ClusterError."""
         present = self.look(node)
         if present is not None and present.out and present.reason.startswith(OWN_REASON):
             run(returned(node))
@@ -115,7 +115,7 @@ class Slurm:
         return present is not None and not present.out
 
     def look(self, node: str) -> NodeInfo | None:
-        """How SLURM sees a node, None where it has no such. Raises ClusterError."""
+        """How SLURM sees a node, None where SLURM does not know it. Raises ClusterError."""
         try:
             shown = nodes(run(["scontrol", "show", "node", "--oneliner", node]))
             return next((info for info in shown if info.name == node), None)
@@ -142,7 +142,7 @@ def run(command: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClusterError(f"`{command[0]}` cannot be run: {error}") from error
     if done.returncode:
-        said = " ".join(f"{done.stderr} {done.stdout}".split())  # some of it is said on standard output
+        said = " ".join(f"{done.stderr} {done.stdout}".split())  # scontrol writes some errors to standard output
         raise ClusterError(f"`{' '.join(command)}` was refused: {said[:300]}")
     return done.stdout
 

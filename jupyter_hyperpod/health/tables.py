@@ -1,4 +1,4 @@
-"""Facts about hardware as data: what an Xid means for its node, what an instance type has. Sources are in the files."""
+"""Reads tables of hardware facts: what each Xid means, what each instance type has. The files name their sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What an instance type has; ``kind`` is nvidia, neuron or cpu, ``links`` NVLinks a GPU."""
+    """The devices of an instance type; ``kind`` is nvidia, neuron or cpu, ``links`` the NVLinks per GPU."""
 
     type: str
     kind: str
@@ -38,7 +38,7 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def xid(code: int, message: str = "") -> Xid:
-    """What is known of an Xid; ``message`` is the rest of its line, in which Xid 154 says what it needs."""
+    """The meaning of an Xid; ``message`` is the rest of its line, which holds the needed action for Xid 154."""
     table = _table("xid")
     name, text, bucket = table["xid"].get(str(code), ("UNKNOWN", "not in NVIDIA's catalog", "CONTACT_SUPPORT"))
     severity = table["hyperpod"].get(str(code)) or table["severity"][bucket]
@@ -51,7 +51,7 @@ def xid(code: int, message: str = "") -> Xid:
 
 
 def instance(name: str) -> Instance | None:
-    """What a type of instance has, by EC2's or SageMaker's name; None where it is not in the table."""
+    """The devices of an instance type, by EC2's or SageMaker's name; None where the table lacks it."""
     bare = name.removeprefix("ml.")
     found = _table("instances")["types"].get(bare)
     return None if found is None else Instance(bare, **found)

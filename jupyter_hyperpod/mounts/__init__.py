@@ -1,1 +1,1 @@
-"""Mounted storage: the table of mounts, the drivers that mount them, and the files in them."""
+"""Mounted storage: the mount table, drivers, files on mounts, probes of mounts, and copying."""

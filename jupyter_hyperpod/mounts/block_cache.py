@@ -1,14 +1,13 @@
-"""Blocks of objects, kept on a node: what one process has read, the next finds there, also after that one was killed.
+"""Caches blocks of objects on a node's disk, shared by all its processes and intact after any of them is killed.
 
 <root>/<key>/<number>   a block and its seal (`_SEAL`); the key is a digest of address, version and block size
-<root>/<key>/.lock      who fetches which block: a byte of it is locked for each
-<root>/usage            bytes held in all, under the lock that publishing takes
+<root>/<key>/.lock      the process that fetches a block locks one byte of it
+<root>/usage            total bytes held, read and written under the lock of publishing
 
-A block appears by a rename, so it is whole or absent, and its checksum is compared when a process first maps it: its
-time of change tells whether it is still that one, its time of access when somebody last used it. The space is bounded:
-whoever publishes removes what nobody has used for longest. A mapped block that is removed stays readable for as long as
-it is mapped. Nothing here waits for another process for long: a block that somebody else is too slow to bring is
-fetched once more.
+A block appears by a rename, so it is whole or absent. A process checks its checksum when it first maps it. The time of
+change shows whether the block is still the same, the time of access when it was last used. The space is bounded: a
+process that publishes a block removes the least recently used ones. A removed block stays readable while it is mapped.
+No process waits long for another one: it fetches a block itself where the other is too slow.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ LIMIT_OF_FREE = 0.5
 DIRECTORY_VARIABLE, LIMIT_VARIABLE = "HYPERPOD_BLOCK_CACHE", "HYPERPOD_BLOCK_CACHE_BYTES"
 WAIT_S = 10.0
 ABANDONED_S = 60.0
-MAPPED = 8192  # blocks of one process, all objects together: Linux maps no more than 65530 files for it
-HELD = 64  # blocks of one object in memory, which could not be kept
+MAPPED = 8192  # blocks per process, all objects together: Linux allows 65530 mappings per process
+HELD = 64  # blocks of one object in memory that could not be stored on disk
 LOOK_AGAIN_S = 60.0
 PROVEN = 65536
 _POLL_S = 0.005
@@ -55,7 +54,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class Source(Protocol):
-    """What blocks are read from. ``etag`` names this very content."""
+    """The object from which blocks are read. ``etag`` identifies its content."""
 
     url: str
     size: int
@@ -77,13 +76,13 @@ def _var_tmp() -> str:
 
 
 def default_limit() -> int:
-    """$HYPERPOD_BLOCK_CACHE_BYTES, else 16 GiB; raises SpecError for what is no size."""
+    """$HYPERPOD_BLOCK_CACHE_BYTES, else 16 GiB; raises SpecError for anything but a size."""
     text = os.environ.get(LIMIT_VARIABLE)
     return parse_bytes(text) if text else LIMIT_BYTES
 
 
 class BlockCache:
-    """The blocks of one node. Processes share it without knowing of each other.
+    """The blocks of one node. Processes share it without communicating.
 
     Raises StoreError where `directory` is not a private one of this user.
     """
@@ -117,16 +116,16 @@ class BlockCache:
         return int((about.f_frsize * about.f_bavail + self._counted()) * LIMIT_OF_FREE)
 
     def open(self, source: Source) -> CachedObject:
-        """The object, read through this cache."""
+        """Return the object, to be read through this cache."""
         return CachedObject(self, source)
 
     def key(self, source: Source) -> str:
-        """Where the blocks of this very content lie."""
+        """The directory of the blocks of exactly this content."""
         text = f"{source.url}\0{source.etag}\0{source.size}\0{self.block_bytes}"
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
     def find(self, key: str, number: int, size: int) -> memoryview | None:
-        """The block, mapped and proven, not to be written to; None where it is not here. A damaged one is removed."""
+        """The block, mapped read-only and checked; None where it is not here. A damaged block is removed."""
         path = self.root / key / f"{number:08d}"
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -137,11 +136,11 @@ class BlockCache:
             if about.st_size == size + _SEAL.size:
                 memory = _mapped(descriptor, about.st_size)
                 with suppress(OSError):
-                    os.utime(descriptor, ns=(time.time_ns(), about.st_mtime_ns))  # used now: it is the last to go
+                    os.utime(descriptor, ns=(time.time_ns(), about.st_mtime_ns))  # just used: removed last
                 if self._prove((key, number, about.st_ino, about.st_mtime_ns), memory, size):
                     return memory
         except OSError:
-            return None  # nothing more can be mapped, which is no fault of the block
+            return None  # no more mappings are possible; the block itself is fine
         finally:
             os.close(descriptor)
         with suppress(OSError):
@@ -159,7 +158,7 @@ class BlockCache:
         return True
 
     def publish(self, key: str, number: int, content: memoryview) -> bool:
-        """Keep a block for everybody; False where there is no room or no right to."""
+        """Store a block for all processes; False where there is no room or no permission."""
         size = len(content) + _SEAL.size
         if size > self.limit_bytes:
             return False
@@ -186,11 +185,11 @@ class BlockCache:
             return False
 
     def _evict(self, size: int) -> int:
-        """Remove what was not used for longest until `size` fits, with some air; return the bytes that are left."""
+        """Remove the least recently used blocks until `size` fits, with a margin; return the bytes that are left."""
         found, total = [], 0
         for path, about in self._files():
             if path.name.startswith(".") and time.time() - about.st_mtime > ABANDONED_S and path.name != ".lock":
-                path.unlink(missing_ok=True)  # of a writer that was killed
+                path.unlink(missing_ok=True)  # left by a killed writer
                 continue
             if path.name.isdecimal():
                 found.append((about.st_atime_ns, about.st_size, path))
@@ -221,7 +220,7 @@ class BlockCache:
                         yield Path(entry.path), entry.stat(follow_symlinks=False)
 
     def held_bytes(self) -> int:
-        """Bytes that blocks take now, counted."""
+        """Bytes that blocks take now."""
         return sum(about.st_size for path, about in self._files() if path.name.isdecimal())
 
     def _counted(self) -> int:
@@ -232,7 +231,7 @@ class BlockCache:
 
     @contextmanager
     def _usage(self) -> Iterator[_Ledger | None]:
-        """The ledger, locked; None where others have held it for too long."""
+        """The ledger, locked; None where another process has held it for too long."""
         descriptor = os.open(self.root / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not _wait_for(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)):
@@ -249,12 +248,12 @@ class BlockCache:
 
     @contextmanager
     def fetching(self, key: str, number: int) -> Iterator[None]:
-        """While this lasts, nobody else on the node fetches the block; whoever is stopped holds others for `WAIT_S`."""
+        """Keep other processes of the node from fetching the block; a stopped one delays them by at most `WAIT_S`."""
         descriptor = -1
         with suppress(OSError):
             (self.root / key).mkdir(mode=0o700, exist_ok=True)
             descriptor = os.open(self.root / key / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            # a lock of the open file, not of the process: threads exclude each other too
+            # the lock belongs to the open file, not to the process, so threads exclude each other, too
             about = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
             _wait_for(lambda: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, about))
         try:
@@ -282,7 +281,7 @@ def _wait_for(lock: object, timeout_s: float = WAIT_S) -> bool:
 
 
 def _mapped(descriptor: int, size: int) -> memoryview:
-    """The file in memory, only to be read. Unlike `mmap.mmap` it keeps no descriptor open: there may be thousands."""
+    """Map the file read-only. Unlike `mmap.mmap` this keeps no descriptor open, as there may be thousands of blocks."""
     address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
     if address == _FAILED:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -292,20 +291,20 @@ def _mapped(descriptor: int, size: int) -> memoryview:
 
 
 class CachedObject:
-    """One object, read through the blocks of this node. Not for several threads at once."""
+    """One object, read through the blocks of this node. Not thread-safe."""
 
     def __init__(self, cache: BlockCache, source: Source) -> None:
         self.cache = cache
         self.source = source
         self.size = source.size
-        self.fetched = 0  # blocks that came from the source, not from the node
+        self.fetched = 0  # number of blocks read from the source, not from the node
         self._key = cache.key(source)
-        self._mapped: OrderedDict[int, tuple[memoryview, float]] = OrderedDict()  # and when to look for it again
+        self._mapped: OrderedDict[int, tuple[memoryview, float]] = OrderedDict()  # and when to check it again
         self._held: OrderedDict[int, memoryview] = OrderedDict()
         _readers.add(self)
 
     def read(self, offset: int, length: int) -> memoryview:
-        """The bytes at `offset`: a view of a mapped block where they lie in one, else a copy. Not to be written to.
+        """The bytes at `offset`, read-only: a view where one mapped block has all of them, else a copy.
 
         Raises StoreError.
         """
@@ -341,15 +340,15 @@ class CachedObject:
         return self._bring(number, start, size) if found is None else self._keep(number, found, now_s)
 
     def _keep(self, number: int, block: memoryview, now_s: float) -> memoryview:
-        """Have the block mapped for a while: others see it used by then, and one that was removed frees its space."""
+        """Keep the block mapped for a while. The next check marks it as used, or frees the space of a removed one."""
         self._mapped[number] = block, now_s + LOOK_AGAIN_S
         while len(self._mapped) > max(1, MAPPED // len(_readers)) or next(iter(self._mapped.values()))[1] < now_s:
-            self._mapped.popitem(last=False)  # unmapped when nobody looks at it any more
+            self._mapped.popitem(last=False)  # unmapped once no view of it is left
         return block
 
     def _bring(self, number: int, start: int, size: int) -> memoryview:
         with self.cache.fetching(self._key, number):
-            if (found := self.cache.find(self._key, number, size)) is None:  # else another one was faster
+            if (found := self.cache.find(self._key, number, size)) is None:  # else another process was faster
                 content = memoryview(bytearray(size))
                 self.source.read_into(start, content)
                 self.fetched += 1

@@ -1,4 +1,4 @@
-"""Files from one place to another: paths, files of mounts and objects, whole or not at all."""
+"""Copies files between paths, mounts and object stores; each target appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Told = Callable[[str, int], None]
 def copy(
     source: str, target: str, mounts: Mounts, *, recursive: bool = False, told: Told = lambda path, size: None
 ) -> int:
-    """Copy a file, or with `recursive` a directory, and return the bytes copied. `told` hears of every file.
+    """Copy a file, or with `recursive` a directory, and return the bytes copied. `told` is called per file.
 
     Either may be a path, a file of a mount or a URL. Where `target` is a directory or ends in "/", the name is kept.
-    A file appears under its name when it is whole. Raises NotFound, SpecError, StoreError naming the file.
+    A file appears under its name once it is complete. Raises NotFound, SpecError, StoreError naming the file.
     """
     here, there = resolve_url(source, mounts), resolve_url(target, mounts)
     refuse_read_only(there, target, mounts)
@@ -59,7 +59,7 @@ def refuse_read_only(path: str, shown: str, mounts: Mounts) -> None:
 
 
 def copy_file(source: str, target: str, mounts: Mounts) -> int:
-    """Copy one file between resolved addresses and return its bytes; `target` is whole or not there."""
+    """Copy one file between resolved addresses and return its bytes; `target` appears complete or not at all."""
     if not remote.is_remote(target):
         return _onto_disk(source, target, mounts)
     system, path = remote.file_system(target, mounts.specs)
@@ -78,14 +78,14 @@ def copy_file(source: str, target: str, mounts: Mounts) -> int:
 
 @contextmanager
 def _publishing(system: Any, path: str) -> Iterator[Any]:
-    """An object to write to, which appears when this ends, and does not where it ends with an exception."""
+    """An object to write to. It appears when the block ends, but not where an exception ends the block."""
     writer = system.open(path, "wb")
     try:
         yield writer
         writer.close()
     except BaseException:
         with suppress(Exception):
-            writer.closed = True  # closing it, as fsspec's own `with` and destructor do, would publish what came so far
+            writer.closed = True  # fsspec's own `with` and destructor would publish an incomplete object
             writer.discard()
         raise
 
@@ -121,7 +121,7 @@ def _fill(source: str, writer: BinaryIO, mounts: Mounts) -> None:
 
 
 class _local_errors:
-    """Name the file in what the system says of it."""
+    """Raise the system's errors as ours, with the name of the file."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Secrets for drivers: from the environment, or from a private file of NAME=VALUE lines. They go nowhere else."""
+"""Reads the secrets of mount drivers, from the environment or a private file of NAME=VALUE lines."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ IDENTITY = frozenset({"AWS_ACCESS_KEY_ID", "AWS_PROFILE"})
 
 
 def of(spec: MountSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables with secrets that the driver of `spec` reads. Raises SpecError for a file that is not private."""
+    """The variables with secrets for the driver of `spec`. Raises SpecError for a file that is not private."""
     names = drivers.DRIVERS[spec.driver].secrets
     own = read(spec.credentials, names) if spec.credentials else {}
-    # another account's key or token beside these would be sent along
+    # otherwise the key or token of another account would be sent along
     besides = [name for name in names if not (IDENTITY.intersection(own) and name.startswith("AWS_"))]
     return {name: environment[name] for name in besides if name in environment} | own
 
 
 def read(path: str, allowed: tuple[str, ...]) -> dict[str, str]:
-    """Read a file of NAME=VALUE lines that belongs to this user and to nobody else's eyes. Raises SpecError."""
+    """Read a file of NAME=VALUE lines that only this user can read. Raises SpecError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What can be mounted and how, as data: commands are rendered here and run elsewhere. Pure but for `missing`.
+"""Describes the mount drivers as data and renders their commands. Pure except for `missing`.
 
-A command is a list of arguments, never a line for a shell, and holds no secret: programs read those from their own
-environment (`Driver.secrets`).
+A command is a list of arguments, never a shell line, and holds no secret: programs read secrets from their environment
+(`Driver.secrets`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MODES = {"private": ("0700", "0600"), "group": ("0770", "0660"), "everyone": ("
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """What brings a mount up and down. ``serves``: `mount` stays and is the mount's server (FUSE)."""
+    """The commands that mount and unmount. ``serves``: `mount` keeps running as the mount's server (FUSE)."""
 
     mount: tuple[str, ...]
     unmount: tuple[str, ...]
@@ -33,7 +33,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this side keeps what a mount needs: its mount point, a directory for its caches, a socket's path."""
+    """The local paths of a mount: its mount point, a directory for its caches, a socket."""
 
     path: str
     cache: str
@@ -42,12 +42,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """One way to reach shared files.
+    """One way to mount shared files.
 
-    ``program``: what has to be installed. ``file_system``: what the kernel has to know. ``options``: name -> flag; a
-    flag that ends in "=" takes its value in the same argument, one without is a switch. ``secrets``: the
-    variables that it may read secrets from. ``source``: the form of its source, for people. ``run``: whether it has
-    been mounted for real by the tests.
+    ``program``: the program that has to be installed. ``file_system``: the file system that the kernel has to support.
+    ``options``: name -> flag; a flag that ends in "=" takes its value in the same argument, another one is a switch.
+    ``secrets``: the variables from which it may read secrets. ``source``: the form of its source, for people. ``run``:
+    whether the tests really mount it.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Driver:
 
     @property
     def mounts(self) -> bool:
-        """Whether the kernel has to mount something before the files are there."""
+        """Whether the kernel has to mount something before the files are visible."""
         return self.render is not None
 
 
@@ -122,7 +122,7 @@ def _rclone(spec: MountSpec, place: Place, driver: Driver) -> Commands:
     if "config" not in spec.options:
         argv += ["--config", ""]
     if "vfs-cache-mode" not in spec.options:
-        argv += ["--vfs-cache-mode", "full"]  # without it files can only be written from end to end
+        argv += ["--vfs-cache-mode", "full"]  # without it files can only be written sequentially
     if spec.source.startswith(":s3:"):
         argv += ["--s3-env-auth"]
     argv += [*_flags(spec, driver), *(["--read-only"] if spec.read_only else [])]
@@ -231,7 +231,7 @@ def check(spec: MountSpec) -> Driver:
 
 
 def commands(spec: MountSpec, place: Place) -> Commands:
-    """Return what mounts `spec` at `place`; raises SpecError for a driver that mounts nothing, or what does not fit."""
+    """Return the commands that mount `spec` at `place`. Raises SpecError where there is nothing to mount."""
     driver = check(spec)
     if driver.render is None:
         raise SpecError(f"driver {driver.name!r} has nothing to mount")
@@ -239,7 +239,7 @@ def commands(spec: MountSpec, place: Place) -> Commands:
 
 
 def missing(driver: Driver) -> str:
-    """Why this machine cannot mount with `driver`, and what to do; empty where it can."""
+    """Why this machine cannot mount with `driver`, and the remedy; empty where it can."""
     if not driver.mounts:
         return ""
     if program(driver.program) is None:
@@ -258,6 +258,6 @@ def missing(driver: Driver) -> str:
 
 
 def program(name: str) -> str | None:
-    """Where a program is: on PATH, beside this interpreter, or where administrators keep theirs."""
+    """The path of a program: on PATH, beside this interpreter, or in the administrators' directories."""
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     return shutil.which(name, path=path)

@@ -1,10 +1,10 @@
-"""What a file browser does with the files of a mount, run as a script in a process of its own, as `inspection` is.
+"""The operations of a file browser on a mount's files, as a script: each runs in its own process, as in `inspection`.
 
-    python -I -S filing.py OPERATION ROOT PATH [ARGUMENT …]
+    python -I -S file_operations.py OPERATION ROOT PATH [ARGUMENT …]
 
 prints a line when it begins, then one JSON object; `read` prints the content after that, `write` takes it from its
-standard input. Nothing outside of ROOT is read or written, whatever links are there. Standard library only and no
-relative import; who starts it, bounds it and reads it is `probe`.
+standard input. Links never lead it outside of ROOT. Standard library only and no relative import. `probe` starts it,
+bounds its time and reads its output.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from contextlib import suppress
 from urllib.parse import quote
 
 BLOCK_BYTES = 1 << 20
-NEW_FILE = 0o666  # less the umask
+NEW_FILE = 0o666  # minus the umask
 
 
 def within(root: str, path: str, follow: bool) -> str:
-    """Return where `path` below `root` really is, its last part followed if it is a link. Raises OSError outside."""
+    """Return the real path of `path` below `root`, with a final link followed. Raises OSError outside of `root`."""
     base = os.path.realpath(root)
     parts = path.split("/") if path else []
     if any(part in ("", ".", "..") for part in parts):
@@ -47,7 +47,7 @@ def look(root: str, path: str) -> dict[str, object]:
 
 
 def page(root: str, path: str, after: str, limit: str) -> dict[str, object]:
-    """So many entries of a directory in the order of their names, those that come after `after`.
+    """Entries of a directory in the order of their names, a limited number, beginning behind `after`.
 
     Names that are not UTF-8 are left out: they have no URL.
     """
@@ -57,15 +57,15 @@ def page(root: str, path: str, after: str, limit: str) -> dict[str, object]:
         chosen = heapq.nsmallest(int(limit) + 1, names)
     entries = []
     for name in chosen[: int(limit)]:
-        with suppress(OSError):  # removed meanwhile, or a link that leads nowhere
+        with suppress(OSError):  # removed meanwhile, or a dangling link
             entries.append(_entry(within(root, f"{path}/{name}".lstrip("/"), True), name))
     return {"entries": entries, "after": chosen[int(limit) - 1] if len(chosen) > int(limit) else None}
 
 
 def read(root: str, path: str) -> dict[str, object]:
-    """What `look` says of the file, and then so many bytes of it; fewer where it cannot be read to its end."""
+    """Print the record of `look` for the file, then its bytes; fewer bytes where it cannot be read to its end."""
     place = within(root, path, True)
-    if not stat.S_ISREG(os.stat(place).st_mode):  # opening a pipe would wait for somebody at its other end
+    if not stat.S_ISREG(os.stat(place).st_mode):  # opening a pipe would block until another process opens its other end
         raise OSError(errno.EISDIR if os.path.isdir(place) else errno.EINVAL, "no file")
     with open(place, "rb") as file:
         about = os.fstat(file.fileno())
@@ -80,7 +80,7 @@ def read(root: str, path: str) -> dict[str, object]:
 
 
 def write(root: str, path: str) -> dict[str, object]:
-    """A file with the content of standard input: seen when it is whole; one that is there keeps its mode."""
+    """Write a file from standard input. It appears once it is complete; an existing file keeps its mode."""
     place = within(root, path, True)
     if os.path.isdir(place):
         raise OSError(errno.EISDIR, "a directory")
@@ -102,13 +102,13 @@ def write(root: str, path: str) -> dict[str, object]:
 
 
 def make(root: str, path: str) -> dict[str, object]:
-    """A new directory."""
+    """Create a directory."""
     os.mkdir(within(root, path, False))
     return look(root, path)
 
 
 def move(root: str, path: str, to: str) -> dict[str, object]:
-    """Another name; nothing is replaced."""
+    """Rename; never replaces anything."""
     place, goal = within(root, path, False), within(root, to, False)
     if os.path.lexists(goal):
         raise OSError(errno.EEXIST, "there already")
@@ -117,7 +117,7 @@ def move(root: str, path: str, to: str) -> dict[str, object]:
 
 
 def remove(root: str, path: str) -> dict[str, object]:
-    """Away with a file, a link or an empty directory."""
+    """Remove a file, a link or an empty directory."""
     place = within(root, path, False)
     if os.path.isdir(place) and not os.path.islink(place):
         os.rmdir(place)
@@ -127,12 +127,12 @@ def remove(root: str, path: str) -> dict[str, object]:
 
 
 def discard(root: str, path: str) -> dict[str, object]:
-    """Away with a file or a whole directory, into the mount's trash of this person, as desktops have it.
+    """Move a file or a whole directory into this user's trash on the mount, as desktops do.
 
     ``.Trash-UID`` of the freedesktop.org Trash specification 1.0.
     """
     place, base = within(root, path, False), os.path.realpath(root)
-    os.lstat(place)  # nothing there is an error before anything is written
+    os.lstat(place)  # a missing file is an error before anything is written
     trash = os.path.join(base, f".Trash-{os.getuid()}")
     for one in (trash, os.path.join(trash, "files"), os.path.join(trash, "info")):
         try:
@@ -158,12 +158,12 @@ def discard(root: str, path: str) -> dict[str, object]:
 
 
 def _short(place: str) -> str:
-    """A file's name, so much of it that another one can be made of it."""
+    """A file's name, shortened so that a suffix still fits."""
     return os.path.basename(place).encode(errors="surrogateescape")[:200].decode(errors="ignore")
 
 
 def _mode_of(place: str) -> int:
-    """The mode that a file keeps, or that a new one gets. Raises OSError where this person may not write to it."""
+    """The mode that an existing file keeps or a new file gets. Raises OSError where this user may not write to it."""
     try:
         mode = stat.S_IMODE(os.stat(place).st_mode)
     except FileNotFoundError:
@@ -202,7 +202,7 @@ OPERATIONS = {one.__name__: one for one in (look, page, read, write, make, move,
 
 
 def main(operation: str, *arguments: str) -> int:
-    """Run one operation; what fails is told as ``{"error", "errno"}``."""
+    """Run one operation; an error is printed as ``{"error", "errno"}``."""
     print("asking", flush=True)
     try:
         result = OPERATIONS[operation](*arguments)

@@ -1,6 +1,6 @@
-"""The files of one mount as a file browser wants them: a page of a directory, a file's content, a new name.
+"""The files of one mount for a file browser: list a page of a directory, read, write, rename, remove.
 
-Mounted file systems are asked by processes of their own, for a bounded time (`probe`); object stores through fsspec,
+Separate processes access mounted file systems, for a bounded time (`probe`); object stores are accessed through fsspec,
 whose clients have time limits. Paths are relative to the mount, without a leading slash.
 """
 
@@ -54,7 +54,7 @@ class Item:
 
 
 class Content(Protocol):
-    """The blocks of a file, in order; `item` is the file that was opened. To be closed, any number of times."""
+    """The blocks of a file, in order; `item` is the opened file. Close it; closing twice is harmless."""
 
     item: Item
 
@@ -69,32 +69,32 @@ class Shelf(Protocol):
     """One mount. Methods raise NotFound, Conflict, Denied, SpecError for no path, StoreError (also Hangs)."""
 
     def look(self, path: str) -> Item:
-        """What is there."""
+        """Describe a file or a directory."""
 
     def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
-        """Entries of a directory by name, from behind `after` on, and what to ask for next; None for no more."""
+        """Entries of a directory by name, beginning behind `after`, and the next `after`; None at the end."""
 
     def content(self, path: str) -> Content:
         """Open a file."""
 
     def put(self, path: str, source: Path) -> None:
-        """Have the content of a local file there, whole or not at all."""
+        """Upload a local file, completely or not at all."""
 
     def make(self, path: str) -> None:
-        """A new directory."""
+        """Create a directory."""
 
     def move(self, path: str, to: str) -> None:
-        """Another name; nothing is replaced."""
+        """Rename; never replaces anything."""
 
     def remove(self, path: str) -> None:
-        """Away with a file or an empty directory."""
+        """Remove a file or an empty directory."""
 
     def discard(self, path: str) -> None:
-        """Have a file, or a directory with what is in it, in the mount's trash: ``.Trash-UID``."""
+        """Move a file, or a directory with its content, into the mount's trash: ``.Trash-UID``."""
 
 
 def shelf(store: Store, name: str) -> Shelf:
-    """Return the files of a mount. Raises NotFound for no such mount, Conflict for one that is not mounted here."""
+    """Return the files of a mount. Raises NotFound for an unknown mount, Conflict for one that is not mounted here."""
     spec = table.get(store, name)
     if spec.driver == "s3":
         return ObjectShelf(spec)
@@ -105,7 +105,7 @@ def shelf(store: Store, name: str) -> Shelf:
 
 
 def checked(path: str) -> str:
-    """Return a path that a file system can have. Raises SpecError."""
+    """Return the path if it is valid on a file system. Raises SpecError."""
     try:
         length = len(path.encode())
     except UnicodeEncodeError:
@@ -121,7 +121,7 @@ def _refuse_read_only(spec: MountSpec) -> None:
 
 
 def _item(spec: MountSpec, told: Mapping[str, Any]) -> Item:
-    """What `filing` tells of a file of this mount."""
+    """Build an Item from a record of `file_operations`."""
     return Item(**{**told, "writable": told["writable"] and not spec.read_only})
 
 
@@ -197,7 +197,7 @@ class FileShelf:
         self._change("discard", path)
 
     def _change(self, operation: str, path: str, *more: str) -> None:
-        """Do something to what is there."""
+        """Run an operation that changes something."""
         _refuse_read_only(self._spec)
         self._ask(operation, path, *more)
 
@@ -215,7 +215,7 @@ class FileShelf:
 
 
 class RepositoryShelf(FileShelf):
-    """A file system with an object store behind it: what only the store has is there, too, and is brought when read."""
+    """A file system with an object store behind it: lists the store's objects, too, and fetches them when read."""
 
     def __init__(self, store: Store, spec: MountSpec) -> None:
         super().__init__(store, spec)
@@ -257,7 +257,7 @@ class RepositoryShelf(FileShelf):
             return super().content(path)
 
     def _change(self, operation: str, path: str, *more: str) -> None:
-        """See FileShelf. Raises Denied for what only the store has."""
+        """See FileShelf. Raises Denied for objects that only the store has."""
         try:
             super()._change(operation, path, *more)
         except NotFound:
@@ -274,7 +274,7 @@ class RepositoryShelf(FileShelf):
 
 
 class ObjectShelf:
-    """A bucket, or what lies below a prefix of one."""
+    """A bucket, or the objects below a prefix of a bucket."""
 
     def __init__(self, spec: MountSpec) -> None:
         self._spec = spec
@@ -313,7 +313,7 @@ class ObjectShelf:
             system.put_file(str(source), place)
 
     def make(self, path: str) -> None:
-        """See Shelf: there are no directories without anything in them."""
+        """See Shelf: an object store has no empty directories."""
         raise Denied(f"mount {self._spec.name!r} is an object store, which has no empty directories: upload a file")
 
     def move(self, path: str, to: str) -> None:
@@ -326,7 +326,7 @@ class ObjectShelf:
         with remote.errors("rename", self._url(path)):
             if system.exists(goal):
                 raise Conflict(f"{self._url(to)} is there already")
-            system.cp_file(place, goal)  # `mv` would take a name for a pattern
+            system.cp_file(place, goal)  # `mv` would treat a name as a pattern
             system.rm_file(place)
 
     def remove(self, path: str) -> None:

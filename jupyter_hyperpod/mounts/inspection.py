@@ -1,9 +1,9 @@
-"""What is asked of a mount, run as a script in a process of its own: a mount that hangs holds that process only.
+"""Inspects a mount, as a script in its own process, so that a mount that hangs blocks only that process.
 
     python -I -S inspection.py OPERATION PATH [ARGUMENT …]
 
-prints a line when it begins, then one JSON object a line. Standard library only and no relative import, so that
-nothing else has to be loaded; who starts it, bounds it and reads it is `probe`.
+prints a line when it begins, then one JSON object per line. Standard library only and no relative import, so that
+nothing else has to be loaded. `probe` starts it, bounds its time and reads its output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LET_GO_S = 2.0
 
 
 def look(path: str) -> dict[str, object]:
-    """Space, and whether the root can be listed and written to."""
+    """The space of the mount, and whether its root can be listed and written to."""
     about = os.statvfs(path)
     with os.scandir(path) as entries:
         next(entries, None)
@@ -64,7 +64,7 @@ def _entry(name: str, about: os.stat_result) -> dict[str, object]:
 
 
 def usage(path: str, limit_s: str) -> dict[str, object]:
-    """The bytes of all files below `path`; ``whole`` is False where the time was over before all had been seen."""
+    """The bytes of all files below `path`; ``whole`` is False where the time ended before all were counted."""
     deadline, total, files = time.monotonic() + float(limit_s), 0, 0
     for directory, _, names in os.walk(path):
         for name in names:
@@ -79,11 +79,11 @@ def usage(path: str, limit_s: str) -> dict[str, object]:
 
 
 class Skipped(Exception):
-    """A check that does not apply here; says why."""
+    """A check that does not apply here, and why."""
 
 
 def semantics(path: str, other: str = "") -> None:
-    """Print what the file system at `path` really does, one line a check; `other` is another mount of the same."""
+    """Print how the file system at `path` really behaves, one line per check; `other` is another mount of the same."""
     room = os.path.join(path, f".hyperpod-check-{secrets.token_hex(4)}")
     os.mkdir(room, 0o700)
     twin = os.path.join(other, os.path.basename(room)) if other else room
@@ -103,7 +103,7 @@ def semantics(path: str, other: str = "") -> None:
 
 
 def write(path: str, content: bytes) -> None:
-    """A new file, synced."""
+    """Write a new file and sync it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -112,13 +112,13 @@ def write(path: str, content: bytes) -> None:
 
 
 def read(path: str) -> bytes:
-    """The whole file."""
+    """Read the whole file."""
     with open(path, "rb") as file:
         return file.read()
 
 
 def _rename(room: str, twin: str) -> str:
-    """A reader, in another process and where given through another mount, never finds the name missing or torn."""
+    """A reader in another process, if given on another mount, never finds the name missing or the content torn."""
     target, size = os.path.join(room, "renamed"), 64 << 10
     write(target, b"0" * size)
     with child(lambda: _look_for_tears(os.path.join(twin, "renamed"), size)) as finish:
@@ -144,7 +144,7 @@ def _look_for_tears(path: str, size: int) -> Iterator[str]:
 
 @contextmanager
 def child(work: Callable[[], Iterator[str]]) -> Iterator[Callable[[], str]]:
-    """Run the iterator `work` in a forked process until the caller asks for the last thing it yielded."""
+    """Run the iterator `work` in a forked process until the caller asks for the last text that it yielded."""
     stop_read, stop_write = os.pipe()
     said_read, said_write = os.pipe()
     pid = os.fork()
@@ -255,7 +255,7 @@ def _locked(room: str, twin: str, lock: Callable[[int], None]) -> str:
     finally:
         os.close(descriptor)
     deadline, had = time.monotonic() + LET_GO_S, False
-    while not had and time.monotonic() < deadline:  # FUSE lets go after the close has returned
+    while not had and time.monotonic() < deadline:  # FUSE releases the lock only after close has returned
         with child(attempt) as finish:
             had = finish() == "had"
     assert had, f"a lock that was let go cannot be had within {LET_GO_S:g} s"
@@ -347,7 +347,7 @@ CHECKS: tuple[tuple[str, Callable[[str, str], str]], ...] = (
 
 
 def main(operation: str, path: str, *arguments: str) -> int:
-    """Run one operation; what fails is told as ``{"error", "errno"}``."""
+    """Run one operation; an error is printed as ``{"error", "errno"}``."""
     print("asking", flush=True)
     try:
         if operation == "check":

@@ -1,4 +1,4 @@
-"""Questions to a mount that always come to an end: they are asked by a process of their own, for a bounded time."""
+"""Asks a mount questions with a time limit: a separate process asks, so that a mount that hangs blocks nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ START_S = 20.0
 _AT_ONCE = 8
 INSPECTION, FILING = (Path(__file__).with_name(f"{name}.py") for name in ("inspection", "file_operations"))
 BLOCK_BYTES = 1 << 20
-_HEAD_BYTES = 65_536  # a mount that says more before its content is none that we asked
+_HEAD_BYTES = 65_536  # more output than this before the content cannot come from our script
 Kinds = Mapping[int, type[HyperpodError]]
 _GONE = (errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.EHOSTDOWN)
 
@@ -44,7 +44,7 @@ class Hangs(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a mount is. ``state``: ready, detached (not mounted here), hangs, broken or remote (nothing to mount)."""
+    """A mount's health. ``state``: ready, detached (not mounted here), hangs, broken or remote (nothing to mount)."""
 
     state: str
     reason: str = ""
@@ -69,17 +69,17 @@ def ask(
 ) -> list[dict[str, Any]]:
     """Run an operation of `script` on `path` of mount `name`, with `content` as its input, and return its lines.
 
-    Raises Hangs after `timeout_s`, StoreError with the system's words, NotFound where `path` is not there, or what
-    `kinds` has for an error's number. While one question of a `lane` to a mount cannot be given up (its process is held
-    by the kernel), no other is asked.
+    Raises Hangs after `timeout_s`, StoreError with the system's message, NotFound where `path` does not exist, or the
+    error of `kinds` for an errno. While the kernel still holds the process of an earlier question of the same `lane`,
+    no new question is asked.
     """
     lock = _lock(store, f"{name}.{lane}", name, time.monotonic() + min(timeout_s, LIST_TIMEOUT_S))
     try:
         process = _start(script, operation, path, *arguments, content=content, pass_fds=(lock,))
     finally:
-        os.close(lock)  # held by the child for as long as that is there
+        os.close(lock)  # the child holds the lock while it exists
     try:
-        started = _wait_readable(process, START_S)  # a busy machine is not a mount that hangs
+        started = _wait_readable(process, START_S)  # a busy machine must not look like a mount that hangs
         out, err = process.communicate(timeout=timeout_s if started else 0.0)
     except subprocess.TimeoutExpired:
         abandon(process)
@@ -98,16 +98,16 @@ def ask(
 
 
 class Content(Iterator[bytes]):
-    """A file's bytes as a process of its own reads them, beside other questions: a long file holds up nobody.
+    """The bytes of a file, read by a separate process beside other questions, so that a long file delays nothing else.
 
-    `about` is what that process says of the file that it has opened (`filing`); so many bytes come, or an error: Hangs
-    where nothing comes for `timeout_s`, as `ask` else. To be closed.
+    `about` is that process's record of the opened file (`file_operations`). The content has exactly its size, or an
+    error is raised: Hangs where nothing comes for `timeout_s`, else as in `ask`. Close it after use.
     """
 
     def __init__(self, name: str, root: str, path: str, timeout_s: float, kinds: Kinds) -> None:
         self._name, self._path, self._timeout_s = name, path, timeout_s
         self._process = _start(FILING, "read", root, path)
-        self._finalize = weakref.finalize(self, abandon, self._process)  # whoever reads it may be ended without a word
+        self._finalize = weakref.finalize(self, abandon, self._process)  # its reader may end without closing it
         try:
             head = self._take(START_S)
             while head.count(b"\n") < 2:
@@ -159,7 +159,7 @@ def _raise_told(told: Mapping[str, Any], name: str, path: str, kinds: Kinds) -> 
 
 
 def _wait_readable(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait for what the child says next, its first word above all."""
+    """Wait for the child's next output, above all its first line."""
     with selectors.DefaultSelector() as selector:
         assert process.stdout is not None
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -178,7 +178,7 @@ def _hangs(name: str, path: str, timeout_s: float) -> str:
 
 
 def _lock(store: Store, file: str, name: str, deadline: float) -> int:
-    """At most one question a mount at a time, so that a mount that hangs holds one process and not ever more."""
+    """Allow one question per mount at a time, so that a mount that hangs blocks one process, not more and more."""
     path = private_directory(store.root / "mounts") / file
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -196,7 +196,7 @@ def _lock(store: Store, file: str, name: str, deadline: float) -> int:
 
 
 def abandon(process: subprocess.Popen[bytes]) -> None:
-    """Kill it, and leave waiting to a thread: the kernel may hold it for as long as the mount hangs."""
+    """Kill the process; a thread waits for its end, because the kernel may hold it while the mount hangs."""
     process.kill()
     for stream in (process.stdout, process.stderr):
         if stream is not None:
@@ -208,7 +208,7 @@ def abandon(process: subprocess.Popen[bytes]) -> None:
 
 
 def health(store: Store, spec: MountSpec, timeout_s: float = TIMEOUT_S) -> Health:
-    """How the mount is on the notebook's side; never raises for what is wrong with it, and never hangs."""
+    """The health of the mount on the notebook's side. Never raises for a problem of the mount, and never hangs."""
     if spec.driver == "s3":
         return Health("remote", "read through the block cache")
     if drivers.DRIVERS[spec.driver].mounts and table.real(spec.notebook_path) not in table.mounted_at():
@@ -226,8 +226,8 @@ def health(store: Store, spec: MountSpec, timeout_s: float = TIMEOUT_S) -> Healt
 
 
 def survey(store: Store, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
-    """Every mount of the table with its health, JSON-ready; all are asked at once: one that hangs delays no other."""
-    with suppress(StoreError):  # what is wrong with the store's own area is told as that of a mount
+    """Every mount of the table with its health, JSON-ready; all are asked at once, so that none delays another."""
+    with suppress(StoreError):  # a problem of the store's own area is reported as that of its mount
         store.prepare()
     specs = list(table.table(store).values())
     with ThreadPoolExecutor(min(_AT_ONCE, len(specs))) as pool:
@@ -246,6 +246,6 @@ def usage(store: Store, spec: MountSpec, path: str, timeout_s: float = TIMEOUT_S
 
 
 def check(store: Store, spec: MountSpec, other: str = "", timeout_s: float = CHECK_TIMEOUT_S) -> list[dict[str, Any]]:
-    """What the mount really gives, one record a check. Raises Hangs, StoreError."""
+    """How the mount really behaves, one record per check. Raises Hangs, StoreError."""
     arguments: Sequence[str] = [other] if other else []
     return ask(store, spec.name, "check", spec.notebook_path, *arguments, timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""Object stores and other addresses through fsspec: opened with what the mount table says of them."""
+"""Opens object stores and other URLs through fsspec, with the settings of the mount table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_remote(address: str) -> bool:
 
 
 def file_system(url: str, specs: Mapping[str, MountSpec] | None = None) -> tuple[Any, str]:
-    """``(fsspec file system, path on it)`` of a URL. Raises SpecError for one that nothing here can open."""
+    """``(fsspec file system, path on it)`` of a URL. Raises SpecError where no installed package opens it."""
     import fsspec
 
     protocol = url.partition("://")[0]
@@ -41,7 +41,7 @@ def file_system(url: str, specs: Mapping[str, MountSpec] | None = None) -> tuple
 
 
 def _s3_options(spec: MountSpec | None) -> dict[str, Any]:
-    # servers other than AWS send the whole object's checksum with a part of it, or none
+    # servers other than AWS send the checksum of the whole object with a part of it, or no checksum
     lenient = {"request_checksum_calculation": "when_required", "response_checksum_validation": "when_required"}
     if spec is None:
         return {"config_kwargs": lenient}
@@ -58,7 +58,7 @@ def _s3_options(spec: MountSpec | None) -> dict[str, Any]:
 
 
 def environment(url: str, specs: Mapping[str, MountSpec]) -> dict[str, str]:
-    """The variables by which AWS clients reach `url` as its mount says; none where it lies in no mount of driver s3.
+    """The variables with which AWS clients reach `url` as its mount says; none where it is in no mount of driver s3.
 
     Raises SpecError for credentials that cannot be read.
     """
@@ -75,7 +75,7 @@ def environment(url: str, specs: Mapping[str, MountSpec]) -> dict[str, str]:
 
 @contextmanager
 def errors(action: str, url: str) -> Iterator[None]:
-    """Turn whatever a driver of fsspec raises into NotFound or StoreError that name the object."""
+    """Turn every error of an fsspec driver into NotFound or StoreError, with the name of the object."""
     try:
         yield
     except HyperpodError:
@@ -84,12 +84,12 @@ def errors(action: str, url: str) -> Iterator[None]:
         raise NotFound(f"cannot {action} {url}: there is no such object") from error
     except PermissionError as error:
         raise StoreError(f"cannot {action} {url}: permission denied ({error}); look at the credentials") from error
-    except Exception as error:  # drivers of fsspec raise what their libraries raise
+    except Exception as error:  # drivers of fsspec raise the errors of their libraries
         raise StoreError(f"cannot {action} {url}: {type(error).__name__}: {error}") from error
 
 
 def identity(about: Mapping[str, Any]) -> str:
-    """What changes when an object does: its ETag, checksum or version, else when it was changed; empty if unknown."""
+    """A text that changes with an object: its ETag, checksum or version, else its time of change; empty if unknown."""
     for name in (*_CONTENT, *_TIMES):
         if value := about.get(name):
             return str(value).strip('"')
@@ -97,10 +97,11 @@ def identity(about: Mapping[str, Any]) -> str:
 
 
 class RemoteSource:
-    """One object, read in ranges. ``etag`` names this very content; a change meanwhile is an error, never a mixture.
+    """One object, read in ranges. ``etag`` identifies its content. A change meanwhile is an error, so contents never
+    mix.
 
-    Of a store that tells nothing by which content can be known, a change of size is all that is noticed, and the
-    ``etag`` is drawn for this source alone: nobody else may take what it has read for what is there by then.
+    Where a store offers nothing that identifies content, only a change of size is noticed. The ``etag`` is then a
+    random text for this source alone, so that no other reader reuses its blocks.
     """
 
     def __init__(self, url: str, specs: Mapping[str, MountSpec] | None = None) -> None:
@@ -119,7 +120,7 @@ class RemoteSource:
             return about
 
     def read_into(self, offset: int, view: memoryview) -> None:
-        """Fill `view` with what lies at `offset`. Raises StoreError for less than that, or for another object."""
+        """Fill `view` with the bytes at `offset`. Raises StoreError for fewer bytes, or for a changed object."""
         with errors("read", self.url):
             content = self._system.cat_file(self._path, start=offset, end=offset + len(view))
         if len(content) != len(view):
@@ -134,12 +135,12 @@ def _version(about: Mapping[str, Any]) -> str:
 
 
 def is_placeholder(name: str, about: Mapping[str, Any]) -> bool:
-    """Whether this only stands for a directory: an object "name/" without content, which consoles make for "name"."""
+    """Whether this is only the marker of a directory: an empty object "name/", which consoles create for "name"."""
     return name.endswith("/") and not about.get("size") and about.get("type") != "directory"
 
 
 def listing(url: str, specs: Mapping[str, MountSpec] | None = None) -> list[dict[str, Any]]:
-    """What lies under a URL, as `inspection.listing` tells of a directory; raises NotFound, StoreError."""
+    """The entries below a URL, in the form of `inspection.listing`; raises NotFound, StoreError."""
     system, path = file_system(url, specs)
     with errors("list", url):
         found = system.ls(path, detail=True)
@@ -152,7 +153,7 @@ def listing(url: str, specs: Mapping[str, MountSpec] | None = None) -> list[dict
 
 
 def entry(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What fsspec says of one object, as `inspection.listing` tells of a file."""
+    """One object of fsspec, in the form of `inspection.listing`."""
     return {
         "name": str(about["name"]).rstrip("/").rpartition("/")[2],
         "kind": "directory" if about.get("type") == "directory" else "file",

@@ -1,7 +1,7 @@
-"""An object store behind the files of a mount: read when first asked for, written back on command.
+"""Connects a mount's files to an object store: objects are fetched on first read and written back on command.
 
-What is not fetched yet is no file: programs that go around ``shared://`` find nothing rather than zeros. What is known
-of an object lies beside the files, one record each, written by rename:
+An object that is not fetched yet has no file, so that programs that bypass ``shared://`` find nothing rather than
+zeros. Each object has a record beside the files, written by rename:
 
 <mount>/.hyperpod/objects/<2 digits>/<digest of its path>.json
 
@@ -36,7 +36,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of one object: its size and ETag in the store, and which of it the file here is."""
+    """The record of one object: its size and ETag in the store, and the version that the file here has."""
 
     path: str
     size: int
@@ -48,7 +48,7 @@ class Record:
 
 
 class Repository:
-    """The object store behind one mount, as this side sees both. Raises SpecError where the mount has none."""
+    """The object store behind one mount. Raises SpecError where the mount has none."""
 
     def __init__(self, spec: MountSpec, root: str, specs: Mapping[str, MountSpec]) -> None:
         if not spec.repository:
@@ -61,7 +61,7 @@ class Repository:
     # ---- what is where ------------------------------------------------------------------------------------
 
     def refresh(self) -> int:
-        """Read the store's list of objects, without their content; return how many there are."""
+        """Read the store's list of objects, without their content; return their number."""
         with remote.errors("list", self.spec.repository):
             found = self._system.find(self._base, detail=True)
         known = self._records()
@@ -82,7 +82,7 @@ class Repository:
         return len(listed)
 
     def states(self) -> dict[str, tuple[str, int]]:
-        """Path -> (state, bytes) of every file that is here or known to be in the store."""
+        """Path -> (state, bytes) of every file here or, by its record, in the store."""
         records = self._records()
         found = {name: (self._state(record), record.size) for name, record in records.items()}
         for directory, directories, names in os.walk(self.root):
@@ -96,7 +96,7 @@ class Repository:
         return dict(sorted(found.items()))
 
     def listed(self, directory: str) -> dict[str, int | None]:
-        """Name -> bytes of what the store is known to have directly in a directory; None where it is one itself."""
+        """Name -> bytes of the store's recorded objects directly in a directory; None for a subdirectory."""
         found: dict[str, int | None] = {}
         for path, record in self._records().items():
             if (inner := child(path, directory)) is not None:
@@ -105,7 +105,7 @@ class Repository:
         return found
 
     def known(self, name: str) -> int | None:
-        """The bytes of an object that the store is known to have; None for none."""
+        """The size of an object by its record; None without one."""
         record = self._read(name)
         return None if record is None else record.size
 
@@ -121,7 +121,7 @@ class Repository:
         return "dirty" if same_there or not record.here_etag else "conflict"
 
     def select(self, paths: list[str], states: tuple[str, ...]) -> list[str]:
-        """The files in one of `states` that are one of `paths` or lie below one; no paths mean all."""
+        """The files in one of `states` that equal one of `paths` or lie below one; no paths mean all."""
         chosen = [path.strip("/") for path in paths]
         found = self.states()
         for path in chosen:
@@ -136,7 +136,7 @@ class Repository:
     # ---- moving content -----------------------------------------------------------------------------------
 
     def fetch(self, name: str) -> str:
-        """Bring the object here where the file is missing or old; return its path. Raises NotFound, StoreError."""
+        """Fetch the object where the file is missing or old; return its path. Raises NotFound, StoreError."""
         target = self._path(name)
         with self._alone(name):
             record = self._read(name)
@@ -159,7 +159,7 @@ class Repository:
         return target
 
     def _finish(self, name: str, about: Record, temporary: str, target: str) -> None:
-        """Give what was fetched its name, where it is whole and of one piece."""
+        """Give a fetched file its name, if it is complete and of one version."""
         size = os.path.getsize(temporary)
         if size != about.size or self._about(name).etag != about.etag:
             raise StoreError(
@@ -175,7 +175,7 @@ class Repository:
         self._write(self._here(about, target, "imported"))
 
     def export(self, name: str, *, force: bool = False) -> None:
-        """Write the file to the store. Raises Conflict where the object was changed meanwhile and not `force`."""
+        """Write the file to the store. Raises Conflict where the object was changed meanwhile, unless `force`."""
         source = self._path(name)
         with self._alone(name):
             record = self._read(name)
@@ -205,7 +205,7 @@ class Repository:
             self._write(self._here(about, source, "exported"))
 
     def release(self, name: str) -> None:
-        """Remove the file here, where the store holds the same. Raises Conflict where it does not."""
+        """Remove the file here. Raises Conflict where the store does not hold the same content."""
         with self._alone(name):
             record = self._read(name)
             state = self._state(record) if record is not None else "dirty"
@@ -240,7 +240,7 @@ class Repository:
         return path
 
     def _stay_inside(self, path: str) -> None:
-        """A link that somebody made must not lead what is fetched out of the mount."""
+        """Refuse a link that would lead a fetched file out of the mount."""
         if not copying.inside(os.path.realpath(os.path.dirname(path)), os.path.realpath(self.root)):
             raise SpecError(f"{path} leads out of mount {self.spec.name!r} through a link")
 
@@ -278,13 +278,13 @@ class Repository:
             raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
     def _forget(self, record: Record) -> None:
-        """The object is gone from the store; what is here stays, as something new."""
+        """The object has gone from the store; a file here stays and counts as new."""
         with suppress(OSError):
             os.unlink(self._record_path(record.path))
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        """One process a file at a time, where the driver knows locks; elsewhere two may do the same work."""
+        """Allow one process per file at a time, where the driver has locks; elsewhere two may do the same work."""
         self._path(name)
         path = self._record_path(name).removesuffix(".json") + ".lock"
         try:
@@ -310,7 +310,7 @@ class Repository:
 
 
 def child(path: str, directory: str) -> tuple[str, bool] | None:
-    """What in `directory` ("" is the top) a path is or lies below: its name, and whether below; None for nothing."""
+    """The name in `directory` ("" is the top) that leads to a path, and whether the path lies below it; or None."""
     if directory and not path.startswith(directory + "/"):
         return None
     name, below, _ = path[len(directory) :].removeprefix("/").partition("/")
@@ -335,9 +335,9 @@ def behind(address: str, mounts: Mounts) -> tuple[Repository, str] | None:
 
 
 def local(address: str, mounts: Mounts) -> str:
-    """`address` ready to be read: what lies in a mount's repository only is brought first. Raises StoreError.
+    """`address`, ready to be read: a file that is only in a mount's repository is fetched first. Raises StoreError.
 
-    The import on first read. What is in neither place is left for the reader to complain about.
+    This is the import on first read. For a file in neither place the reader raises its own error.
     """
     if remote.is_remote(address) or os.path.lexists(address):
         return address

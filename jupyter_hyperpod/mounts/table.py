@@ -1,7 +1,7 @@
-"""The mount table of a cluster: name -> driver, where the notebook sees it, where a node sees it.
+"""The mount table of a cluster: name -> driver, path in the notebook, path on a node.
 
 The table is one private file in the store. ``shared://NAME/path`` and ``NAME://path`` name a file on either side, and
-``shared://path`` one of the default mount; ``~`` as the first part of a path is the person's own area.
+``shared://path`` a file of the default mount; ``~`` as the first part of a path is the user's own area.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..storage.store import SHARED, Store, private_directory, write_private
 from . import drivers
 
 TABLE = "mounts.json"
-# addresses of other people's making, which are opened as they are
+# schemes of other software, whose addresses are opened unchanged
 REMOTE = ("s3", "http", "https", "gs", "gcs", "az", "abfs", "hf", "memory")
 USERS = "users"
 OWN = "~"
@@ -31,9 +31,9 @@ _AREA_MODES = {"private": 0o700, "group": 0o2770, "everyone": 0o1777}
 
 
 class Mounts(dict[str, str]):
-    """Name of a mount -> its root on this side: a path, or the URL of a mount that is none of the kernel's.
+    """Name of a mount -> its root on this side: a path, or a URL where the kernel mounts nothing.
 
-    ``absent`` tells of mounts in the table that cannot be used here, and why. ``specs`` are the records.
+    ``absent``: mounts in the table that cannot be used here, and why. ``specs`` are the records.
     """
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -43,7 +43,7 @@ class Mounts(dict[str, str]):
 
 
 def default_mount(store: Store) -> MountSpec:
-    """The mount that is always there: a directory of the store."""
+    """The default mount, which always exists: a directory of the store."""
     return MountSpec(SHARED, str(store.shared), str(store.shared))
 
 
@@ -57,7 +57,7 @@ def table(store: Store) -> dict[str, MountSpec]:
 
 
 def add(store: Store, spec: MountSpec) -> None:
-    """Put a mount into the table. Raises SpecError for one that cannot be, Conflict where the name is taken."""
+    """Put a mount into the table. Raises SpecError for an invalid one, Conflict where the name is taken."""
     drivers.check(spec)
     if spec.name in REMOTE:
         raise SpecError(f"{spec.name!r} is the scheme of other addresses; choose another name for the mount")
@@ -89,7 +89,7 @@ def get(store: Store, name: str) -> MountSpec:
 
 
 def for_job(specs: Iterable[MountSpec]) -> dict[str, Any]:
-    """What a job's processes are told of the mounts: name -> path on the node, or the record where that says more."""
+    """The mounts for a job's processes: name -> path on the node, or the whole record where the path is not enough."""
     found: dict[str, Any] = {}
     for spec in specs:
         path = spec.node_path
@@ -112,7 +112,7 @@ def from_environment(text: str) -> Mounts:
 
 
 def roots(specs: Iterable[MountSpec], side: str) -> Mounts:
-    """Name -> root as `side` ("notebook" or "node") sees it; what is not mounted here is absent, with the reason."""
+    """Name -> root as `side` ("notebook" or "node") sees it; unmounted ones are absent, with the reason."""
     found = Mounts()
     mounted: dict[str, str] | None = None
     for spec in specs:
@@ -141,7 +141,7 @@ def mounted_at() -> dict[str, str]:
 
 
 def real(path: str) -> str:
-    """`path` as the kernel names it. The last part is not looked at: a mount that hangs would hold us."""
+    """`path` as the kernel names it. The last part is not accessed: a mount that hangs would block this process."""
     path = os.path.normpath(path)
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
@@ -153,10 +153,10 @@ def _unescape(text: str) -> str:
 
 
 def resolve_url(url: str, mounts: Mapping[str, str]) -> str:
-    """Return what ``shared://NAME/path``, ``NAME://path`` or ``shared://path`` is under the mount table.
+    """Resolve ``shared://NAME/path``, ``NAME://path`` or ``shared://path`` by the mount table.
 
-    The first part of a path may be ``~``: the person's own area. Other text and URLs of other kinds are returned as
-    they are. Raises SpecError for an unknown or absent mount, or a path that leaves it.
+    The first part of a path may be ``~``: the user's own area. Other text and URLs of other kinds are returned
+    unchanged. Raises SpecError for an unknown or absent mount, or a path that leaves it.
     """
     area, separator, rest = url.partition("://")
     if not separator or area == "file" or area in REMOTE:
@@ -181,14 +181,14 @@ def resolve_url(url: str, mounts: Mapping[str, str]) -> str:
 
 
 def known_mounts() -> Mounts:
-    """The mounts of this process: those that its job was given, else those of the default store's table."""
+    """The mounts of this process: those of its job, else those of the default store's table."""
     if given := os.environ.get("HYPERPOD_MOUNTS"):
         return from_environment(given)
     return roots(table(Store()).values(), "notebook")
 
 
 def login() -> str:
-    """The name of the person's own areas."""
+    """The name of the user's own areas."""
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
         return validate_name(name, "user name")
@@ -197,9 +197,10 @@ def login() -> str:
 
 
 def own_area(root: str, access: str = "private") -> str:
-    """Create and return ``<root>/users/<login>``, private to its owner. Raises StoreError where it is somebody else's.
+    """Create and return ``<root>/users/<login>``, private to its owner. Raises StoreError where it belongs to another
+    user.
 
-    ``users`` itself is open to all who may use the mount; nobody can take what another one made there.
+    ``users`` itself is open to all users of the mount; no user can take over another user's area.
     """
     users, own = os.path.join(root, USERS), os.path.join(root, USERS, login())
     _make(users, _AREA_MODES["private" if access == "private" else "everyone"])
@@ -214,7 +215,7 @@ def own_area(root: str, access: str = "private") -> str:
 
 
 def make_way(address: str, known: Mounts) -> None:
-    """Create the person's own area where `address` lies in it. Raises StoreError where that is somebody else's."""
+    """Create the user's own area where `address` lies in it. Raises StoreError where it belongs to another user."""
     for name, root in known.items():
         own = os.path.join(root, USERS, login())
         if address == own or address.startswith(own + "/"):
@@ -233,7 +234,7 @@ def make_root(spec: MountSpec, path: str) -> None:
 def _make(path: str, mode: int) -> None:
     try:
         os.mkdir(path, 0o700)
-        os.chmod(path, mode)  # beyond what the umask leaves
+        os.chmod(path, mode)  # including bits that the umask removes
     except FileExistsError:
         return
     except OSError as error:
@@ -252,7 +253,7 @@ def _read(store: Store) -> list[Any]:
         about = os.fstat(descriptor)
         if about.st_uid != os.geteuid() or about.st_mode & 0o022:
             raise StoreError(
-                f"{path} could have been written by others (owner {about.st_uid}, mode "
+                f"{path} could have been changed by other users (owner {about.st_uid}, mode "
                 f"{stat.S_IMODE(about.st_mode):04o}); expected your own and 0600"
             )
         content = file.read(_MAX_TABLE_BYTES)

@@ -54,7 +54,7 @@ def stopped(rule: LogRule, standing: Standing) -> Decision[Standing]:
 
 
 def looked(rule: LogRule, standing: Standing, now_s: float) -> Decision[Standing]:
-    """Time passes without a match. The start cut-off limits the wait for the first match, the frequency the next ones."""
+    """Time passes without a match. The start cut-off limits the wait for the first one, the frequency for the next."""
     limit_s = rule.start_cutoff_s if standing.state == WAITING else rule.frequency_s
     silent_s = now_s - standing.since_s
     if standing.stopped or limit_s is None or silent_s <= limit_s or standing.state in BROKEN:

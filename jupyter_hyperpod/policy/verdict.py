@@ -141,7 +141,7 @@ def _tensors(present: Sequence[Statement], member: str) -> str:
 
 
 def _minority(present: Sequence[Statement], values: Mapping[str, str], subject: str) -> Charges | None:
-    """The members outside the largest group (two or more) that agrees; None where members differ and no group agrees."""
+    """The members outside the largest group (two or more) that agrees; None where members differ without a group."""
     counts = Counter(values.values()).most_common(2)
     if len(counts) < 2:
         return _NOBODY

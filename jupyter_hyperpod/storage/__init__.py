@@ -1,1 +1,1 @@
-"""The job store on disk: layout, journals, mounts. The only package that opens event files."""
+"""The job store on disk: its layout, journals and output files. Only this package opens event files."""

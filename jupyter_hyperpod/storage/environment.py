@@ -1,7 +1,7 @@
-"""A job's own environment variables, taken up by its processes: values are in a private file and nowhere else.
+"""Sets a job's own environment variables in its processes, from a private file that alone holds the values.
 
-They are on no command line, in no script and in no message to a backend: each process of a job reads them from its
-job's directory when it begins. Linux shows them in /proc/PID/environ, to their owner and to root.
+No command line, script or message to a backend contains them: each process of a job reads them from its job's
+directory when it starts. Linux shows them in /proc/PID/environ, to their owner and to root.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 
 from .store import JobStore
 
-# what a backend tells a process of its place stands, whatever a person asks for
+# variables by which a backend tells a process its place; a person's request does not change them
 OWN = ("HYPERPOD_JOB_ID", "HYPERPOD_JOB_DIR", "HYPERPOD_CELL", "HYPERPOD_MOUNTS", "HYPERPOD_NODE", "HYPERPOD_SPARE")
 IF_TOLD = ("HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY")
 
 
 def adopt(job: JobStore) -> bool:
-    """Take up the job's variables in this process; True where any was new. Raises StoreError, SpecError."""
+    """Set the job's variables in this process; True where any was new. Raises StoreError, SpecError."""
     told = {*OWN, *(name for name in IF_TOLD if name in os.environ)}
     values = {name: value for name, value in job.environment().items() if name not in told}
     changed = any(os.environ.get(name) != value for name, value in values.items())
@@ -28,9 +28,9 @@ def adopt(job: JobStore) -> bool:
 
 
 def begin_with(job: JobStore) -> None:
-    """`adopt` in an interpreter that was started for this process: where it is late for a variable, begin again.
+    """`adopt` in a newly started interpreter; where a variable comes too late, start the interpreter again.
 
-    PYTHONPATH, LD_PRELOAD, PYTHONHASHSEED and others are read once, as a process begins.
+    PYTHONPATH, LD_PRELOAD, PYTHONHASHSEED and others are read once, when a process starts.
     """
     if adopt(job):
         sys.stdout.flush()
@@ -39,7 +39,7 @@ def begin_with(job: JobStore) -> None:
 
 
 def _tell_loaded_libraries(values: Mapping[str, str]) -> None:
-    """A library that was preloaded has read $OMP_NUM_THREADS already."""
+    """Set the number of threads: a preloaded library has already read $OMP_NUM_THREADS."""
     torch, threads = sys.modules.get("torch"), values.get("OMP_NUM_THREADS", "")
     if torch is not None and threads.isdecimal() and torch.get_num_threads() != int(threads):
         torch.set_num_threads(int(threads))

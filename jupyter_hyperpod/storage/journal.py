@@ -1,9 +1,9 @@
-"""Append-only journals: a directory with one JSONL file a writer, so that writers never contend.
+"""Append-only journals: a directory with one JSONL file per writer, so that writers never contend.
 
-A line is written with one `write(2)` to a file opened with O_APPEND. A writer killed half-way leaves a torn
-tail (no newline): a follower waits for the rest of it, and the next writer never appends to it because every
-writer has a file of its own. A corrupt line in the middle is skipped and reported once, never raised. Times of
-one writer never go back, so merging by time keeps each writer's order.
+A line is written with one `write(2)` to a file opened with O_APPEND. A killed writer may leave a torn last line (no
+newline): a follower waits for its rest, and no other writer appends to it, because every writer has its own file. A
+corrupt line in the middle is skipped and reported once, never raised. Times of one writer never go back, so merging
+by time keeps each writer's order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLICE_BYTES = 1 << 18
 
 
 class Writer(Generic[Record]):
-    """Appends records to a file of its own in `directory`. Not thread-safe: one a thread."""
+    """Appends records to a file of its own in `directory`. Not thread-safe: one per thread."""
 
     def __init__(
         self, directory: Path, name: str, record: type[Record], clock: Callable[[], float] = time.time

@@ -1,10 +1,10 @@
-"""The writer of events that a full disk cannot stop. It never drops a fact; it drops samples, counts them and says so.
+"""Writes events even while the disk is full: facts wait in memory, samples may be dropped and are counted.
 
-What the disk refuses waits in memory, in order, and is written when there is room again. `core.events.WAITING_SAMPLES`
-says which kinds are samples: of those only `SAMPLES_LIMIT_BYTES` wait, the oldest are dropped first. Facts have no such
-limit: beyond `FACTS_LIMIT_BYTES` the process says so on its standard error, and `crowded` is true. A process that can
-stop making facts then has to: the step loop of a worker stands still until there is room. Facts
-that wait are lost only with the process itself. At its end samples that still wait are dropped, and counted as well.
+Events that the disk refuses wait in memory, in order, until there is room. `core.events.WAITING_SAMPLES` says which
+kinds are samples: at most `SAMPLES_LIMIT_BYTES` of them wait, the oldest are dropped first. Facts are never dropped:
+beyond `FACTS_LIMIT_BYTES` the process reports it on standard error, and `crowded` is true. A process that can then has
+to stop producing facts: the step loop of a worker stops until there is room. Waiting facts are lost only with the
+process itself. When the process ends, waiting samples are dropped and counted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .journal import Writer, event_writer
 
 FACTS_LIMIT_BYTES = 64 << 20
 SAMPLES_LIMIT_BYTES = 32 << 20
-EVENT_BYTES = 300  # about what an event takes besides its texts
+EVENT_BYTES = 300  # about the size of an event without its texts
 RETRY_S = 0.05
 _Waiting = tuple[str, Mapping[str, Any], bool, int]  # kind, data, durable, size in bytes
 
 
 class JournalWriter:
-    """Writes the events of one process to `directory`; ``problem`` says why the disk refuses, or is empty.
+    """Writes the events of one process to `directory`; ``problem`` is the disk's error, or empty.
 
     Not thread-safe: one per thread. The file is created with the first event.
     """
@@ -48,18 +48,18 @@ class JournalWriter:
 
     @property
     def waiting(self) -> int:
-        """How many facts wait for room."""
+        """The number of facts that wait for room."""
         return sum(kind not in WAITING_SAMPLES for kind, *_ in self._waiting)
 
     @property
     def crowded(self) -> bool:
-        """True while more facts wait than should: whoever can wait, waits (`settle`) before the next one."""
+        """True while too many facts wait: a caller that can wait calls `settle` before the next fact."""
         return self._facts_bytes > FACTS_LIMIT_BYTES
 
     def write(self, kind: str, data: Mapping[str, Any], *, durable: bool = False) -> bool:
-        """Write an event after those that still wait; False where it has to wait itself.
+        """Write an event after the waiting ones; False where it has to wait, too.
 
-        Raises ProtocolError for what no journal can hold; never for what the disk does.
+        Raises ProtocolError for an event that no journal can hold; errors of the disk are not raised.
         """
         size = _size(data)
         self._waiting.append((kind, data, durable, size))
@@ -67,12 +67,12 @@ class JournalWriter:
         written = self.flush()
         if not written:
             if self._samples_bytes > SAMPLES_LIMIT_BYTES:
-                self._drop_samples(SAMPLES_LIMIT_BYTES // 2)  # half of what may wait, so that this is rare
+                self._drop_samples(SAMPLES_LIMIT_BYTES // 2)  # down to half the limit, so that this is rare
             self._say_if_crowded()
         return written
 
     def flush(self) -> bool:
-        """Try to write what waits, and how much was dropped; True when nothing is left."""
+        """Try to write the waiting events and the number of dropped samples; True when nothing waits any more."""
         try:
             while self._waiting:
                 self._write_first()
@@ -90,9 +90,9 @@ class JournalWriter:
         return True
 
     def settle(self, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Wait until every fact is on the disk, however long there is no room; ``meanwhile`` is called as time passes.
+        """Wait until every fact is on the disk, without a time limit; ``meanwhile`` is called while waiting.
 
-        Says on standard error what it waits for.
+        Reports on standard error why it waits.
         """
         if self.flush() or not self.waiting:
             return
@@ -103,7 +103,7 @@ class JournalWriter:
             self.flush()
 
     def close(self) -> None:
-        """Try once more; then without the samples, but with their number. Say what is lost, close the file."""
+        """Try once more; then drop the samples and write their number. Report the losses and close the file."""
         if not self.flush():
             self._drop_samples(0)
             if not self.flush():
@@ -122,7 +122,7 @@ class JournalWriter:
         kind, data, durable, size = self._waiting[0]
         try:
             self._open().append(kind, data, durable=durable)
-        except ProtocolError:  # it must not stand in the way of those behind it
+        except ProtocolError:  # it must not block the events behind it
             self._forget_first(kind, size)
             raise
         self._forget_first(kind, size)
@@ -165,7 +165,7 @@ def _size(data: Mapping[str, Any]) -> int:
 
 
 def _length(value: Any) -> int:
-    """About as many bytes as a value takes, one level deep."""
+    """About the size of a value in bytes, one level deep."""
     if isinstance(value, str):
         return len(value)
     return 16 * len(value) if isinstance(value, (list, tuple, dict)) else 0

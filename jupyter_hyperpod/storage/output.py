@@ -1,9 +1,9 @@
-"""What workers print: the journal has the first of it, the rest lies beside the journal in files that are rotated.
+"""Stores what workers print: the first part in the journal, the rest in rotated files beside it.
 
-The share of the journal is $HYPERPOD_OUTPUT_MB megabytes (64) per worker. What a worker prints beyond is in the
-directory `output` of the job, as the same events, in parts named ``NODE@NUMBER@BEFORE``; BEFORE counts
-the bytes of all parts before. The parts of one node together take at most $HYPERPOD_OUTPUT_KEPT_MB (64, at least 1):
-the oldest is dropped first, and every reader is told.
+The journal takes $HYPERPOD_OUTPUT_MB megabytes (64) per worker. Further output goes to the job's directory `output`, as
+the same events, in parts named ``NODE@NUMBER@BEFORE``; BEFORE is the number of bytes in all earlier parts. The parts of
+one node together take at most $HYPERPOD_OUTPUT_KEPT_MB (64, at least 1): the oldest is dropped first, and every reader
+gets a line about it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ SHARE_VARIABLE, SHARE_MB = "HYPERPOD_OUTPUT_MB", 64
 KEPT_VARIABLE, KEPT_MB, KEPT_LEAST_MB = "HYPERPOD_OUTPUT_KEPT_MB", 64, 1
 PARTS = 8
 PIECE = 16_384  # characters of one event
-MOST_BYTES = 12 * PIECE + 1024  # what such an event takes at most as JSON
+MOST_BYTES = 12 * PIECE + 1024  # the largest such event as JSON
 _PART = re.compile(r"(.+)@(\d+)@(\d+)\.[0-9a-f]+")
 
 
 def output_directory(job: JobStore) -> Path:
-    """Where the output beyond the journal's share lies."""
+    """The directory of the output that the journal does not hold."""
     return job.path / "output"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """One file of a node; ``before`` is how many bytes all parts before it had."""
+    """One file of a node; ``before`` is the number of bytes in all earlier parts."""
 
     node: str
     number: int
@@ -47,7 +47,7 @@ class Part:
 
     @classmethod
     def of(cls, path: Path) -> Part | None:
-        """None for a file of another kind."""
+        """Parse a file's name; None for a file of another kind."""
         named = _PART.fullmatch(path.stem)
         return cls(named[1], int(named[2]), int(named[3]), path) if named else None
 
@@ -61,7 +61,7 @@ def parts(directory: Path) -> dict[str, list[Part]]:
 
 
 class OutputRelay:
-    """Writes what the workers of one node print. Never raises for what a disk does. Raises SpecError for a setting."""
+    """Writes the output of one node's workers. Never raises errors of the disk. Raises SpecError for a bad setting."""
 
     def __init__(self, job: JobStore, node: str, journal: JournalWriter) -> None:
         self._job, self._node, self._journal = job, node, journal
@@ -73,11 +73,11 @@ class OutputRelay:
         self._dropped = 0
 
     def begin(self) -> None:
-        """Another worker prints from now on: its share of the journal is whole."""
+        """Another worker prints from now on, with a full share of the journal."""
         self._left, self._said = self._share, False
 
     def write(self, member: str, rank: int | None, stream: str, text: str) -> None:
-        """Keep what a worker has printed."""
+        """Store a piece of a worker's output."""
         if not text:
             return
         record = {"member": member, "node": self._node, "rank": rank, "stream": stream}
@@ -90,7 +90,7 @@ class OutputRelay:
             self._keep(record | {"text": text[at : at + PIECE]})
 
     def close(self) -> None:
-        """Close the file, and tell the journal of what was dropped and is not told of there."""
+        """Close the file; journal how much was dropped since the last report."""
         self._close_part()
         if self._dropped:
             text = f"{format_bytes(self._dropped)} of output of {self._node} were dropped: the disk refused them"
@@ -142,16 +142,16 @@ class OutputRelay:
 
 
 class OutputReader:
-    """Reads what lies beside the journal. ``missed`` names nodes of which the last `poll` could not read everything."""
+    """Reads the output files beside the journal. ``missed``: nodes of which the last `poll` could not read all."""
 
     def __init__(self, job: JobStore) -> None:
         self._directory = output_directory(job)
         self._follower: Follower[Event] = follow_events(self._directory)
-        self._newest: dict[str, tuple[Part, int]] = {}  # node -> the newest part that was read, and up to which byte
+        self._newest: dict[str, tuple[Part, int]] = {}  # node -> the newest part read, and the bytes read of it
         self.missed: frozenset[str] = frozenset()
 
     def poll(self) -> list[Event]:
-        """Return what is new, by time; where something was dropped before it was read, a line says so."""
+        """Return new output in the order of time, with a line wherever output was dropped before it was read."""
         events = self._follower.poll()
         if not events and not self._newest:
             return []
@@ -167,7 +167,7 @@ class OutputReader:
         return list(_with_notices(events, gaps))
 
     def _gap(self, node: str, oldest: Part) -> int:
-        """Bytes that were dropped unread. What was the newest part may have grown before it was dropped."""
+        """The number of bytes dropped unread. The part read last may have grown before it was dropped."""
         if node not in self._newest:
             return oldest.before
         last, offset = self._newest[node]

@@ -1,16 +1,16 @@
-"""Layout of the job store. Everything is private to its owner: directories 0700, files 0600.
+"""The job store: its layout on disk, and access to its cells and jobs. Private to its owner (0700, 0600).
 
 <store>/cells/<sha256>           source of submitted cells, by digest
-<store>/cluster/events/          journal of the cluster, one file a writer
+<store>/cluster/events/          journal of the cluster, one file per writer
 <store>/cluster/                 the supervisor's lock, socket and log
-<store>/jobs/<id>/spec.json      what was asked
+<store>/jobs/<id>/spec.json the user's request
 <store>/jobs/<id>/secret         key of the job's control connections
 <store>/jobs/<id>/environment    values of the job's environment variables; removed when it has ended
-<store>/jobs/<id>/events/        facts, one file a writer
-<store>/jobs/<id>/commands/      requests, one file a writer
-<store>/jobs/<id>/output/        what ranks print beyond the journal's share, rotated
+<store>/jobs/<id>/events/        facts, one file per writer
+<store>/jobs/<id>/commands/      requests, one file per writer
+<store>/jobs/<id>/output/        output of ranks that the journal does not hold, rotated
 <store>/jobs/<id>/fanout/        where ranks that load the same model find each other
-<store>/mounts.json              the mount table; mounts/ holds what each attached one needs
+<store>/mounts.json              the mount table; mounts/ holds the files of each attached mount
 <store>/shared/                  the default `shared://` mount
 """
 
@@ -93,16 +93,16 @@ class JobStore:
             raise SpecError(f"{self.path / 'spec.json'} is not JSON: {error}") from error
 
     def environment(self) -> dict[str, str]:
-        """Read the job's own environment variables. Raises SpecError, and StoreError where they are gone."""
+        """Read the job's own environment variables. Raises SpecError, or StoreError where they have been removed."""
         names = self.spec().env
         if HIDDEN not in names.values():
-            return dict(names)  # none, or a job of a version that wrote them into the specification
+            return dict(names)  # no variables, or a job of an earlier version, which wrote them into the specification
         path = self.path / ENVIRONMENT
         with _store_errors("read", path):
             content = path.read_bytes()
         try:
             return {str(name): str(value) for name, value in json.loads(content).items()}
-        except (ValueError, AttributeError):  # which may show a value
+        except (ValueError, AttributeError):  # the original error may show a secret value
             raise StoreError(f"{path} is not an object in JSON") from None
 
     def forget_environment(self) -> None:
@@ -116,7 +116,7 @@ class JobStore:
             return (self.path / "secret").read_bytes()
 
     def claim(self, name: str) -> bool:
-        """True for the first process that claims ``name``, ever, and for no other. Raises StoreError."""
+        """True only for the first process that ever claims ``name``. Raises StoreError."""
         path = private_directory(self.path / "claims") / name
         with _store_errors("write", path):
             try:
@@ -187,7 +187,7 @@ class Store:
         return JobStore(final)
 
     def remove_job(self, job_id: str) -> None:
-        """Delete a job's directory: for a job that could not be made whole."""
+        """Delete the directory of a job whose creation failed."""
         _remove_tree(self.job(job_id).path)
 
     def job(self, job_id: str) -> JobStore:

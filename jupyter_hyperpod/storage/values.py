@@ -1,6 +1,6 @@
-"""Small notebook values on their way to a job: JSON text with numpy arrays and torch tensors inside. Never pickle.
+"""Encodes small notebook values for a job as JSON text, with numpy arrays and torch tensors inside. Never pickle.
 
-The text lies beside the cells, named by its SHA-256, so a job that is submitted again finds the same values.
+The text is stored beside the cells under its SHA-256, so that a resubmitted job finds the same values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMERIC_KINDS = "biufc"
 
 
 def encode_values(values: Mapping[str, Any]) -> str:
-    """Return `values` (name -> value) as text. Raises SpecError for what has no safe form or is too much."""
+    """Return `values` (name -> value) as text. Raises SpecError for an unsafe or too large value."""
     text = json.dumps({name: _encode(value, name) for name, value in values.items()})
     if len(text) > LIMIT_BYTES:
         raise SpecError(

@@ -71,7 +71,7 @@ def test_the_table_is_private_and_survives(store: Store) -> None:
 def test_a_table_that_others_could_write_is_not_believed(store: Store) -> None:
     table.add(store, FSX)
     (store.root / table.TABLE).chmod(0o666)
-    with pytest.raises(StoreError, match="could have been written by others"):
+    with pytest.raises(StoreError, match="could have been changed by other users"):
         table.table(store)
 
 
