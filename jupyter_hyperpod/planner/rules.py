@@ -42,7 +42,7 @@ class Rules:
         self._convicted: dict[int, int] = {}
         self._speeds: dict[int, float] = {}
         self._pasts: dict[int, list[healing.Past]] = {}
-        self._salvaged: dict[int, recovery.Plan] = {}
+        self._salvaged: dict[int, recovery.RecoveryPlan] = {}
 
     def detection_s(self, kind: str) -> float:
         """How long a fault goes unnoticed."""
@@ -107,7 +107,7 @@ class Rules:
             entered = max(0, (size.value or 0) - present)
             plan = self._salvage(survivors)
             return Way(size.value, self._stages(cause, plan, survivors, entered), _back(plan), size.reason)
-        reports = [recovery.Report(None, checkpoints=((step, SAVED),) if step else ())]
+        reports = [recovery.MemberState(None, checkpoints=((step, SAVED),) if step else ())]
         found = recovery.plan(reports, self.scenario.micro_batches)
         return Way(size.value, self._start_stages(), _back(found.value), found.reason)
 
@@ -172,7 +172,7 @@ class Rules:
         found = [("detect", down.detect), ("diagnose", down.diagnose), ("repair", down.repair)]
         return [*found, ("restart", down.restart), ("recompute", down.recompute)]
 
-    def _stages(self, cause: causes.Cause, plan: recovery.Plan, survivors: int, entered: int) -> Stages:
+    def _stages(self, cause: causes.Cause, plan: recovery.RecoveryPlan, survivors: int, entered: int) -> Stages:
         timing = self.scenario.timing
         state: Stages = [("give state", self._state_s)] if entered else []
         if cause.kind in timing.stalls:
@@ -183,17 +183,17 @@ class Rules:
         found = [("detect", self.detection_s(cause.kind)), ("regroup", timing.regroup_s)]
         return [*found, ("micro-batches again", again_s), *state]
 
-    def _salvage(self, survivors: int) -> recovery.Plan:
+    def _salvage(self, survivors: int) -> recovery.RecoveryPlan:
         """The plan of `policy.recovery` where a member is lost halfway through a step and the others hold the state."""
         few, share = min(survivors, FEW), self.scenario.micro_batches
         if few not in self._salvaged:
             half = range(share // 2)
             held = [tuple((rank * share + leaf, rank * share + leaf + 1) for leaf in half) for rank in range(few)]
-            reports = [recovery.Report(1, nodes=nodes, history=1) for nodes in held]
+            reports = [recovery.MemberState(1, nodes=nodes, history=1) for nodes in held]
             self._salvaged[few] = recovery.plan(reports, share * (few + 1)).value
         return self._salvaged[few]
 
-    def _again_s(self, plan: recovery.Plan, survivors: int) -> float:
+    def _again_s(self, plan: recovery.RecoveryPlan, survivors: int) -> float:
         """How much longer the step takes because the others compute the lost member's share."""
         share = self.scenario.micro_batches
         own = len(plan.shares) * (share - share // 2)
@@ -201,7 +201,7 @@ class Rules:
         return extra * self.scenario.timing.step_s / share / survivors
 
 
-def _back(plan: recovery.Plan) -> str | None:
+def _back(plan: recovery.RecoveryPlan) -> str | None:
     if plan.load is not None:
         return SAVED
     return BEGIN if plan.step == 0 else None

@@ -85,6 +85,16 @@ def cover(nodes: Iterable[Node], micro_batches: int) -> tuple[Node, ...]:
     return tuple(walk((0, micro_batches)))
 
 
+def holdings_of(
+    held: Sequence[Sequence[Node]], shares: Sequence[Sequence[int]], micro_batches: int
+) -> tuple[tuple[Node, ...], ...]:
+    """The nodes each member will have when it has computed its share."""
+    return tuple(
+        cover([*nodes, *((leaf, leaf + 1) for leaf in share)], micro_batches)
+        for nodes, share in zip(held, shares, strict=True)
+    )
+
+
 def slices(length: int, world_size: int, align: int = 16) -> tuple[tuple[int, int], ...]:
     """Cut ``length`` elements into one range per owner, aligned so that vector loads stay aligned."""
     blocks = -(-length // align)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.units import plural
-from .batching import Node, assign_missing
+from .batching import Node, assign_missing, holdings_of
 from .decision import Decision
+from .verdict import Statement
 
 STATE_BYTES_PER_S = 1e9  # about the bandwidth of both memory and a 10 Gbit/s network
 
@@ -19,12 +20,13 @@ Saved = tuple[int, str]  # step and token of a durable checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MemberState:
     """What a member holds when a generation forms.
 
     ``step``: steps applied to its state; None for a newcomer without state. ``nodes``: sums of finished
     micro-batches of step ``step + 1``. ``history``: the number of last steps whose reduced gradient it still has.
-    ``checkpoints``: (step, token) of the durable checkpoints that a member without state could load.
+    ``digest``: of the state that its cell has built. ``checkpoints``: (step, token) of the durable checkpoints that a
+    member without state could load. ``statement``: the checksums of its state, where they are checked.
     """
 
     step: int | None
@@ -32,16 +34,21 @@ class Report:
     history: int = 0
     digest: str = ""
     checkpoints: tuple[Saved, ...] = ()
+    statement: Statement | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How the members of a generation reach the same step. Everything is by rank.
+class RecoveryPlan:
+    """How the members of a generation reach the same step and share out the next one. Everything is by rank.
 
     First ``loaders`` load the durable checkpoint ``load``.
     ``replay`` are (rank, steps): these ranks get the reduced gradients of that many steps up to ``step`` from
     ``donors[0]``; ``fresh`` get the whole state, striped over ``donors``; then each computes its ``shares`` of step
-    ``step + 1``, keeping what it ``held``.
+    ``step + 1``, keeping what it ``held``. ``holdings`` are the sums that each has afterwards.
+
+    `plan` decides all of that. The coordinator adds the generation, the ``rank`` that a copy is for, the members' names
+    (``owners``), the names of those that have left at a step boundary (``parted``), and how long each member needs for
+    a micro-batch, relative to the others (``paces``). ``ordinary``: nothing is to be recovered.
     """
 
     step: int
@@ -50,11 +57,23 @@ class Plan:
     fresh: tuple[int, ...]
     held: tuple[tuple[Node, ...], ...]
     shares: tuple[tuple[int, ...], ...]
+    holdings: tuple[tuple[Node, ...], ...]
     load: Saved | None = None
     loaders: tuple[int, ...] = ()
+    generation: int = 0
+    rank: int = 0
+    owners: tuple[str, ...] = ()
+    parted: tuple[str, ...] = ()
+    paces: tuple[float, ...] | None = None
+    ordinary: bool = False
+
+    @property
+    def world_size(self) -> int:
+        """Members of the generation."""
+        return len(self.shares)
 
 
-def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
+def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[RecoveryPlan]:
     """Bring all members to the newest step any of them has applied.
 
     Where no member has state, load the newest checkpoint that any of them sees, or begin at step 1.
@@ -79,7 +98,8 @@ def plan(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
         parts.append(f"{gradients} for {plural(len(replay), 'member')} behind")
     if fresh:
         parts.append(f"the state for {plural(len(fresh), 'newcomer')} from {plural(len(donors), 'peer')}")
-    return Decision(Plan(newest, donors, replay, fresh, held, shares), "; ".join(parts))
+    holdings = holdings_of(held, shares, micro_batches)
+    return Decision(RecoveryPlan(newest, donors, replay, fresh, held, shares, holdings), "; ".join(parts))
 
 
 def _among_the_settled(
@@ -111,7 +131,7 @@ def at_once(vacancies: int, state_bytes: int, step_time_s: float | None) -> Deci
     )
 
 
-def _load(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
+def _load(reports: Sequence[MemberState], micro_batches: int) -> Decision[RecoveryPlan]:
     newest = max(saved for report in reports for saved in report.checkpoints)
     loaders = tuple(rank for rank, report in enumerate(reports) if newest in report.checkpoints)
     fresh = tuple(rank for rank in range(len(reports)) if rank not in loaders)
@@ -121,14 +141,16 @@ def _load(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
     reason = f"nobody holds the training state: the checkpoint of step {newest[0]} is loaded by {by}"
     if fresh:
         reason += f", {len(fresh)} that cannot see it get the state from them"
-    return Decision(Plan(newest[0], loaders, (), fresh, nobody, shares, newest, loaders), reason)
+    holdings = holdings_of(nobody, shares, micro_batches)
+    return Decision(RecoveryPlan(newest[0], loaders, (), fresh, nobody, shares, holdings, newest, loaders), reason)
 
 
-def _begin(reports: Sequence[Report], micro_batches: int) -> Decision[Plan]:
+def _begin(reports: Sequence[MemberState], micro_batches: int) -> Decision[RecoveryPlan]:
     nobody: tuple[tuple[Node, ...], ...] = ((),) * len(reports)
     shares = assign_missing(micro_batches, nobody)
     differing = tuple(rank for rank, report in enumerate(reports) if report.digest != reports[0].digest)
     reason = "all members start from the same state"
     if differing:
         reason = f"a different initial state was built by {plural(len(differing), 'member')}: all take that of rank 0"
-    return Decision(Plan(0, (0,), (), differing, nobody, shares), reason)
+    holdings = holdings_of(nobody, shares, micro_batches)
+    return Decision(RecoveryPlan(0, (0,), (), differing, nobody, shares, holdings), reason)

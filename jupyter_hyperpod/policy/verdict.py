@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .decision import Decision
 
@@ -21,12 +21,12 @@ class Statement:
     ``sealed``: its state when the step began. ``state``: the same memory later in that step. ``gradient``: its copy of
     the reduced gradient. ``again``: that gradient reduced once more. ``frozen``: the set of parameters that take no
     gradient. ``executions``: (member, checksum) of one sum of micro-batches, in order. ``tensors``: the differing
-    tensors, by member.
+    tensors, by member. The coordinator adds ``member`` and ``place``: whose statement it is.
     """
 
-    member: str
-    place: str
-    step: int
+    member: str = ""
+    place: str = ""
+    step: int = 0
     sealed: str = ""
     state: str = ""
     gradient: str = ""
@@ -34,16 +34,6 @@ class Statement:
     frozen: str = ""
     executions: tuple[tuple[str, str], ...] = ()
     tensors: Mapping[str, str] = field(default_factory=dict)
-
-
-def heard(message: Mapping[str, Any], member: str, place: str) -> Statement | None:
-    """The statement in a member's report; None where the report has none."""
-    if not message:
-        return None
-    texts = {key: str(message.get(key, "")) for key in ("sealed", "state", "gradient", "again", "frozen")}
-    executions = tuple((str(by), str(found)) for by, found in message.get("executions", ()))
-    tensors = {str(by): str(names) for by, names in message.get("tensors", {}).items()}
-    return Statement(member, place, int(message["step"]), **texts, executions=executions, tensors=tensors)
 
 
 CHANGED, STATE, FROZEN, GRADIENT, EXECUTION = "changed", "state", "frozen", "gradient", "execution"

@@ -181,7 +181,7 @@ def test_what_production_decides_the_simulation_does(monkeypatch: pytest.MonkeyP
     assert waiting.stages["waiting for instances"].mean > 0 and waiting.unfinished
     begin = recovery.plan
 
-    def from_the_seed(reports: list[recovery.Report], micro_batches: int) -> Decision[recovery.Plan]:
+    def from_the_seed(reports: list[recovery.MemberState], micro_batches: int) -> Decision[recovery.RecoveryPlan]:
         return begin([replace(report, step=None, checkpoints=()) for report in reports], micro_batches)
 
     forgetful = changed(recovery, "plan", from_the_seed)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.batching import cover, leaves_of
-from jupyter_hyperpod.policy.recovery import Report, at_once, plan
+from jupyter_hyperpod.policy.recovery import MemberState, at_once, plan
 
 
 @st.composite
-def reports(draw: st.DrawFn) -> tuple[int, list[Report]]:
+def reports(draw: st.DrawFn) -> tuple[int, list[MemberState]]:
     """Members, newcomers with an older snapshot or with none, and anything they may hold."""
     count, world = draw(st.integers(1, 40)), draw(st.integers(1, 8))
     newest = draw(st.integers(1, 100))
@@ -20,12 +20,12 @@ def reports(draw: st.DrawFn) -> tuple[int, list[Report]]:
     for rank in range(world):
         step = draw(st.sampled_from([newest, newest, newest - 1, max(0, newest - 2), None]))
         leaves = [(leaf, leaf + 1) for leaf in range(count) if owners[leaf] == rank] if step is not None else []
-        found.append(Report(step, cover(leaves, count), draw(st.integers(0, 3)) if step is not None else 0, "d"))
+        found.append(MemberState(step, cover(leaves, count), draw(st.integers(0, 3)) if step is not None else 0, "d"))
     return count, found
 
 
 @given(reports())
-def test_everybody_ends_at_the_newest_step(case: tuple[int, list[Report]]) -> None:
+def test_everybody_ends_at_the_newest_step(case: tuple[int, list[MemberState]]) -> None:
     count, found = case
     decision = plan(found, count)
     assert decision.value is not None and decision.reason
@@ -47,7 +47,7 @@ def test_everybody_ends_at_the_newest_step(case: tuple[int, list[Report]]) -> No
 
 
 @given(reports())
-def test_nothing_held_for_the_step_is_computed_again(case: tuple[int, list[Report]]) -> None:
+def test_nothing_held_for_the_step_is_computed_again(case: tuple[int, list[MemberState]]) -> None:
     count, found = case
     chosen = plan(found, count).value
     assert chosen is not None
@@ -64,7 +64,7 @@ def test_nothing_held_for_the_step_is_computed_again(case: tuple[int, list[Repor
 
 @given(st.integers(1, 40), st.lists(st.sampled_from("ab"), min_size=1, max_size=8))
 def test_a_run_begins_from_one_state(count: int, digests: list[str]) -> None:
-    decision = plan([Report(None, digest=digest) for digest in digests], count)
+    decision = plan([MemberState(None, digest=digest) for digest in digests], count)
     assert decision.value is not None
     assert decision.value.fresh == tuple(rank for rank, digest in enumerate(digests) if digest != digests[0])
     assert decision.value.replay == ()
@@ -73,9 +73,9 @@ def test_a_run_begins_from_one_state(count: int, digests: list[str]) -> None:
 
 def test_the_sentence_counts_what_was_kept_and_who_is_behind() -> None:
     found = [
-        Report(5, ((0, 2),), 1),
-        Report(4, ((2, 4),), 1),
-        Report(None),
+        MemberState(5, ((0, 2),), 1),
+        MemberState(4, ((2, 4),), 1),
+        MemberState(None),
     ]
     assert plan(found, 8).reason == (
         "step 6 goes on with 2 of 8 micro-batches kept; the reduced gradient for 1 member behind; "
@@ -84,13 +84,13 @@ def test_the_sentence_counts_what_was_kept_and_who_is_behind() -> None:
 
 
 def test_a_snapshot_that_is_a_little_old_is_brought_up_to_date() -> None:
-    decision = plan([Report(7, (), 1), Report(7, (), 3), Report(5)], 4)
+    decision = plan([MemberState(7, (), 1), MemberState(7, (), 3), MemberState(5)], 4)
     assert (decision.value.replay, decision.value.fresh, decision.value.donors) == (((2, 2),), (), (1, 0))
     assert "the last 2 reduced gradients for 1 member behind" in decision.reason
 
 
 def test_without_a_gradient_to_replay_those_behind_get_the_whole_state() -> None:
-    chosen = plan([Report(5, (), 0), Report(4, (), 1)], 4).value
+    chosen = plan([MemberState(5, (), 0), MemberState(4, (), 1)], 4).value
     assert chosen is not None
     assert (chosen.replay, chosen.fresh) == ((), (1,))
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.policy.verdict import Statement, heard, judge, next_execution, of_executions
+from jupyter_hyperpod.policy.verdict import Statement, judge, next_execution, of_executions
 
 SOUND = "aa"
 
@@ -101,9 +101,3 @@ def test_executions_without_a_majority_prove_nothing(checksums: list[str]) -> No
     decision = of_executions(checksums)
     assert (decision.value is None) == (len(counts) == 1 or counts[-1] == counts[-2])
     assert decision.reason
-
-
-def test_what_a_member_reports_is_read() -> None:
-    assert heard({}, "m0", "rank 0") is None
-    message = {"step": 6, "sealed": SOUND, "state": "bb", "tensors": {"m0": "a"}, "executions": [["m0", "x"]]}
-    assert heard(message, "m0", "rank 0") == member(0, state="bb", tensors={"m0": "a"}, executions=(("m0", "x"),))

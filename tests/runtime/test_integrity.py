@@ -172,7 +172,7 @@ def test_alone_there_is_nobody_to_recover_from(audit: Audit) -> None:
             return
         with pytest.raises(TrainingError, match=r"silent data corruption: the state of rank 0 changed .* \(weight\)"):
             next(steps).run(corrupted)
-        training._meeting.go = None  # it is not to be finished
+        training._resync.plan = None  # it is not to be finished
 
 
 def test_what_the_program_writes_is_no_corruption() -> None:

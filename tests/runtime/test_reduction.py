@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover
+from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover, holdings_of
 from jupyter_hyperpod.runtime.comm.mesh import Mesh, PeerLost
-from jupyter_hyperpod.runtime.comm.reduction import Buffer, Layout, Ledger, Reduction, holdings_of
+from jupyter_hyperpod.runtime.comm.reduction import Buffer, Layout, Ledger, Reduction
 
 LAYOUT = Layout(
     [

@@ -15,11 +15,11 @@ import torch
 
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.notebook.arguments import cell_parser, parse
+from jupyter_hyperpod.policy.recovery import MemberState
 from jupyter_hyperpod.runtime.checkpoint.store import MANIFEST, Directory
 from jupyter_hyperpod.runtime.checkpoint.writer import file_of
 from jupyter_hyperpod.runtime.comm.shards import check
-from jupyter_hyperpod.runtime.worker.elastic_group import Held
-from jupyter_hyperpod.runtime.worker.replica_sync import combined, merged
+from jupyter_hyperpod.runtime.worker.replica_state import combined, merged
 
 from .conftest import STEPS, Run, Submit, alive
 
@@ -310,6 +310,6 @@ def test_a_micro_batch_has_an_equal_part_for_every_rank() -> None:
 
 
 def test_a_replica_holds_what_all_its_ranks_hold() -> None:
-    whole = merged([Held(3, ((0, 2), (2, 3)), 2, "a"), Held(3, ((0, 2),), 1, "b")])
+    whole = merged([MemberState(3, ((0, 2), (2, 3)), 2, "a"), MemberState(3, ((0, 2),), 1, "b")])
     assert (whole.step, whole.nodes, whole.history) == (3, ((0, 2),), 1)
     assert whole.digest == combined(["a", "b"]) != combined(["b", "a"])

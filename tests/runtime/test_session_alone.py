@@ -405,9 +405,9 @@ def test_a_gradient_that_the_optimizer_overwrote_is_not_replayed(
     session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
     for step in session.steps(2):
         step.run(loss_fn)
-    assert session._meeting.held().history == replayable
+    assert session._resync.held().history == replayable
     optimizer.zero_grad(set_to_none=False)
-    assert session._meeting.held().history == 0, "what a person zeroes is no longer what was applied"
+    assert session._resync.held().history == 0, "what a person zeroes is no longer what was applied"
 
 
 def test_the_number_of_threads_is_given_back() -> None:

@@ -6,35 +6,29 @@ single-threaded, because it forks. Without a coordinator it keeps the worker tra
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import selectors
 import signal
-import socket
 import sys
 import time
 from functools import partial
 from typing import Any
 
-from ...core.errors import ProtocolError
 from ...core.units import first_line
 from ...storage.environment import adopt, begin_with
 from ...storage.journal_writer import JournalWriter
 from ...storage.output import OutputRelay
-from ..connection import HANDSHAKE_TIMEOUT_S, Channel, Message, is_refusal, prepare
+from ..connection import Channel, Message
 from ..context import Context
 from ..sidecars import health_agent
 from ..worker import main as worker
-from .lease import Lease
-from .replica_processes import Unit, import_ahead
+from .coordinator_link import CoordinatorLink, unregister
+from .replica_processes import ReplicaProcesses, import_ahead
 from .throttle import Throttle
 from .worker_process import Output, WorkerProcess
 
 BEAT_S = 0.1
-RECONNECT_S = 0.02
-GIVE_UP_S = 600.0
-CONNECT_TIMEOUT_S = 0.5
 SAID = 200  # characters of an error's message in a warning
 # what the coordinator says to the agent itself; everything else is passed to the worker
 OWN_MESSAGES = ("release", "restart", "signal", "throttle", "preempt", "elastic", "probe", "resume")
@@ -48,18 +42,16 @@ class Agent:
         self.reporter = JournalWriter(context.job.events, f"agent-{context.node}")
         self.output = OutputRelay(context.job, context.node, self.reporter)
         self.selector = selectors.DefaultSelector()
-        self.coordinator: Channel | None = None
+        self.coordinator = CoordinatorLink(context, self.selector)
         self.throttle: Throttle | None = None
-        self.process: WorkerProcess | Unit | None = None
+        self.process: WorkerProcess | ReplicaProcesses | None = None
         self.member = ""
         self.rank: int | None = None
         self.status: Message = {}
         self.exit_code: int | None = None
-        self.lease = Lease()
+        self.lease = self.coordinator.lease
         self.held = False  # the worker is stopped, because its coordinator may have given it up
-        self._next_connect_s = 0.0
         self._next_beat_s = 0.0
-        self._alone_since_s = time.monotonic()
         self._ended_s = 0.0  # when the worker ended
         self._preempted = False
         self._leave_by_s: float | None = None
@@ -72,7 +64,10 @@ class Agent:
         self._start_worker()
         while self.exit_code is None:
             self._keep_lease()
-            self._connect_if_needed()
+            if self.coordinator.connect_if_needed():
+                self._register()
+            if self.coordinator.exit_code is not None:
+                self.exit_code = self.coordinator.exit_code
             self._beat()
             self._leave_if_preempted()
             for key, _ in self.selector.select(self._patience_s()):
@@ -83,14 +78,12 @@ class Agent:
         self._end_worker()
         self.output.close()
         self.reporter.close()
-        if self.coordinator is not None:  # it journals the job's end when this connection has ended
-            self.coordinator.flush(0.5)
-            self.coordinator.close()
+        self.coordinator.close()  # last: it journals the job's end when this connection has ended
         return self.exit_code
 
     def _patience_s(self) -> float:
         """How long the loop may wait for something to happen."""
-        usual_s = 0.02 if self.coordinator is None else BEAT_S / 2
+        usual_s = 0.02 if self.coordinator.channel is None else BEAT_S / 2
         if self.throttle is None:
             return usual_s
         rest_s = self.throttle.tick(time.monotonic())
@@ -104,10 +97,10 @@ class Agent:
     def _start_worker(self) -> None:
         context, size = self.context, self.context.spec.replica
         main = partial(worker.main, context)
-        process: WorkerProcess | Unit
+        process: WorkerProcess | ReplicaProcesses
         if size > 1:
             import_ahead("torch.distributed.fsdp")
-            process = Unit(size, lambda shard: partial(main, shard=shard))
+            process = ReplicaProcesses(size, lambda shard: partial(main, shard=shard))
         else:
             process = WorkerProcess(main)
         self.process = process
@@ -130,14 +123,16 @@ class Agent:
         code = process.reap()
         self._relay_up(process)
         for source in (*process.pidfds, *process.channels, *process.outputs):
-            self._unregister(source)
+            unregister(self.selector, source)
         for output in process.outputs:
             self._journal_output(output.stream, output.drain())
         process.close()
         self.status["exited"] = code
-        self._tell({"type": "exited", "member": self.member, "code": code, "ago_s": time.monotonic() - self._ended_s})
+        self.coordinator.tell(
+            {"type": "exited", "member": self.member, "code": code, "ago_s": time.monotonic() - self._ended_s}
+        )
 
-    def _relay_up(self, process: WorkerProcess | Unit) -> None:
+    def _relay_up(self, process: WorkerProcess | ReplicaProcesses) -> None:
         for message in process.receive():
             kind = message["type"]
             if kind == "error":
@@ -160,12 +155,12 @@ class Agent:
             elif kind == "preempt":
                 self._preempted = True
             else:
-                self._tell(message | {"member": self.member})
+                self.coordinator.tell(message | {"member": self.member})
         for channel in process.channels:
             if channel.closed:
-                self._unregister(channel)
+                unregister(self.selector, channel)
 
-    def _drain_before(self, process: WorkerProcess | Unit) -> None:
+    def _drain_before(self, process: WorkerProcess | ReplicaProcesses) -> None:
         """Output printed before an error is journaled before it."""
         for output in process.outputs:
             self._journal_output(output.stream, output.read())
@@ -179,30 +174,6 @@ class Agent:
 
     # ---- the coordinator ----------------------------------------------------------------------------------
 
-    def _connect_if_needed(self) -> None:
-        now = time.monotonic()
-        if self.coordinator is not None or now < self._next_connect_s:
-            return
-        self._next_connect_s = now + RECONNECT_S
-        try:
-            endpoint = json.loads(self.context.endpoint_file.read_text())
-            if "ended" in endpoint:
-                self.exit_code = 0
-                return
-            address = (endpoint["host"], endpoint["port"])
-            sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
-        except (OSError, ValueError, KeyError) as error:
-            if isinstance(error, OSError) and is_refusal(error):
-                self.lease.sign(now, time.monotonic())
-            if now - self._alone_since_s > GIVE_UP_S:
-                self.exit_code = 1
-            return
-        prepare(sock)
-        self.lease.connected(now, time.monotonic())
-        self.coordinator = Channel(sock, self.context.job.secret(), initiator=True)
-        self.selector.register(self.coordinator, selectors.EVENT_READ)
-        self._register()
-
     def _register(self) -> None:
         """Say who is here; after a reconnection also what the worker has said and how it ended."""
         hello = self.status.get("hello")
@@ -211,7 +182,7 @@ class Agent:
         status = {key: value for key, value in self.status.items() if key != "hello"}
         if "exited" in status:
             status["ago_s"] = time.monotonic() - self._ended_s
-        self._tell(
+        self.coordinator.tell(
             {
                 "type": "register",
                 "node": self.context.node,
@@ -227,30 +198,16 @@ class Agent:
         )
 
     def _push(self) -> None:
-        """Send on what a socket did not take at once; leave a coordinator that never answered the greeting."""
+        """Send on what a socket did not take at once."""
         if self.process is not None:
             self.process.channel.push()
             if self.process.overdue:
                 self._relay_up(self.process)
-        if self.coordinator is not None:
-            self.coordinator.push()
-            if not self.coordinator.greeted and time.monotonic() - self.coordinator.born_s > HANDSHAKE_TIMEOUT_S:
-                self._leave_coordinator()
-
-    def _leave_coordinator(self) -> None:
-        assert self.coordinator is not None
-        self._unregister(self.coordinator)
-        self.coordinator.close()
-        self.coordinator = None
-        self._alone_since_s = time.monotonic()
-
-    def _tell(self, message: Message) -> None:
-        if self.coordinator is not None:
-            self.coordinator.send(message)
+        self.coordinator.push()
 
     def _keep_lease(self) -> None:
         """Stop the worker when the lease has run out; only the coordinator can let it go on, since it may be fenced."""
-        self.lease.look(self.coordinator, time.monotonic())
+        self.lease.look(self.coordinator.channel, time.monotonic())
         process = self.process
         if self.rank is None:
             self.lease.lapsed = False
@@ -266,13 +223,14 @@ class Agent:
 
     def _beat(self) -> None:
         now = time.monotonic()
-        if self.coordinator is None or self.process is None or now < self._next_beat_s:
+        channel = self.coordinator.channel
+        if channel is None or self.process is None or now < self._next_beat_s:
             return
         self._next_beat_s = now + BEAT_S
         if self.beside is not None:
             self.beside.poll()  # one that has ended is collected
         counter, step, phase = self.process.progress.read()
-        self._tell(
+        self.coordinator.tell(
             {
                 "type": "beat",
                 "member": self.member,
@@ -285,7 +243,7 @@ class Agent:
                 "pace": self.process.progress.pace(),
             }
         )
-        self.lease.beat(self.coordinator, now)
+        self.lease.beat(channel, now)
 
     def _leave_if_preempted(self) -> None:
         """Say that this node will be taken away; what could not leave by then is ended, which is an ordinary loss."""
@@ -294,7 +252,7 @@ class Agent:
             grace_s = self.context.spec.grace_s
             self._leave_by_s = now + grace_s
             self.status["leaving"] = {"type": "leaving", "grace_s": grace_s}
-            self._tell(self.status["leaving"] | {"member": self.member})
+            self.coordinator.tell(self.status["leaving"] | {"member": self.member})
         elif self._leave_by_s is not None and now > self._leave_by_s:
             self.exit_code = 0
 
@@ -330,7 +288,7 @@ class Agent:
         else:
             ok = progress.propose(at)
         self.status["elastic"] = {"at": at, "final": message["final"]}
-        self._tell({"type": "elastic", "member": self.member, "at": at, "ok": ok, "calls": progress.calls})
+        self.coordinator.tell({"type": "elastic", "member": self.member, "at": at, "ok": ok, "calls": progress.calls})
 
     def _throttle(self, message: Message) -> None:
         self._unthrottle()
@@ -346,7 +304,7 @@ class Agent:
 
     def _ready(self, source: Any) -> None:
         process = self.process
-        if source is self.coordinator:
+        if source is self.coordinator.channel:
             self._hear_coordinator()
         elif process is None:
             return
@@ -356,21 +314,15 @@ class Agent:
             if process.over(source):
                 self._end_worker()
             else:
-                self._unregister(source)
+                unregister(self.selector, source)
                 self._relay_up(process)
         elif isinstance(source, Output):
             self._journal_output(source.stream, source.read())
             if source.ended:
-                self._unregister(source)
+                unregister(self.selector, source)
 
     def _hear_coordinator(self) -> None:
-        assert self.coordinator is not None
-        try:
-            messages = self.coordinator.receive()
-        except ProtocolError as error:
-            print(f"coordinator refused: {error}", file=sys.stderr)
-            messages = []
-        for message in messages:
+        for message in self.coordinator.hear():
             if message["type"] in OWN_MESSAGES:
                 self._obey(message)
                 continue
@@ -380,16 +332,6 @@ class Agent:
                 self.status["run"] = message
             if self.process is not None:
                 self.process.channel.send(message)
-        if self.coordinator.closed:
-            if self.coordinator.refused:
-                now = time.monotonic()
-                self.lease.sign(now, now)
-            self._leave_coordinator()
-
-    def _unregister(self, source: Any) -> None:
-        for key in list(self.selector.get_map().values()):
-            if key.fileobj is source or key.fileobj == source:
-                self.selector.unregister(key.fileobj)
 
     def _on_signal(self, number: int, _: object) -> None:
         """SIGUSR1 and SIGTERM are how a scheduler says that a node is preempted; a second SIGTERM means at once."""

@@ -28,7 +28,7 @@ def import_ahead(*names: str) -> None:
             importlib.import_module(name)
 
 
-class Unit:
+class ReplicaProcesses:
     """``size`` forked ranks of one replica; shard 0 leads. The first that dies takes the others along.
 
     What the agent needs of a `WorkerProcess`, a unit offers too. The caller must be single-threaded.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 
-from .replica_processes import Unit
+from .replica_processes import ReplicaProcesses
 from .worker_process import WorkerProcess
 
 PERIOD_S = 0.04
@@ -17,7 +17,7 @@ PERIOD_S = 0.04
 class Throttle:
     """Lets ``process`` run for one part in ``factor`` of each period, until ``until_s`` on the monotonic clock."""
 
-    def __init__(self, process: WorkerProcess | Unit, factor: float, until_s: float) -> None:
+    def __init__(self, process: WorkerProcess | ReplicaProcesses, factor: float, until_s: float) -> None:
         self._process = process
         self._running_s = PERIOD_S / factor
         self._until_s = until_s

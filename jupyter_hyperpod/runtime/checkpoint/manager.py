@@ -21,7 +21,9 @@ from ...policy import interval
 from ..comm import state_codec
 from ..connection import Message
 from ..session.state import TrainingState
-from ..worker.elastic_group import Group, Regroup, Solo
+from ..worker.elastic_group import ElasticGroup
+from ..worker.group_base import Regroup
+from ..worker.local_group import LocalGroup
 from .store import Checkpoint, Manifest, Refused, new_token
 from .writer import WAIT_S, Holding, Order, Writing, file_of, names
 
@@ -32,7 +34,7 @@ class Durable:
     def __init__(
         self,
         settings: Checkpoint | None,
-        group: Group | Solo,
+        group: ElasticGroup | LocalGroup,
         state: TrainingState,
         session: Mapping[str, Any],
         state_bytes: int,
@@ -196,7 +198,7 @@ class Durable:
         place = {"path": writing.path, "bytes": writing.manifest.size_bytes}
         self._group.journal("checkpoint.saved", about | place)
         self._group.say({"type": "saved"} | about)
-        if isinstance(self._group, Solo):
+        if isinstance(self._group, LocalGroup):
             observed_s = time.monotonic() - self._opened_s
             self._every_s = interval.decide(0, observed_s, writing.paused_s, writing.took_s, self._state_bytes).value
 
@@ -273,7 +275,7 @@ class Durable:
     def _refuse(self, name: str, error: Refused) -> None:
         self._refused.add(name)
         self._group.say({"type": "refused", "path": error.path, "reason": error.reason})
-        if isinstance(self._group, Solo):
+        if isinstance(self._group, LocalGroup):
             self._group.warn(str(error))
 
     def _must_fit(self, manifest: Manifest) -> None:

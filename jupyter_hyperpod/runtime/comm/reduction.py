@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...policy.batching import Node, cover, slices, split
+from ...policy.batching import Node, slices, split
 from .mesh import Exchange, PeerLost, Transfer
 from .shared_memory import TOKEN_BYTES, Attachments, Segment, Token, aligned, carve
 
@@ -281,13 +281,3 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
     if tensor.numel() == 0:
         return memoryview(b"")
     return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-
-
-def holdings_of(
-    held: Sequence[Sequence[Node]], shares: Sequence[Sequence[int]], micro_batches: int
-) -> list[tuple[Node, ...]]:
-    """The nodes each member will have when it has computed its share."""
-    return [
-        cover([*nodes, *((leaf, leaf + 1) for leaf in share)], micro_batches)
-        for nodes, share in zip(held, shares, strict=True)
-    ]

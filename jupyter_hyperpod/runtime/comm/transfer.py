@@ -9,10 +9,13 @@ from typing import Any
 import torch
 
 from ...core.units import plural
+from ...policy.recovery import RecoveryPlan
 from ..connection import Message
 from ..session.gradients import Gradients
 from ..session.state import TrainingState
-from ..worker.elastic_group import SOCKETS_ONLY_VARIABLE, Go, Group, Solo
+from ..worker.elastic_group import ElasticGroup
+from ..worker.group_base import SOCKETS_ONLY_VARIABLE
+from ..worker.local_group import LocalGroup
 from . import state_codec
 from .mesh import PeerLost, Transfer
 from .reduction import Buffer, as_bytes
@@ -27,7 +30,7 @@ NOTHING = -1
 class Courier:
     """One member's part in bringing others, or itself, up to date."""
 
-    def __init__(self, group: Group | Solo, state: TrainingState, gradients: Gradients) -> None:
+    def __init__(self, group: ElasticGroup | LocalGroup, state: TrainingState, gradients: Gradients) -> None:
         self._group = group
         self._state = state
         self._gradients = gradients
@@ -94,14 +97,14 @@ class Courier:
 
     # ---- when a generation meets --------------------------------------------------------------------------
 
-    def replay(self, go: Go) -> bool:
+    def replay(self, plan: RecoveryPlan) -> bool:
         """Give the last reduced gradients to members that missed them, oldest first; True where this is one of them."""
-        donor, gradients = go.donors[0], self._gradients
-        if go.rank == donor:
-            for rank, steps in go.replay:
+        donor, gradients = plan.donors[0], self._gradients
+        if plan.rank == donor:
+            for rank, steps in plan.replay:
                 for result in reversed(gradients.history[:steps]):
                     self._group.exchange([(rank, view) for view in self._shown(result, rank)], [])
-        steps = dict(go.replay).get(go.rank, 0)
+        steps = dict(plan.replay).get(plan.rank, 0)
         for _ in range(steps):
             result = self._receive_gradient(donor)
             reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
@@ -111,11 +114,11 @@ class Courier:
             gradients.ledger.clear()
         return steps > 0
 
-    def share(self, go: Go) -> str:
+    def share(self, plan: RecoveryPlan) -> str:
         """Give the whole state to newcomers, striped over all donors; a newcomer returns how that went."""
-        if go.rank in go.donors:
-            self._give(go)
-        return self._get(go) if go.rank in go.fresh else ""
+        if plan.rank in plan.donors:
+            self._give(plan)
+        return self._get(plan) if plan.rank in plan.fresh else ""
 
     def _shown(self, result: Buffer, rank: int) -> list[memoryview]:
         if rank in self._group.near:
@@ -138,46 +141,46 @@ class Courier:
             mine.copy_(theirs)
         return result
 
-    def _give(self, go: Go) -> None:
+    def _give(self, plan: RecoveryPlan) -> None:
         skeleton, tensors = state_codec.pack(self._portable())
-        part, parts = go.donors.index(go.rank), len(go.donors)
-        near = [rank for rank in go.fresh if rank in self._group.near]
-        far = [rank for rank in go.fresh if rank not in self._group.near]
+        part, parts = plan.donors.index(plan.rank), len(plan.donors)
+        near = [rank for rank in plan.fresh if rank in self._group.near]
+        far = [rank for rank in plan.fresh if rank not in self._group.near]
         if part == 0:
             text = state_codec.encode(skeleton)
-            self._group.exchange([(r, state_codec.length(text)) for r in go.fresh], [])
-            self._group.exchange([(r, memoryview(text)) for r in go.fresh], [])
+            self._group.exchange([(r, state_codec.length(text)) for r in plan.fresh], [])
+            self._group.exchange([(r, memoryview(text)) for r in plan.fresh], [])
         sends = state_codec.transfers(tensors, part, parts, far)
         if near:
             token = memoryview(self._shelf.lay_out(tensors, part, parts).pack())
             sends += [(rank, token) for rank in near]
         self._group.exchange(sends, [])
 
-    def _get(self, go: Go) -> str:
+    def _get(self, plan: RecoveryPlan) -> str:
         began_s = time.monotonic()
         header = bytearray(8)
-        self._group.exchange([], [(go.donors[0], memoryview(header))])
+        self._group.exchange([], [(plan.donors[0], memoryview(header))])
         encoded = bytearray(int.from_bytes(header, "big"))
-        self._group.exchange([], [(go.donors[0], memoryview(encoded))])
+        self._group.exchange([], [(plan.donors[0], memoryview(encoded))])
         skeleton = state_codec.decode(encoded)
         tensors = self._blank(skeleton)
         tokens: dict[int, memoryview] = {}
         receives: list[Transfer] = []
-        for part, donor in enumerate(go.donors):
+        for part, donor in enumerate(plan.donors):
             if donor in self._group.near:
                 tokens[part] = memoryview(bytearray(TOKEN_BYTES))
             else:
-                receives += [(donor, view) for view in state_codec.stripe(tensors, part, len(go.donors))]
+                receives += [(donor, view) for view in state_codec.stripe(tensors, part, len(plan.donors))]
         self._group.exchange([], receives)
         for part, token in tokens.items():  # each stripe as soon as it lies there
-            self._group.exchange([], [(go.donors[part], token)])
+            self._group.exchange([], [(plan.donors[part], token)])
             try:
-                read(tensors, [Token.unpack(bytes(token))], part, len(go.donors))
+                read(tensors, [Token.unpack(bytes(token))], part, len(plan.donors))
             except OSError as error:
-                self._group.lost(PeerLost(go.donors[part]), error)
+                self._group.lost(PeerLost(plan.donors[part]), error)
         self._group.gather(None)
-        self._load(skeleton, tensors, go.step)
-        return _how(tensors, len(go.donors), began_s)
+        self._load(skeleton, tensors, plan.step)
+        return _how(tensors, len(plan.donors), began_s)
 
     def _blank(self, skeleton: state_codec.Skeleton) -> Any:
         return state_codec.blank(skeleton, self._room.take if self._room is not None else state_codec.untouched)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.views import View
 from ...policy import interval
-from ...policy.recovery import Plan
+from ...policy.recovery import RecoveryPlan
 from ...storage.journal_writer import JournalWriter
 from ..connection import Channel, Message
 from ..context import Context
@@ -61,7 +61,7 @@ class Durability(Admission):
         self.coming = 0
         return False
 
-    def state_found(self, plan: Plan, held: bool) -> None:
+    def state_found(self, plan: RecoveryPlan, held: bool) -> None:
         """How the members of a generation come to their state: ``held`` by one of them, or else as planned."""
         if plan.load is not None:
             self._saved_at_s = time.monotonic()

@@ -134,8 +134,10 @@ class Conductor(Durability):
             return
         nodes = tuple((low, high) for low, high in message["nodes"])
         checkpoints = tuple((step, token) for step, token in message["checkpoints"])
-        member.report = recovery.Report(message["step"], nodes, message["history"], message["digest"], checkpoints)
-        member.statement = verdict.heard(message["statement"], member.member, f"rank {member.rank} on {member.node}")
+        told = message["statement"]
+        place = {"member": member.member, "place": f"rank {member.rank} on {member.node}"}
+        member.statement = verdict.Statement(**(told | place)) if told else None
+        member.report = recovery.MemberState(message["step"], nodes, message["history"], message["digest"], checkpoints)
         self._plan_step()
 
     def _on_synced(self, channel: Channel, message: Message) -> None:

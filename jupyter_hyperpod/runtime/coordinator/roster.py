@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ...policy.membership import HUNG, STOPPED, WARM_UP, Candidate, Pulse
 from ...policy.program import Seat
-from ...policy.recovery import Report
+from ...policy.recovery import MemberState
 from ...policy.verdict import Statement
 from ..connection import Channel, Message
 from .incidents import Incident
@@ -61,7 +61,7 @@ class Member:
     session: Message | None = None
     finished: Message | None = None
     back: bool = False  # it is to go back to a checkpoint, and waits for the others
-    report: Report | None = None
+    report: MemberState | None = None
     snapshot: int | None = None  # the step of the state that a newcomer has loaded; -1: it could not
     statement: Statement | None = None
     exited: int | None = None

@@ -15,11 +15,11 @@ from ..comm.reduction import Buffer
 from ..comm.shards import is_shard, local
 
 
-class Torn(Exception):
+class PartialGradient(Exception):
     """A gradient had been added to others before autograd was done with it, and a sum cannot be taken apart."""
 
 
-class Intake:
+class GradientCapture:
     """Takes the gradients of ``parameters`` into one buffer after the other."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -34,8 +34,8 @@ class Intake:
         """Run backward of ``loss`` and return which parameters got a gradient; zeros stand for the others.
 
         What the buffer holds is overwritten, or (``adding``) added to. Unless ``at_once``, all are taken at the end.
-        Raises Torn, at most once in a session, where nested calls of backward give a parameter its gradient in parts,
-        as reentrant checkpointing of a shared layer does.
+        Raises PartialGradient, at most once in a session, where nested calls of backward give a parameter its gradient
+        in parts, as reentrant checkpointing of a shared layer does.
         """
         if self._early and not self._hooks:  # only now, so that hooks of the program come first
             self._hooks = [
@@ -55,7 +55,7 @@ class Intake:
         if self._repeated:
             self.release()
             if adding:
-                raise Torn
+                raise PartialGradient
         for taken, kept in zip(self._taken, buffer.gradients, strict=True):
             if not taken:
                 kept.add_(0.0) if adding else kept.zero_()  # x + 0 is not always x: -0 + 0 is 0

@@ -12,12 +12,14 @@ import torch
 
 from ...core.errors import TrainingError
 from ...policy.guard import Reading
+from ...policy.recovery import RecoveryPlan
 from ..comm.mesh import all_gather
 from ..comm.reduction import Buffer, Layout, Ledger, Reduction, is_finite
 from ..comm.shards import around, local
-from ..worker.elastic_group import Go, Group, Solo
+from ..worker.elastic_group import ElasticGroup
+from ..worker.local_group import LocalGroup
 from .checksum import Words
-from .gradient_capture import Intake, Torn
+from .gradient_capture import GradientCapture, PartialGradient
 from .loss_scaling import unscaled
 from .purity import Buffers, seeded
 
@@ -38,7 +40,7 @@ class Gradients:
         self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
         self._left: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # shown after a step, with their versions
         self._buffers = Buffers(model)
-        self._intake = Intake(self.parameters)
+        self._capture = GradientCapture(self.parameters)
 
     def aside(self) -> Ledger:
         """A ledger of its own, for micro-batches that are executed again."""
@@ -58,7 +60,7 @@ class Gradients:
         try:
             with seeded(seed, self.parameters[0].device), self._buffers.watched():
                 loss, taken = self._backward(loss_of_batch, buffer, adding, at_once=aside is None)
-        except Torn:
+        except PartialGradient:
             ledger.discard(buffer)
             return
         except BaseException:
@@ -84,7 +86,7 @@ class Gradients:
             raise TrainingError(
                 f"the loss function returned {_describe(loss)}; expected a scalar tensor that depends on the model"
             )
-        return loss.detach(), self._intake.backward(loss, buffer, adding, at_once)
+        return loss.detach(), self._capture.backward(loss, buffer, adding, at_once)
 
     def _note(self, buffer: Buffer, adding: bool, loss: torch.Tensor, leaf: int, taken: list[bool]) -> None:
         """Keep the loss of a micro-batch, and which parameters it gave a gradient."""
@@ -93,12 +95,12 @@ class Gradients:
         meta[0] = meta[1 + len(taken) + leaf] = loss
         buffer.meta.add_(meta) if adding else buffer.meta.copy_(meta)
 
-    def reduce(self, go: Go, group: Group | Solo) -> Buffer:
+    def reduce(self, plan: RecoveryPlan, group: ElasticGroup | LocalGroup) -> Buffer:
         """The mean gradient of the global batch, the same bits on every member. Raises PeerLost, Regroup."""
         result = self.reduction.reduce(
             self.ledger,
-            go.holdings,
-            go.rank,
+            plan.holdings,
+            plan.rank,
             group.near,
             self.kept,
             group.exchange,
@@ -106,20 +108,20 @@ class Gradients:
             self.look,
         )
         if result.meta[-1] and bool(self._losses(result).isfinite().all()):
-            self._locate(result, go, group)
+            self._locate(result, plan, group)
         return result
 
     def _losses(self, result: Buffer) -> torch.Tensor:
         """The loss of each micro-batch, a view."""
         return result.meta[1 + len(self.parameters) : -1]
 
-    def _locate(self, result: Buffer, go: Go, group: Group | Solo) -> None:
+    def _locate(self, result: Buffer, plan: RecoveryPlan, group: ElasticGroup | LocalGroup) -> None:
         """Find out together whose micro-batches brought in what is not finite: their losses in ``meta`` become NaN."""
         own = bytearray(self.micro_batches)
-        for low, high in go.holdings[go.rank]:
+        for low, high in plan.holdings[plan.rank]:
             sound = all(is_finite(gradient) for gradient in self.ledger.nodes[low, high].gradients)
             own[low:high] = bytes([not sound]) * (high - low)
-        for marks in all_gather(group.exchange, go.rank, go.world_size, bytes(own)):
+        for marks in all_gather(group.exchange, plan.rank, plan.world_size, bytes(own)):
             self._losses(result)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
 
     def reading(self, result: Buffer, step: int) -> Reading:
@@ -191,7 +193,7 @@ class Gradients:
         """Give the memory back: the session is over."""
         for parameter in self.parameters:
             parameter.grad = None  # a view of memory that goes now
-        self._intake.release()
+        self._capture.release()
         self._history = []
         self.ledger.release()
         self.reduction.release()

@@ -8,24 +8,26 @@ from typing import Any
 
 from ...core.errors import TrainingError
 from ...policy.guard import BY_DEFAULT, Finding, Guard, Reading, hint, judge
+from ...policy.recovery import RecoveryPlan
 from ..context import Context
-from ..worker.elastic_group import Go, Group, Solo
+from ..worker.elastic_group import ElasticGroup
+from ..worker.local_group import LocalGroup
 
 
 class Watch:
     """What the judgement needs of the past travels with the training state: see `as_dict`."""
 
-    def __init__(self, guard: Guard | None, group: Group | Solo) -> None:
+    def __init__(self, guard: Guard | None, group: ElasticGroup | LocalGroup) -> None:
         self.guard = guard
         self._group = group
         self._recent: deque[float] = deque(maxlen=guard.window if guard else 0)
         self._skipped = 0  # in a row
         self._warned = False
 
-    def judge(self, reading: Reading, go: Go | None) -> str:
+    def judge(self, reading: Reading, plan: RecoveryPlan | None) -> str:
         """Return why the update of this step is not to be applied, or nothing. Raises TrainingError to stop the job.
 
-        ``go`` is the plan the step was computed by; None in a replay, where others have told of it.
+        ``plan`` is the one the step was computed by; None in a replay: others have told of it.
         """
         guard = self.guard or BY_DEFAULT
         if guard.non_finite == "ignore":
@@ -37,9 +39,9 @@ class Watch:
                 self._recent.append(reading.loss)
             return ""
         text = decision.reason
-        if go is not None:
-            text += _by_whom(decision.value, go) + hint(reading)
-            self._tell(reading, decision.value, text, go)
+        if plan is not None:
+            text += _by_whom(decision.value, plan) + hint(reading)
+            self._tell(reading, decision.value, text, plan)
         if decision.value.action == "stop":
             raise TrainingError(text)
         self._skipped += 1
@@ -55,16 +57,16 @@ class Watch:
         self._recent.extend(state["recent"])
         self._skipped = state["skipped"]
 
-    def _tell(self, reading: Reading, finding: Finding, text: str, go: Go) -> None:
+    def _tell(self, reading: Reading, finding: Finding, text: str, plan: RecoveryPlan) -> None:
         """The coordinator makes an incident of the first word it hears; whoever speaks may be gone before it did."""
-        rank = _owner(finding, go)
+        rank = _owner(finding, plan)
         self._group.say(
             {
                 "type": "anomaly",
                 "step": reading.step,
                 "cause": finding.cause,
                 "action": finding.action,
-                "owner": go.owners[rank] if rank is not None else None,
+                "owner": plan.owners[rank] if rank is not None else None,
                 "text": text,
             }
         )
@@ -81,17 +83,17 @@ class Watch:
             self._group.journal("warning.raised", {"text": text})
 
 
-def _owner(finding: Finding, go: Go) -> int | None:
+def _owner(finding: Finding, plan: RecoveryPlan) -> int | None:
     """The rank that computed the first of the micro-batches."""
-    for rank, nodes in enumerate(go.holdings):
+    for rank, nodes in enumerate(plan.holdings):
         if finding.micro_batches and any(low <= finding.micro_batches[0] < high for low, high in nodes):
             return rank
     return None
 
 
-def _by_whom(finding: Finding, go: Go) -> str:
-    rank = _owner(finding, go)
-    if rank is None or go.world_size == 1:
+def _by_whom(finding: Finding, plan: RecoveryPlan) -> str:
+    rank = _owner(finding, plan)
+    if rank is None or plan.world_size == 1:
         return ""
-    node = Context.node_of(go.owners[rank])
+    node = Context.node_of(plan.owners[rank])
     return f" (micro-batch {finding.micro_batches[0]} was computed by rank {rank} on {node})"

@@ -12,7 +12,8 @@ import torch
 from ...core.errors import SpecError
 from .. import faults
 from ..comm.shards import is_shard, local
-from ..worker.elastic_group import Group, Solo
+from ..worker.elastic_group import ElasticGroup
+from ..worker.local_group import LocalGroup
 
 POISON = {"nan": float("nan"), "spike": 1000.0}
 
@@ -25,7 +26,10 @@ class Injector:
     """What is to go wrong in one session. `strike` is called before every micro-batch, `poison` with its loss."""
 
     def __init__(
-        self, group: Group | Solo, parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer
+        self,
+        group: ElasticGroup | LocalGroup,
+        parameters: Sequence[torch.nn.Parameter],
+        optimizer: torch.optim.Optimizer,
     ) -> None:
         self._group = group
         self._parameters = [p for p in parameters if local(p).numel()]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -19,10 +19,11 @@ import torch
 from ...core.errors import SpecError, TrainingError
 from ...policy import verdict
 from ...policy.batching import Node
+from ...policy.recovery import RecoveryPlan
 from ..comm.mesh import all_gather
 from ..comm.reduction import Buffer, Ledger
-from ..connection import Message
-from ..worker.elastic_group import Go, Group, Solo
+from ..worker.elastic_group import ElasticGroup
+from ..worker.local_group import LocalGroup
 from .checksum import Watched, Words, checksum, fold
 from .data import mix
 from .gradients import Gradients
@@ -80,7 +81,7 @@ class Integrity:
     """The checks of one session. Where ``audit`` is None every method returns at once."""
 
     def __init__(
-        self, group: Group | Solo, state: TrainingState, gradients: Gradients, seed: int, audit: Audit
+        self, group: ElasticGroup | LocalGroup, state: TrainingState, gradients: Gradients, seed: int, audit: Audit
     ) -> None:
         self._group = group
         self._state = state
@@ -89,7 +90,7 @@ class Integrity:
         self._rate = rate_of(audit)
         self._sealed: Look | None = None
         self._doubted: dict[str, int] = {}  # reduced gradients of this step, by member, that were not all the same
-        self._evidence: Message = {}
+        self._evidence: dict[str, Any] = {}
 
     def seal(self) -> None:
         """The state is as it should be from here on: a step begins, or this member has just become another's equal."""
@@ -103,7 +104,7 @@ class Integrity:
         if self._sealed is not None and self._sealed.step != self._state.applied:
             self.seal()
 
-    def verify(self, go: Go, result: Buffer, compute: Compute) -> None:
+    def verify(self, plan: RecoveryPlan, result: Buffer, compute: Compute) -> None:
         """Compare with all members; ``compute(leaf, ledger)`` executes a micro-batch of this step.
 
         Raises Regroup where something is wrong (in a job of one process alone: TrainingError) and TrainingError where
@@ -117,100 +118,100 @@ class Integrity:
         states = ((fold(words) + frozen) & _ALL_BITS for words in (self._sealed.numbers, now))
         numbers = (*states, checksum(result.flats))
         own = _NUMBERS.pack(*self._group.combined(numbers))
-        shown = [_NUMBERS.unpack(numbers) for numbers in self._show(go, own)]
+        shown = [_NUMBERS.unpack(numbers) for numbers in self._show(plan, own)]
         differ = len(set(shown)) > 1 or any(sealed != state for sealed, state, _ in shown)
         if differ or any(gradient != shown[0][2] for gradient in self._doubted.values()):
-            self._alarm(go, now, shown)
+            self._alarm(plan, now, shown)
         if (leaf := drawn(self._seed, self._state.applied, self._rate, self._gradients.micro_batches)) is not None:
-            self._execute_again(go, leaf, compute)
+            self._execute_again(plan, leaf, compute)
 
-    def statement(self) -> Message:
-        """What this member tells the coordinator when a generation forms: see policy.verdict.Statement.
+    def statement(self) -> verdict.Statement | None:
+        """What this member tells the coordinator when a generation forms.
 
         It looks once more, since its state may be given to newcomers now: what is corrupt must not be passed on.
         """
         sealed = self._sealed
         if sealed is None or sealed.step != self._state.step:
-            return {}
+            return None
         found = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(sealed.again()):016x}"}
         if self._group.replica > 1:  # its ranks' numbers are put together when it reports
-            return {"step": sealed.step} | self._evidence | found
-        return {"step": sealed.step} | found | self._evidence
+            return verdict.Statement(step=sealed.step, **(self._evidence | found))
+        return verdict.Statement(step=sealed.step, **(found | self._evidence))
 
-    def vouch(self, go: Go | None) -> None:
+    def vouch(self, plan: RecoveryPlan | None) -> None:
         """The state is given away now, in mid-step. Raises Regroup where it changed since it was sealed."""
         sealed = self._sealed
-        if sealed is None or go is None or sealed.step != self._state.step:
+        if sealed is None or plan is None or sealed.step != self._state.step:
             return
         now = sealed.again()
         if places := np.flatnonzero(now != sealed.numbers).tolist():
-            own = {go.owners[go.rank]: _few([sealed.names[place] for place in places])}
+            own = {plan.owners[plan.rank]: _few([sealed.names[place] for place in places])}
             numbers = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(now):016x}"}
-            self._accuse(go, numbers | {"tensors": own})
+            self._accuse(plan, numbers | {"tensors": own})
 
     def _frozen(self) -> int:
         """Which parameters are frozen, as a part of the state's number; ranks of a replica tell of tensors alone."""
         return fold(self._gradients.frozen()) if self._group.replica == 1 else 0
 
-    def _show(self, go: Go, own: bytes) -> list[bytes]:
+    def _show(self, plan: RecoveryPlan, own: bytes) -> list[bytes]:
         """What every member shows, by rank; all show as many bytes."""
-        return all_gather(self._group.exchange, go.rank, go.world_size, own)
+        return all_gather(self._group.exchange, plan.rank, plan.world_size, own)
 
-    def _name(self, go: Go, now: Words, shown: Sequence[tuple[int, int, int]]) -> dict[str, str]:
+    def _name(self, plan: RecoveryPlan, now: Words, shown: Sequence[tuple[int, int, int]]) -> dict[str, str]:
         """Which tensors differ, by member: from what it was itself, or from what most of the intact members have."""
         assert self._sealed is not None
         frozen = np.array([self._frozen()], np.uint64).tobytes()
         own = self._sealed.numbers.tobytes() + frozen + now.tobytes() + frozen
-        tables = [np.frombuffer(t, np.int64) for t in self._show(go, own)]
+        tables = [np.frombuffer(t, np.int64) for t in self._show(plan, own)]
         before, after = zip(*(np.split(table, 2) for table in tables), strict=True)
         intact = [rank for rank, (sealed, state, _) in enumerate(shown) if sealed == state]
         common = Counter(shown[rank][1] for rank in intact).most_common(1)
         model = next((rank for rank in intact if shown[rank][1] == common[0][0]), None)
         names = [*self._sealed.names, FROZEN]
         found = {}
-        for rank, owner in enumerate(go.owners):
+        for rank, owner in enumerate(plan.owners):
             other = before[rank] if rank not in intact or model is None else after[model]
             if places := np.flatnonzero(after[rank] != other).tolist():
                 found[owner] = _few([names[place] for place in places])
         return found
 
-    def _alarm(self, go: Go, now: Words, shown: Sequence[tuple[int, int, int]]) -> NoReturn:
+    def _alarm(self, plan: RecoveryPlan, now: Words, shown: Sequence[tuple[int, int, int]]) -> NoReturn:
         """Something is wrong: say so, and leave the step to a generation without the culprit. Raises Regroup."""
-        sealed, state, gradient = shown[go.rank]
+        sealed, state, gradient = shown[plan.rank]
         frozen = self._frozen()
         own = {"sealed": sealed - frozen, "state": state - frozen, "frozen": frozen}
-        evidence: Message = {name: f"{number & _ALL_BITS:016x}" for name, number in own.items()}
+        evidence: dict[str, Any] = {name: f"{number & _ALL_BITS:016x}" for name, number in own.items()}
         if len({(own, later) for own, later, _ in shown}) == 1 and sealed == state:
-            evidence["gradient"] = f"{self._doubted.get(go.owners[go.rank], gradient):016x}"
+            evidence["gradient"] = f"{self._doubted.get(plan.owners[plan.rank], gradient):016x}"
             if self._doubted:
                 evidence["again"] = f"{gradient:016x}"
-            self._doubted = {owner: numbers[2] for owner, numbers in zip(go.owners, shown, strict=True)}
+            self._doubted = {owner: numbers[2] for owner, numbers in zip(plan.owners, shown, strict=True)}
         self._evidence = evidence  # known before anyone can accuse: that takes the exchange of the next line
         evidence["tensors"] = {}
-        for named in self._group.gather(self._name(go, now, shown)):
+        for named in self._group.gather(self._name(plan, now, shown)):
             evidence["tensors"] = named | evidence["tensors"]
-        self._accuse(go, evidence)
+        self._accuse(plan, evidence)
 
-    def _accuse(self, go: Go, evidence: Message) -> NoReturn:
+    def _accuse(self, plan: RecoveryPlan, evidence: dict[str, Any]) -> NoReturn:
         self._evidence = evidence
-        own = verdict.heard({"step": self._state.applied} | evidence, go.owners[go.rank], f"rank {go.rank}")
-        found = verdict.judge([own] if own else []).reason
+        own = verdict.Statement(plan.owners[plan.rank], f"rank {plan.rank}", self._state.applied, **evidence)
+        found = verdict.judge([own]).reason
         self._group.accuse(found or f"members differ in step {self._state.applied + 1}")
 
-    def _execute_again(self, go: Go, leaf: int, compute: Compute) -> None:
+    def _execute_again(self, plan: RecoveryPlan, leaf: int, compute: Compute) -> None:
         """Let another member compute the sum that holds ``leaf``, and compare."""
-        owner, node = next((r, n) for r, nodes in enumerate(go.holdings) for n in nodes if n[0] <= leaf < n[1])
+        owner, node = next((r, n) for r, nodes in enumerate(plan.holdings) for n in nodes if n[0] <= leaf < n[1])
         draw = mix(self._seed, self._state.applied, leaf)
         done: list[tuple[int, str]] = []
-        while (rank := verdict.next_execution(done, owner, go.world_size, draw)) is not None:
+        while (rank := verdict.next_execution(done, owner, plan.world_size, draw)) is not None:
             own = 0
-            if rank == go.rank:
+            if rank == plan.rank:
                 own = self._sum_of(node, compute) if done else checksum(self._gradients.ledger.nodes[node].flats)
-            shown = self._show(go, _CHECKSUM.pack(*self._group.combined([own])))
+            shown = self._show(plan, _CHECKSUM.pack(*self._group.combined([own])))
             done.append((rank, shown[rank].hex()))
         found = verdict.of_executions([checksum for _, checksum in done])
         if found.value is not None:
-            self._accuse(go, {"executions": [(go.owners[rank], checksum) for rank, checksum in done]})
+            self._accuse(plan, {"executions": tuple((plan.owners[rank], checksum) for rank, checksum in done)})
         if len({checksum for _, checksum in done}) > 1:
             raise TrainingError(f"step {self._state.applied + 1}: {found.reason}")
 

@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 from ...core.errors import TrainingError
 from ...policy.batching import leaves_of
-from ...policy.recovery import Saved
+from ...policy.recovery import MemberState, RecoveryPlan, Saved
 from ..checkpoint.manager import Durable
 from ..checkpoint.store import Refused
 from ..comm.shared_memory import Token, is_held
 from ..comm.transfer import Courier
 from ..connection import Message
-from ..worker.elastic_group import Go, Group, Held, Regroup, Solo
+from ..worker.elastic_group import ElasticGroup
+from ..worker.group_base import Regroup
+from ..worker.local_group import LocalGroup
 from ..worker.main import switched_on
 from .gradients import Gradients
 from .integrity import Integrity
@@ -22,12 +24,12 @@ from .step_record import Commits
 WORD_BYTES = 16
 
 
-class Meeting:
-    """One member's part in every generation of a session. ``go`` is the plan of the present one."""
+class Resync:
+    """One member's part in every generation of a session. ``plan`` is that of the present one."""
 
     def __init__(
         self,
-        group: Group | Solo,
+        group: ElasticGroup | LocalGroup,
         state: TrainingState,
         gradients: Gradients,
         commits: Commits,
@@ -40,7 +42,7 @@ class Meeting:
         self._gradients = gradients
         self._commits = commits
         self._integrity = integrity
-        self.go: Go | None = None
+        self.plan: RecoveryPlan | None = None
         self.redone = 0
         self.courier = Courier(group, state, gradients)
         self._fresh = ""  # digest of the state that the cell has built
@@ -48,7 +50,7 @@ class Meeting:
         self._readers: frozenset[Token] = frozenset()  # neighbours who were shown results since the last meeting
         self._unsettled = False
         self._left = False  # the state is neither that of the beginning nor any more that of a step
-        if isinstance(group, Group):
+        if isinstance(group, ElasticGroup):
             group.serve, group.take = self._serve, self._take
 
     def join(self, opened: Message) -> None:
@@ -91,39 +93,40 @@ class Meeting:
             except Regroup as call:
                 self.regroup(call)
 
-    def held(self) -> Held:
-        """What this member holds: see policy.recovery.Report."""
+    def held(self) -> MemberState:
+        """What this member holds: see policy.recovery.MemberState."""
         nodes = tuple(self._gradients.ledger.nodes)
         if self._state.step is None:
             self._fresh = self._fresh or self._state.digest()
-        return Held(self._state.step, nodes, len(self._gradients.history), self._fresh, self._integrity.statement())
+        found, kept = self._integrity.statement(), len(self._gradients.history)
+        return MemberState(self._state.step, nodes, kept, self._fresh, statement=found)
 
-    def _adopt(self, go: Go) -> None:
+    def _adopt(self, plan: RecoveryPlan) -> None:
         """Do what the plan says until nobody lacks anything; a call in between starts over with the newer plan."""
         while True:
             try:
-                self._catch_up(go)
+                self._catch_up(plan)
                 break
             except Regroup as newer:
-                go = self._group.form(newer.message, self.held(), self._gradients.micro_batches)
+                plan = self._group.form(newer.message, self.held(), self._gradients.micro_batches)
         self._group.touch("compute", self._state.applied)
 
-    def _catch_up(self, go: Go) -> None:
-        self.redone += _lost_with_members(self.go, go)
-        if self.go is not None:
-            if set(go.owners) - set(self.go.owners):
+    def _catch_up(self, plan: RecoveryPlan) -> None:
+        self.redone += _lost_with_members(self.plan, plan)
+        if self.plan is not None:
+            if set(plan.owners) - set(self.plan.owners):
                 self.courier.newcomers_arrived()
-        self.go = go
+        self.plan = plan
         self._group.touch("exchange", self._state.applied)
         self._give_up_results()
         self._unsettled = True
-        if go.rank == go.donors[0]:
+        if plan.rank == plan.donors[0]:
             self._commits.journal()  # the rank 0 that should have may be gone
-        if go.load is not None and go.rank in go.loaders and self._state.step is None:
-            self._load(go.load)
-        if go.replay and self.courier.replay(go):
+        if plan.load is not None and plan.rank in plan.loaders and self._state.step is None:
+            self._load(plan.load)
+        if plan.replay and self.courier.replay(plan):
             self._commits.drop()
-        if go.fresh and not self._through_storage(go) and (arrival := self.courier.share(go)):
+        if plan.fresh and not self._through_storage(plan) and (arrival := self.courier.share(plan)):
             self._commits.drop()
             self._arrival = arrival
         self._group.gather(None)
@@ -131,9 +134,9 @@ class Meeting:
             raise TrainingError("no durable checkpoint that can be read is left to go back to")
         self._left = False
         if self._state.step is None:
-            self._state.step = go.step
+            self._state.step = plan.step
         if self._arrival:
-            self._group.say({"type": "synced", "generation": go.generation, "text": self._arrival})
+            self._group.say({"type": "synced", "generation": plan.generation, "text": self._arrival})
             self._arrival = ""
 
     def step_done(self) -> None:
@@ -152,27 +155,27 @@ class Meeting:
 
     def _serve(self, message: Message) -> None:
         """Lay out a part of the state for newcomers, unless it is corrupt."""
-        self._integrity.vouch(self.go)
+        self._integrity.vouch(self.plan)
         self.courier.offer(message)
 
-    def _through_storage(self, go: Go) -> bool:
+    def _through_storage(self, plan: RecoveryPlan) -> bool:
         """Where peers give no state: one of them writes a checkpoint of this step, and newcomers load that.
 
         False where state is to come from peers: that component is on, the run begins, or nothing can be written.
         """
-        if switched_on("peers") or go.step == 0 or go.load is not None:
+        if switched_on("peers") or plan.step == 0 or plan.load is not None:
             return False
         word = memoryview(bytearray(WORD_BYTES))
-        head = go.donors[0]
-        if go.rank == head:
+        head = plan.donors[0]
+        if plan.rank == head:
             saved = self._durable.save(self._group.poll)
             word[:] = (saved[1] if saved is not None else "").ljust(WORD_BYTES).encode()
-            self._group.exchange([(rank, word) for rank in range(go.world_size) if rank != head], [])
+            self._group.exchange([(rank, word) for rank in range(plan.world_size) if rank != head], [])
         else:
             self._group.exchange([], [(head, word)])
         token = bytes(word).decode().strip()
-        if token and go.rank in go.fresh:
-            self._load((go.step, token))
+        if token and plan.rank in plan.fresh:
+            self._load((plan.step, token))
         return bool(token)
 
     def _load(self, saved: Saved) -> None:
@@ -189,11 +192,11 @@ class Meeting:
         self._arrival = self.courier.take(message) or self._arrival
 
 
-def _lost_with_members(before: Go | None, go: Go) -> int:
+def _lost_with_members(before: RecoveryPlan | None, plan: RecoveryPlan) -> int:
     """How many micro-batches were given to members that are gone, and now to others: at most so many are redone."""
     if before is None:
         return 0
-    here = {*go.owners, *go.parted}  # who has parted had computed nothing of this step
+    here = {*plan.owners, *plan.parted}  # who has parted had computed nothing of this step
     gone = [nodes for owner, nodes in zip(before.owners, before.holdings, strict=True) if owner not in here]
-    given = {leaf for share in go.shares for leaf in share}
+    given = {leaf for share in plan.shares for leaf in share}
     return len(given & leaves_of(node for nodes in gone for node in nodes))

@@ -14,12 +14,15 @@ import torch
 from ...core.errors import SpecError, TrainingError
 from ...policy.batching import assign, cover, leaves_of
 from ...policy.guard import Guard
+from ...policy.recovery import RecoveryPlan
 from ..checkpoint.manager import Durable, shapes
 from ..checkpoint.store import Checkpoint
 from ..comm.mesh import PeerLost
 from ..comm.reduction import Buffer, Ledger
 from ..comm.shards import check
-from ..worker.elastic_group import Go, Group, Regroup, Solo
+from ..worker.elastic_group import ElasticGroup
+from ..worker.group_base import Regroup
+from ..worker.local_group import LocalGroup
 from ..worker.main import current, switched_on
 from ..worker.replica_sync import group_of
 from .data import IndexedData, indexed, mix, sample_indices
@@ -28,7 +31,7 @@ from .guard import Watch
 from .injector import Injector
 from .integrity import Audit, Integrity
 from .purity import CUDA_WARNING, refuse_running_statistics, trained_parameters
-from .resync import Meeting
+from .resync import Resync
 from .state import TrainingState
 from .step_record import Commits, finite
 from .stepping import refuse_optimizer, refuse_scheduler
@@ -105,7 +108,7 @@ class Session:
         # the number of threads is part of the arithmetic: alone, a session uses as many as a rank does by default
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
-        self._group: Group | Solo = group_of(worker) if worker is not None else Solo()
+        self._group: ElasticGroup | LocalGroup = group_of(worker) if worker is not None else LocalGroup()
         check(parameters, self._group.replica, micro_batch)
         self._state = TrainingState(model, optimizer, scheduler, parameters, Watch(guard, self._group))
         self._gradients = Gradients(model, parameters, self.micro_batches)
@@ -113,9 +116,7 @@ class Session:
         self._gradients.look = guard is not None and guard.non_finite != "ignore"
         self._integrity = Integrity(self._group, self._state, self._gradients, seed, audit)
         self._durable = self._open_checkpoints(checkpoint)
-        self._meeting = Meeting(
-            self._group, self._state, self._gradients, self._commits, self._integrity, self._durable
-        )
+        self._resync = Resync(self._group, self._state, self._gradients, self._commits, self._integrity, self._durable)
         self._restored = False
         self._injector = Injector(self._group, parameters, optimizer)
         if (device := parameters[0].device).type != "cpu":
@@ -145,7 +146,7 @@ class Session:
     def steps(self, count: int) -> Iterator[Step]:
         """Yield the next ``count`` steps. A newcomer begins where its peers are."""
         self._planned += count
-        if self._meeting.go is None:
+        if self._resync.plan is None:
             self._join()
         while self.step < self._planned:
             step, self._restored = Step(self, self.step + 1), False
@@ -167,7 +168,7 @@ class Session:
         Every member must call it at the same step. The steps after it are then taken again. Raises TrainingError
         where there is none.
         """
-        step = self._meeting.restore(no_later_than)
+        step = self._resync.restore(no_later_than)
         self._integrity.seal()
         self._restored = True
         return step
@@ -181,13 +182,13 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
-            if kind is None and self._meeting.go is not None:
+            if kind is None and self._resync.plan is not None:
                 self._finish()
             self._durable.leave()
         finally:
             self._group.close()
             self._gradients.release()
-            self._meeting.courier.release()
+            self._resync.courier.release()
             torch.set_num_threads(self._threads_before)
 
     # ---- one step -----------------------------------------------------------------------------------------
@@ -207,10 +208,10 @@ class Session:
                     self._group.leave_if_asked(self.step)
                 self._compute(loss_function)
                 result = self._reduce()
-                self._integrity.verify(self._go, result, partial(self._execute, loss_function))
+                self._integrity.verify(self._plan, result, partial(self._execute, loss_function))
                 self._finish_step(result)
             except Regroup as call:
-                self._meeting.regroup(call)
+                self._resync.regroup(call)
                 self._integrity.renew()
         self._gradients.leave()
         self._group.touch("user", self.step)
@@ -218,11 +219,11 @@ class Session:
 
     def _compute(self, loss_function: LossFunction) -> None:
         """Compute those of this member's micro-batches that it does not hold yet."""
-        go, ledger = self._go, self._gradients.ledger
-        due = sorted(leaves_of(go.holdings[go.rank]))
+        plan, ledger = self._plan, self._gradients.ledger
+        due = sorted(leaves_of(plan.holdings[plan.rank]))
         while missing := [leaf for leaf in due if not ledger.holds(leaf)]:
             for leaf in missing:
-                self._injector.strike(self.step + 1, go.rank)
+                self._injector.strike(self.step + 1, plan.rank)
                 self._group.next_leaf(leaf)
                 self._group.touch("compute", self.step)
                 began_s = time.monotonic()
@@ -243,19 +244,19 @@ class Session:
     def _reduce(self) -> Buffer:
         self._group.touch("exchange", self.step)
         try:
-            return self._gradients.reduce(self._go, self._group)
+            return self._gradients.reduce(self._plan, self._group)
         except PeerLost as lost:
             self._group.lost(lost)
 
     def _finish_step(self, result: Buffer) -> None:
         """Apply the reduced gradient and commit the step."""
-        gradients, go, meeting = self._gradients, self._go, self._meeting
+        gradients, plan, resync = self._gradients, self._plan, self._resync
         reading = self._group.agree(gradients.reading(result, self.step + 1))
         gradients.show(result)
         if self.max_grad_norm is not None:
             gradients.clip(result, self.max_grad_norm)
         gradients.keep(result)
-        skipped = self._state.watch.judge(reading, go)
+        skipped = self._state.watch.judge(reading, plan)
         self._state.apply(reading.loss, skipped=bool(skipped))
         gradients.ledger.clear()
         if self._computed_s:
@@ -263,9 +264,9 @@ class Session:
             self._computed_s.clear()
         took_s = time.monotonic() - self._step_began_s
         more = {"skipped": skipped} if skipped else {}
-        self._commits.note(self.step, self._state.loss, go, took_s, meeting.redone, **more)
-        meeting.go, meeting.redone = _ordinary(go, self.micro_batches), 0
-        meeting.step_done()
+        self._commits.note(self.step, self._state.loss, plan, took_s, resync.redone, **more)
+        resync.plan, resync.redone = _ordinary(plan, self.micro_batches), 0
+        resync.step_done()
         self._durable.step_done()
         self._group.touch("user", self.step)
         self._group.meet_if_told()
@@ -273,12 +274,12 @@ class Session:
     # ---- membership ---------------------------------------------------------------------------------------
 
     @property
-    def _go(self) -> Go:
-        assert self._meeting.go is not None
-        return self._meeting.go
+    def _plan(self) -> RecoveryPlan:
+        assert self._resync.plan is not None
+        return self._resync.plan
 
     def _join(self) -> None:
-        self._meeting.join(
+        self._resync.join(
             {
                 "total_steps": self._planned,
                 "global_batch": self.global_batch,
@@ -318,16 +319,16 @@ class Session:
                 self._group.finish(self.step, digest)
                 return
             except Regroup as call:
-                self._meeting.regroup(call)
+                self._resync.regroup(call)
 
 
-def _ordinary(go: Go, micro_batches: int) -> Go:
+def _ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
     """The plan of an undisturbed step: contiguous shares, nothing held beforehand."""
-    if go.ordinary:
-        return go
-    shares = assign(micro_batches, go.world_size, go.paces)
+    if plan.ordinary:
+        return plan
+    shares = assign(micro_batches, plan.world_size, plan.paces)
     holdings = tuple(cover(((leaf, leaf + 1) for leaf in share), micro_batches) for share in shares)
-    return replace(go, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True)
+    return replace(plan, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True)
 
 
 def _check(session: Session) -> None:

@@ -5,38 +5,40 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..worker.elastic_group import Go, Group, Solo
+from ...policy.recovery import RecoveryPlan
+from ..worker.elastic_group import ElasticGroup
+from ..worker.local_group import LocalGroup
 
 
 class Commits:
     """Journals committed steps of one session."""
 
-    def __init__(self, group: Group | Solo, samples: int) -> None:
+    def __init__(self, group: ElasticGroup | LocalGroup, samples: int) -> None:
         self._group = group
         self._samples = samples
         self._record: dict[str, Any] | None = None
 
-    def note(self, step: int, loss: float, go: Go, took_s: float, redone: int, **more: Any) -> None:
+    def note(self, step: int, loss: float, plan: RecoveryPlan, took_s: float, redone: int, **more: Any) -> None:
         """A step was applied here."""
         self._record = {
             "step": step,
             "session": self._group.session,
-            "generation": go.generation,
+            "generation": plan.generation,
             "loss": finite(loss),
             "loss_hex": loss.hex(),
             "step_time_s": took_s,
             "samples": self._samples,
-            "world_size": go.world_size,
+            "world_size": plan.world_size,
             "assignment": [
                 [owner, sorted(leaf for low, high in nodes for leaf in range(low, high))]
-                for owner, nodes in zip(go.owners, go.holdings, strict=True)
+                for owner, nodes in zip(plan.owners, plan.holdings, strict=True)
             ],
             "redone": redone,
             **more,
         }
-        if go.rank == 0:
+        if plan.rank == 0:
             self.journal()
-            self._group.say({"type": "committed", "step": step, "generation": go.generation, "step_time_s": took_s})
+            self._group.say({"type": "committed", "step": step, "generation": plan.generation, "step_time_s": took_s})
 
     def journal(self) -> None:
         """Write the record of the last step, unless that has been done."""

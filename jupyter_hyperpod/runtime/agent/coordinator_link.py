@@ -1,0 +1,103 @@
+"""The agent's connection to its coordinator: made again whenever it has ended, and the source of the member's lease."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import sys
+import time
+
+from ...core.errors import ProtocolError
+from ..connection import HANDSHAKE_TIMEOUT_S, Channel, Message, is_refusal, prepare
+from ..context import Context
+from .lease import Lease
+
+RECONNECT_S = 0.02
+GIVE_UP_S = 600.0
+CONNECT_TIMEOUT_S = 0.5
+
+
+class CoordinatorLink:
+    """``channel`` is None while there is no connection. ``exit_code``: set when the agent has nothing to wait for."""
+
+    def __init__(self, context: Context, selector: selectors.BaseSelector) -> None:
+        self._context = context
+        self._selector = selector
+        self.channel: Channel | None = None
+        self.lease = Lease()
+        self.exit_code: int | None = None
+        self._next_connect_s = 0.0
+        self._alone_since_s = time.monotonic()
+
+    def connect_if_needed(self) -> bool:
+        """Try to connect where it is time to; True where a new connection stands."""
+        now = time.monotonic()
+        if self.channel is not None or now < self._next_connect_s:
+            return False
+        self._next_connect_s = now + RECONNECT_S
+        try:
+            endpoint = json.loads(self._context.endpoint_file.read_text())
+            if "ended" in endpoint:
+                self.exit_code = 0
+                return False
+            address = (endpoint["host"], endpoint["port"])
+            sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
+        except (OSError, ValueError, KeyError) as error:
+            if isinstance(error, OSError) and is_refusal(error):
+                self.lease.sign(now, time.monotonic())
+            if now - self._alone_since_s > GIVE_UP_S:
+                self.exit_code = 1
+            return False
+        prepare(sock)
+        self.lease.connected(now, time.monotonic())
+        self.channel = Channel(sock, self._context.job.secret(), initiator=True)
+        self._selector.register(self.channel, selectors.EVENT_READ)
+        return True
+
+    def tell(self, message: Message) -> None:
+        """Send to the coordinator; what is said while there is none is lost, and said again by `register`."""
+        if self.channel is not None:
+            self.channel.send(message)
+
+    def hear(self) -> list[Message]:
+        """What the coordinator has said. A connection that has ended is left."""
+        assert self.channel is not None
+        try:
+            messages = self.channel.receive()
+        except ProtocolError as error:
+            print(f"coordinator refused: {error}", file=sys.stderr)
+            messages = []
+        if self.channel.closed:
+            if self.channel.refused:
+                now = time.monotonic()
+                self.lease.sign(now, now)
+            self._leave()
+        return messages
+
+    def push(self) -> None:
+        """Send on what the socket did not take at once; leave a coordinator that never answered the greeting."""
+        if self.channel is not None:
+            self.channel.push()
+            if not self.channel.greeted and time.monotonic() - self.channel.born_s > HANDSHAKE_TIMEOUT_S:
+                self._leave()
+
+    def close(self) -> None:
+        """Send what is left and end the connection."""
+        if self.channel is not None:
+            self.channel.flush(0.5)
+            self.channel.close()
+
+    def _leave(self) -> None:
+        assert self.channel is not None
+        unregister(self._selector, self.channel)
+        self.channel.close()
+        self.channel = None
+        self._alone_since_s = time.monotonic()
+
+
+def unregister(selector: selectors.BaseSelector, source: object) -> None:
+    """Forget ``source``, which may be closed already."""
+    for key in list(selector.get_map().values()):
+        if key.fileobj is source or key.fileobj == source:
+            selector.unregister(key.fileobj)

@@ -1,0 +1,49 @@
+"""What every group has: how the ranks of one replica act as one member, and the call to form a new generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...policy.guard import Reading
+from ..connection import Message
+from .replica_state import folded, mean_reading
+
+# set where nodes are to behave like different hosts although they are one
+SOCKETS_ONLY_VARIABLE = "HYPERPOD_SOCKETS_ONLY"
+
+
+class Regroup(Exception):
+    """A new generation is being formed; ``message`` names its members."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(f"generation {message['generation']}")
+        self.message = message
+
+
+class GroupBase:
+    """A member of one rank, or one rank of a replica: by default what it computes, holds and says is the member's."""
+
+    shard = 0
+    replica = 1  # ranks
+    warm = False  # this process has computed a micro-batch in this session
+    place: tuple[int, ...] = ()  # what the seed of a micro-batch depends on besides seed, step and index
+
+    def part(self, indices: list[int]) -> list[int]:
+        """This rank's equal share of a micro-batch's samples: FSDP averages the gradients of a replica's ranks."""
+        size = len(indices) // self.replica
+        return indices[self.shard * size : (self.shard + 1) * size]
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank of this replica says here (JSON), by shard: from here on they act alike. Raises Regroup."""
+        return [value]
+
+    def combined(self, numbers: Sequence[int]) -> list[int]:
+        """One checksum of 64 bits of those of all ranks of this replica, in their order. Raises Regroup."""
+        if self.replica == 1:
+            return list(numbers)
+        return [folded(column) for column in zip(*self.gather(list(numbers)), strict=True)]
+
+    def agree(self, reading: Reading) -> Reading:
+        """The numbers of a reduced step over all ranks of this replica, which apply it all or none. Raises Regroup."""
+        return reading if self.replica == 1 else mean_reading(reading, self.gather)

@@ -1,0 +1,111 @@
+"""A session outside a job: one member, no cluster, no coordinator, and the same trajectory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from ...core.errors import TrainingError
+from ...policy.batching import holdings_of
+from ...policy.recovery import MemberState, RecoveryPlan, Saved
+from ..comm.mesh import PeerLost, Transfer
+from ..comm.shared_memory import Token
+from ..connection import Message
+from .group_base import GroupBase, Regroup
+
+
+class LocalGroup(GroupBase):
+    """One member without a cluster: the same trajectory, nothing to recover from."""
+
+    rank = 0
+    world_size = 1
+    near: frozenset[int] = frozenset()
+    neighbours: frozenset[Token] = frozenset()
+    session = 1
+    newcomer = False
+
+    def __init__(self) -> None:
+        self.checkpoints: Callable[[], Sequence[Saved]] = list
+        self.on_interval: Callable[[Message], None] = _ignore
+
+    def join(self, opened: Message, held: Callable[[], MemberState], micro_batches: int) -> RecoveryPlan:
+        """Begin at once, with every micro-batch; there is no other state to compare with, so `held` is not asked."""
+        return self._begin(micro_batches)
+
+    def form(self, message: Message, held: MemberState, micro_batches: int) -> RecoveryPlan:
+        """Begin again, without the checkpoint that could not be read."""
+        return self._begin(micro_batches)
+
+    def come_back(self, step: int) -> None:
+        """Nobody to wait for."""
+
+    def again(self, message: Message) -> NoReturn:
+        """State is to be found again. Raises Regroup."""
+        raise Regroup(message | {"generation": 0})
+
+    def _begin(self, micro_batches: int) -> RecoveryPlan:
+        share = (tuple(range(micro_batches)),)
+        holdings = holdings_of(((),), share, micro_batches)
+        saved = max(self.checkpoints(), default=None)
+        step, loaders = (saved[0], (0,)) if saved is not None else (0, ())
+        return RecoveryPlan(step, (0,), (), (), ((),), share, holdings, saved, loaders, owners=("solo",))
+
+    def poll(self) -> None:
+        """Nobody calls."""
+
+    def next_leaf(self, leaf: int) -> None:
+        """Nobody calls."""
+
+    def leave_if_asked(self, step: int) -> None:
+        """Nobody asks."""
+
+    def touch(self, phase: str, step: int) -> None:
+        """Nobody watches."""
+
+    def show_pace(self, step: int, seconds: float) -> None:
+        """Nobody compares."""
+
+    def exchange(self, sends: list[Transfer], receives: list[Transfer]) -> None:
+        """Nobody to exchange with."""
+
+    def lost(self, lost: PeerLost, cause: Exception | None = None) -> NoReturn:
+        """There is no peer."""
+        raise AssertionError("a session outside a job has no peers") from lost
+
+    def meet_if_told(self) -> None:
+        """Nobody joins."""
+
+    def accuse(self, text: str) -> NoReturn:
+        """There is nobody to get a sound state from."""
+        raise TrainingError(
+            f"silent data corruption: {text}; where that happens again, the loss function itself writes to the "
+            "training state, through .data or numpy: write between the steps, under torch.no_grad()"
+        )
+
+    def say(self, message: Message) -> None:
+        """Nobody listens."""
+
+    def journal(self, kind: str, data: Message) -> None:
+        """No journal outside a job."""
+
+    def once(self, name: str) -> bool:
+        """There is no other process that could do it again."""
+        return True
+
+    def injected(self, kind: str, step: int) -> None:
+        """No journal outside a job."""
+
+    def finish(self, step: int, digest: str) -> None:
+        """Nobody to wait for."""
+
+    def warn(self, text: str) -> None:
+        """Tell the person."""
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _ignore(message: Message) -> None:
+    """Nobody to do it yet."""
