@@ -63,7 +63,8 @@ def test_a_coordinator_does_not_leave_before_the_end_is_written(job: Submit, ref
 def test_output_that_the_disk_refuses_to_the_end_is_counted_before_the_job_ends(job: Submit, tmp_path: Path) -> None:
     go = tmp_path / "go"
     source = f"import os, time\nprint('ready')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
-    run = job(source + "for _ in range(1000): print('x' * 100)\n", nodes=1)
+    # at once: in small pieces it could fill the room to the last byte, and the count would find none
+    run = job(source + "print(('x' * 100 + '\\n') * 1000, end='')\n", nodes=1)
     run.until(lambda: "ready" in run.text().get(0, ""), 30)
     (journal,) = (run.store.job(run.job_id).path / "events").glob("agent-*")
     agent = int(Path(f"/proc/{run.worker_pid(0)}/stat").read_text().rpartition(")")[2].split()[1])
