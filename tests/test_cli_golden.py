@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_hyperpod.cli.parser import ALIASES, build_parser
 from jupyter_hyperpod.cli.verbs import VERBS
-from jupyter_hyperpod.control.request import SUBMIT_OPTIONS
+from jupyter_hyperpod.control.submit_options import SUBMIT_OPTIONS
 from jupyter_hyperpod.notebook.arguments import VERB_HELP, cell_parser, verb_parser
 from jupyter_hyperpod.notebook.verbs import VERBS as MAGIC_VERBS
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import jobs, lookup
-from jupyter_hyperpod.control.request import Parser, add_submit_options, spec_fields
+from jupyter_hyperpod.control.option_parser import Parser
 from jupyter_hyperpod.control.source import notebook_source
+from jupyter_hyperpod.control.submit_options import add_submit_options, spec_fields
 from jupyter_hyperpod.core.errors import SpecError, StoreError
 from jupyter_hyperpod.core.events import Event, decode_event, encode
 from jupyter_hyperpod.core.spec import HIDDEN, JobSpec

@@ -14,7 +14,7 @@ import pytest
 from jupyter_hyperpod.control import cluster, jobs
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError, StoreError
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 from jupyter_hyperpod.supervisor.launch import launch_plan

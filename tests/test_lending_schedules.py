@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.core.spec import ElasticRange, JobSpec
+from jupyter_hyperpod.core.elastic import ElasticRange
+from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.supervisor.reconcile import Begin, Wait
 from tests.jobs_model import Cell, Job, Plan, World, simulated_time
 

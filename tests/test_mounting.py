@@ -18,7 +18,7 @@ from traitlets.config import Config
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import Conflict, NotFound
-from jupyter_hyperpod.core.spec import DRIVERS
+from jupyter_hyperpod.core.mount_spec import DRIVERS
 from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.storage.store import Store
 

@@ -239,7 +239,8 @@ def test_only_nodes_with_a_network_of_their_own_can_be_cut_off(shared_cluster: S
 
 
 def test_options_belong_to_their_action(capsys: pytest.CaptureFixture[str]) -> None:
-    from jupyter_hyperpod.control.request import Parser, add_cluster_options, cluster_shape
+    from jupyter_hyperpod.control.option_parser import Parser
+    from jupyter_hyperpod.control.verb_options import add_cluster_options, cluster_shape
 
     parser = Parser(prog="cluster")
     add_cluster_options(parser)

@@ -15,8 +15,9 @@ from jupyter_hyperpod.backends.slurm import script as sbatch
 from jupyter_hyperpod.backends.slurm.commands import Slurm
 from jupyter_hyperpod.backends.slurm.script import BASE, ELASTIC, Element
 from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
-from jupyter_hyperpod.core.spec import SLURM_OPTIONS, STARTUP_DEADLINE, ElasticRange, JobSpec, LaunchPlan
+from jupyter_hyperpod.core.spec import SLURM_OPTIONS, STARTUP_DEADLINE, JobSpec, LaunchPlan
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor.allocation import wanted, without
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.core.spec import ElasticRange
+from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.policy.decision import Decision
 from jupyter_hyperpod.policy.scaling import Claim, Grant, Machine, allot
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..control.request import near_matches
+from ..control.option_parser import near_matches
 from ..core.errors import SpecError
 
 HERE = {

@@ -7,16 +7,10 @@ import sys
 from typing import Any, NoReturn
 
 from ..control import mounting, nodes
-from ..control.request import (
-    add_cluster_options,
-    add_fault_options,
-    add_rerun_options,
-    add_serve_options,
-    add_submit_options,
-    shown_problem,
-    suggestion,
-)
+from ..control.option_parser import shown_problem, suggestion
+from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
+from ..control.verb_options import add_cluster_options, add_fault_options, add_serve_options
 from ..core.spec import BACKENDS
 from ..planner.request import SUMMARY, add_plan_options
 from .model import add_model_options

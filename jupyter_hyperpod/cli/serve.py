@@ -6,7 +6,7 @@ import argparse
 
 from ..control import deploy, served, watch
 from ..control.report import progress_line
-from ..control.request import serve_fields
+from ..control.verb_options import serve_fields
 from ..core.errors import HyperpodError
 from ..core.events import TERMINAL_STATES
 from ..core.views import summary

@@ -66,3 +66,8 @@ class Terminal:
             self.err.write("\r\x1b[2K")
             self.err.flush()
             self._shown = ""
+
+
+def leave_cleanly(number: int, _: object) -> None:
+    """A signal handler: what this command has started ends with it."""
+    raise SystemExit(128 + number)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ClusterError, Conflict, SpecError, StoreError
-from ..core.spec import MountSpec
+from ..core.mount_spec import MountSpec
 from ..mounts import credentials, drivers, probe, table
 from ..storage.store import Store, private_directory, write_private
 from ..system.processes import Identity, alive, identify, session_members, signal_group

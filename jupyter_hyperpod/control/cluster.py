@@ -16,7 +16,7 @@ from typing import Any
 
 from ..backends.local import network
 from ..core.errors import ClusterError, Conflict, SpecError, StoreError
-from ..core.spec import validate_name
+from ..core.names import validate_name
 from ..core.units import plural
 from ..core.views import View, apply, new_cluster_view
 from ..storage.journal import follow_events

@@ -8,16 +8,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..core.elastic import MAX_NODES, ElasticRange
 from ..core.errors import ClusterError, NotFound, SpecError
 from ..core.events import TERMINAL_STATES
-from ..core.spec import MAX_NODES, ElasticRange, ServeSpec
+from ..core.spec import ServeSpec
 from ..core.views import View
 from ..mounts import table
 from ..mounts.table import REMOTE, resolve_url
 from ..storage.store import Store
 from . import jobs
-from .request import job_name
 from .source import read_file
+from .submit_options import job_name
 
 READY_TIMEOUT_S = 600.0
 # a deployment lives for months; only replicas that fail again and again as soon as they start end it

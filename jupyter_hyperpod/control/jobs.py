@@ -12,9 +12,12 @@ from typing import Any
 
 from ..backends.local import network
 from ..backends.slurm import commands
+from ..core.elastic import ElasticRange
 from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
 from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
-from ..core.spec import ElasticRange, JobSpec, MountSpec, validate_job_id
+from ..core.mount_spec import MountSpec
+from ..core.names import validate_job_id
+from ..core.spec import JobSpec
 from ..core.units import plural
 from ..core.views import UNFOLDABLE, View, apply, new_job_view
 from ..mounts import table

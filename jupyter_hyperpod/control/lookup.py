@@ -7,10 +7,11 @@ from dataclasses import fields
 
 from ..core.errors import NotFound, SpecError, StoreError
 from ..core.events import Event
-from ..core.spec import JobSpec, validate_job_id, validate_name
+from ..core.names import validate_job_id, validate_name
+from ..core.spec import JobSpec
 from ..storage.store import JobStore, Store
 from . import jobs
-from .request import near_matches
+from .option_parser import near_matches
 
 
 def job_id(store: Store, text: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..core.errors import Conflict, NotFound, SpecError
-from ..core.spec import ACCESS, DRIVERS, MountSpec
+from ..core.mount_spec import ACCESS, DRIVERS, MountSpec
 from ..core.units import format_bytes, parse_bytes, plural
 from ..mounts import copying, drivers, probe, remote, repository
 from ..mounts import table as mounts

@@ -20,7 +20,7 @@ from typing import Any
 from ..backends.slurm import commands as scheduler
 from ..core.errors import ClusterError, Conflict, HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES
-from ..core.spec import MountSpec
+from ..core.mount_spec import MountSpec
 from ..core.units import plural
 from ..core.views import View
 from ..mounts import probe

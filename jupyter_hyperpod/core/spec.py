@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from itertools import pairwise
 from typing import Any
 
+from .elastic import MAX_NODES, ElasticRange
 from .errors import SpecError
+from .mount_spec import MountSpec
+from .names import is_env_name, validate_name
 from .rules import LogRule
 from .units import parse_duration
 
-MAX_NODES = 100_000
-MAX_SIZES = 1_000
 MAX_REPLICA = 64
 HANG_TIMEOUT_S = 1.0  # without progress inside a step, while others wait
 # parts of checkpointless recovery; a part that is switched off is replaced by the conventional way
@@ -25,158 +23,13 @@ TASKS = ("completions", "predict")
 BACKENDS = ("local", "slurm", "kubernetes")
 STARTUP_DEADLINE = "startup-deadline"
 # first sbatch's own options, passed on unchanged; then ours: where elastic nodes come from, where the coordinator
-# # listens, how long a started node may take to join
+# listens, how long a started node may take to join
 SLURM_OPTIONS = (
     "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gres", "mem", "nodelist", "partition", "qos",
     "reservation", "time", "elastic-partition", "bind", STARTUP_DEADLINE,
 )  # fmt: skip
-DRIVERS = ("directory", "nfs", "lustre", "juicefs", "seaweedfs", "rclone", "s3")
-ACCESS = ("private", "group", "everyone")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}-[a-z2-7]{8}")
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OPTION = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 # replaces the value of an environment variable wherever a specification is written or shown
 HIDDEN = "***"
-_URL_PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
-
-
-@dataclass(frozen=True, slots=True)
-class ElasticRange:
-    """The fewest and the most nodes that the job may run on, and the allowed numbers between where some are not.
-
-    ``sizes`` rise from ``minimum`` to ``maximum``; empty means every number. Raises SpecError.
-    """
-
-    minimum: int
-    maximum: int
-    sizes: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.minimum <= self.maximum <= MAX_NODES:
-            raise SpecError(
-                f"elastic range {self.minimum}:{self.maximum} is impossible; "
-                f"expected 1 <= MIN <= MAX <= {MAX_NODES}, for example --elastic 2:8"
-            )
-        if not self.sizes:
-            return
-        if len(self.sizes) > MAX_SIZES:
-            raise SpecError(f"{len(self.sizes)} elastic sizes are too many; expected at most {MAX_SIZES}")
-        rising = all(low < high for low, high in pairwise(self.sizes))
-        if not rising or (self.sizes[0], self.sizes[-1]) != (self.minimum, self.maximum):
-            raise SpecError(
-                f"elastic sizes {self.sizes} do not rise from {self.minimum} to {self.maximum}; "
-                "expected for example --elastic 1,2,4,8"
-            )
-
-    @classmethod
-    def parse(cls, text: str) -> ElasticRange:
-        """Parse ``"MIN:MAX"``, ``"MIN:MAX:STEP"`` or ``"A,B,C"`` in any order; raises SpecError."""
-        parts = text.split("," if "," in text else ":")
-        if not all(_NUMBER.fullmatch(part.strip()) for part in parts) or len(parts) < 2:
-            raise SpecError(_malformed(text))
-        numbers = [int(part) for part in parts]
-        if "," in text:
-            sizes = tuple(sorted(set(numbers)))
-            return cls(sizes[0], sizes[-1], sizes)
-        if len(numbers) > 3:
-            raise SpecError(_malformed(text))
-        low, high, step = (*numbers, 1)[:3]
-        if step < 1 or (high >= low and (high - low) % step):
-            raise SpecError(
-                f"elastic range {text!r} is impossible: steps of {step} do not lead from {low} to {high}; "
-                "expected for example --elastic 2:8:2"
-            )
-        every = cls(low, high)
-        return cls(low, high, tuple(range(low, high + 1, step))) if step > 1 and high > low else every
-
-    def __str__(self) -> str:
-        if not self.sizes:
-            return f"{self.minimum}:{self.maximum}"
-        steps = {high - low for low, high in pairwise(self.sizes)}
-        if len(self.sizes) > 2 and len(steps) == 1:
-            return f"{self.minimum}:{self.maximum}:{steps.pop()}"
-        return ",".join(map(str, self.sizes))
-
-    def allows(self, nodes: int) -> bool:
-        """Whether the job may run on this number of nodes."""
-        return nodes in self.sizes if self.sizes else self.minimum <= nodes <= self.maximum
-
-    def fit(self, nodes: int) -> int:
-        """The largest allowed number up to `nodes`; 0 where there is none."""
-        if nodes < self.minimum:
-            return 0
-        return self.sizes[bisect_right(self.sizes, nodes) - 1] if self.sizes else min(nodes, self.maximum)
-
-    def clamp(self, wish: int) -> int:
-        """The largest allowed number up to `wish`; the smallest allowed number where there is none."""
-        return self.fit(wish) or self.minimum
-
-
-@dataclass(frozen=True, slots=True)
-class MountSpec:
-    """A shared area: its source, its path in the notebook and its path on a node.
-
-    ``driver`` is one of `DRIVERS` and ``source`` is an export, a bucket or a URL; ``options`` are the
-    driver's own. ``credentials`` is the path of a private file of NAME=VALUE lines; empty means the environment. It
-    never holds a secret: the table, journals and jobs' environments contain it. ``repository`` is the URL of an object
-    store behind the files. ``access``: who may use the shared part. Raises SpecError.
-    """
-
-    name: str
-    notebook_path: str
-    node_path: str
-    read_only: bool = False
-    driver: str = "directory"
-    source: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
-    credentials: str = ""
-    repository: str = ""
-    access: str = "private"
-    quota_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        validate_name(self.name, "mount name")
-        if self.driver not in DRIVERS:
-            raise SpecError(f"driver {self.driver!r} is unknown; expected one of {', '.join(DRIVERS)}")
-        if self.access not in ACCESS:
-            raise SpecError(f"access {self.access!r} is unknown; expected one of {', '.join(ACCESS)}")
-        if self.driver != "s3":
-            for what, path in (("notebook path", self.notebook_path), ("node path", self.node_path)):
-                _check_mount_path(f"{what} of mount {self.name!r}", path)
-        if self.credentials:
-            _check_mount_path(f"credentials file of mount {self.name!r}", self.credentials)
-        if self.quota_bytes is not None and self.quota_bytes < 1:
-            raise SpecError(f"quota of mount {self.name!r} is {self.quota_bytes} bytes; expected at least 1, or none")
-        for what, text in (("source", self.source), ("repository", self.repository)):
-            if "\0" in text or "\n" in text or text.startswith("-"):
-                raise SpecError(f"{what} of mount {self.name!r} is {text[:80]!r}; expected an address")
-            if _URL_PASSWORD.search(text):
-                raise SpecError(
-                    f"{what} of mount {self.name!r} holds a password; secrets never go into the mount table: "
-                    "put it into the environment, or into a file of mode 0600 named by --credentials"
-                )
-        for key, value in self.options.items():
-            if not _OPTION.fullmatch(key) or not isinstance(value, str) or set("\0\n") & set(value):
-                raise SpecError(f"option {key[:40]!r} of mount {self.name!r} is not of the form NAME=VALUE")
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> MountSpec:
-        """Build from `asdict`; unknown keys of a newer version are ignored. Raises SpecError."""
-        if not isinstance(record, Mapping):
-            raise SpecError(f"a mount is a {type(record).__name__}, expected an object")
-        known = {f.name for f in fields(cls)}
-        try:
-            return cls(**{key: value for key, value in record.items() if key in known})
-        except (TypeError, AttributeError) as error:
-            raise SpecError(f"mount cannot be read: {error}") from error
-
-
-def _check_mount_path(what: str, path: str) -> None:
-    parts = path.split("/")
-    if not path.startswith("/") or "\0" in path or "\n" in path or ".." in parts or not path.strip("/"):
-        raise SpecError(f"{what} is {path[:80]!r}; expected an absolute path without '..', below '/'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,36 +230,3 @@ class Handle:
     job_id: str
     node: str
     pid: int
-
-
-def _malformed(text: str) -> str:
-    return f"elastic range {text!r} is not of the form MIN:MAX, MIN:MAX:STEP or A,B,C, for example --elastic 2:8"
-
-
-def validate_name(name: str, what: str) -> str:
-    """Return `name` if it is safe as a file name and a label; raises SpecError."""
-    if not _NAME.fullmatch(name):
-        raise SpecError(
-            f"{what} {name[:80]!r} is not allowed; "
-            "use 1 to 40 letters, digits, '-' or '_', starting with a letter or digit"
-        )
-    return name
-
-
-def is_env_name(text: str) -> bool:
-    """Return whether `text` can be the name of an environment variable."""
-    return _ENV_NAME.fullmatch(text) is not None
-
-
-def is_job_id(text: str) -> bool:
-    """Return whether `text` has the form of a job id."""
-    return _JOB_ID.fullmatch(text) is not None
-
-
-def validate_job_id(job_id: str) -> str:
-    """Return `job_id` if it has the form NAME-xxxxxxxx; raises SpecError. Keeps paths inside the store."""
-    if not is_job_id(job_id):
-        raise SpecError(
-            f"job id {job_id[:80]!r} is not of the form NAME-xxxxxxxx; `jupyter hyperpod list` shows the ids"
-        )
-    return job_id

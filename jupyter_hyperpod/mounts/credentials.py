@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 
 from ..core.errors import SpecError
-from ..core.spec import MountSpec
+from ..core.mount_spec import MountSpec
 from . import drivers
 
 _LIMIT_BYTES = 64 << 10

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ..core.errors import SpecError
-from ..core.spec import MountSpec
+from ..core.mount_spec import MountSpec
 
 S3_SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
 _SECRET_WORDS = ("secret", "passw", "token", "credential", "access_key", "access-key", "private-key")

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..core.errors import Conflict, Denied, HyperpodError, NotFound, SpecError
-from ..core.spec import MountSpec
+from ..core.mount_spec import MountSpec
 from ..storage.store import Store
 from . import probe, remote, table
 from .copying import CHUNK_BYTES, safe_name

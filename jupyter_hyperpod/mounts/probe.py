@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from ..core.errors import HyperpodError, NotFound, StoreError
-from ..core.spec import MountSpec
+from ..core.mount_spec import MountSpec
 from ..core.units import format_duration
 from ..storage.store import Store, private_directory
 from . import drivers, table

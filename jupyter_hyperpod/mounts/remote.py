@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..core.errors import HyperpodError, NotFound, SpecError, StoreError
-from ..core.spec import MountSpec
+from ..core.mount_spec import MountSpec
 from . import credentials
 from .table import specs_by_prefix
 

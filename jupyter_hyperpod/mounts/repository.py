@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..core.errors import Conflict, NotFound, SpecError, StoreError
-from ..core.spec import MountSpec
+from ..core.mount_spec import MountSpec
 from . import copying, remote
 from .table import Mounts
 

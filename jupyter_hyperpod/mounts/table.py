@@ -17,7 +17,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ..core.errors import Conflict, NotFound, SpecError, StoreError
-from ..core.spec import MountSpec, validate_name
+from ..core.mount_spec import MountSpec
+from ..core.names import validate_name
 from ..storage.store import SHARED, Store, private_directory, write_private
 from . import drivers
 

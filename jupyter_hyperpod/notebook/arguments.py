@@ -7,16 +7,9 @@ import shlex
 from functools import cache
 
 from ..control import mounting, nodes, validate
-from ..control.request import (
-    Parser,
-    add_cluster_options,
-    add_fault_options,
-    add_rerun_options,
-    add_serve_options,
-    add_submit_options,
-    near_matches,
-    without_values,
-)
+from ..control.option_parser import Parser, near_matches, without_values
+from ..control.submit_options import add_rerun_options, add_submit_options
+from ..control.verb_options import add_cluster_options, add_fault_options, add_serve_options
 from ..core.errors import SpecError
 from ..planner.request import SUMMARY, add_plan_options
 

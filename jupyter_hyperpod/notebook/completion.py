@@ -8,7 +8,7 @@ from typing import Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
 from ..control import cluster
-from ..control.request import Parser
+from ..control.option_parser import Parser
 from ..core.errors import HyperpodError
 from ..mounts import table
 from ..recipes import catalogue

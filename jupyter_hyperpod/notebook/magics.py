@@ -12,8 +12,9 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from traitlets import Bool, Float, Int, Unicode
 
 from ..control import jobs
-from ..control.request import HelpShown, Parser, job_name, spec_fields
+from ..control.option_parser import HelpShown, Parser
 from ..control.source import OWN_HEADER, check_source
+from ..control.submit_options import job_name, spec_fields
 from ..core.errors import HyperpodError, SpecError
 from ..loader.reporting import show_with
 from ..storage.store import Store

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..control.request import near_matches
+from ..control.option_parser import near_matches
 from ..core.errors import SpecError
 from ..storage.store import Store
 from ..storage.values import encode_values

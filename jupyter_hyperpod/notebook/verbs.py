@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..control import cluster, deploy, jobs, lookup, mounting, nodes, report, served, validate, watch
-from ..control.request import aimed_at, cluster_shape, fault_aim, serve_fields, shown_fields
 from ..control.sentences import event_sentence
+from ..control.submit_options import shown_fields
+from ..control.verb_options import aimed_at, cluster_shape, fault_aim, serve_fields
 from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
 from ..core.units import plural

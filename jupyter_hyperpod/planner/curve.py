@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..core.elastic import MAX_NODES
 from ..core.errors import SpecError
-from ..core.spec import MAX_NODES
 from ..core.units import format_money, plural
 from .goodput import CONVENTIONS, Comparison, Regime
 from .outcome import Outcome

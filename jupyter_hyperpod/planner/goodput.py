@@ -17,8 +17,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..core.elastic import MAX_NODES
 from ..core.errors import SpecError
-from ..core.spec import MAX_NODES
 from ..core.units import format_duration, plural
 from ..policy.interval import daly_s
 from .quantities import HIGHEST_RATE, HOUR_S, parse_time

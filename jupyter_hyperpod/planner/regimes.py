@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, field, replace
 
+from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
-from ..core.spec import ElasticRange
 from ..core.units import format_duration, plural
 from .calibrate import Measured
 from .goodput import undisturbed_days

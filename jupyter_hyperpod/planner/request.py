@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
-from ..core.spec import ElasticRange
 from .calibrate import Measured
 from .goodput import CONVENTIONS, PRODUCTIVE, Checkpoints, Cluster, Comparison, Downtime, Regime, compare, regime
 from .quantities import parse_count, parse_price, parse_rate, parse_time

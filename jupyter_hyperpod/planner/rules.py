@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core.spec import ElasticRange
+from ..core.elastic import ElasticRange
 from ..policy import batching, healing, interval, membership, recovery, scaling
 from ..policy.decision import Decision
 from . import causes

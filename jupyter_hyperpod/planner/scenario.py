@@ -7,8 +7,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..core.elastic import MAX_NODES, ElasticRange
 from ..core.errors import SpecError
-from ..core.spec import COMPONENTS, MAX_NODES, ElasticRange, JobSpec
+from ..core.spec import COMPONENTS, JobSpec
 from .causes import KINDS, LLAMA3, Cause, total
 from .goodput import CONVENTIONS, RESTART, Checkpoints, Cluster, Downtime
 from .quantities import DAY_S, HOUR_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ..core.spec import ElasticRange
+from ..core.elastic import ElasticRange
 from ..core.units import plural
 from .decision import Decision
 

@@ -22,7 +22,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..core.spec import ElasticRange
+from ..core.elastic import ElasticRange
 from ..core.units import plural
 from .decision import Decision
 

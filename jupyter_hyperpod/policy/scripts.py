@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.spec import ElasticRange
+from ..core.elastic import ElasticRange
 from ..core.units import plural
 from .decision import Decision
 

@@ -10,8 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from ..core.elastic import ElasticRange
 from ..core.errors import NotFound, SpecError
-from ..core.spec import ElasticRange
 from .config import DecoderConfig, RopeScaling
 
 FLOAT_BYTES = 4  # training state is float32

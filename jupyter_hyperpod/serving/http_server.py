@@ -19,7 +19,7 @@ IDLE_S = 60.0  # without a whole request, after which a connection is closed
 Knows = Callable[[str | None], bool]  # what a request's Authorization header says
 
 
-class Door(HTTPServer):
+class GuardedServer(HTTPServer):
     """Where callers without a token take all places, the one that came first has to go."""
 
     def initialize(self, application: Application, knows: Knows) -> None:  # type: ignore[override]
@@ -55,13 +55,13 @@ class Door(HTTPServer):
 
 
 class _Reading(HTTPMessageDelegate):
-    def __init__(self, inner: HTTPMessageDelegate, door: Door, connection: HTTPConnection) -> None:
-        self._inner, self._door, self._connection = inner, door, connection
+    def __init__(self, inner: HTTPMessageDelegate, server: GuardedServer, connection: HTTPConnection) -> None:
+        self._inner, self._server, self._connection = inner, server, connection
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
-        self._door.heard(self._connection, headers)
+        self._server.heard(self._connection, headers)
         return self._inner.headers_received(start_line, headers)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:

@@ -26,7 +26,7 @@ from ..storage.environment import adopt, begin_with
 from . import models
 from .context import ANSWER_LIMIT_BYTES, AUTHORIZATION, CREATED, REPLICA_PATH, REQUEST_ID, Site, error_body, shows
 from .engine import Engine, aside
-from .http_server import Door
+from .http_server import GuardedServer
 from .models import InvalidRequest, Served, Task, new_task
 
 BEAT_S = 0.25
@@ -64,7 +64,7 @@ class Replica:
             loop.add_signal_handler(number, self.drain)
         sockets = bind_sockets(0, self.site.host, family=socket.AF_INET)
         self.port = sockets[0].getsockname()[1]
-        server = Door(application(self), knows=lambda header: shows(header, self.key))
+        server = GuardedServer(application(self), knows=lambda header: shows(header, self.key))
         server.add_sockets(sockets)
         link = asyncio.create_task(self._keep_linked())
         loading = asyncio.create_task(self._load())

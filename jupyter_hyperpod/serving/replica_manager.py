@@ -32,10 +32,10 @@ WRITER = "gateway"
 LOOPBACK = "127.0.0.1"
 
 
-class Crew:
+class ReplicaManager:
     """``view`` is what the journal tells of the deployment so far."""
 
-    def __init__(self, site: Site, pool: Pool, pen: JournalWriter, view: View) -> None:
+    def __init__(self, site: Site, pool: Pool, journal: JournalWriter, view: View) -> None:
         serve = site.serve
         self.limits = Limits(serve.minimum, site.spec.range.maximum, serve.outstanding, serve.scale_down_delay_s)
         self.wanted = site.spec.nodes
@@ -43,7 +43,7 @@ class Crew:
         self.ever_ready = view["started_s"] is not None
         self.generation = view["generation"]
         self.failure: Mapping[str, Any] | None = None
-        self._site, self._pool, self._pen = site, pool, pen
+        self._site, self._pool, self._journal = site, pool, journal
         told = view["deployment"]["replicas"] if view["deployment"] else []
         self._told = {replica["replica"]: {stage["stage"] for stage in replica["stages"]} for replica in told}
         since_s = view["submitted_s"] or time.time()
@@ -70,7 +70,9 @@ class Crew:
             self._readings.popleft()
         decision = decide(self._readings, self.wanted, self.limits, now_s)
         if decision.value != self.wanted:
-            self._pen.write("decision.made", {"policy": "serving", "value": decision.value, "reason": decision.reason})
+            self._journal.write(
+                "decision.made", {"policy": "serving", "value": decision.value, "reason": decision.reason}
+            )
             with command_writer(self._site.job.commands, WRITER) as commands:
                 commands.append("scale", {"target": decision.value})
             self.cap = None
@@ -168,7 +170,7 @@ class Crew:
         took_s = round(max(0.0, time_s - replica.decided_s), 6)
         text = f"the replica on {replica.node} {_STAGES[stage]} {took_s:.2f} s after it was decided upon"
         record = {"replica": replica.name, "node": replica.node, "stage": stage, "took_s": took_s, "text": text}
-        self._pen.write("replica.stage", record)
+        self._journal.write("replica.stage", record)
 
     def left(self, replica: Replica, since_s: float | None = None) -> None:
         """A replica's connection has ended; ``since_s``: its last sign of life before (monotonic clock)."""
@@ -180,7 +182,7 @@ class Crew:
         if replica.error is not None:
             self.failure = replica.error
             text = f"the replica on {replica.node} could not load the model: {replica.error['message']}"
-            self._pen.write("warning.raised", {"text": text})
+            self._journal.write("warning.raised", {"text": text})
         elif not replica.retired:
             self._lost(replica, time.monotonic() if since_s is None else since_s)
         if (replica.departing or not replica.retired) and len(self._pool.replicas) < self.target:
@@ -200,7 +202,7 @@ class Crew:
 
     def _say(self, incident: str, stage: str, node: str, text: str, known: Mapping[str, float] | None = None) -> None:
         record = {"incident": incident, "stage": stage, "cause": "replica lost", "node": node, "rank": None}
-        self._pen.write("incident.stage", record | {"rung": None, "text": text} | dict(known or {}))
+        self._journal.write("incident.stage", record | {"rung": None, "text": text} | dict(known or {}))
 
     def _fence_the_silent(self, now_s: float) -> None:
         away_s, self._looked_s = now_s - self._looked_s, now_s
@@ -238,7 +240,7 @@ class Crew:
             {"member": r.name, "node": r.node, "rank": rank, "pid": r.pid, "host": host} for rank, r in enumerate(ready)
         ]
         record = {"generation": self.generation, "members": members, "spares": [], "target": self.target}
-        self._pen.write("generation.formed", record | {"reason": f"{len(ready)} of {self.target} replicas answer"})
+        self._journal.write("generation.formed", record | {"reason": f"{len(ready)} of {self.target} replicas answer"})
         self.ever_ready = self.ever_ready or bool(ready)
         for name in sorted(gained)[: len(self._missed)]:
             incident, (node, resumed) = next(iter(self._missed.items()))

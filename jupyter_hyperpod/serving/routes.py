@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
@@ -20,11 +20,9 @@ from tornado.websocket import WebSocketHandler
 from ..policy.serving import retry_after_s
 from . import commands
 from .context import AUTHORIZATION, REPLICA_PATH, REQUEST_ID, REQUEST_LIMIT_BYTES, error_body, shows
+from .deployment import Deployment
 from .pool import QueueFull, Replica
 from .relay import STREAM, Answer, Request, Unanswered
-
-if TYPE_CHECKING:
-    from .gateway import Gateway
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 PATHS = {"completions": "/v1/completions", "predict": "/predict"}
@@ -33,10 +31,10 @@ PATHS = {"completions": "/v1/completions", "predict": "/predict"}
 class _Guarded(RequestHandler):
     """Refuses everybody without the token."""
 
-    gateway: Gateway
+    deployment: Deployment
 
-    def initialize(self, gateway: Gateway) -> None:
-        self.gateway = gateway
+    def initialize(self, deployment: Deployment) -> None:
+        self.deployment = deployment
 
     def prepare(self) -> None:
         if not self.is_known():
@@ -47,12 +45,12 @@ class _Guarded(RequestHandler):
 
     def is_known(self) -> bool:
         """Whether the request bears the token."""
-        return shows(self.request.headers.get(AUTHORIZATION), self.gateway.token)
+        return shows(self.request.headers.get(AUTHORIZATION), self.deployment.token)
 
     def refuse_stranger(self) -> None:
         """Answer whoever does not have the token."""
         self.set_header("WWW-Authenticate", "Bearer")
-        path = self.gateway.site.job.path / "token"
+        path = self.deployment.site.job.path / "token"
         self.refuse(401, f"send the header `Authorization: Bearer TOKEN`; the token is in {path}")
 
     def refuse(self, status: int, message: str) -> None:
@@ -63,9 +61,9 @@ class _Guarded(RequestHandler):
 
 class _Health(_Guarded):
     def get(self) -> None:
-        gateway = self.gateway
-        serving = gateway.ending is None and gateway.state == "running"
-        state = "draining" if gateway.ending else gateway.state
+        deployment = self.deployment
+        serving = deployment.ending is None and deployment.state == "running"
+        state = "draining" if deployment.ending else deployment.state
         replicas = [
             {
                 "replica": r.name,
@@ -73,15 +71,15 @@ class _Health(_Guarded):
                 "state": "retired" if r.retired else r.state,
                 "outstanding": r.outstanding,
             }
-            for r in gateway.pool
+            for r in deployment.pool
         ]
         self.set_status(200 if serving else 503)
-        self.finish({"state": state, "replicas": replicas} | gateway.facts())
+        self.finish({"state": state, "replicas": replicas} | deployment.facts())
 
 
 class _Models(_Guarded):
     def get(self) -> None:
-        card = {"id": self.gateway.site.spec.name, "object": "model", "created": self.gateway.opened_s}
+        card = {"id": self.deployment.site.spec.name, "object": "model", "created": self.deployment.opened_s}
         self.finish({"object": "list", "data": [card | {"owned_by": "jupyter_hyperpod"}]})
 
 
@@ -108,7 +106,7 @@ class _Ask(_Guarded):
             self._body += chunk
 
     async def post(self) -> None:
-        gateway = self.gateway
+        deployment = self.deployment
         if not self._known:
             self.refuse_stranger()
             return
@@ -116,10 +114,10 @@ class _Ask(_Guarded):
             found, limit = f"{self._too_long / 2**20:.1f} MiB", f"{REQUEST_LIMIT_BYTES >> 20} MiB"
             self.refuse(413, f"the request is {found}; the limit is {limit}: send less at a time, or a URL of the data")
             return
-        if gateway.ending is not None:
+        if deployment.ending is not None:
             self.refuse(503, "this deployment is ending")
             return
-        path = PATHS[gateway.site.serve.task]
+        path = PATHS[deployment.site.serve.task]
         if self.request.path != path:
             self.refuse(404, f"this deployment is asked at {path}, not at {self.request.path}")
             return
@@ -129,13 +127,13 @@ class _Ask(_Guarded):
         request = Request(path, bytes(self._body), request_id)
         if _streamed(request.body):
             request.stream = self._pass_on
-        self.work = asyncio.create_task(gateway.relay.answer(request))
+        self.work = asyncio.create_task(deployment.relay.answer(request))
         try:
             answer = await self.work
         except QueueFull:
-            rate, _, _ = gateway.ledger.recent()
-            self.set_header("Retry-After", str(retry_after_s(gateway.pool.outstanding, rate)))
-            self.refuse(429, f"{gateway.pool.waiting} requests wait already")
+            rate, _, _ = deployment.ledger.recent()
+            self.set_header("Retry-After", str(retry_after_s(deployment.pool.outstanding, rate)))
+            self.refuse(429, f"{deployment.pool.waiting} requests wait already")
         except Unanswered as error:
             self._fail(error)
         except (asyncio.CancelledError, StreamClosedError):
@@ -170,28 +168,28 @@ class _Ask(_Guarded):
 class _Link(WebSocketHandler):
     """A replica's connection: it says how it stands, and is told when to end."""
 
-    gateway: Gateway
+    deployment: Deployment
     replica: Replica | None = None
 
-    def initialize(self, gateway: Gateway) -> None:
-        self.gateway = gateway
+    def initialize(self, deployment: Deployment) -> None:
+        self.deployment = deployment
 
     def prepare(self) -> None:
-        if not shows(self.request.headers.get(AUTHORIZATION), self.gateway.key):
+        if not shows(self.request.headers.get(AUTHORIZATION), self.deployment.key):
             self.set_status(401)
             self.finish()
 
     def on_message(self, message: str | bytes) -> None:
         if self.replica is None:
-            commands.obey_all(self.gateway)  # it may come of a command that has not been read yet
+            commands.obey_all(self.deployment)  # it may come of a command that has not been read yet
         before = self.replica.state if self.replica else ""
-        self.replica = self.gateway.crew.heard(json.loads(message), self)
+        self.replica = self.deployment.replicas.heard(json.loads(message), self)
         if self.replica.state == "ready" != before:
-            self.gateway.welcome(self.replica)
+            self.deployment.welcome(self.replica)
 
     def on_close(self) -> None:
         if self.replica is not None:
-            self.gateway.crew.left(self.replica)
+            self.deployment.replicas.left(self.replica)
 
 
 class _Nothing(_Guarded):
@@ -210,9 +208,9 @@ def _streamed(body: bytes) -> bool:
     return False
 
 
-def application(gateway: Gateway) -> Application:
+def application(deployment: Deployment) -> Application:
     """Everything the gateway answers."""
-    settings = {"gateway": gateway}
+    settings = {"deployment": deployment}
     routes = [
         (r"/healthz", _Health, settings),
         (r"/v1/models", _Models, settings),

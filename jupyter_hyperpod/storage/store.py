@@ -26,7 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.errors import NotFound, SpecError, StoreError
-from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec, is_job_id, validate_job_id
+from ..core.names import is_job_id, validate_job_id
+from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec
 
 ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"

@@ -13,17 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_hyperpod.core.elastic import MAX_NODES, ElasticRange
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.core.spec import (
-    BACKENDS,
-    HIDDEN,
-    MAX_NODES,
-    ElasticRange,
-    JobSpec,
-    MountSpec,
-    validate_job_id,
-    validate_name,
-)
+from jupyter_hyperpod.core.mount_spec import MountSpec
+from jupyter_hyperpod.core.names import validate_job_id, validate_name
+from jupyter_hyperpod.core.spec import BACKENDS, HIDDEN, JobSpec
 
 DIGEST = "0" * 64
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", fullmatch=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.control.request import Parser, add_submit_options, spec_fields
+from jupyter_hyperpod.control.option_parser import Parser
+from jupyter_hyperpod.control.submit_options import add_submit_options, spec_fields
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.rules import LogRule, parse

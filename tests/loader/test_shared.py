@@ -15,7 +15,7 @@ import torch
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.core.errors import Conflict, LoaderError, SpecError
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.loader.model import tensor_names
 from jupyter_hyperpod.loader.read.source import Options
 from jupyter_hyperpod.loader.write.sharding import merge_model, shard_model, verify_model, write_manifest

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.core.spec import COMPONENTS, ElasticRange
+from jupyter_hyperpod.core.spec import COMPONENTS
 from jupyter_hyperpod.planner import causes
 from jupyter_hyperpod.planner.goodput import (
     CONVENTIONS,

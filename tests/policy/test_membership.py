@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.core.spec import ElasticRange
+from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.policy.membership import (
     BEATS_LOST_S,
     LEASE_S,

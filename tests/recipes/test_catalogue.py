@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from jupyter_hyperpod.control.request import job_name, spec_fields
+from jupyter_hyperpod.control.submit_options import job_name, spec_fields
 from jupyter_hyperpod.core.errors import NotFound, SpecError
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.notebook.arguments import cell_parser, parse

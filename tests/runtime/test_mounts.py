@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.control import attach
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.runtime.checkpoint.store import Directory
 from jupyter_hyperpod.storage.store import Store

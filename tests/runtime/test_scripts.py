@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.core.spec import ElasticRange
+from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.policy.scripts import GROW_PATIENCE_S, HOLD_S, Trouble, call_number, judge, resize
 from jupyter_hyperpod.runtime.progress import Progress
 from tests.runtime.conftest import Run, Submit

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.serving.replicas import write_decoder as write_random_decoder
 from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import ClusterError
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.storage.store import Store
 from tests.serving.conftest import end, start, write_decoder

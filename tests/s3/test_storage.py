@@ -17,7 +17,7 @@ import torch
 
 from jupyter_hyperpod.control import attach
 from jupyter_hyperpod.core.errors import Conflict, Denied, NotFound, SpecError, StoreError
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import block_cache, copying, files, probe, remote, table
 from jupyter_hyperpod.mounts.repository import Repository
 from jupyter_hyperpod.mounts.table import known_mounts, resolve_url

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from tornado.httpclient import HTTPClientError
 
 from jupyter_hyperpod.control import attach
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import files, table
 from jupyter_hyperpod.server.extension import HyperpodExtension
 from jupyter_hyperpod.storage.store import Store

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from jupyter_hyperpod.control import attach
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.system.processes import Identity, session_members

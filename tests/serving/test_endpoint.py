@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tornado.httpserver import HTTPServer
@@ -21,7 +21,6 @@ from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import ClusterError, NotFound, SpecError
 from jupyter_hyperpod.serving import routes
 from jupyter_hyperpod.serving.context import ANSWER_LIMIT_BYTES, REQUEST_LIMIT_BYTES
-from jupyter_hyperpod.serving.gateway import Gateway
 from jupyter_hyperpod.serving.models import Handler
 from jupyter_hyperpod.storage.store import Store
 from tests.serving.conftest import Deployment, Serve
@@ -171,9 +170,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_a_request_that_is_broken_off_leaves_nothing() -> None:
     async def run() -> None:
-        gateway = SimpleNamespace(token="Bearer t", ending=None)  # all that a handler asks of it before there is a body
+        # all that a handler asks of it before there is a body
+        deployment: Any = SimpleNamespace(token="Bearer t", ending=None)
         sockets = bind_sockets(0, "127.0.0.1")
-        server = HTTPServer(routes.application(cast("Gateway", gateway)))
+        server = HTTPServer(routes.application(deployment))
         server.add_sockets(sockets)
         before = asyncio.all_tasks()
         _, writer = await asyncio.open_connection(*sockets[0].getsockname())

@@ -24,7 +24,8 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from jupyter_hyperpod.core.spec import ElasticRange, JobSpec, ServeSpec
+from jupyter_hyperpod.core.elastic import ElasticRange
+from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
 from jupyter_hyperpod.serving.context import AUTHORIZATION, HOST_VARIABLE, REPLICA_PATH, Site
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import Store

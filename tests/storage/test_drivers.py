@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.core.spec import DRIVERS as NAMES
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import DRIVERS as NAMES
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import credentials, drivers
 
 PLACE = drivers.Place("/mnt/x", "/store/mounts/x.cache", "/tmp/x.sock")

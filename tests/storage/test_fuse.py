@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_hyperpod.control import attach
 from jupyter_hyperpod.core.errors import ClusterError, Conflict
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import probe, table
 from jupyter_hyperpod.mounts.table import known_mounts, resolve_url
 from jupyter_hyperpod.storage.store import Store

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError, StoreError
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import table
 from jupyter_hyperpod.mounts.table import known_mounts, resolve_url
 from jupyter_hyperpod.storage.store import Store
@@ -108,7 +108,7 @@ def test_tables_changed_at_once_lose_nothing(store: Store) -> None:
     code = (
         "import sys\nfrom jupyter_hyperpod.mounts import table as mounts\n"
         "from jupyter_hyperpod.storage.store import Store\n"
-        "from jupyter_hyperpod.core.spec import MountSpec\n"
+        "from jupyter_hyperpod.core.mount_spec import MountSpec\n"
         "for n in range(10): mounts.add(Store(sys.argv[1]), MountSpec(f'{sys.argv[2]}{n}', '/a', '/b'))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(store.root), name]) for name in "abc"]

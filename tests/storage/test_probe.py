@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.core.errors import NotFound
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import probe, table
 from jupyter_hyperpod.storage.store import Store
 

@@ -11,7 +11,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFile
 
 from jupyter_hyperpod.core.errors import Conflict, NotFound, SpecError
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import repository, table
 from jupyter_hyperpod.mounts.repository import Repository
 from jupyter_hyperpod.mounts.table import known_mounts, resolve_url

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.core.spec import MountSpec
+from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import drivers
 
 

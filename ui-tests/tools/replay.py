@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_hyperpod.core.events import Event
-from jupyter_hyperpod.core.spec import ElasticRange, JobSpec
+from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.storage.journal import Writer, event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 

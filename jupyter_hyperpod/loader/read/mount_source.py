@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from ...core.errors import HyperpodError, LoaderError, SpecError
-from ...core.spec import MountSpec
+from ...core.mount_spec import MountSpec
 from ...mounts.table import REMOTE, Mounts, known_mounts, resolve_url
 from ...storage.store import SHARED
 

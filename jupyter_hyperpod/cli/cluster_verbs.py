@@ -1,0 +1,90 @@
+"""What the verbs on the cluster do: start and stop it, its nodes, their health, metrics, mounts, validation."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+
+from ..control import cluster, metrics, mounting, nodes, report, validate
+from ..control.verb_options import cluster_shape
+from ..storage.store import Store
+from .terminal import Terminal, leave_cleanly
+
+
+def run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    shape = cluster_shape(options)
+    if options.action == "start":
+        cluster.ensure_started(store, **shape)
+        terminal.status("waiting for the nodes to warm up")
+        cluster.wait_ready(store)
+    elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
+        cluster.stop(store)
+    elif options.action == "heal":
+        healed = cluster.heal(store, options.node)
+        terminal.note(f"healed: {', '.join(healed) or 'nothing was cut off'}")
+    view = cluster.status(store)
+    if options.json:
+        terminal.json(view)
+        return 0
+    terminal.line(report.cluster_line(view))
+    if options.action != "stop" and view["nodes"]:
+        terminal.line(report.nodes_table(view).render(terminal.paint))
+    return 0
+
+
+def run_nodes(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    return _show(nodes.run_nodes(options, store), options, terminal)
+
+
+def run_health(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    answer = nodes.run_health(options, store, lambda finding: terminal.status(f"{finding.probe}: {finding.outcome}"))
+    terminal.clear()
+    return _show(answer, options, terminal)
+
+
+def run_metrics(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    if options.port is None:
+        terminal.line(metrics.Metrics(store).render().decode().rstrip())
+        return 0
+    with metrics.endpoint(store, options.port) as server:
+        signal.signal(signal.SIGTERM, leave_cleanly)
+        terminal.line(metrics.scrape_config(store, server.server_address[1]).rstrip())
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            terminal.note("ended")
+    return 0
+
+
+def run_mounting(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    return _show(mounting.run(options.verb, options, store), options, terminal)
+
+
+def _show(answer: mounting.Answer, options: argparse.Namespace, terminal: Terminal) -> int:
+    if options.json:
+        terminal.json(answer.record)
+        return 0 if answer.ok else 1
+    if answer.table is not None:
+        terminal.line(answer.table.render(terminal.paint))
+    for line in answer.lines:
+        terminal.line(line)
+    return 0 if answer.ok else 1
+
+
+def run_validate(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    def tell(row: validate.Row) -> None:
+        if not options.json:
+            terminal.clear()
+            verdict = terminal.paint(f"{row.verdict:<8}", validate.TONES[row.verdict])
+            terminal.line(f"{verdict} {row.name}: {row.sentence}")
+            if row.remedy:
+                terminal.line(terminal.paint(f"         → {row.remedy}", "quiet"))
+
+    rows = validate.run(options, store, terminal.status, tell)
+    fit, sentence = validate.fit(rows, options.strict), validate.sentence(rows)
+    terminal.clear()
+    if options.json:
+        terminal.json({"fit": fit, "sentence": sentence, "rows": [row.to_json() for row in rows]})
+    else:
+        terminal.line(terminal.paint(sentence, "good" if fit else "bad"))
+    return 0 if fit else 1

@@ -1,0 +1,232 @@
+"""What the verbs on jobs do: submit, follow, describe, scale, stop, break."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..control import jobs, lookup, report, watch
+from ..control.sentences import event_sentence
+from ..control.source import read_file
+from ..control.submit_options import job_name, shown_fields, spec_fields
+from ..control.verb_options import aimed_at, fault_aim
+from ..core.events import TERMINAL_STATES, Event, to_json
+from ..core.units import plural
+from ..core.views import View, summary
+from ..storage.store import Store
+from .terminal import Terminal
+
+
+def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    path = Path(options.file)
+    fields = spec_fields(options, job_name(path.name))
+    source = read_file(path)
+    fields |= {
+        "filename": str(path.absolute()),
+        "script": path.suffix == ".py",
+        "arguments": tuple(options.arguments),
+    }
+    if options.dry_run:
+        shown = shown_fields(fields)
+        if options.json:
+            terminal.json({"dry_run": True, "spec": shown})
+        else:
+            terminal.line(f"would submit {path.name} ({len(source.splitlines())} lines):")
+            for name, value in shown.items():
+                terminal.line(f"  {terminal.paint(f'{name:<14}', 'quiet')}{value}")
+        return 0
+    return _submitted(jobs.submit(store, source, fields), options, store, terminal)
+
+
+def _submitted(job_id: str, options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    if options.json:
+        terminal.json({"id": job_id}, None if options.follow else 2)
+    elif not options.follow:
+        terminal.line(job_id)
+        terminal.note(f"follow it with: jupyter hyperpod logs {job_id} --follow")
+    return _follow_to_end(store, job_id, options, terminal) if options.follow else 0
+
+
+def run_rerun(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    job_id = lookup.submit_again(store, lookup.job_id(store, options.job), options.name, options.env)
+    return _submitted(job_id, options, store, terminal)
+
+
+def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, terminal: Terminal) -> int:
+    follower = watch.Watch(store, job_id)
+    if _show_output(follower, options, terminal, follow=True):
+        return 0
+    view = follower.view
+    if view["error"] and not options.json:
+        terminal.note("\n".join(report.traceback_lines(view["error"])))
+    terminal.note(report.progress_line(view))
+    return 0 if view["state"] == "succeeded" else 1
+
+
+def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    views = jobs.list_jobs(store)
+    if options.json:
+        terminal.json([summary(view) for view in views])
+    else:
+        terminal.line(report.jobs_table(views).render(terminal.paint))
+    return 0
+
+
+def run_describe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    view = jobs.job_view(store, lookup.job_id(store, options.job))
+    if options.json:
+        terminal.json(view)
+    else:
+        terminal.line(report.describe_lines(view, terminal.paint))
+    return 0
+
+
+def run_audit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    from ..runtime.audit import audit
+
+    found = audit(jobs.follow(store, lookup.job_id(store, options.job)).poll())
+    if options.json:
+        terminal.json({"sound": found.sound, "sentence": found.sentence} | asdict(found))
+    else:
+        terminal.line(terminal.paint(found.sentence, "good" if found.sound else "bad"))
+        for problem in found.problems:
+            terminal.line(f"  {problem}")
+    return 0 if found.sound and found.steps else 1
+
+
+def run_logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    follower = watch.Watch(store, lookup.job_id(store, options.job))
+    _show_output(follower, options, terminal, follow=options.follow)
+    return 0
+
+
+def _show_output(follower: watch.Watch, options: argparse.Namespace, terminal: Terminal, *, follow: bool) -> bool:
+    """Print a job's output; returns True when the person pressed Ctrl-C."""
+    lines: watch.OutputLines | None = None
+    rank = getattr(options, "rank", None)
+    notice = waits = ""
+    try:
+        for events in follower.batches() if follow else [follower.poll()]:
+            if lines is None:
+                watch.require_rank(follower.view, events, rank, later=follow)
+                lines = watch.OutputLines(watch.has_several_ranks(follower.view), rank)
+            for event in events:
+                if event.kind == "output.written":
+                    _print_output(event, lines, options.json, terminal)
+            if follow:
+                terminal.status(report.progress_line(follower.view))
+                notice = _say_notice(follower, notice, terminal)
+                waits = _say_wait(follower.view, waits, terminal)
+        if lines and not options.json:
+            for stream, line in lines.finish():
+                _print_line(stream, line, terminal)
+    except KeyboardInterrupt:
+        _say_detached(follower.job_id, terminal)
+        return True
+    terminal.clear()
+    return False
+
+
+def _print_output(event: Event, lines: watch.OutputLines, as_json: bool, terminal: Terminal) -> None:
+    if as_json:
+        if lines.rank is None or event.data["rank"] == lines.rank:
+            terminal.json(to_json(event), None)
+        return
+    for stream, line in lines.feed(event):
+        _print_line(stream, line, terminal)
+
+
+def _print_line(stream: str, line: str, terminal: Terminal) -> None:
+    terminal.note(line) if stream == "stderr" else terminal.line(line)
+
+
+def _say_notice(follower: watch.Watch, said: str, terminal: Terminal) -> str:
+    if follower.notice and not said:
+        terminal.note(f"warning: {follower.notice}; `jupyter hyperpod cluster start` brings it back")
+    return follower.notice
+
+
+def _say_wait(view: View, said: str, terminal: Terminal) -> str:
+    """Say why a job waits, once per reason; a terminal's status line shows it anyway."""
+    waits = view["reason"] if view["state"] == "pending" else ""
+    if waits and waits != said and not terminal.live:
+        terminal.note(report.progress_line(view))
+    return waits or said
+
+
+def _say_detached(job_id: str, terminal: Terminal) -> None:
+    terminal.note(f"detached; {job_id} goes on. Follow it again with: jupyter hyperpod logs {job_id} --follow")
+
+
+def run_events(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    follower = watch.Watch(store, lookup.job_id(store, options.job))
+    kinds = set(options.kind or ())
+    first_s: float | None = None
+    try:
+        for events in follower.batches() if options.follow else [follower.poll()]:
+            for event in events:
+                first_s = event.time_s if first_s is None else first_s
+                if not kinds or event.kind in kinds:
+                    _print_event(event, first_s, options.json, terminal)
+    except KeyboardInterrupt:
+        terminal.note(f"detached; {follower.job_id} goes on")
+    return 0
+
+
+def _print_event(event: Event, first_s: float, as_json: bool, terminal: Terminal) -> None:
+    if as_json:
+        terminal.json(to_json(event), None)
+        return
+    tone = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad", "warning.raised": "warn"}.get(
+        event.kind, ""
+    )
+    at = terminal.paint(f"{event.time_s - first_s:9.3f} s  {event.kind:<17}", "quiet")
+    sentence = event_sentence(event)
+    terminal.line(f"{at} {terminal.paint(sentence, tone) if tone else sentence}")
+
+
+def run_scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    job_id = lookup.job_id(store, options.job)
+    jobs.scale(store, job_id, options.target)
+    return _asked(
+        options,
+        terminal,
+        job_id,
+        f"asked {job_id} to run on {plural(options.target, 'node')}",
+        target=options.target,
+    )
+
+
+def run_stop(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    job_id = lookup.job_id(store, options.job)
+    if jobs.job_view(store, job_id)["state"] in TERMINAL_STATES:
+        return _asked(options, terminal, job_id, f"{job_id} has already ended")
+    jobs.stop(store, job_id, reason="stopped from the command line")
+    return _asked(options, terminal, job_id, f"asked {job_id} to stop")
+
+
+def run_fault(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    job_id = lookup.job_id(store, options.job)
+    if options.after_step is not None:
+        watch.wait_for_step(store, job_id, options.after_step)
+    jobs.fault(store, job_id, options.kind, **fault_aim(options))
+    return _asked(
+        options,
+        terminal,
+        job_id,
+        f"asked for {options.kind} of {aimed_at(options)}",
+        fault=options.kind,
+        rank=options.rank,
+        node=options.node,
+        target=options.target,
+    )
+
+
+def _asked(options: argparse.Namespace, terminal: Terminal, job_id: str, sentence: str, **details: Any) -> int:
+    if options.json:
+        terminal.json({"id": job_id, "command": options.verb, **details})
+    else:
+        terminal.line(sentence)
+    return 0

@@ -1,0 +1,95 @@
+"""The parser behind the CLI and the magics: it raises instead of leaving, and names the nearest option that exists."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ..core.errors import SpecError
+from ..core.names import is_env_name
+from ..core.spec import HIDDEN
+from ..core.units import parse_duration
+
+_INVALID_CHOICE = re.compile(r"invalid choice: .(.*?). \(choose from (.*)\)")
+_UNRECOGNIZED = "unrecognized arguments: "
+_ASSIGNMENT = re.compile(r"(\b[A-Za-z_][A-Za-z0-9_]*=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)+")
+
+
+class HelpShown(Exception):
+    """The parser has printed its help; there is nothing left to do."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises SpecError for bad use and never leaves the interpreter."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Raise instead of leaving: HelpShown after help, SpecError after anything else."""
+        if status == 0:
+            raise HelpShown
+        raise SpecError((message or f"{self.prog}: exit status {status}").strip())
+
+    def error(self, message: str) -> NoReturn:
+        """Raise SpecError with the nearest option that exists."""
+        near = suggestion(message, list(self._option_string_actions))
+        raise SpecError(f"{self.prog}: {shown_problem(message)}{near}; --help shows the options")
+
+
+def env_pair(text: str) -> tuple[str, str]:
+    """A variable with its value, or with that of this process; no message shows what may be a value."""
+    name, separator, value = text.partition("=")
+    if not is_env_name(name):
+        raise argparse.ArgumentTypeError(
+            "expected NAME=VALUE, or NAME alone for the value in your own environment, with letters, digits and '_' "
+            "in NAME; what was given is not shown, since it may be secret"
+        )
+    if separator:
+        return name, value
+    if name not in os.environ:
+        raise argparse.ArgumentTypeError(f"{name} is not set in your environment; export it, or use {name}=VALUE")
+    return name, os.environ[name]
+
+
+def duration(text: str) -> float:
+    """Parse a time such as 30s or 5min."""
+    try:
+        return parse_duration(text)
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_env_option(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add ``--env NAME[=VALUE]``, which may be repeated."""
+    parser.add_argument("--env", type=env_pair, action="append", metavar="NAME[=VALUE]", help=text)
+
+
+def without_values(text: str) -> str:
+    """Return `text` without what stands behind NAME=, which may be a secret of ``--env``."""
+    return _ASSIGNMENT.sub(rf"\1{HIDDEN}", text)
+
+
+def shown_problem(message: str) -> str:
+    """Return argparse's complaint without the values of variables that stand in a wrong place."""
+    return without_values(message) if message.startswith(_UNRECOGNIZED) else message
+
+
+def suggestion(message: str, options: Sequence[str]) -> str:
+    """Return what may have been meant where argparse complains of an option or a choice that it does not know."""
+    if message.startswith(_UNRECOGNIZED):
+        return near_matches(message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0], options)
+    if choice := _INVALID_CHOICE.search(message):
+        return near_matches(choice[1], re.findall(r"[\w.-]+", choice[2]))
+    return ""
+
+
+def near_matches(word: str, known: Sequence[str]) -> str:
+    """Return ``" (did you mean X?)"`` where something near `word` is known, else nothing."""
+    near = difflib.get_close_matches(word, known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,0 +1,125 @@
+"""The options of the verbs cluster, serve and fault, and the keywords that come of them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..core.errors import SpecError
+from ..core.events import FAULTS, TARGETS
+from .option_parser import add_env_option, duration
+
+
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Add what may stand behind ``cluster``; an option that is not given is None (or False)."""
+    actions = ("start", "status", "stop", "heal")
+    parser.add_argument("action", choices=actions, metavar="ACTION", help="start, status, stop or heal")
+    parser.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
+    parser.add_argument("--spares", type=int, metavar="K", help="start: warm nodes kept ready beside them (default: 1)")
+    parser.add_argument(
+        "--queue",
+        dest="queues",
+        action="append",
+        type=_queue,
+        metavar="NAME=N",
+        help="start: guarantee N nodes to the jobs of a queue, which others may borrow; may be repeated",
+    )
+    parser.add_argument(
+        "--isolate-network",
+        action="store_true",
+        help="start: give every node a network of its own, which the fault partition can cut off; nodes then reach "
+        "each other and nothing else (needs root and iproute2)",
+    )
+    parser.add_argument("--node", metavar="NODE", help="heal: only this node (default: all that are cut off)")
+
+
+def _queue(text: str) -> tuple[str, int]:
+    name, _, nodes = text.partition("=")
+    if not nodes.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=NODES, for example research=2")
+    return name, int(nodes)
+
+
+def cluster_shape(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `cluster.ensure_started`; raises SpecError for an option that belongs to another action."""
+    queues = None if options.queues is None else dict(options.queues)
+    shape = {"nodes": options.nodes, "spares": options.spares, "queues": queues}
+    shape["isolated"] = options.isolate_network or None
+    if options.action != "start" and any(value is not None for value in shape.values()):
+        flags = "--nodes, --spares, --queue and --isolate-network"
+        raise SpecError(f"{flags} belong to `cluster start`, not to `cluster {options.action}`")
+    if options.action != "heal" and options.node is not None:
+        raise SpecError(f"--node belongs to `cluster heal`, not to `cluster {options.action}`")
+    return shape
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a deployment may be told; an option that is not given is None (or False, or empty)."""
+    add = parser.add_argument
+    add("model", nargs="?", metavar="MODEL", help="path or URL of the weights; without it, all deployments are listed")
+    add("--replicas", metavar="MIN:MAX", help="replicas to keep, and the most that load may bring (default: 1)")
+    add("--handler", metavar="FILE", help="a .py file with load(model) and predict(model, inputs), asked at /predict")
+    add("--recipe", metavar="NAME", help="shape of the decoder (default: config.json beside the weights)")
+    add("--name", metavar="NAME", help="name of the deployment (default: that of the model)")
+    add("--port", type=int, metavar="P", help="port on loopback (default: any that is free)")
+    add("--outstanding", type=float, metavar="N", help="requests a replica should have at a time (default: 2)")
+    add("--slots", type=int, metavar="N", help="the most it is given at a time (default: 8)")
+    add(
+        "--queue",
+        type=int,
+        metavar="N",
+        help="requests that may wait beside those; further ones get 429 (default: 256)",
+    )
+    add("--timeout", dest="request_timeout_s", type=duration, metavar="T", help="limit for one request (default: 60s)")
+    add(
+        "--scale-down-delay",
+        dest="scale_down_delay_s",
+        type=duration,
+        metavar="T",
+        help="take replicas away that were not needed for so long (default: 30s)",
+    )
+    add("--threads", type=int, metavar="T", help="CPU threads of every replica (default: 1)")
+    add_env_option(parser, "environment variable of every replica; NAME alone takes your own value")
+
+
+def serve_fields(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `deploy.serve` that were given beside the model. Raises SpecError for options without one."""
+    limits = ("outstanding", "slots", "queue", "request_timeout_s", "scale_down_delay_s")
+    names = ("replicas", "handler", "recipe", "name", "port", "threads", "env", *limits)
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if given and options.model is None:
+        raise SpecError(f"--{next(iter(given)).replace('_', '-')} needs a MODEL to be served")
+    return given | ({"env": dict(given["env"])} if "env" in given else {})
+
+
+def add_fault_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a fault is and whom it is aimed at; the table of kinds is `core.events.FAULTS`."""
+    parser.add_argument("kind", choices=FAULTS, metavar="KIND", help="what breaks; the list below")
+    aim = parser.add_mutually_exclusive_group(required=True)
+    aim.add_argument("--rank", type=int, metavar="R", help="the process of this rank")
+    aim.add_argument("--node", metavar="NODE", help="every process of this node, for example node-2")
+    aim.add_argument("--target", choices=TARGETS, metavar="WHO", help=f"one of: {', '.join(TARGETS)}")
+    parser.add_argument("--factor", type=float, metavar="F", help="throttle: how many times slower (default: 4)")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", dest="duration_s", help="throttle: for how long (default: 10)"
+    )
+    parser.add_argument("--after-step", type=int, metavar="S", help="wait until the job has committed step S")
+    width = max(map(len, FAULTS)) + 2
+    lines = [f"  {kind:<{width}}{fault.sentence} ({', '.join(fault.aims)})" for kind, fault in FAULTS.items()]
+    parser.formatter_class = _verbatim
+    parser.epilog = "\n".join(["kinds, and whom each may be aimed at:", *lines])
+
+
+def _verbatim(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=100)
+
+
+def fault_aim(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `jobs.fault` that were given."""
+    names = ("rank", "node", "target", "factor", "duration_s")
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def aimed_at(options: argparse.Namespace) -> str:
+    """Whom the fault is aimed at, for people."""
+    return str(options.node or options.target or f"rank {options.rank}")

@@ -1,0 +1,40 @@
+"""Which names are allowed for jobs, mounts, queues and environment variables, and what a job's id looks like."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import SpecError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}-[a-z2-7]{8}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def validate_name(name: str, what: str) -> str:
+    """Return `name` if it is safe as a file name and a label; raises SpecError."""
+    if not _NAME.fullmatch(name):
+        raise SpecError(
+            f"{what} {name[:80]!r} is not allowed; "
+            "use 1 to 40 letters, digits, '-' or '_', starting with a letter or digit"
+        )
+    return name
+
+
+def is_env_name(text: str) -> bool:
+    """Return whether `text` can be the name of an environment variable."""
+    return _ENV_NAME.fullmatch(text) is not None
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether `text` has the form of a job id."""
+    return _JOB_ID.fullmatch(text) is not None
+
+
+def validate_job_id(job_id: str) -> str:
+    """Return `job_id` if it has the form NAME-xxxxxxxx; raises SpecError. Keeps paths inside the store."""
+    if not is_job_id(job_id):
+        raise SpecError(
+            f"job id {job_id[:80]!r} is not of the form NAME-xxxxxxxx; `jupyter hyperpod list` shows the ids"
+        )
+    return job_id

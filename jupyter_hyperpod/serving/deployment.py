@@ -1,0 +1,136 @@
+"""The state of a deployment: its replicas, its requests, its journal, and what has become of it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import Any
+
+from ..core.errors import StoreError
+from ..core.views import View, fold_all, new_job_view
+from ..storage.journal import follow_commands, read_events
+from ..storage.journal_writer import JournalWriter
+from ..storage.store import write_private
+from .context import Site, bearer, read_token
+from .counters import Ledger
+from .pool import Pool, Replica
+from .relay import Relay, Request
+from .replica_manager import WRITER, ReplicaManager
+
+PROBE = b'{"prompt": [0], "max_tokens": 1, "temperature": 0}'
+
+
+class Deployment:
+    """What the gateway's routes and commands work on; `end` says that it is to be over."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.journal = JournalWriter(site.job.events, WRITER)
+        events = read_events(site.job.events)
+        view = fold_all(new_job_view(site.job.id), events)
+        self.pool = Pool(site.serve.slots, site.serve.queue)
+        self.ledger = Ledger()
+        self.key = site.pass_between()
+        self.replicas = ReplicaManager(site, self.pool, self.journal, view)
+        self.token = bearer(_token(site))
+        self.relay = Relay(self.pool, self.ledger, self.key, site.serve.request_timeout_s, self.replicas.answered)
+        self.state: str = view["state"]
+        self.opened_s = int(time.time())
+        self.ending: tuple[str, str] | None = None
+        self.commands = follow_commands(site.job.commands)
+        self.handled = {
+            (e.data["command"]["writer"], e.data["command"]["seq"]) for e in events if e.kind == "command.done"
+        }
+        self._incident = _open_incident(view)
+        self._sampled: dict[str, Any] = {}
+        self._samples = 0
+        self._probes: set[asyncio.Task[None]] = set()
+
+    def end(self, state: str, reason: str) -> None:
+        """End the deployment once what is under way is answered."""
+        self.ending = self.ending or (state, reason)
+
+    def welcome(self, replica: Replica) -> None:
+        """A replica has become ready: where nobody asks it anything, it is asked for one token, so that it is warm."""
+        if self.site.serve.task == "completions" and not replica.outstanding:
+            request = Request(replica.path, PROBE, secrets.token_hex(12))
+            probe = asyncio.create_task(self.relay.probe(replica, request))
+            self._probes.add(probe)
+            probe.add_done_callback(self._probes.discard)
+
+    def judge(self) -> None:
+        """Journal what the deployment has become."""
+        ready, target = len(self.pool.ready()), self.replicas.target
+        if not self.replicas.ever_ready:
+            if self.replicas.failure is not None:
+                self.journal.write("user.error", _user_error(self.replicas.failure))
+                self.end("failed", f"the model cannot be served: {self.replicas.failure['message']}")
+            return
+        if ready and self._incident:
+            self._say_incident("resumed", f"{ready} of {target} replicas answer")
+            self._incident = {}
+        if ready:
+            self._become("running", f"{ready} of {target} replicas answer" if self.state != "running" else "")
+        elif target:
+            self._become("recovering", "no replica answers; requests wait")
+        else:
+            self._become("running", "no replica; the next request starts one")
+
+    def _become(self, state: str, reason: str) -> None:
+        if state != self.state:
+            self.state = state
+            self.journal.write("job.state", {"state": state, "reason": reason})
+
+    def _say_incident(self, stage: str, text: str) -> None:
+        record = {**self._incident, "stage": stage, "rank": None, "rung": None, "text": text}
+        self.journal.write("incident.stage", record)
+
+    def facts(self) -> dict[str, Any]:
+        """How the deployment stands, for people and their monitoring."""
+        rate, median_s, most_s = self.ledger.recent()
+        load: dict[str, Any] = {
+            "ready": len(self.pool.ready()),
+            "target": self.replicas.target,
+            "queued": self.pool.waiting,
+        }
+        load |= {"outstanding": self.pool.outstanding, "requests_per_s": rate, "p50_s": median_s, "p99_s": most_s}
+        done, whole = (sum(r.progress[at] for r in self.pool if r.state == "loading") for at in (0, 1))
+        return load | {"loaded_bytes": done, "loading_bytes": whole} | self.ledger.counts()
+
+    def sample(self) -> None:
+        facts = {name: value for name, value in self.facts().items() if value is not None}
+        if facts != self._sampled:
+            self._sampled = facts
+            self._samples += 1
+            self.journal.write("metric.logged", {"step": self._samples, "values": facts})
+
+    def take_over(self, url: str, pid: int) -> None:
+        """Journal that this gateway answers, in place of one that was lost where there was one."""
+        serve = self.site.serve
+        self.journal.write("deployment.opened", {"url": url, "model": serve.model, "task": serve.task})
+        if self._incident:
+            self._say_incident("repaired", f"process {pid} took over at {url}")
+
+
+def _token(site: Site) -> str:
+    """The token of those who ask, made by the first gateway."""
+    try:
+        return read_token(site.job)
+    except StoreError:
+        token = secrets.token_urlsafe(32)
+        write_private(site.job.path / "token", token.encode())
+        return token
+
+
+def _open_incident(view: View) -> dict[str, Any]:
+    """What the supervisor said of the loss of the gateway before this one, where that is not over."""
+    for incident in reversed(view["incidents"]):
+        if incident["cause"].startswith("coordinator") and incident["resumed_s"] is None:
+            return {name: incident[name] for name in ("incident", "cause", "node")}
+    return {}
+
+
+def _user_error(failure: Any) -> dict[str, Any]:
+    told = {"type": failure["type"], "message": failure["message"], "traceback": failure["traceback"]}
+    return {"member": "", "node": "", "rank": None} | told
