@@ -15,6 +15,7 @@ from jupyter_hyperpod.storage.store import Store
 
 TREE = Path(__file__).resolve().parents[1]
 README = (TREE / "README.md").read_text()
+PAGES = [TREE / "CONTRIBUTING.md", *sorted((TREE / "docs").rglob("*.md"))]
 CELLS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -36,12 +37,29 @@ def test_every_path_in_the_readme_exists() -> None:
         assert (TREE / path).exists() or (TREE / "jupyter_hyperpod" / path).exists(), f"README names {path}"
 
 
-def test_every_file_that_contributing_names_exists() -> None:
-    text = (TREE / "CONTRIBUTING.md").read_text()
-    files = set(re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|ts|tsx))`", text))
-    assert len(files) > 10
-    for name in files:
-        assert (TREE / name).exists() or (TREE / "jupyter_hyperpod" / name).exists(), f"CONTRIBUTING names {name}"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_and_link_of_a_page_exists(page: Path) -> None:
+    text = page.read_text()
+    for name in re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|ts|tsx|md))`", text):
+        assert (TREE / name).exists() or (TREE / "jupyter_hyperpod" / name).exists(), f"{page.name} names {name}"
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_every_design_record_is_in_the_index_and_says_why() -> None:
+    records = sorted((TREE / "docs" / "design").glob("[0-9]*.md"))
+    index = (TREE / "docs" / "design" / "README.md").read_text()
+    assert [record.name[:4] for record in records] == [f"{n:04d}" for n in range(1, len(records) + 1)]
+    for record in records:
+        headings = re.findall(r"^## (.*)$", record.read_text(), re.MULTILINE)
+        assert headings == ["Context", "Decision", "Consequence"], record.name
+        assert f"({record.name})" in index, f"the index lacks {record.name}"
+
+
+def test_a_kill_passes_at_most_eight_files() -> None:
+    page = (TREE / "docs" / "design" / "one-kill.md").read_text()
+    hops = re.findall(r"^\| (\d) \| `", page, re.MULTILINE)
+    assert [int(hop) for hop in hops] == list(range(9)), "from the command line, hop 0, to the screen"
 
 
 @pytest.mark.timeout(300)
