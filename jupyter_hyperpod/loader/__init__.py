@@ -1,8 +1,8 @@
-"""The fast model loader: object store → tensors, at the speed of the socket.
+"""The model loader: reads tensors from an object store at the speed of the network, and writes models.
 
 Read in this order: `header` (what a safetensors file says), `tp` and `plan` (which bytes go where, pure), `sources`
-(`shared`, `http`, `s3`, `local`: how bytes are had), `memory` (where they land), `stream` (many at once), `fanout`
-(`commons`, `board`, `peers`: ranks of a job read once for all), `model` (`load_model`). The other way: `layout` (which
-tensors in which file, pure), `places` and `bucket` (where files go), `writing` (parts, many at once, then the switch),
-`save` and `sharding`.
+(`mount_source`, `http`, `s3`, `local`: how bytes are read), `memory` (where they land), `stream` (many reads at once),
+`fanout` (`shared_buffer`, `board`, `peers`: the ranks of a job share one read), `model` (`load_model`). For writing:
+`layout` (which tensors in which file, pure), `places` and `bucket` (where files go), `writer` (writes parts in
+parallel, then switches to the new model), `save` and `sharding`.
 """

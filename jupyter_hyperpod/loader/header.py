@@ -1,4 +1,4 @@
-"""Headers of safetensors files: parse, validate, write. Pure.
+"""Parses, validates and writes the headers of safetensors files. Pure.
 
 A file is 8 bytes with the header's length (little endian), the header as JSON, then the tensors end to end.
 """
@@ -45,13 +45,13 @@ DTYPE_BITS = {
     "I64": 64,
     "U64": 64,
 }
-_MOST_BITS = 2**63  # strides are counted in 64 bits, also where a tensor is empty
+_MOST_BITS = 2**63  # strides have 64 bits, even where a tensor is empty
 _FIELDS = itemgetter("dtype", "shape", "data_offsets")
 _PLACE = itemgetter(3, 4)  # where an entry begins and ends
 
 
 class Entry(NamedTuple):
-    """One tensor: its dtype as the format spells it, its shape, where its bytes lie, from the data's start on."""
+    """One tensor: its dtype as the format spells it, its shape, and its bytes' place, from the data's start."""
 
     name: str
     dtype: str
@@ -101,9 +101,9 @@ def header_end(prefix: bytes, size: int, source: str) -> int:
 def parse_header(content: bytes, size: int, source: str) -> Header:
     """Return the header of a file of `size` bytes that begins with `content` (the header's bytes at least).
 
-    Raises LoaderError for whatever is not exactly the format: unknown dtypes, shapes that do not fit their bytes,
-    gaps, overlaps, names given twice, a file shorter or longer than its tensors. What it accepts, the format's own
-    library accepts too; that one takes the last of two tensors of one name, and shapes that no tensor can have.
+    Raises LoaderError for every deviation from the format: unknown dtypes, shapes that do not fit their bytes, gaps,
+    overlaps, duplicate names, a file shorter or longer than its tensors. It is stricter than the format's own library,
+    which takes the last of two tensors of one name, and shapes that no tensor can have.
     """
     end = header_end(content[:PREFIX_BYTES], size, source)
     record = _decode(content[PREFIX_BYTES:end], source)
@@ -154,13 +154,13 @@ def parse_index(content: bytes, source: str) -> dict[str, str]:
 
 def _decode(content: bytes, source: str) -> dict[str, Any]:
     try:
-        integers = _integer if b"-0" in content else None  # none of ours where json's own, which is faster, will do
+        integers = _integer if b"-0" in content else None  # json's own conversion is faster, and suffices without "-0"
         text = content.decode()
         record = json.loads(text, parse_constant=_no_constant, parse_int=integers)
         if not _plainly_once(record, content):
             record = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=integers)
         if b"\\ud" in content.lower():
-            json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is no text
+            json.dumps(record, ensure_ascii=False).encode()  # refuses half of a surrogate pair
     except (ValueError, RecursionError) as error:
         raise LoaderError(source, f"a header that is not JSON ({error})", "a JSON object") from None
     if not isinstance(record, dict):
@@ -169,9 +169,9 @@ def _decode(content: bytes, source: str) -> dict[str, Any]:
 
 
 def _plainly_once(record: Any, content: bytes) -> bool:
-    """Whether it is seen at a glance that no name is given twice: as many keys are written as there are.
+    """Whether a quick count proves that no name occurs twice: as many keys are written as were parsed.
 
-    Where no blank follows a quote, each key is written with a colon after it; more may look so, but none is missing.
+    Where no blank follows a quote, a colon follows each key. The count may be too high, but never too low.
     """
     if not isinstance(record, dict) or _has_spaced_quote(content.rstrip(b" ")):
         return False
@@ -180,7 +180,7 @@ def _plainly_once(record: Any, content: bytes) -> bool:
 
 
 def _has_spaced_quote(content: bytes) -> bool:
-    blanks = [blank for blank in (b" ", b"\t", b"\n", b"\r") if blank in content]  # mostly none, found much faster
+    blanks = [blank for blank in (b" ", b"\t", b"\n", b"\r") if blank in content]  # usually none: fast
     return any(b'"' + blank in content for blank in blanks)
 
 
@@ -210,7 +210,7 @@ def _metadata(value: Any, source: str) -> dict[str, str]:
 
 
 def _entry(name: str, value: Any, source: str) -> Entry:
-    """Check one tensor; a model has thousands, so what only an error needs is made for an error."""
+    """Check one tensor. A model has thousands, so texts of errors are built only for an error."""
     try:
         dtype, shape, offsets = _FIELDS(value)
     except (KeyError, TypeError):
@@ -235,7 +235,7 @@ def _entry(name: str, value: Any, source: str) -> Entry:
 def _is_counts(value: Any) -> bool:
     if not isinstance(value, list):
         return False
-    for number in value:  # a generator would cost more than all else here
+    for number in value:  # a generator would cost more than everything else here
         if type(number) is not int or not 0 <= number < 2**63:
             return False
     return True

@@ -1,6 +1,6 @@
-"""The checksum of every chunk of a model, stored beside it: what was written is what is read, at the speed of memory.
+"""The manifest of a model: checksums of all its chunks, stored beside it, which a load can verify.
 
-XXH3 (64 bits) finds what breaks by itself, not what is forged on purpose.
+XXH3 (64 bits) finds accidental damage, not deliberate forgery.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ ALGORITHM = "xxh3_64"
 SUFFIX = ".manifest.json"
 FORMAT = "jupyter_hyperpod model manifest 1"
 MAX_BYTES = 100_000_000
-MAX_CHUNK_BYTES = 2**30  # each thread that reads the model to compare holds one
+MAX_CHUNK_BYTES = 2**30  # each verifying thread holds one
 
 
 @dataclass(frozen=True, slots=True)
 class FileSums:
-    """Of one file: its size, the checksums of its header and of its data in chunks, from the data's start on."""
+    """The size of one file, the checksum of its header, and those of its data in chunks, from the data's start."""
 
     bytes: int
     header: str
@@ -38,7 +38,7 @@ class Manifest:
     files: Mapping[str, FileSums]
 
     def encode(self) -> bytes:
-        """As stored."""
+        """Encode the manifest as it is stored."""
         files = {
             name: {"bytes": sums.bytes, "header": sums.header, "chunks": list(sums.chunks)}
             for name, sums in self.files.items()
@@ -94,7 +94,7 @@ def compare(source: str, what: str, found: str, expected: str) -> None:
 
 
 def check_files(manifest: Manifest, source: str, names: Sequence[str], sizes: Sequence[int]) -> None:
-    """Insist that the manifest is of these files. Raises LoaderError."""
+    """Raise LoaderError unless the manifest is of these files."""
     for name, size in zip(names, sizes, strict=True):
         sums = manifest.files.get(name)
         if sums is None:
@@ -104,7 +104,7 @@ def check_files(manifest: Manifest, source: str, names: Sequence[str], sizes: Se
 
 
 def check_chunks(manifest: Manifest, name: str, source: str, data_bytes: int) -> None:
-    """Insist that the manifest has a checksum of every chunk of a file's data. Raises LoaderError."""
+    """Raise LoaderError unless the manifest has a checksum of every chunk of a file's data."""
     found, wanted = len(manifest.files[name].chunks), -(-data_bytes // manifest.chunk_bytes)
     if found != wanted:
         raise LoaderError(source, f"{found} chunks in the manifest", f"{wanted}", "write the manifest again")

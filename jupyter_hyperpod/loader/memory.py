@@ -1,8 +1,8 @@
-"""Where models land: page-aligned memory in huge pages, touched once and reused.
+"""The memory that models are loaded into: page-aligned, in huge pages, and reused.
 
-Touching memory for the first time costs more than filling it; huge pages make it cheap, reuse makes it free. What a
-model leaves behind is kept, marked so that the kernel takes it when anybody needs memory, and only the newest few:
-never more than the largest model so far.
+The first access to memory costs more than filling it; huge pages make it cheap, reuse avoids it. Memory of a freed
+model is therefore kept, marked so that the kernel may reclaim it. Only the newest blocks are kept, never more than the
+largest model so far.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from .read.plan import HUGE_PAGE_BYTES
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-LIBC = ctypes.CDLL(None, use_errno=True)  # for calls that Python has not; `ctypes.get_errno` tells what failed
+LIBC = ctypes.CDLL(None, use_errno=True)  # for system calls that Python lacks; `ctypes.get_errno` has their errors
 _FIXED, _NORESERVE = 0x10, 0x4000
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -66,7 +66,7 @@ class Pool:
             return block
 
     def _give_back(self, block: mmap.mmap) -> None:
-        with suppress(OSError):  # pages are taken when somebody needs them and never written to a disk
+        with suppress(OSError):  # the kernel may reclaim the pages and never swaps them out
             block.madvise(mmap.MADV_FREE)
         with self._lock:
             self._largest = max(self._largest, len(block))
@@ -88,7 +88,7 @@ def _fresh(size: int) -> mmap.mmap:
 def map_file(descriptor: int, size: int, private: bool) -> Bytes:
     """Return `size` bytes of a file in memory, shape (size,), where huge pages of it fit. Raises MemoryError.
 
-    What is written to a `private` mapping is seen by nobody else. The mapping is there for as long as the array.
+    Writes to a `private` mapping are invisible to others. The mapping lives as long as the array.
     """
     room = size + HUGE_PAGE_BYTES
     base = _mapped(None, room, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, -1)

@@ -1,4 +1,4 @@
-"""`load_model`: a model's tensors from wherever they are, in place."""
+"""`load_model`: loads a model's tensors from files, URLs or mounts, directly into place."""
 
 from __future__ import annotations
 
@@ -55,13 +55,12 @@ def load_model(
     made on the meta device). Tensors share one block of memory, or the mapped file, which writing does not change.
 
     `tp` is (rank, size): only this rank's slices are read, by `tp_rules` (see `loader.read.tensor_parallel`). `order`
-    names the tensors that are wanted first; by default the model's own order, else embeddings and blocks by number.
+    names the tensors to load first; the default is the model's own order, else embeddings and blocks by number.
     `checksum` is True for the manifest beside the model, or a manifest's URL: every chunk is verified as it arrives.
-    `progress` is called with `Progress` about ten times per second, in this thread; where it is None, a job's journal,
-    or the person at the notebook or terminal, hears of the load, and of False nobody. `connections` fixes how many
-    are used.
+    `progress` is called with `Progress` about ten times per second, in this thread. None reports to a job's journal,
+    or to the person at the notebook or terminal; False reports nothing. `connections` fixes their number.
 
-    In a job, ranks that load the same tensors read the object store once for all (`loader.share.fanout`), unless
+    In a job, ranks that load the same tensors share one read of the object store (`loader.share.fanout`), unless
     `fanout` is "off": ranks of one host then share the pages of a tensor until one of them writes there.
 
     Raises LoaderError, which names the object, what was found and what was expected; then nothing was changed.
@@ -85,7 +84,7 @@ def load_model(
                 rules=tp_rules,
                 early_bytes=early_bytes,
                 at_hand=there,
-                aligned=job is None and not checksum,  # ranks that share memory share huge pages of it
+                aligned=job is None and not checksum,  # ranks that share memory share its huge pages
             )
             if model is not None:
                 check_fit(model, load_plan, public_name(url))

@@ -1,7 +1,7 @@
-"""Who hears of a load: the caller's function; else, in a job, its journal; else whoever looks at this process.
+"""Reports the progress of a load: to the caller's function, else to the job's journal, else on the screen.
 
-A journal is told once a second and of the end. A person is shown nothing of a load that takes less than half a second;
-a notebook with the extension loaded shows a bar (`show_with`), a terminal or another notebook one line.
+The journal gets an event per second and one at the end. A load of less than half a second is not shown. A notebook with
+the extension shows a bar (`show_with`), a terminal or another notebook one line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _writing = threading.Lock()
 
 
 def show_with(show: Show) -> None:
-    """Have loads shown by ``show(name)``, whose context gives what is to be called with every `Progress`."""
+    """Show loads with ``show(name)``, whose context returns a function for every `Progress`."""
     _shows[:] = [show]
 
 
@@ -36,7 +36,7 @@ def show_with(show: Show) -> None:
 def telling(
     url: str, progress: Callback | bool | None, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Callback | None]:
-    """Give what a load of `url` is to call; None where nobody wants to hear of it. False silences the defaults, too."""
+    """Return the function that a load of `url` calls; None reports nothing. False silences the defaults, too."""
     from .urls import public_name
 
     name = public_name(url)
@@ -61,7 +61,7 @@ def telling(
 
 
 class Journal:
-    """Tells a job's journal, as a member of it; a journal that cannot be written ends no load."""
+    """Reports to a job's journal, as a member. A journal that cannot be written does not end the load."""
 
     def __init__(self, job: JobStore, node: str, member: str, name: str) -> None:
         self._job, self._node, self._member, self._name = job, node, member, name
@@ -70,7 +70,7 @@ class Journal:
         self._state = ""
 
     def __call__(self, now: Progress) -> None:
-        """Tell what is worth it."""
+        """Write an event if enough has changed."""
         self._last = now
         if now.done and self._state != "loaded":
             self._say("loaded", now)
@@ -104,7 +104,7 @@ class Journal:
 
 
 class Line:
-    """One line that is rewritten while a load goes on, and says in the end how it went."""
+    """One line that is rewritten during a load and ends with its result."""
 
     def __init__(self, name: str, stream: TextIO) -> None:
         self._name, self._stream = name, stream
@@ -128,7 +128,7 @@ class Line:
 
 
 def sentence(name: str, now: Progress) -> str:
-    """Return how far a load is, for people."""
+    """Return the progress of a load as a sentence."""
     short = name.rstrip("/").rpartition("/")[2] or name
     rate = f"{format_bytes(now.bytes_per_s)}/s"
     layer = "" if now.first_layer_s is None else f", first layer after {format_duration(now.first_layer_s)}"

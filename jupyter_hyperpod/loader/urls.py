@@ -1,4 +1,4 @@
-"""Paths and URLs of objects: their scheme, their neighbours, and what of them may be shown."""
+"""Helpers for paths and URLs of objects: scheme, neighbours, and a form that is safe to show."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def scheme_of(url: str) -> str:
 
 
 def path_in(url: str) -> str:
-    """Return what of a URL names the object: without the query that http(s) URLs may have."""
+    """Return the part of a URL that names the object, without the query of http(s) URLs."""
     return unquote(urlsplit(url).path) if scheme_of(url) in ("http", "https") else url
 
 
 def inside(url: str, name: str) -> str:
-    """Return the URL of `name` in the directory `url`; a query stays, it may be what permits reading."""
+    """Return the URL of `name` in the directory `url`; a query stays, because it may grant access."""
     if scheme_of(url) not in ("http", "https"):
         return f"{url.rstrip('/')}/{name}"
     parts = urlsplit(url)
@@ -40,7 +40,7 @@ def beside(url: str, name: str) -> str:
 
 
 def public_name(url: str) -> str:
-    """Return `url` without what may be secret: user, password, query."""
+    """Return `url` without parts that may be secret: user, password, query."""
     parts = urlsplit(url)
     if not parts.scheme or not parts.netloc:
         return url

@@ -1,1 +1,1 @@
-"""Reading a model: which bytes, from where, in which order, and into which memory."""
+"""Reads a model: plans the bytes, fetches them from their sources and places them in memory."""

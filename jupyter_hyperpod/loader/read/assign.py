@@ -1,4 +1,4 @@
-"""Loaded tensors become a module's parameters and buffers. Everything is checked before anything is read."""
+"""Assigns loaded tensors to a module's parameters and buffers, after checking the fit before the load."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SHOWN = 5
 
 
 def check_fit(model: nn.Module, load_plan: LoadPlan, source: str) -> None:
-    """Insist that the planned tensors are those of `model`: names, shapes, dtypes. Raises LoaderError.
+    """Raise LoaderError unless the planned tensors are those of `model`: names, shapes, dtypes.
 
-    A parameter under several names (tied weights) needs to be there under one of them.
+    A parameter with several names (tied weights) needs one of them.
     """
     wanted = model.state_dict(keep_vars=True)
     planned = {tensor.name: tensor for tensor in load_plan.tensors}

@@ -1,4 +1,4 @@
-"""Chunks on their way to a device: each thread has two pinned buffers and copies on a stream of its own.
+"""Copies chunks to a device: each thread has two pinned buffers and a stream of its own.
 
 Not verified on a GPU; on other devices the same code runs without pinning and streams.
 """
@@ -22,7 +22,7 @@ BUFFERS = 2
 
 
 class DeviceLanding:
-    """One block of device memory a file, and the staging buffers of every thread."""
+    """One block of device memory per file, and the staging buffers of every thread."""
 
     sharers = 1
 
@@ -61,7 +61,7 @@ class DeviceLanding:
         return flat.view(dtype).view(tensor.shape)
 
     def close(self) -> None:
-        """See Landing. Also after an error nothing is copied any more when the memory is given back."""
+        """See Landing. Even after an error, all copies have ended when the memory is freed."""
         self._settle()
         self._stagings.clear()
 
@@ -83,7 +83,7 @@ class _Staging:
     def __init__(self, length: int, device: torch.device, free: Any) -> None:
         cuda = device.type == "cuda"
         self._stream: Any = None
-        with torch.cuda.device(device) if cuda else nullcontext():  # a thread begins with the first device
+        with torch.cuda.device(device) if cuda else nullcontext():  # a new thread uses the first device
             self._buffers = [torch.empty(length, dtype=torch.uint8, pin_memory=cuda) for _ in range(BUFFERS)]
             if cuda:
                 self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -116,14 +116,14 @@ class _Staging:
 
 
 def _numbered(device: torch.device) -> torch.device:
-    """Say which device is meant: "cuda" is the current one of whoever asks, and each thread has its own."""
+    """Add the number to "cuda": it means the caller's current device, and each thread has its own."""
     if device == torch.device("cuda"):
         return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
 def _mark(device: torch.device) -> Any:
-    """An event after which new memory is nobody else's: what the caller began before may still use it."""
+    """An event after which new memory is free: earlier operations of the caller may still use it until then."""
     if device.type != "cuda":
         return None
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]

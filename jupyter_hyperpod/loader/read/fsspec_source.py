@@ -1,4 +1,4 @@
-"""Objects of any other kind, through fsspec: one copy more, the same plan and progress."""
+"""Reads ranges of any other kind of object through fsspec, with one more copy than the other sources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OtherSource:
             self.read_into(offset + row * stride, view[row * length : (row + 1) * length], cancel)
 
     def close(self) -> None:
-        """See Source: compares the object with what it was when it was opened."""
+        """See Source. Raises where the object has changed since it was opened."""
         self._files.invalidate_cache()
         found = self._identity(self._files.info(self._path))
         if found != self.etag:

@@ -1,4 +1,4 @@
-"""Objects over HTTP(S), in ranges: what is tried again, what is an error, and that the object stays the same."""
+"""Reads ranges of an object over HTTP(S), retries, and checks that the object stays the same."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .http_target import Target, quoted, target_of
 from .source import PREFIX_BYTES, LoadResources
 
 AGAIN = {408, 425, 429, 500, 502, 503, 504}
-RANGE = {200, 206}  # rclone says 200 to a range; what counts is Content-Range
+RANGE = {200, 206}  # rclone answers a range with 200; Content-Range decides
 MOVED = {301, 302, 303, 307, 308}
 MAX_REDIRECTS = 5
 ERROR_BODY_BYTES = 16_384
-PIPELINED = 64  # short ranges that are asked for before the first is answered
-PROGRESS_BYTES = 65_536  # a try that brought this much does not count as failed
+PIPELINED = 64  # short ranges requested before the first answer
+PROGRESS_BYTES = 65_536  # an attempt that brought this much does not count as failed
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 
 class _Again(Exception):
-    """The server asks to come back later."""
+    """The server asks to retry later."""
 
     def __init__(self, reason: str, after_s: float | None) -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class _Again(Exception):
 
 
 class HttpSource:
-    """An object at an http(s) URL. Redirects are followed when it is opened; later ranges go where it was found."""
+    """An object at an http(s) URL. Opening it follows redirects; later ranges go to the final URL."""
 
     def __init__(self, url: str, resources: LoadResources, name: str = "") -> None:
         self.name = name or public_name(url)
@@ -47,18 +47,18 @@ class HttpSource:
         self._target, self._path = self._resolve(url)
         self.prefix = self._open()
 
-    # ---- what S3 does otherwise ------------------------------------------------------------------------------
+    # ---- what S3 overrides ------------------------------------------------------------------------------
 
     def headers(self) -> dict[str, str]:
         """Return the fields that every request carries."""
         return self._own_headers if urlsplit(self._url).netloc == self._origin else {}
 
     def trusted(self) -> str | None:
-        """Return the file of certificates to trust, None for the system's."""
+        """Return the file of trusted certificates, None for the system's."""
         return self._resources.options.ca_file
 
     def refuse(self, head: Head, body: bytes) -> LoaderError | None:
-        """Return the error that an answer means, None where asking again may help."""
+        """Return the error that an answer means, None where a retry may help."""
         status = head.status
         if status in (401, 403):
             return LoaderError(self.name, f"no permission to read it (status {status})", "a readable object")
@@ -67,7 +67,7 @@ class HttpSource:
         return LoaderError(self.name, f"status {status}", "status 206, a range of the object")
 
     def follow(self, location: str) -> bool:
-        """Go where a redirect points; False where that is not done."""
+        """Follow a redirect; False where it is refused."""
         url = urljoin(self._url, quoted(location, "latin-1"))  # so heads are read
         if urlsplit(self._url).scheme == "https" and urlsplit(url).scheme != "https":
             return False
@@ -120,7 +120,7 @@ class HttpSource:
     def _persist(
         self, step: Callable[[Connection], None], cancel: Cancel, reached: Callable[[], int], total: int
     ) -> None:
-        """Run `step` until it succeeds; what it reached before a failure is not asked for again."""
+        """Run `step` until it succeeds; bytes received before a failure are not requested again."""
         failures, before = 0, 0
         counters = self._resources.counters
         while reached() < total or total == 0:
@@ -148,7 +148,7 @@ class HttpSource:
             cancel.sleep(pace.delay_s(failures, after_s, random.random()))
 
     def _expect(self, connection: Connection, begin: int, end: int) -> None:
-        """Receive a head and insist that it announces just this range of just this object."""
+        """Receive a head and check that it announces exactly this range of this object."""
         head = connection.head()
         if head.status in RANGE:
             announced = _CONTENT_RANGE.fullmatch(head.fields.get("content-range", ""))
@@ -169,7 +169,7 @@ class HttpSource:
             remedy = "the object was truncated or replaced while it was read"
             raise LoaderError(self.name, found, f"bytes {begin}-{end - 1}/{self.size}", remedy)
         if head.status == 200:
-            raise LoaderError(self.name, "the whole object (status 200)", "a range of it", "the server knows no ranges")
+            raise LoaderError(self.name, "the whole object (status 200)", "a range of it", "the server ignores ranges")
         raise self.refuse(head, body) or LoaderError(self.name, f"status {head.status}", "status 206")
 
     def _maybe_again(self, head: Head, body: bytes) -> None:
@@ -196,7 +196,7 @@ class HttpSource:
                 size, length = int(announced[3]), min(PREFIX_BYTES, int(announced[3]))
             elif head.status == 200 and head.length is not None and head.length <= PREFIX_BYTES:
                 size = length = head.length
-            elif head.status == 416:  # no range from the first byte on: there is none
+            elif head.status == 416:  # even the first byte is out of range: the object is empty
                 size = length = 0
             else:
                 self._open_failed(connection, head)
@@ -228,14 +228,14 @@ class HttpSource:
             raise _Moved(location)
         self._fail(connection, head, 0, PREFIX_BYTES)
 
-    signed = False  # requests that are signed for one host are not sent to another
+    signed = False  # never send a signed request to another host
 
     def _connections(self) -> Connections:
         made: Connections = self._resources.once(self._target, lambda: Connections(self._target, self._resources.early))
         return made
 
     def _request(self, begin: int, end: int) -> bytes:
-        """The head of a request for bytes ``[begin, end)``; range and condition are outside what is signed."""
+        """The head of a request for bytes ``[begin, end)``; the signature does not cover range and condition."""
         lines = [f"GET {self._target.request_prefix}{self._path} HTTP/1.1", f"Host: {self._target.authority}"]
         lines += [f"{name}: {value}" for name, value in (self.headers() | self._target.proxy_fields).items()]
         if self.etag and not self.etag.startswith("W/"):

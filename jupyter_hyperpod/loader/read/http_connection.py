@@ -1,4 +1,4 @@
-"""HTTP/1.1, as much of it as ranged reads need, over blocking sockets, received straight into where the bytes belong.
+"""A small HTTP/1.1 client for ranges: blocking sockets receive each body directly into its final memory.
 
 The kernel copies each byte once, into its final place: `MSG_WAITALL` lets one call do it for a whole chunk, and a
 receive timeout on the socket bounds a stall without polling.
@@ -20,17 +20,17 @@ from .http_target import Proxy, Target
 
 MAX_HEAD_BYTES = 65_536
 RECEIVE_BYTES = 16_384
-BATCH_BYTES = 512 * 1024  # a receiver that is woken for every packet takes a fifth more of the processor
+BATCH_BYTES = 512 * 1024  # waking up for every packet would cost a fifth more CPU time
 _TIMEVAL = struct.Struct("ll")
 _END = b"\r\n\r\n"
 
 
 class Cancelled(Exception):
-    """Somebody else has read these bytes, or the load has failed elsewhere."""
+    """These bytes are not needed any more: they have been read otherwise, or the load has failed."""
 
 
 class Broken(Exception):
-    """A connection failed after `got` bytes of the body; asking again may help. `fresh`: it had not answered before."""
+    """A connection failed after `got` bytes of the body; a retry may help. `fresh`: without an answer before."""
 
     def __init__(self, reason: str, got: int = 0, fresh: bool = True) -> None:
         super().__init__(reason)
@@ -38,11 +38,11 @@ class Broken(Exception):
 
 
 class Malformed(Exception):
-    """What came is not HTTP/1.1 as this client understands it."""
+    """The answer is not HTTP/1.1 as this client understands it."""
 
 
 class Cancel:
-    """Ends one read from another thread, also in the middle of a receive."""
+    """Cancels one read from another thread, even in the middle of a receive."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class Cancel:
                 self._connection.abort()
 
     def check(self) -> None:
-        """Raise Cancelled if so."""
+        """Raise Cancelled if the read was cancelled."""
         if self._event.is_set():
             raise Cancelled
 
@@ -73,7 +73,7 @@ class Cancel:
 
     @contextmanager
     def over(self, connection: Connection) -> Iterator[None]:
-        """While `connection` is in use for this read."""
+        """The read uses `connection` within this block."""
         with self._lock:
             self.check()
             self._connection = connection
@@ -96,19 +96,19 @@ class Head:
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body, None if not told."""
+        """Bytes of the body, None if not announced."""
         text = self.fields.get("content-length", "")
         return int(text) if text.isdigit() else None
 
 
 class Connection:
-    """One keep-alive connection. Not thread-safe, but for `abort`."""
+    """One keep-alive connection. Only `abort` is thread-safe."""
 
     def __init__(self, target: Target) -> None:
         self._buffer = bytearray()
         self._plain = target.tls is None
         self.served = 0  # responses so far
-        self.spent = False  # a body was left off in the middle: no other answer can be told from its rest
+        self.spent = False  # a body was read only partly, so the connection cannot be reused
         self._socket = _connect(target)
 
     def send(self, request: bytes | memoryview) -> None:
@@ -142,7 +142,7 @@ class Connection:
         self.served += 1
 
     def _fill_until(self, view: memoryview, got: int, end: int) -> int:
-        """Receive `view[got:end]`; returns `end`. What is less than a batch is taken when the timeout is over."""
+        """Receive `view[got:end]`; returns `end`. A part smaller than a batch is taken after the timeout."""
         while got < end:
             try:
                 count = self._socket.recv_into(view[got:end], 0, socket.MSG_WAITALL if self._plain else 0)
@@ -172,10 +172,10 @@ class Connection:
         return bytes(content)
 
     def abort(self) -> None:
-        """End whatever is under way; may be called from another thread.
+        """End the present operation; may be called from another thread.
 
-        Where there is TLS, not by its own `shutdown`: that forgets the cipher first, and a thread that is receiving
-        would get the bytes as they come over the network, into memory that another connection may have filled.
+        With TLS, its own `shutdown` is not used: it drops the cipher first, and a receiving thread would then write
+        encrypted bytes into memory that another connection may have filled.
         """
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
@@ -237,14 +237,14 @@ def _parse_head(content: bytes) -> Head:
 def _connect(target: Target) -> socket.socket:
     proxy = target.proxy
     address = (proxy.host, proxy.port) if proxy else (target.host, target.port)
-    host = address[0].encode() if address[0].isascii() else address[0]  # text would load tables for other alphabets
+    host = address[0].encode() if address[0].isascii() else address[0]  # text would load tables of alphabets
     try:
         raw = socket.create_connection((cast(str, host), address[1]), target.timeout_s)
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if proxy and target.tls:
                 _tunnel(raw, target.address, proxy)
-            if target.tls:  # its reads are of single records; a timeout in Python costs nothing there
+            if target.tls:  # TLS reads single records, where a timeout in Python costs nothing
                 return target.tls.wrap_socket(raw, server_hostname=target.host)
             raw.settimeout(None)
             timeout = _TIMEVAL.pack(int(target.timeout_s), int(target.timeout_s % 1 * 1e6))
@@ -278,7 +278,7 @@ def _tunnel(raw: socket.socket, where: str, proxy: Proxy) -> None:
 class Connections:
     """Idle connections to one target, newest first. Thread-safe.
 
-    So many as `early` says are made at once, in threads: they are there when the header has been read.
+    Threads make `early` of them at once, so that they are ready when the header has been read.
     """
 
     def __init__(self, target: Target, early: int = 0) -> None:
@@ -290,7 +290,7 @@ class Connections:
 
     @contextmanager
     def borrow(self, cancel: Cancel) -> Iterator[Connection]:
-        """A connection for one exchange; it goes back only if the exchange ended as it should."""
+        """A connection for one exchange; it is kept only if the exchange succeeds."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -305,22 +305,22 @@ class Connections:
             connection.close()
             return
         self._idle.append(connection)
-        if self._closed:  # the load ended while this exchange was under way
+        if self._closed:  # the load has ended during this exchange
             self.forget_idle()
 
     def _connect(self) -> None:
-        with suppress(Broken, Malformed):  # who needs one hears of it
+        with suppress(Broken, Malformed):  # the thread that needs a connection gets the error
             self._idle.append(Connection(self.target))
         if self._closed:
             self.forget_idle()
 
     def close(self) -> None:
-        """Close those that are not in use, and each of the others when its exchange has ended."""
+        """Close idle connections now and the others at the end of their exchange."""
         self._closed = True
         self.forget_idle()
 
     def forget_idle(self) -> None:
-        """Close those that are not in use: the server may have closed them all."""
+        """Close idle connections: the server may have closed them all."""
         while self._idle:
             with suppress(IndexError):
                 self._idle.pop().close()

@@ -1,4 +1,4 @@
-"""Where HTTP connections go: scheme, host, port, certificates, and the proxy that the environment names."""
+"""The target of HTTP connections: scheme, host, port, certificates, and the environment's proxy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-_RESERVED = "%:/?#[]@!$&'()*+,;="  # what percent signs stand before is quoted already
+_RESERVED = "%:/?#[]@!$&'()*+,;="  # a percent sign means that the text is quoted already
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """Who passes requests on, and what it is told of who asks."""
+    """A proxy, and the credentials sent to it."""
 
     host: str
     port: int
@@ -45,21 +45,21 @@ class Target:
 
     @property
     def request_prefix(self) -> str:
-        """What comes before the path in a request line: the whole origin where a proxy has to find it."""
+        """The text before the path in a request line: the whole origin, where a proxy needs it."""
         return f"http://{self.authority}" if self.proxy and self.scheme == "http" else ""
 
     @property
     def proxy_fields(self) -> dict[str, str]:
-        """The fields by which a proxy knows who asks, in each request that it reads."""
+        """The credentials for the proxy, as fields of each request that the proxy reads."""
         return self.proxy.fields if self.proxy and self.scheme == "http" else {}
 
 
 def find_proxy(scheme: str, host: str) -> Proxy | None:
-    """Return the proxy that the environment names for `host`, None for none. Raises ValueError for what is none."""
+    """Return the proxy that the environment names for `host`, None for none. Raises ValueError for another text."""
     named = None if proxy_bypass(host) else getproxies().get(scheme)
     if not named:
         return None
-    with suppress(ValueError):  # its text would show a part of the password
+    with suppress(ValueError):  # the original error may show a part of the password
         parts = urlsplit(named if "://" in named else f"http://{named}")
         if parts.hostname and parts.scheme in ("http", "https"):
             return Proxy(parts.hostname, parts.port or 80, _credentials(parts.username, parts.password))
@@ -74,7 +74,7 @@ def _credentials(user: str | None, password: str | None) -> dict[str, str]:
 
 
 def target_of(url: str, timeout_s: float, ca_file: str | None) -> tuple[Target, str]:
-    """Return the target and the request path of an http(s) URL. Raises ValueError for what is none."""
+    """Return the target and the request path of an http(s) URL. Raises ValueError for another text."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("that is not an http or https URL")
@@ -86,5 +86,5 @@ def target_of(url: str, timeout_s: float, ca_file: str | None) -> tuple[Target, 
 
 
 def quoted(url: str, encoding: str = "utf-8") -> str:
-    """Return a URL, or a part of one, with everything quoted that none may hold as it is."""
+    """Return a URL, or a part of one, with all forbidden characters quoted."""
     return quote(url, _RESERVED, encoding)

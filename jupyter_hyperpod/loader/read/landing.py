@@ -1,4 +1,4 @@
-"""Where chunks land: in memory of the pool, in mapped files, or through pinned buffers on a device."""
+"""The destinations of chunks: memory of the pool, mapped files, or a device through pinned buffers."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from .verify import Verifier, verifier
 
 
 class Landing(Protocol):
-    """Takes chunks, gives tensors. `sharers`: processes of this host that land the same chunks, this one included."""
+    """Receives chunks and returns tensors. `sharers`: processes of this host with the same chunks, this one included."""
 
     sharers: int
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
-        """Read a chunk to where it belongs; called by many threads. "busy": somebody else reads it, ask again soon."""
+        """Read a chunk to where it belongs; called by many threads. "busy": another process reads it, retry soon."""
 
     def settle(self, chunk: Chunk) -> None:
-        """Verify a chunk again: a second reader was ended while it wrote there. Raises LoaderError."""
+        """Verify a chunk again, because a second reader was cancelled while writing there. Raises LoaderError."""
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """Return a tensor; all its chunks have landed."""
 
     def close(self) -> None:
-        """End what only the load needs: nothing is fetched any more."""
+        """Free what only the load needs; nothing is fetched any more."""
 
 
 def at_hand(files: Files, tp: tuple[int, int], device: torch.device, checksum: bool | str | None) -> frozenset[int]:
-    """Return which files (indices) are in the page cache and will be mapped, so that nothing of them is fetched."""
+    """Return the files (indices) in the page cache: they will be mapped instead of fetched."""
     if tp[1] > 1 or device.type != "cpu" or checksum:
         return frozenset()
     sources = enumerate(files.sources)
@@ -61,7 +61,7 @@ def land(
     """Prepare a landing for the planned chunks; the ranks of ``job`` share it. Raises LoaderError and MemoryError."""
     checks = verifier(files, load_plan, opener, url, checksum)
     if job is not None and load_plan.chunks:
-        with suppress(OSError, StoreError):  # ranks that cannot meet load each for itself
+        with suppress(OSError, StoreError):  # ranks that cannot reach each other load separately
             return FanOut(job, files, load_plan, checks, device, os.environ)
     if device.type != "cpu":
         from .device import DeviceLanding
@@ -71,7 +71,7 @@ def land(
 
 
 class HostLanding:
-    """Tensors in memory: one block for all that is read, and the mapped files."""
+    """Tensors in memory: one block for everything read, and the mapped files."""
 
     sharers = 1
 

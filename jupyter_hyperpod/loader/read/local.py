@@ -1,9 +1,8 @@
-"""Local files: mapped where the kernel shares its cache in place, else read in parallel.
+"""Reads local files: maps them where the page cache can be shared in place, else reads in parallel.
 
-Mapping copies nothing, so it is faster where the file system keeps files in the page cache; tensors then are private
-copies on write. What is in the cache already needs nothing else: touching it ahead, by many threads, takes them longer
-than it takes who uses it first. On network file systems several reads at once are faster than faults one page after
-another.
+Mapping copies nothing, so it is faster where the file system keeps files in the page cache; tensors are then
+private copies on write. Cached pages need no preparation: touching them ahead with many threads takes longer than the
+first use itself. On network file systems several parallel reads are faster than page faults one after another.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .http_connection import Cancel
 from .source import PREFIX_BYTES, Counters
 
 MAPPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "f2fs"})
-_KNOWN = {  # by the kernel's numbers for them; else the list of all mounts is read
+_KNOWN = {  # by the kernel's magic numbers; for other types the list of mounts is read
     0xEF53: "ext4",
     0x58465342: "xfs",
     0x9123683E: "btrfs",
@@ -36,16 +35,16 @@ _KNOWN = {  # by the kernel's numbers for them; else the list of all mounts is r
     0x2FC12FC1: "zfs",
     0xF2F52010: "f2fs",
 }
-PIECE_BYTES = 4 * 2**20  # between two looks at whether to go on
+PIECE_BYTES = 4 * 2**20  # between two checks for cancellation
 _POPULATE_READ = 22
 FAULT_AROUND_BYTES = 65_536  # Linux's default
-AHEAD_BYTES = 256 * 2**20  # few calls: between two, the thread waits for whoever runs Python
-SAMPLES = 16  # counting all pages of a file would take longer than finding them missing
+AHEAD_BYTES = 256 * 2**20  # large, for few calls: between two calls the thread waits for Python's interpreter lock
+SAMPLES = 16  # counting all pages of a file would take longer than reading missing ones
 _CACHESTAT = 451  # on every architecture
 
 
 def path_of(url: str) -> str:
-    """Return the path in a file URL, or the path itself. Raises SpecError for another host's."""
+    """Return the path in a file URL, or the path itself. Raises SpecError for a file of another host."""
     if "://" not in url:
         return os.path.expanduser(url)
     parts = urlsplit(url)
@@ -110,12 +109,12 @@ class FileSource:
         self._counters.add(fetched=done)
 
     def read_rows(self, offset: int, length: int, rows: int, stride: int, view: memoryview, cancel: Cancel) -> None:
-        """See Source: whole rows of a mapping, of which numpy copies the pieces."""
+        """See Source. Maps whole rows; numpy copies their pieces."""
         for row in range(rows):
             self.read_into(offset + row * stride, view[row * length : (row + 1) * length], cancel)
 
     def resident(self) -> bool:
-        """True if it is in the page cache, by samples; false where the kernel does not tell."""
+        """Whether the file is in the page cache, by samples; false where the kernel cannot say."""
         extent, found = (ctypes.c_uint64 * 2)(0, mmap.PAGESIZE), (ctypes.c_uint64 * 5)()
         arguments = _CACHESTAT, self._descriptor, ctypes.byref(extent), ctypes.byref(found), 0
         for sample in range(SAMPLES + 1):
@@ -126,18 +125,18 @@ class FileSource:
 
     @cached_property
     def mappable(self) -> bool:
-        """Whether mapping is the better way to read it."""
+        """Whether mapping is better than reading."""
         return bool(self.size) and reading_way(file_system_of(self.name))[0] == "map"
 
     def map(self) -> Mapping | None:
-        """Return the file in place, None where reading is the better way."""
+        """Return the mapped file, None where reading is better."""
         if not self.mappable:
             return None
         memory = mmap.mmap(self._descriptor, self.size, flags=mmap.MAP_PRIVATE)
         return Mapping(self.name, np.frombuffer(memory, np.uint8))
 
     def close(self) -> None:
-        """See Source: compares the file with what it was when it was opened."""
+        """See Source. Raises where the file has changed since it was opened."""
         try:
             found = self._identity()
         finally:
@@ -167,11 +166,11 @@ class Mapping:
         self.bytes = content
 
     def look(self, offset: int, length: int) -> None:
-        """Have these bytes, which are in memory, mapped."""
+        """Map these bytes, which are in the page cache."""
         self.bytes[offset : offset + length : FAULT_AROUND_BYTES].max(initial=0)
 
     def populate(self, offset: int, length: int, cancel: Cancel) -> None:
-        """Have these bytes there. Raises LoaderError where the file is shorter by now or cannot be read."""
+        """Read and map these bytes. Raises LoaderError where the file has become shorter or cannot be read."""
         cancel.check()
         begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
         address = self.bytes.ctypes.data + begin
@@ -186,9 +185,9 @@ class Mapping:
 
 
 def map_ahead(mappings: Iterable[Mapping]) -> None:
-    """Have files that are in the page cache mapped by a thread, last bytes first, while the caller uses the first.
+    """Start a thread that maps files in the page cache, last bytes first, while the caller uses the first bytes.
 
-    The thread ends when all is mapped, or soon after nobody needs it any more.
+    The thread ends when everything is mapped, or soon after the mapping is not needed any more.
     """
     if len(os.sched_getaffinity(0)) > 1:
         wanted = [(weakref.ref(mapping.bytes), mapping.bytes.size) for mapping in mappings]
@@ -200,6 +199,6 @@ def _map_ahead(wanted: Iterable[tuple[weakref.ref[Bytes], int]]) -> None:
         for begin in range((size - 1) // AHEAD_BYTES * AHEAD_BYTES, -1, -AHEAD_BYTES):
             if (still := content()) is None:
                 break
-            with suppress(LoaderError):  # whoever uses these bytes will hear of it
+            with suppress(LoaderError):  # the user of these bytes gets the error
                 Mapping("", still).populate(begin, min(AHEAD_BYTES, size - begin), Cancel())
             del still

@@ -1,4 +1,4 @@
-"""Which objects make up a model: one file, an index with its shards, or a directory that holds either."""
+"""Finds and opens the files of a model: one file, an index with its shards, or a directory with either."""
 
 from __future__ import annotations
 
@@ -88,15 +88,15 @@ def read_header(source: Source) -> Header:
 
 
 def is_absent(error: LoaderError) -> bool:
-    """True if there is no such object for who asks.
+    """True if the object does not exist, or is invisible to this account.
 
-    Without permission to list a bucket, S3 refuses what is not there instead of saying so.
+    Without permission to list a bucket, S3 refuses access to a missing object instead of reporting it as missing.
     """
     return is_refused(error) or error.found.startswith(("nothing", "No such file"))
 
 
 def is_refused(error: LoaderError) -> bool:
-    """True if nobody says whether there is such an object."""
+    """True if access was refused, so that the object may or may not exist."""
     return error.found.startswith("no permission")
 
 

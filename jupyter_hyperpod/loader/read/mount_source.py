@@ -1,4 +1,4 @@
-"""Addresses in mounts: what ``shared://NAME/path`` is here, and files that only a mount's object store has."""
+"""Resolves addresses in mounts, such as ``shared://NAME/path``, and fetches files that only a mount's store has."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...storage.store import SHARED
 
 
 class Shared:
-    """The mounts, as one load sees them; their table is read when an address first asks for it."""
+    """The mounts of one load; the table is read when an address first needs it."""
 
     def __init__(self, mounts: Mounts | None = None) -> None:
         self._mounts = mounts
         self._buckets: dict[str, MountSpec] = {}
 
     def locate(self, url: str) -> str:
-        """Return the path or URL that an address in a mount stands for, anything else as it is. Raises SpecError."""
+        """Return the path or URL of an address in a mount, any other address unchanged. Raises SpecError."""
         area, separator, _ = url.partition("://")
         if not separator or area == "file" or area in REMOTE:
             return url
@@ -31,7 +31,7 @@ class Shared:
         return address
 
     def target(self, url: str) -> str:
-        """As `locate`, to be written to. Raises SpecError, Conflict for a read-only mount, StoreError."""
+        """As `locate`, for writing. Raises SpecError, Conflict for a read-only mount, StoreError."""
         address = self.locate(url)
         if address != url:
             from ...mounts import copying
@@ -43,15 +43,15 @@ class Shared:
         return address
 
     def bucket(self, url: str) -> MountSpec | None:
-        """Return the mount that an s3:// URL lies in, where an address in a mount has led to it."""
-        if not self._buckets:  # nearly always: the import takes longer than a request
+        """Return the mount of an s3:// URL to which an address in a mount was resolved."""
+        if not self._buckets:  # the usual case; the import would take longer than a request
             return None
         from ...mounts.table import specs_by_prefix
 
         return specs_by_prefix(url, self._buckets)
 
     def fetch(self, path: str) -> None:
-        """Bring a file here that only the object store behind its mount has. Raises LoaderError where that fails."""
+        """Fetch a file that only the object store behind its mount has. Raises LoaderError where that fails."""
         if os.path.lexists(path) or not self.comes_back(path):
             return
         from ...mounts import repository
@@ -64,10 +64,10 @@ class Shared:
             raise LoaderError(path, f"no copy of it here ({error})", "one from the mount's repository") from None
 
     def comes_back(self, path: str) -> bool:
-        """Whether a file that is removed is there again when it is read: an object store is behind its mount."""
+        """Whether a removed file is restored by reading it, because an object store is behind its mount."""
         try:
             known = self._known()
-        except HyperpodError:  # a path needs no table of mounts
+        except HyperpodError:  # a plain path works without a mount table
             return False
         roots = [known[name] for name, spec in known.specs.items() if spec.repository and name in known]
         return any(os.path.abspath(path).startswith(os.path.normpath(root) + "/") for root in roots)
@@ -79,7 +79,7 @@ class Shared:
 
 
 def variables_of(url: str, spec: MountSpec | None) -> Mapping[str, str]:
-    """Return what a mount says of its bucket, as AWS clients read it from the environment. Raises SpecError."""
+    """Return a mount's settings for its bucket, as environment variables of AWS clients. Raises SpecError."""
     if spec is None:
         return {}
     from ...mounts import remote

@@ -1,4 +1,4 @@
-"""How many connections, when to try again, when to ask twice. Pure: readings and random numbers are arguments."""
+"""Decides the number of connections, the delay of retries, and when to hedge. Pure: randomness is an argument."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 GROW = 1.5
-WORTH_IT = 1.12  # a larger number of connections has to bring this much more
+WORTH_IT = 1.12  # more connections have to bring at least this much more
 BASE_DELAY_S = 0.05
 LONGEST_DELAY_S = 8.0
 HEDGE_FACTOR = 4.0
 HEDGE_FLOOR_S = 0.5
 WINDOW_S = 0.3
 WIDEN, WIDE = 3, 16
-CALM = 3  # windows without a refusal before there is one connection more again, in each of them
+CALM = 3  # after this many windows without a refusal, each further one adds a connection
 LONGEST_WAIT_S = 60.0
 
 
@@ -23,8 +23,8 @@ LONGEST_WAIT_S = 60.0
 class Pace:
     """Connections in use, the most allowed, and the best rate seen with fewer of them (bytes/s).
 
-    `settled`: more are not tried any more. `before` is how many there were when the server asked for less, so many come
-    back; 0 where it never did. `calm` counts the windows since it last did.
+    `settled`: no more are tried. `before`: how many there were when the server last asked for fewer, and how many may
+    come back; 0 where it never asked. `calm` counts the windows since then.
     """
 
     connections: int
@@ -36,7 +36,7 @@ class Pace:
 
 
 def adjust(pace: Pace, rate: float, throttled: int) -> tuple[Pace, str]:
-    """Return the pace after a window at `rate` bytes/s in which the server asked `throttled` times for less."""
+    """Return the pace after a window at `rate` bytes/s in which the server refused `throttled` requests."""
     count = pace.connections
     if throttled:
         fewer = max(1, count // 2)
@@ -54,7 +54,7 @@ def adjust(pace: Pace, rate: float, throttled: int) -> tuple[Pace, str]:
 
 
 def _recover(pace: Pace, rate: float) -> tuple[Pace, str]:
-    """Come back, one by one. A window in which nothing came says nothing: all may be waiting as they were told to."""
+    """Add connections again, one by one. A window without bytes does not count: all may be told to wait."""
     count, calm = pace.connections, pace.calm + (rate > 0)
     if calm < CALM or rate <= 0 or count >= pace.before:
         return replace(pace, calm=calm), f"{count} connections are kept for now"
@@ -62,7 +62,7 @@ def _recover(pace: Pace, rate: float) -> tuple[Pace, str]:
 
 
 def widen(pace: Pace) -> tuple[Pace, str]:
-    """Return the pace once the first block is there: until then, other chunks would only have delayed it."""
+    """Return the pace once the first block is loaded. Until then, other chunks would only have delayed it."""
     count = pace.connections
     if count < pace.before:
         return replace(pace, before=_wide(pace.before, pace)), f"{count} connections are kept for now"
@@ -77,9 +77,10 @@ def _wide(count: int, pace: Pace) -> int:
 
 
 def asked_delay_s(fields: Mapping[str, str], now_s: float) -> float | None:
-    """Return how long a server asks to wait (Retry-After): seconds, or until a date by its own clock where it tells.
+    """Return how long a server asks to wait (Retry-After): seconds, or until a date, by its own clock where it sends
+    that.
 
-    `now_s` is the time since the epoch. None where nothing is asked for, or a time that is over.
+    `now_s` is the time since the epoch. None without such a request, or for a past time.
     """
     text = fields.get("retry-after", "")
     if text.isdecimal():
@@ -98,9 +99,9 @@ def _date_s(text: str) -> float | None:
 
 
 def delay_s(attempt: int, retry_after_s: float | None, random: float) -> float:
-    """Return how long to wait before trying again after `attempt` failures; `random` is in [0, 1).
+    """Return how long to wait before a retry after `attempt` failures; `random` is in [0, 1).
 
-    Exponential with full jitter; a server that names a time is obeyed, with up to a quarter more.
+    Exponential with full jitter. A time that the server names is used instead, plus up to a quarter.
     """
     if retry_after_s is not None:
         return min(retry_after_s, LONGEST_WAIT_S) * (1 + random / 4)
@@ -109,5 +110,5 @@ def delay_s(attempt: int, retry_after_s: float | None, random: float) -> float:
 
 
 def should_hedge(running_s: float, median_s: float) -> bool:
-    """True if a chunk has been under way for so long that asking again is likely to be faster."""
+    """True if a chunk has taken so long that a second request is probably faster."""
     return running_s > max(HEDGE_FLOOR_S, HEDGE_FACTOR * median_s)

@@ -1,8 +1,9 @@
-"""Headers → which bytes are read, in which order, and where they land. Pure.
+"""Plans a load from the headers: which bytes are read, in which order, and where they land. Pure.
 
-A whole model lands as it lies in its files, so chunks are uniform whatever the tensors are. They end where the parts of
-most uploads do, at multiples of their size in the file: a store that keeps parts then reads one for a chunk, not two.
-In memory a file begins as far behind a huge page's border as its data do in the file, so chunks hardly share pages.
+A whole model lands as it lies in its files, so chunks are uniform, independent of the tensors. Chunks end at multiples
+of their size in the file, as the parts of most uploads do: a store that keeps parts then reads one part per chunk, not
+two. In memory a file begins as far behind a huge page's border as its data do in the file, so chunks rarely share
+pages.
 
 A tensor-parallel part lands tensor by tensor, and only its own bytes are read: a tensor split on its first dimension is
 one range, one split on another is many short pieces at a constant distance (`Chunk.rows` of them).
@@ -22,12 +23,12 @@ from ..header import Header
 from .tensor_parallel import LLAMA_RULES, Rule, part
 
 CHUNK_BYTES = 8 * 2**20
-EARLY_BYTES = 4 * 2**20  # up to the first block: it is there earlier when more connections share it
+EARLY_BYTES = 4 * 2**20  # up to the first block, which arrives earlier when more connections share it
 ALIGN_BYTES = 64
 HUGE_PAGE_BYTES = 2 * 2**20
-MAX_ROWS = 512  # pieces in one chunk: what one connection is busy with before others may take over
-SHORT_BYTES = 512 * 1024  # pieces below cost more to ask for than to read
-BLOCK_BYTES = 2 * 2**20  # of whole rows, which ranks read for each other where pieces are short
+MAX_ROWS = 512  # most pieces in one chunk, so that other connections can take over soon
+SHORT_BYTES = 512 * 1024  # smaller pieces cost more to request than to read
+BLOCK_BYTES = 2 * 2**20  # blocks of whole rows, which ranks read for each other where pieces are short
 _BLOCK = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 _EMBEDDING = re.compile(r"(?:^|[._])(wte|wpe|tok_embeddings|embed\w*|embeddings?)(?:\.|$)")
 _EMBEDDING_GROUP = -1
@@ -38,7 +39,7 @@ _LAST_GROUP = 2**62
 class Chunk:
     """`rows` pieces of `length` bytes, `stride` apart, from `offset` of `file` on; they land end to end at `place`.
 
-    Where `across` is given, ranks may read whole rows for each other: each row begins so many bytes before its piece,
+    Where `across` is given, ranks may read whole rows for each other: each row begins `across` bytes before its piece,
     and the chunks of all ranks have the same rows.
     """
 
@@ -63,7 +64,7 @@ class Chunk:
 
 
 class Placed(NamedTuple):
-    """A tensor, or this rank's part of it, at `place` of what lands from file `file`."""
+    """A tensor, or this rank's part of it, at `place` of the landed bytes of file `file`."""
 
     name: str
     dtype: str
@@ -75,11 +76,10 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """All of one load: tensors, bytes that land from each file, chunks in the order in which they are fetched.
+    """The plan of one load: tensors, landed bytes per file, chunks in the order in which they are fetched.
 
-    `first_layer` are the tensors (indices) that have to be there before the model's first block can compute; none where
-    nothing is read. `whole` files land as they lie. `tp` is whose part it is: (rank, size). `there` counts the bytes
-    that need not be read.
+    `first_layer`: the tensors (indices) that the model's first block needs; none where nothing is read. `whole` files
+    land as they lie. `tp`: (rank, size) of this part. `there` counts the bytes that need not be read.
     """
 
     tensors: tuple[Placed, ...]
@@ -140,7 +140,7 @@ def plan(
 
 
 def load_order(files: Sequence[Header], order: Sequence[str] | None = None) -> list[str]:
-    """Return all names: those of `order` first, then embeddings, blocks by number, the rest; else as they lie."""
+    """Return all names: first those of `order`, then embeddings, blocks by number, the rest; else as in the files."""
     names = [entry.name for header in files for entry in header.entries]
     wanted = {name: position for position, name in enumerate(order or ())}
     return sorted(names, key=lambda name: (wanted.get(name, len(wanted)), group(name)))
@@ -180,7 +180,7 @@ def _check_names(files: Sequence[Header]) -> None:
 
 
 def phase_of(header: Header) -> int:
-    """How far behind a huge page's border a whole file's data land, tensors aligned as if they began at one."""
+    """The offset of a whole file's data from a huge page's border, with tensors aligned as if they began at one."""
     return header.data_offset % HUGE_PAGE_BYTES // ALIGN_BYTES * ALIGN_BYTES
 
 

@@ -1,4 +1,4 @@
-"""How far a load is: counted by the workers, told by the caller's thread."""
+"""The progress of a load: worker threads count, the caller's thread reports."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .plan import Chunk, LoadPlan
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A moment of a load. `first_layer_s` is None until the tensors up to the end of the first block are there.
+    """The state of a load at one moment. `first_layer_s` is None until the tensors up to the first block have arrived.
 
-    `bytes_fetched` counts what came from the source, repeated parts included; `retries` the requests made again.
+    `bytes_fetched` counts the bytes from the source, repeated ones included; `retries` the repeated requests.
     """
 
     bytes_done: int
@@ -38,7 +38,7 @@ class Progress:
 
     @property
     def done(self) -> bool:
-        """True when everything is there."""
+        """True when everything has arrived."""
         return self.bytes_done == self.bytes_total and self.tensors_done == self.tensors_total
 
 
@@ -46,7 +46,7 @@ Callback = Callable[[Progress], None]
 
 
 class Meter:
-    """Counts finished chunks of one plan. `began_s` is when the person asked for the model (monotonic seconds)."""
+    """Counts finished chunks of one plan. `began_s`: when the load was requested (monotonic seconds)."""
 
     def __init__(self, load_plan: LoadPlan, began_s: float) -> None:
         self._lock = threading.Lock()
@@ -76,11 +76,11 @@ class Meter:
 
     @property
     def first_block(self) -> bool:
-        """Whether the first block is there."""
+        """Whether the first block has arrived."""
         return self._first_layer_s is not None
 
     def read(self, fetched: int = 0, retries: int = 0) -> Progress:
-        """Return the present moment."""
+        """Return the present progress."""
         with self._lock:
             return Progress(
                 self._bytes_done,

@@ -1,6 +1,6 @@
-"""Objects in S3 and what speaks its language. botocore finds credentials and signs; our own engine moves the bytes.
+"""Reads objects in S3 and compatible stores: botocore finds credentials and signs, our own HTTP client reads.
 
-Neither the range nor the condition of a request is signed, so one signature serves all ranges of an object for minutes.
+The signature covers neither range nor condition, so one signature serves all ranges of an object for minutes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _EXPECTED_REGION = re.compile(rb"expecting '([^']{1,100})'")
 
 
 class Account:
-    """Credentials, region and endpoint; one serves a load. Thread-safe.
+    """Credentials, region and endpoint; one per load. Thread-safe.
 
-    What `variables` returns comes before the variables of the environment. `generation` counts credentials.
+    Values of `variables` take precedence over the environment. `generation` counts credentials.
     """
 
     def __init__(self, options: Options, variables: Callable[[], Mapping[str, str]] = dict) -> None:
@@ -54,7 +54,7 @@ class Account:
 
     @cached_property
     def _session(self) -> Any:
-        """Reads the AWS configuration; made only where the environment does not say everything."""
+        """Read the AWS configuration, only where the environment is not sufficient."""
         try:
             from botocore.session import Session
         except ModuleNotFoundError:
@@ -63,14 +63,14 @@ class Account:
 
     @cached_property
     def ca_file(self) -> str | None:
-        """The certificates to trust, None for the system's."""
+        """The trusted certificates, None for the system's."""
         named = self._ca_file or self._named("AWS_CA_BUNDLE")
         with _explained():
             found: str | None = named or self._session.get_config_variable("ca_bundle") or None
         return found
 
     def locate(self, bucket: str, key: str) -> str:
-        """Return the object's URL: path style at an endpoint of one's own, else the bucket's host at AWS."""
+        """Return the object's URL: path style at a custom endpoint, else the bucket's host at AWS."""
         path = quote(key, safe="/~-._")
         if self.endpoint:
             return f"{self.endpoint.rstrip('/')}/{bucket}/{path}"
@@ -80,7 +80,7 @@ class Account:
     def sign(self, method: str, url: str, headers: dict[str, str], payload: str = EMPTY_SHA256) -> dict[str, str]:
         """Return the fields of a signed request, but for the host. `payload` is its SHA-256 or UNSIGNED-PAYLOAD.
 
-        Raises LoaderError where the key has to be renewed and cannot be.
+        Raises LoaderError where the key has expired and cannot be renewed.
         """
         if self._credentials is None:
             return headers
@@ -96,18 +96,18 @@ class Account:
         return {name: value for name, value in request.headers.items() if name.lower() != "host"}
 
     def renew(self, generation: int) -> bool:
-        """Look for other credentials than those of a generation, which are not valid any more; False for none."""
+        """Replace the expired credentials of a generation; False where there are no others."""
         with self._lock:
             if self._credentials is None or generation != self.generation:
                 return self._credentials is not None
-            self.__dict__.pop("_session", None)  # botocore's keeps the credentials that it has found
+            self.__dict__.pop("_session", None)  # botocore's session keeps the credentials that it has found
             try:
                 self._own = self._variables()
                 with _explained():
                     found = self._find()
                     if found is None or found.get_frozen_credentials() == self._credentials.get_frozen_credentials():
                         return False
-            except HyperpodError:  # a file that is being written
+            except HyperpodError:  # the file is being written
                 return False
             self._credentials = found
             self.generation += 1
@@ -130,9 +130,9 @@ class Account:
 
 
 def _credentials_at_hand(own: Mapping[str, str]) -> Any:
-    """Return a mount's own keys, or those in the environment, which come first for botocore too.
+    """Return a mount's own keys, or those of the environment, which botocore prefers, too.
 
-    None where it has to look further, as for a profile of the mount's own.
+    None where botocore has to search further, as for a mount's own profile.
     """
     try:
         from botocore.credentials import Credentials
@@ -147,12 +147,12 @@ def _credentials_at_hand(own: Mapping[str, str]) -> Any:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Say what to do about whatever botocore raises. Raises LoaderError."""
+    """Turn every error of botocore into a LoaderError with a remedy."""
     try:
         yield
     except HyperpodError:
         raise
-    except Exception as error:  # of two roots, and what files and processes that it reads raise
+    except Exception as error:  # botocore has two base classes, and files and processes that it reads raise others
         found = f"none ({type(error).__name__}: {str(error).rstrip('.')})"
         remedy = "look at AWS_PROFILE and ~/.aws, or log in again, as with aws sso login"
         raise LoaderError("AWS credentials", found, "a key that is valid", remedy) from None
@@ -169,7 +169,7 @@ def _Signer(credentials: Any, region: str, payload: str) -> Any:
 
 
 def signing() -> None:
-    """Import what signs requests: a process forked from this one need not."""
+    """Import the signing code, so that forked processes need not."""
     with suppress(ModuleNotFoundError):
         import botocore.auth
         import botocore.awsrequest
@@ -185,7 +185,7 @@ def split(url: str) -> tuple[str, str]:
 
 
 def account_of(resources: LoadResources, url: str) -> Account:
-    """Return the account that the objects of one load share: one a mount, and one for all else."""
+    """Return the account that the objects of one load share: one per mount, and one for all others."""
     spec = resources.shared.bucket(url)
     named = "" if spec is None else spec.name
     account: Account = resources.once(
@@ -201,7 +201,7 @@ def open_s3(url: str, resources: LoadResources) -> HttpSource:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Signature:
-    """Fields of a signed request, when and with which generation of credentials. `anew`: one before it was refused."""
+    """Fields of a signed request, its time and its generation of credentials. `anew`: the previous one was refused."""
 
     fields: dict[str, str]
     signed_s: float
@@ -210,7 +210,7 @@ class _Signature:
 
     @property
     def is_old(self) -> bool:
-        """True if it is to be used no longer, by the clock that it names: that goes on while a laptop sleeps."""
+        """True if it is too old, by the wall clock, which also runs while a laptop sleeps."""
         return not 0 <= time.time() - self.signed_s < SIGNATURE_S
 
 
@@ -235,7 +235,7 @@ class S3Source(HttpSource):
         return signature.fields
 
     def _sign(self, anew: bool = False) -> _Signature:
-        generation = self._account.generation  # before it is signed: with newer credentials it may be signed once more
+        generation = self._account.generation  # read before signing: a newer generation then leads to another signature
         fields = self._account.sign("GET", self._url, {})
         self._signature = signature = _Signature(fields, time.time(), generation, anew)
         return signature
@@ -250,7 +250,7 @@ class S3Source(HttpSource):
         if has_expired(body) and self._account.renew(used.generation):
             return None
         if _code(body) == "RequestTimeTooSkewed":
-            if used is not self._signature:  # another connection has signed anew meanwhile
+            if used is not self._signature:  # another connection has renewed the signature meanwhile
                 return None
             if not used.anew:
                 self._sign(anew=True)
@@ -260,7 +260,7 @@ class S3Source(HttpSource):
 
 
 def refusal(account: Account, name: str, head: Head, body: bytes, wanted: str) -> LoaderError | None:
-    """Return the error that an answer about `name` means, None where asking again may help."""
+    """Return the error that an answer about `name` means, None where a retry may help."""
     code = _code(body)
     status = f"{code or 'no code'} (status {head.status})"
     if (region := _other_region(account, head, body, code)) is not None:

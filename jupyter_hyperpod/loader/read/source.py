@@ -1,4 +1,4 @@
-"""The interface of every source of bytes, and what the sources of one load share."""
+"""The interface of all sources of bytes (`Source`), and the resources that the sources of one load share."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PREFIX_BYTES = 65_536  # read when an object is opened: the header of most model
 
 @dataclass(frozen=True)
 class Options:
-    """How objects are reached. What is None comes from the environment, through botocore's session for S3.
+    """How objects are reached. A value of None comes from the environment, for S3 through botocore's session.
 
     `anonymous` reads S3 without signing; `headers` are sent with http(s) requests, to the URL's own host only. `mounts`
-    are those that ``shared://`` knows, by default this process's.
+    resolve ``shared://``, by default this process's mounts.
     """
 
     endpoint_url: str | None = None
@@ -40,7 +40,7 @@ def merged(options: Options | None, endpoint_url: str | None) -> Options:
 
 
 class Counters:
-    """What a load has cost so far. Thread-safe."""
+    """Counts the bytes and requests of a load so far. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class Counters:
 class Source(Protocol):
     """An object of `size` bytes that does not change: `etag` identifies its content.
 
-    Methods may be called by many threads at once. They raise LoaderError, and Cancelled when told to stop.
+    Methods may be called by many threads at once. They raise LoaderError, and Cancelled when cancelled.
     """
 
     name: str
@@ -74,13 +74,13 @@ class Source(Protocol):
         """Fill `view` with `rows` pieces of `length` bytes, `stride` apart, the first at `offset`."""
 
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Release connections and files."""
 
 
 class LoadResources:
-    """What the objects of one load share: options, mounts, connections, credentials and counters.
+    """The resources that the objects of one load share: options, mounts, connections, credentials, counters.
 
-    `early` connections to each server are made beside the one that the first header comes through.
+    `early` connections to each server are made besides the one that reads the first header.
     """
 
     def __init__(self, options: Options | None = None, early: int = 0) -> None:
@@ -92,7 +92,7 @@ class LoadResources:
         self._lock = threading.Lock()
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what `make` made the first time that `key` was asked for."""
+        """Return the value that `make` returned at the first request for `key`."""
         with self._lock:
             if key not in self._made:
                 self._made[key] = make()
@@ -114,7 +114,7 @@ def read_all(source: Source, limit: int) -> bytes:
 
 
 def read_range(source: Source, begin: int, end: int) -> bytes:
-    """Return a range; what came with the opening is not read again."""
+    """Return a range; bytes that were read when the object was opened are not read again."""
     if end <= len(source.prefix):
         return source.prefix[begin:end]
     content = bytearray(end - begin)

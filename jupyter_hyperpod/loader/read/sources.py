@@ -1,4 +1,4 @@
-"""Which implementation of a source a URL gets; each is imported when a URL first needs it."""
+"""Opens the right kind of source for each URL, and imports its module at the first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Opener(LoadResources):
     """Opens the objects of one load."""
 
     def open(self, url: str) -> Source:
-        """Open an object; raises LoaderError where there is none, or no permission."""
+        """Open an object; raises LoaderError where it does not exist, or permission is missing."""
         url = self.shared.locate(url)
         scheme = scheme_of(url)
         if scheme == "file":
@@ -33,5 +33,5 @@ class Opener(LoadResources):
 
 
 def open_source(url: str, options: Options | None = None) -> Source:
-    """Open one object: S3 and HTTP(S) by the engine of our own, files by `preadv`, anything else by fsspec."""
+    """Open one object: S3 and HTTP(S) with our own HTTP client, files by `preadv`, others through fsspec."""
     return Opener(options).open(url)

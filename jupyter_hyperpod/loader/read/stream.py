@@ -1,8 +1,8 @@
-"""The engine: many chunks at once, a few threads that block in the kernel, the first error ends all.
+"""Fetches many chunks at once, with a few threads that block in the kernel. The first error ends all of them.
 
-Threads are added while they bring more (`pace`). At the end, when nothing is left to start, idle threads ask again for
-chunks that take much longer than others did; whoever is first wins, and the loser has stopped before the load returns.
-Where both write to the same memory, what the loser left there is looked at once more (`settle`).
+Threads are added while they raise the rate (`pace`). Once no chunk is left to start, idle threads request chunks again
+that take much longer than others did. The first reader wins, and the other has stopped before the load returns. Where
+both wrote to the same memory, the chunk is verified once more (`settle`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .plan import Chunk
 from .progress import Callback, Meter
 from .source import Counters
 
-Outcome = Literal["read", "found", "busy"]  # found: it was there already; busy: a peer is reading it, ask again
+Outcome = Literal["read", "found", "busy"]  # found: it had arrived already; busy: a peer is reading it, retry
 Fetch = Callable[[Chunk, Cancel], Outcome]
 Settle = Callable[[Chunk], None]
 TICK_S = 0.05
@@ -33,7 +33,7 @@ SAMPLES = 32
 
 
 def first_connections(sharers: int = 1) -> int:
-    """Connections until the first block is there: few, so that it is not one of many things under way.
+    """Connections until the first block has arrived: few, so that it does not compete with other chunks.
 
     Processes that share a load share these, too.
     """
@@ -163,7 +163,7 @@ class Stream:
                     self._finish(task, cancel, outcome)
 
     def _next(self, number: int) -> tuple[_Task, Cancel] | None:
-        """Return what to fetch, waiting for it; None when this thread is not needed any more."""
+        """Wait for the next task and return it; None when this thread is not needed any more."""
         with self._changed:
             while True:
                 if self._stopping or not self._left:
@@ -181,7 +181,7 @@ class Stream:
                 self._changed.wait(AGAIN_S if self._with_peers else TICK_S)
 
     def _queue(self, now_s: float) -> deque[_Task]:
-        """Where the next task comes from: what peers were reading goes first, as soon as it may have arrived."""
+        """The queue of the next task: chunks that peers were reading come first, once they may have arrived."""
         due = self._with_peers and self._with_peers[0].again_s <= now_s
         return self._with_peers if due else self._waiting
 
@@ -201,13 +201,13 @@ class Stream:
         return slowest if slowest and pace.should_hedge(now_s - slowest.began_s, usual_s) else None
 
     def _leave(self, task: _Task, cancel: Cancel) -> bool:
-        """Give up reading; True where somebody else has brought the chunk."""
+        """Give up reading; True where another reader has fetched the chunk."""
         with self._changed:
             task.readers.remove(cancel)
             return task.done
 
     def _lost(self, chunk: Chunk) -> None:
-        """A second reader has ended in the middle of a chunk that was there already."""
+        """A second reader has ended in the middle of a chunk that had already arrived."""
         try:
             if self._settle is not None:
                 self._settle(chunk)

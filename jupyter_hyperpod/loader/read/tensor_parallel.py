@@ -1,4 +1,4 @@
-"""Which part of a tensor a tensor-parallel rank holds. Pure.
+"""Computes which part of a tensor each tensor-parallel rank holds. Pure.
 
 A rule is (pattern of the name, dimension) or (pattern, dimension, multiple): the dimension is split like
 `torch.tensor_split`, in units of `multiple`: sizes differ by at most one unit, the first ranks have the larger parts.
@@ -66,7 +66,7 @@ def dimension(name: str, rules: Sequence[Rule]) -> tuple[int | None, int]:
 
 
 def part(entry: Entry, rank: int, size: int, rules: Sequence[Rule] = LLAMA_RULES) -> Slice:
-    """Return what `rank` of `size` holds of a tensor. Raises SpecError for a rule that does not fit the tensor."""
+    """Return the part of a tensor that `rank` of `size` holds. Raises SpecError for a rule that does not fit."""
     dim, multiple = dimension(entry.name, rules)
     if dim is None or size == 1:
         return whole(entry)

@@ -1,4 +1,4 @@
-"""Bytes that have landed, as tensors."""
+"""Turns landed bytes into tensors, and converts names of dtypes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DTYPES: dict[str, torch.dtype] = {
 
 
 def torch_dtype(name: str, source: str) -> torch.dtype:
-    """Return the dtype that the format calls `name`. Raises LoaderError for one that this torch has not."""
+    """Return the dtype that the format calls `name`. Raises LoaderError for one that this torch lacks."""
     dtype = _DTYPES.get(name)
     if dtype is None:
         raise LoaderError(source, f"a tensor of dtype {name}", f"a dtype that torch {torch.__version__} knows")
@@ -44,7 +44,7 @@ def torch_dtype(name: str, source: str) -> torch.dtype:
 
 
 def format_dtype(dtype: torch.dtype) -> str:
-    """Return how the format calls `dtype`. Raises LoaderError."""
+    """Return the format's name of `dtype`. Raises LoaderError."""
     for name, known in _NAMES.items():
         if getattr(torch, known, None) is dtype:
             return name
@@ -52,7 +52,7 @@ def format_dtype(dtype: torch.dtype) -> str:
 
 
 def view(landed: Bytes, tensor: Placed, source: str) -> torch.Tensor:
-    """Return `tensor`, of shape `tensor.shape`, in place; only one that no alignment fits is copied."""
+    """Return `tensor`, of shape `tensor.shape`, in place; only a misaligned one is copied."""
     _, name, shape, _, place, length = tensor
     dtype = _DTYPES.get(name) or torch_dtype(name, source)
     if not length:
@@ -62,4 +62,4 @@ def view(landed: Bytes, tensor: Placed, source: str) -> torch.Tensor:
         flat = torch.frombuffer(bytearray(landed[place : place + length]), dtype=dtype)
     if len(shape) == 1:
         return flat
-    return flat.view(*shape) if shape else flat.view(shape)  # numbers are taken faster than a tuple of them
+    return flat.view(*shape) if shape else flat.view(shape)  # numbers are faster than a tuple of them

@@ -1,4 +1,4 @@
-"""Chunks compared with the manifest as they land."""
+"""Compares chunks with the manifest as they land."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .sources import Opener
 
 
 class Verifier:
-    """Knows what every chunk of the opened files has to be."""
+    """Holds the expected checksum of every chunk of the opened files."""
 
     def __init__(self, files: Files, manifest: sums.Manifest) -> None:
         self._files = files
@@ -28,7 +28,7 @@ class Verifier:
             sums.check_chunks(manifest, name, source.name, header.data_bytes)
 
     def check(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
-        """Compare a chunk that has landed; what differs is read once more. Raises LoaderError if it still differs."""
+        """Compare a landed chunk; a differing one is read once more. Raises LoaderError if it still differs."""
         expected = self._expected[chunk.file][chunk.place // self._chunk_bytes]
         if sums.digest(view) == expected:
             return
@@ -50,7 +50,7 @@ def read_manifest(url: str, opener: Opener) -> sums.Manifest:
 def verifier(
     files: Files, load_plan: LoadPlan, opener: Opener, url: str, checksum: bool | str | None
 ) -> Verifier | None:
-    """Return what verifies a load as `checksum` of `load_model` asks for. Raises LoaderError and SpecError."""
+    """Return the verifier for the argument `checksum` of `load_model`. Raises LoaderError and SpecError."""
     if not checksum:
         return None
     if not load_plan.whole:

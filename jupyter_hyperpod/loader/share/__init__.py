@@ -1,1 +1,1 @@
-"""Ranks that load the same model share the work: on one host through memory, between hosts through sockets."""
+"""Lets ranks that load the same model share the work: through memory on one host, through sockets between hosts."""

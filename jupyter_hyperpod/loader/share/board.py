@@ -1,7 +1,7 @@
-"""What the ranks of a job tell each other about one model: short texts under names, in the job's private directory.
+"""A notice board per model, on which the ranks of a job exchange short named texts, in the job's private directory.
 
-A text is the target of a symbolic link: it appears whole or not at all, and of several who put one under the same name
-one wins, on network file systems too.
+A text is the target of a symbolic link, so it appears whole or not at all. If several ranks write the same name,
+exactly one wins, on network file systems, too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Board:
         self._path = private_directory(path)
 
     def put(self, name: str, text: str) -> str:
-        """Put `text` under `name` unless something is there; return what is there then. Raises OSError."""
+        """Put `text` under `name` unless it is taken; return the text that is there then. Raises OSError."""
         while True:
             try:
                 os.symlink(text, self._path / name)
             except FileExistsError:
                 if (found := self.get(name)) is not None:
                     return found
-            except FileNotFoundError:  # the last of those before has just removed everything
+            except FileNotFoundError:  # the last rank of an earlier load has just removed everything
                 private_directory(self._path)
             else:
                 return text
@@ -46,19 +46,19 @@ class Board:
             return None
 
     def remove(self, name: str) -> None:
-        """Have nothing under `name`."""
+        """Remove the text under `name`."""
         with suppress(OSError):
             os.unlink(self._path / name)
 
     def names(self, prefix: str) -> list[str]:
-        """Return all names that begin like this."""
+        """Return all names that begin with `prefix`."""
         try:
             return sorted(name for name in os.listdir(self._path) if name.startswith(prefix))
         except OSError:
             return []
 
     def leave(self, name: str, prefix: str) -> None:
-        """Remove `name`; who was the last under `prefix` removes everything."""
+        """Remove `name`; the last rank under `prefix` removes everything."""
         with suppress(OSError), self.locked():
             self.remove(name)
             if not self.names(prefix):
@@ -68,7 +68,7 @@ class Board:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others of this host out, but for one that holds the lock for too long, or where there are no locks."""
+        """Exclude other processes of this host, except where one holds the lock for too long, or locks do not work."""
         descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         until_s = time.monotonic() + LOCK_PATIENCE_S
         try:

@@ -1,4 +1,4 @@
-"""How ranks that load the same find each other's memory: each puts a notice of it on the model's board."""
+"""Lets ranks that load the same model find each other's memory, by notices on the model's board."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEM = len(HERE) + TOKEN_DIGITS
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Where a rank that holds a model can be found. Without a port, only by processes of its host."""
+    """The address of a rank that holds a model. Without a port, only processes of its host reach it."""
 
     place: Place
     node: str = ""
@@ -26,16 +26,16 @@ class Notice:
 
     @property
     def name(self) -> str:
-        """Under which it is put on the board."""
+        """Its name on the board."""
         return f"{HERE}{self.place.token[:TOKEN_DIGITS]}-{self.place.pid}-{self.place.descriptor}"
 
     def encode(self) -> str:
-        """As it is put on the board."""
+        """Encode it for the board."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Notice | None:
-        """Inverse of `encode`, None for what is none."""
+        """Inverse of `encode`, None for another text."""
         try:
             record = json.loads(text)
             at = record["place"]
@@ -46,7 +46,7 @@ class Notice:
 
 
 def meet(board: Board, count: int, sizes: Sequence[int], node: str | None = None) -> Commons:
-    """Return the memory of a rank on this host (where `node` is given: on this node) that is there, else a new one."""
+    """Return the existing memory of a rank on this host (with `node`: on this node), else a new one."""
     for name in board.names(HERE):
         notice = Notice.decode(board.get(name) or "")
         if notice is not None and node in (None, notice.node):

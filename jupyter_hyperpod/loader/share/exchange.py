@@ -1,8 +1,9 @@
-"""Ranks of one host that each hold some columns of the same tensors: whole rows are read once, and each takes its part.
+"""Lets tensor-parallel ranks of one host read whole rows once, and each copy its own columns.
 
-A column's pieces lie all over a tensor. Asking for each costs many thousands of requests a model, reading all rows for
-a part of them many times the bytes. So the rows are cut into blocks, each rank reads its share of them into a memory
-file that all of them map, and copies its own columns out of every block. The file is gone when the last has finished.
+The pieces of a column are all over a tensor. Requesting each takes many thousands of requests per model; reading all
+rows on every rank multiplies the bytes. So the rows are cut into blocks. Each rank reads its share of the blocks into a
+memory file that all ranks map, and copies its own columns from every block. The file vanishes when the last rank has
+finished.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Exchange:
     """The blocks of one model, for one rank. Thread-safe."""
 
     def __init__(self, directory: Path, files: Files, load_plan: LoadPlan, node: str | None) -> None:
-        """``node``: whose ranks alone meet; None for all of this host.
+        """``node``: only its ranks share; None: all ranks of this host.
 
-        Raises MemoryError, StoreError, and OSError where ranks cannot meet.
+        Raises MemoryError, StoreError, and OSError where ranks cannot reach each other.
         """
         self._sources = files.sources
         self._rank, self._size = load_plan.tp
@@ -51,7 +52,7 @@ class Exchange:
             self._board.put(self._name, notice.encode())
 
     def take(self, chunk: Chunk, view: memoryview, late: bool, cancel: Cancel) -> bool:
-        """Fill `view` with this rank's columns; False while the rows are another's to read, unless that is `late`."""
+        """Fill `view` with this rank's columns; False while another rank, unless `late`, has to read the rows."""
         commons = self._commons
         number = self._numbers[chunk.block]
         if commons is None or not (commons.seconds[number] or self._bring(commons, number, chunk, late, cancel)):
@@ -64,16 +65,16 @@ class Exchange:
         return True
 
     def settle(self, chunk: Chunk) -> None:
-        """This rank has its columns of a block, and will not read its rows: they may have come from another host."""
+        """This rank has its columns of a block, perhaps from another host, and will not read its rows."""
         self._settled.add(self._numbers[chunk.block])
 
     def close(self) -> None:
-        """Nothing more is taken: let go of the memory."""
+        """Release the memory; nothing more is taken."""
         self._board.leave(self._name, HERE)
         self._commons = None
 
     def _bring(self, commons: Commons, number: int, chunk: Chunk, late: bool, cancel: Cancel) -> bool:
-        """Read a block that is this rank's, or that somebody else should have read by now."""
+        """Read a block that is this rank's, or that another rank should have read by now."""
         if number % self._size != self._rank and not (late and self._done(commons)):
             return False
         again = False
@@ -94,13 +95,13 @@ class Exchange:
         return True
 
     def _done(self, commons: Commons) -> bool:
-        """Whether nothing is left that is this rank's to read."""
+        """Whether this rank has read its whole share."""
         mine = range(self._rank, len(self._numbers), self._size)
         return all(commons.seconds[number] or number in self._settled for number in mine)
 
 
 def exchange_of(directory: Path, files: Files, load_plan: LoadPlan, node: str | None) -> Exchange | None:
-    """Return what ranks exchange rows by, None where there is nothing to exchange or they cannot meet."""
+    """Return the exchange, None where there is nothing to exchange or ranks cannot reach each other."""
     if load_plan.tp[1] > 1 and any(chunk.across is not None for chunk in load_plan.chunks):
         with suppress(OSError, StoreError):
             return Exchange(directory, files, load_plan, node)

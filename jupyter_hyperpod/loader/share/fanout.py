@@ -1,10 +1,10 @@
-"""Ranks of one job share a load: the object store is read once for all of them.
+"""Lets the ranks of one job share a load, so that the object store is read once.
 
-Ranks of one host land a model in one memory file (`commons`) and claim its chunks there; hosts claim them from each
-other on a `board` in the job's directory, and pass them on over sockets (`peers`). Nobody leads, nobody waits for who
-has not come yet: who is there shares. Who dies has its claims taken at once, who is slow is not waited for longer than
-a few times what a chunk usually takes; either way its chunks are read from the store. What was loaded can be had from
-a rank for as long as it keeps its tensors. Tensor-parallel ranks of a host read rows for each other, too (`exchange`).
+Ranks of one host load a model into one memory file (`shared_buffer`) and claim its chunks there. Hosts claim chunks on
+a `board` in the job's directory and pass them on over sockets (`peers`). There is no leader, and no rank waits for
+ranks that have not started yet. The claims of a dead rank are free at once, and other ranks wait for a slow one only a
+few times as long as a chunk usually takes; then they read its chunks from the store. A rank serves its chunks as long
+as it keeps its tensors. Tensor-parallel ranks of a host read rows for each other, too (`exchange`).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from .peers import LOOPBACK, Answer, Client, Server, own_address
 
 JOB_VARIABLE, NODE_VARIABLE = "HYPERPOD_JOB_DIR", "HYPERPOD_NODE"
 BIND_VARIABLE, APART_VARIABLE = "HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY"
-ENDPOINT = "coordinator.json"  # of a job: where its coordinator is reached
+ENDPOINT = "coordinator.json"  # file of a job with the address of its coordinator
 SETTINGS = ("auto", "off")
-UNITS = 64  # what hosts claim from each other, a model
-UNKNOWN_S = 5.0  # how long a peer may take for a chunk before anybody knows how long chunks take
+UNITS = 64  # units per model that hosts claim
+UNKNOWN_S = 5.0  # how long a peer may take for a chunk until the usual time is known
 INSTANT_S = 1e-6
 
 
 def with_whom(setting: str, files: Files, environment: Environment[str, str]) -> tuple[JobStore | None, str]:
-    """Return the job whose ranks share the load of `files`, None for nobody, and why. Raises SpecError."""
+    """Return the job whose ranks share the load of `files`, or None, and why. Raises SpecError."""
     if setting not in SETTINGS:
         raise SpecError(f"fanout is {setting!r}; expected one of {', '.join(SETTINGS)}")
     if setting == "off":
@@ -77,7 +77,7 @@ class FanOut:
         device: torch.device,
         environment: Environment[str, str],
     ) -> None:
-        """Raises MemoryError, StoreError, and OSError where ranks cannot meet."""
+        """Raises MemoryError, StoreError, and OSError where ranks cannot reach each other."""
         self._files, self._checks, self._device = files, checks, device
         self._chunks = sorted(load_plan.chunks, key=_position)
         self._numbers = {_position(chunk): number for number, chunk in enumerate(self._chunks)}
@@ -122,7 +122,7 @@ class FanOut:
         return made.view(landed, tensor, self._files.sources[tensor.file].name).to(self._device)
 
     def close(self) -> None:
-        """End what only the load needs; tensors keep the rest."""
+        """Free what only the load needs; tensors keep the rest."""
         if self._hosts is not None:
             self._hosts.close()
         if self._exchange is not None:
@@ -150,7 +150,7 @@ class FanOut:
         return "read"
 
     def _bring(self, number: int, chunk: Chunk, late: bool, cancel: Cancel) -> bool:
-        """Have a claimed chunk, from another host or from the store; False where somebody else is reading it."""
+        """Get a claimed chunk, from another host or from the store; False where another rank is reading it."""
         view = self._commons.view(chunk.file, chunk.place, chunk.bytes)
         answer = self._hosts.ask(number, view) if self._hosts is not None else "gone"
         if answer == "later" and not late:
@@ -168,7 +168,7 @@ class FanOut:
         return "busy"
 
     def _late(self, number: int, times: float = 1) -> bool:
-        """Whether a chunk has been with a peer for too long."""
+        """Whether a peer has taken too long for a chunk."""
         waited_s = (time.monotonic() - self._busy_since.get(number, time.monotonic())) / times
         if waited_s <= pace.HEDGE_FLOOR_S:
             return False
@@ -187,7 +187,7 @@ class FanOut:
 
 
 class _Hosts:
-    """The other hosts that load the same model: who of them is to read what, and how it comes from there."""
+    """The other hosts that load the same model: which host reads which chunks, and the connections to them."""
 
     def __init__(self, board: Board, token: str, secret: bytes, subject: str, count: int) -> None:
         self._board, self._token = board, token
@@ -198,7 +198,7 @@ class _Hosts:
         self._clients: list[Client] = []
 
     def ask(self, number: int, view: memoryview) -> Answer:
-        """Receive a chunk from the host that has claimed it; "gone": it is this host's to read."""
+        """Receive a chunk from the host that has claimed it; "gone": this host has to read it."""
         unit = f"unit-{number // self._chunks_a_unit}"
         owner = self._board.put(unit, self._token)
         if owner == self._token:
@@ -212,7 +212,7 @@ class _Hosts:
         return "gone" if self._board.put(unit, self._token) == self._token else "later"
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for client in self._clients:
             client.close()
 
@@ -256,7 +256,7 @@ def _position(chunk: Chunk) -> tuple[int, int]:
 
 
 def _subject(files: Files, chunks: list[Chunk], checked: bool) -> str:
-    """Name what is loaded: the same for two ranks if, and only if, the same bytes of the same objects land alike."""
+    """Name the load: equal for two ranks if, and only if, the same bytes of the same objects land alike."""
     objects = [(source.name, source.size, source.etag) for source in files.sources]
     pieces = [(chunk.file, chunk.offset, chunk.length, chunk.place, chunk.rows, chunk.stride) for chunk in chunks]
     return hashlib.sha256(json.dumps([objects, pieces, checked]).encode()).hexdigest()[:32]

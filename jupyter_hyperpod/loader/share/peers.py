@@ -1,7 +1,7 @@
-"""Chunks from rank to rank of different hosts: a socket, both sides prove the job's secret, raw bytes.
+"""Passes chunks between ranks of different hosts over sockets, after both sides have proved the job's secret.
 
-Who asks sends the number of a chunk; the answer is one byte, "not here yet" or "here", then the chunk itself, sent by
-the kernel out of the memory file and received into that of the other host.
+The client sends the number of a chunk. The answer is one byte, "not here yet" or "here", then the chunk, which the
+kernel sends directly from one host's memory file and the client receives into its own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Literal
 
 MAGIC = b"HPF1"
 NONCE_BYTES, MAC_BYTES = 16, 32
-TIMEOUT_S = 2.0  # without a byte, after which a peer is given up
+TIMEOUT_S = 2.0  # without a byte; then a peer is given up
 CONNECT_TIMEOUT_S = 1.0
-PROOF_S = 5.0  # for the whole proof, however slowly its bytes come
+PROOF_S = 5.0  # for the whole proof
 MOST_CALLERS, MOST_STRANGERS = 256, 128
 ACCEPT_AGAIN_S = 0.05
 LOOPBACK, AUTOMATIC = "127.0.0.1", "auto"
@@ -31,13 +31,13 @@ _TIMEVAL = struct.Struct("ll")
 _LATER, _HERE = b"\0", b"\1"
 
 Answer = Literal["got", "later", "gone"]
-Find = Callable[[int], tuple[int, int] | None]  # of a chunk: its offset in the memory file and length, if it is there
+Find = Callable[[int], tuple[int, int] | None]  # chunk -> its offset in the memory file and length, if it has arrived
 
 
 class Server:
-    """Gives chunks of one memory file to who knows `secret`; `subject` names the model that both sides mean.
+    """Serves chunks of one memory file to clients that know `secret`; `subject` names the model for both sides.
 
-    Callers that have not proved the secret yet have places of their own: where all are taken, who came first has to go.
+    Callers without a proof yet have a limited number of places: where all are taken, the oldest caller is dropped.
     """
 
     def __init__(self, host: str, secret: bytes, subject: bytes, descriptor: int, find: Find) -> None:
@@ -46,14 +46,14 @@ class Server:
         self._secret, self._subject = secret, subject
         self._descriptor = descriptor
         self._find = find
-        self._strangers: dict[socket.socket, None] = {}  # in the order of their calls
+        self._strangers: dict[socket.socket, None] = {}  # oldest first
         self._callers: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
         threading.Thread(target=self._accept, name="fanout-door", daemon=True).start()
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         with self._lock:
             self._closed = True
             sockets = [self._listener, *self._strangers, *self._callers]
@@ -66,7 +66,7 @@ class Server:
         while not self._closed:
             try:
                 caller, _ = self._listener.accept()
-            except OSError:  # it has hung up again, or no descriptor is left: those who prove nothing hold some
+            except OSError:  # the caller has gone, or no descriptor is left: callers without a proof hold some
                 time.sleep(0.0 if self._closed else ACCEPT_AGAIN_S)
                 continue
             try:
@@ -83,7 +83,7 @@ class Server:
                 del self._strangers[oldest]
                 with suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
-            descriptor = os.dup(self._descriptor)  # its number may belong to another file by the time it is used
+            descriptor = os.dup(self._descriptor)  # the original's number may be reused before the copy is
             self._strangers[caller] = None
         try:
             threading.Thread(target=self._attend, args=(caller, descriptor), daemon=True).start()
@@ -100,13 +100,13 @@ class Server:
                 if prove(caller, self._secret, self._subject, calls=False) and self._welcome(caller):
                     self._serve(caller, descriptor)
         finally:
-            with self._lock:  # before it is closed: nobody else hangs up on a number that has a new owner
+            with self._lock:  # before closing, so that no other thread shuts down a reused descriptor number
                 self._strangers.pop(caller, None)
                 self._callers.discard(caller)
                 caller.close()
 
     def _welcome(self, caller: socket.socket) -> bool:
-        """Who has proved the secret keeps its place for as long as it likes; False where all are taken."""
+        """Give a caller that has proved the secret a permanent place; False where all are taken."""
         with self._lock:
             welcome = caller in self._strangers and not self._closed and len(self._callers) < MOST_CALLERS
             self._strangers.pop(caller, None)
@@ -122,21 +122,21 @@ class Server:
             else:
                 caller.sendall(_HERE)
                 _send_file(caller, descriptor, *found)
-            _set_timeout(caller, 0)  # who is served may take its time before it asks again
+            _set_timeout(caller, 0)  # a served client may pause before its next request
 
 
 class Client:
     """One thread's connection to one server."""
 
     def __init__(self, address: tuple[str, int], secret: bytes, subject: bytes) -> None:
-        """Raises OSError where nobody answers, or somebody who does not know the secret."""
+        """Raises OSError where no peer answers, or the peer does not know the secret."""
         self._socket = socket.create_connection(address, CONNECT_TIMEOUT_S)
         try:
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _set_timeout(self._socket)
             if not prove(self._socket, secret, subject, calls=True):
-                raise PermissionError(f"who listens at {address[0]}:{address[1]} does not know the job's secret")
+                raise PermissionError(f"the peer at {address[0]}:{address[1]} does not know the job's secret")
         except BaseException:
             self._socket.close()
             raise
@@ -159,14 +159,14 @@ class Client:
         return "got"
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
 def own_address(asked: str, endpoint: Path) -> str:
-    """Return where to listen: `asked`, or for "auto" the address from which this node reaches who is in `endpoint`.
+    """Return where to listen: `asked`, or for "auto" the address from which this node reaches the host in `endpoint`.
 
-    Raises OSError where that is not known.
+    Raises OSError where that is unknown.
     """
     if asked != AUTOMATIC:
         return asked
@@ -180,9 +180,9 @@ def own_address(asked: str, endpoint: Path) -> str:
 
 
 def prove(sock: socket.socket, secret: bytes, subject: bytes, *, calls: bool) -> bool:
-    """Exchange proofs of the secret, bound to fresh numbers of both sides and to `subject`; True if theirs is right.
+    """Exchange proofs of the secret, bound to nonces of both sides and to `subject`; True if theirs is right.
 
-    Who is called proves itself first, so that nobody learns anything by calling. Raises OSError.
+    The server proves itself first, and only to a caller that then has to prove itself, too. Raises OSError.
     """
     by_s = time.monotonic() + PROOF_S
     nonce = os.urandom(NONCE_BYTES)
@@ -228,7 +228,7 @@ def _send_file(sock: socket.socket, descriptor: int, offset: int, length: int) -
 
 
 def _set_timeout(sock: socket.socket, seconds: float = TIMEOUT_S) -> None:
-    """Let the kernel end calls that wait for longer, 0: never; the socket stays a blocking one."""
+    """Let the kernel end calls that wait for longer (0: never); the socket stays blocking."""
     timeout = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)

@@ -1,8 +1,8 @@
-"""Where the ranks of one host land a model together: one anonymous memory file, which each of them maps as its own.
+"""An anonymous memory file into which the ranks of one host load a model together, and which each of them maps.
 
-A rank that has claimed a chunk writes it through a shared mapping; everybody's tensors are private mappings of the same
-pages, copied only where they are written to. So the chunk is read once and copied never. A claim is a lock that the
-kernel releases when its holder dies, and the chunk is free again at once.
+A rank that has claimed a chunk writes it through a shared mapping. The tensors of all ranks are private mappings of the
+same pages, which are copied only when written. So a chunk is read once and never copied. A claim is a lock that the
+kernel releases when its holder dies, so that the chunk is free again at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COLLAPSE = 25
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Names a commons to processes of the same user on the same host. `token` is random: no other one has it."""
+    """Names a shared buffer to processes of the same user on the same host. `token` is random and unique."""
 
     pid: int
     descriptor: int
@@ -43,8 +43,8 @@ class Place:
 class Commons:
     """`count` chunks in landings of `sizes` bytes, shared by the processes of one host.
 
-    ``seconds[i]`` is how long chunk i took to come, 0.0 while it is not there. The descriptor, by which peers find it,
-    is open for as long as tensors are made of ``private``.
+    ``seconds[i]`` is how long chunk i took to arrive, 0.0 before. The descriptor, through which peers find the buffer,
+    stays open while tensors of ``private`` exist.
     """
 
     def __init__(self, descriptor: int, count: int, sizes: Sequence[int], token: str) -> None:
@@ -61,7 +61,7 @@ class Commons:
 
     @classmethod
     def create(cls, count: int, sizes: Sequence[int]) -> Commons:
-        """An empty one. Raises MemoryError where the system refuses."""
+        """Create an empty one. Raises MemoryError where the system refuses."""
         token = os.urandom(TOKEN_BYTES // 2).hex()
         try:
             descriptor = os.memfd_create("hyperpod-model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -78,7 +78,7 @@ class Commons:
 
     @classmethod
     def attach(cls, place: Place, count: int, sizes: Sequence[int]) -> Commons:
-        """A peer's. Raises OSError where the peer is gone, on another host or not within reach."""
+        """Open a peer's. Raises OSError where the peer has ended, is on another host or out of reach."""
         descriptor = os.open(f"/proc/{place.pid}/fd/{place.descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
@@ -96,12 +96,12 @@ class Commons:
         return Place(os.getpid(), self.descriptor, os.fstat(self.descriptor).st_ino, self.token)
 
     def view(self, file: int, place: int, length: int) -> memoryview:
-        """Return the bytes at `place` of a landing, to be written to by who has claimed them."""
+        """Return the bytes at `place` of a landing, to be written by the rank that has claimed them."""
         begin = self.starts[file] + place
         return memoryview(self.memory.data)[begin : begin + length]
 
     def reserve(self, file: int, place: int, length: int) -> None:
-        """Have memory for these bytes. Raises MemoryError, where writing would end the process."""
+        """Allocate memory for these bytes. Raises MemoryError; without this, writing would kill the process."""
         begin = self.starts[file] + place
         try:
             for page in range(-(-begin // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, begin + length, HUGE_PAGE_BYTES):
@@ -111,7 +111,7 @@ class Commons:
             raise MemoryError(f"no room for {length} more bytes of a model: {error.strerror}") from None
 
     def written(self, file: int, place: int, length: int) -> None:
-        """These bytes are not written to any more: they need not be counted as this process's twice."""
+        """These bytes are complete: unmap the shared pages, so that they do not count twice for this process."""
         first = -(-(self.starts[file] + place) // mmap.PAGESIZE) * mmap.PAGESIZE
         size = self.starts[file] + place + length - first
         if size > 0:
@@ -131,9 +131,9 @@ class Commons:
         return float(np.median(taken)) if len(taken) else None
 
     def _make_huge(self, page: int) -> None:
-        """Have a huge page there: a kernel that gives none to shared memory by itself (6.1) makes one of what is there.
+        """Make the present pages one huge page: some kernels (6.1) do not do so for shared memory by themselves.
 
-        Its first page has to be. Without effect elsewhere.
+        The first page has to exist. No effect on other kernels.
         """
         if page + HUGE_PAGE_BYTES <= len(self.memory):
             os.posix_fallocate(self.descriptor, page, 1)

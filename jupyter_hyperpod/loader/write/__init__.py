@@ -1,1 +1,1 @@
-"""Writing a model: which tensors into which file, in parts, published when it is whole."""
+"""Writes a model: lays tensors out in files, writes the files in parts, and publishes the complete model."""

@@ -1,4 +1,4 @@
-"""Models written to S3: every file in parts, many at once; nothing is seen of it before all parts are there."""
+"""Writes models to S3: files in parallel parts, invisible until all parts have arrived."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ..read.sources import Opener
 from .place import MaybeDone, Views
 
 THROTTLED = ("status 429", "status 503")
-# A server may take minutes to put the parts of a large object together, and say nothing meanwhile.
-PATIENCE = 30  # times as long as usual
+# a server may need minutes to assemble the parts of a large object, without sending anything
+PATIENCE = 30  # times the usual timeout
 WRITABLE = "a bucket that can be written to"
 _UPLOAD_ID = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
@@ -80,9 +80,9 @@ class Bucket:
         cancel: Cancel | None = None,
         patience: int = 1,
     ) -> tuple[Head, bytes]:
-        """Make one request, again where that may help, and return its answer. Raises LoaderError and Cancelled.
+        """Make one request, with retries where they may help, and return the answer. Raises LoaderError and Cancelled.
 
-        The server may take `patience` times as long as usual to answer. What it may have done unheard is MaybeDone.
+        The server may take `patience` times as long as usual. MaybeDone: it may have acted without an answer.
         """
         cancel, failures, options = cancel or Cancel(), 0, self.opener.options
         refused_as: type[LoaderError] = LoaderError
@@ -92,7 +92,7 @@ class Bucket:
             try:
                 connections, request = self._request(method, name, query, body, patience)
                 head, content = _exchange(connections, request, body, cancel)
-            except LoaderError as error:  # no signature; what was asked before may have been done
+            except LoaderError as error:  # no signature; an earlier attempt may have succeeded
                 raise refused_as(error.source, error.found, error.expected, error.remedy) from None
             except Broken as error:
                 refused_as = MaybeDone
@@ -127,7 +127,7 @@ class Bucket:
         url = self._account.locate(self._bucket, f"{self._prefix}/{name}" if self._prefix else name)
         if query:
             url += "?" + urlencode(query, quote_via=quote)
-        digest = hashlib.sha256()  # signed with the request: the server refuses what did not arrive as it was sent
+        digest = hashlib.sha256()  # the signature covers it, so that the server refuses a damaged body
         for view in body:
             digest.update(view)
         signed = self._account.sign(method, url, {}, digest.hexdigest())
@@ -181,7 +181,7 @@ class PartsUpload:
         self._bucket.opener.counters.add(fetched=sum(map(len, views)))
 
     def finish(self) -> None:
-        """See Upload: what a bucket has taken is safe."""
+        """See Upload: bytes accepted by a bucket are durable."""
 
     def publish(self) -> None:
         """See Upload."""
@@ -194,7 +194,7 @@ class PartsUpload:
             named = {"uploadId": self._id}
             self._bucket.ask("POST", self._name, named, [memoryview(body)], patience=PATIENCE)
         except LoaderError as error:
-            # asked again after an answer that was lost: it may be done
+            # a retry after a lost answer: the first attempt may have succeeded
             if "NoSuchUpload" not in error.found or not self._is_there():
                 raise
         self._published = True
@@ -206,7 +206,7 @@ class PartsUpload:
                 self._bucket.ask("DELETE", self._name, {"uploadId": self._id})
 
     def _is_there(self) -> bool:
-        """True if the object is made of just these parts."""
+        """True if the object consists of exactly these parts."""
         source = self._bucket.opener.open(self._bucket.url(self._name))
         parts = [tag.strip('"') for _, tag in sorted(self._tags.items())]
         with suppress(ValueError):

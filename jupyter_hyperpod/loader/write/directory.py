@@ -1,4 +1,4 @@
-"""Models written to a directory of this machine: each file beside its final place, renamed when it is whole."""
+"""Writes models to a directory of this machine: each file under a temporary name, renamed once complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .place import NotDurable, Views
 
 
 class FilePlace:
-    """A directory of this machine; it is made where it is not there yet."""
+    """A directory of this machine; created where missing."""
 
     def __init__(self, directory: str, opener: Opener) -> None:
         self._directory = directory
@@ -63,7 +63,7 @@ class FilePlace:
 
 
 class FileUpload:
-    """A file beside its final place, renamed when it is whole."""
+    """A file under a temporary name beside its final place, renamed once complete."""
 
     def __init__(self, path: str, size: int, counters: Counters) -> None:
         self._path = path
@@ -76,7 +76,7 @@ class FileUpload:
             self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             if size:
-                with self._with_room():  # a disk without room says so now, not after the first half
+                with self._with_room():  # reserves the space now: a full disk fails here, not halfway
                     os.posix_fallocate(self._descriptor, 0, size)
         except BaseException:
             self.abort()
@@ -130,7 +130,7 @@ class FileUpload:
 
 @contextmanager
 def _told(path: str, expected: str, kind: type[LoaderError] = LoaderError) -> Iterator[None]:
-    """Turn what the system says into a LoaderError about `path`."""
+    """Turn an error of the system into a LoaderError about `path`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which tensors go into which file of a model that is written. Pure."""
+"""Decides which tensors go into which file of a written model. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...core.errors import LoaderError, SpecError
 from ..header import DTYPE_BITS, SINGLE, Header, encode_header, parse_header, tensor_bytes
 from ..read.plan import CHUNK_BYTES
 
-MOST_PARTS = 9_000  # of one object; S3 takes 10,000
+MOST_PARTS = 9_000  # per object; S3 allows 10,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def encode_index(files: Iterable[OutFile]) -> bytes:
 
 
 def part_bytes(files: Iterable[OutFile]) -> int:
-    """Return in which parts the files are written: whole chunks, not too many."""
+    """Return the size of the parts of each file: whole chunks, not too many parts."""
     largest = max((file.header.data_bytes for file in files), default=0)
     return CHUNK_BYTES * max(1, -(-largest // (CHUNK_BYTES * MOST_PARTS)))
 
@@ -88,7 +88,7 @@ def _cut(tensors: Sequence[Tensor], shard_bytes: int | None) -> list[list[Tensor
 
 
 def _file(name: str, tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> OutFile:
-    """Wide elements first: then every tensor begins where its dtype may, and is read in place."""
+    """Lay out one file, wide elements first, so that every tensor is aligned and can be read in place."""
     ordered = sorted(tensors, key=lambda tensor: -DTYPE_BITS[tensor.dtype])
     try:
         content = encode_header([(tensor.name, tensor.dtype, tensor.shape) for tensor in ordered], metadata)

@@ -1,4 +1,4 @@
-"""The interface of every place that a model is written to. What is written is seen when it is published, not before."""
+"""The interface of all destinations of a model (`Place`, `Upload`). Files are invisible until published."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Views = Sequence[memoryview]
 
 
 class MaybeDone(LoaderError):
-    """It failed, and may have been done all the same."""
+    """The request failed, but the server may have carried it out."""
 
 
 class NotDurable(LoaderError):
-    """It was done, but may not survive a power failure."""
+    """The operation succeeded, but may not survive a power failure."""
 
 
 class Upload(Protocol):
@@ -26,17 +26,17 @@ class Upload(Protocol):
         """Write part `number` (from 0 on), which begins at byte `offset`. Raises LoaderError and Cancelled."""
 
     def finish(self) -> None:
-        """Everything is written: have it survive a power failure. Raises LoaderError."""
+        """Make everything written durable against a power failure. Raises LoaderError."""
 
     def publish(self) -> None:
         """Make the file visible, in one step. Raises LoaderError."""
 
     def abort(self) -> None:
-        """Leave nothing of it behind. What has been published stays: it may have taken the place of another file."""
+        """Remove the unpublished file. A published file stays, because it may have replaced another one."""
 
 
 class Place(Protocol):
-    """A directory of any kind. Methods raise LoaderError: MaybeDone where what they do may have been done."""
+    """A directory of any kind. Methods raise LoaderError: MaybeDone where they may have succeeded."""
 
     def url(self, name: str) -> str:
         """Return where the file `name` is or will be."""
@@ -48,10 +48,10 @@ class Place(Protocol):
         """Write a small file, in one step."""
 
     def has(self, name: str) -> bool | None:
-        """Whether there is such a file; None where that may not be known."""
+        """Whether the file exists; None where permissions hide that."""
 
     def comes_back(self, name: str) -> bool:
-        """Whether such a file may be there again after it was removed."""
+        """Whether a removed file may come back."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, or do nothing where there is none."""
+        """Remove a file if it exists."""

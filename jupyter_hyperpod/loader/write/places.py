@@ -1,4 +1,4 @@
-"""Which place a URL names: a directory of this machine or a bucket."""
+"""Returns the destination that a URL names: a directory of this machine or a bucket."""
 
 from __future__ import annotations
 

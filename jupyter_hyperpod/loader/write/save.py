@@ -1,4 +1,4 @@
-"""`save_model`: a model's tensors to wherever they shall be, in parallel, and seen only when they are whole."""
+"""`save_model`: writes a model's tensors to files, URLs or mounts, in parallel, and shows only complete ones."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def save_model(
     a manifest beside it. Parameters that a module holds under several names are written once; `load_model` ties them
     again. `progress`, `connections`, `endpoint_url` and `options` are those of `load_model`.
 
-    Nobody sees a part of the model: it appears when all of it is written. Raises LoaderError, which names the object,
-    what was found and what was expected, and SpecError; then, and after Ctrl-C, nothing has changed, or all of the new
-    model is there. Raises Conflict for a mount that is read-only.
+    The model appears once all of it is written, never in part. Raises LoaderError, which names the object, what was
+    found and what was expected, and SpecError. After an error, or Ctrl-C, either the old or the complete new model is
+    there. Raises Conflict for a read-only mount.
     """
     url = os.fspath(url)
     state = _state(model)
@@ -83,7 +83,7 @@ def _state(model: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 
 
 class _Memory:
-    """Bytes of tensors, in place; those of another device, or not contiguous, are copied."""
+    """Bytes of tensors, in place; tensors on another device, or not contiguous, are copied."""
 
     def __init__(self, state: Mapping[str, torch.Tensor], url: str) -> None:
         self._flat: dict[str, torch.Tensor] = {}

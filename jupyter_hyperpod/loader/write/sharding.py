@@ -1,6 +1,6 @@
-"""Models from one layout of files to another, and whether they are what they were: shard, merge, manifest, verify.
+"""Shards, merges and verifies stored models, and writes their manifests.
 
-Everything streams: a chunk a connection is in memory, never a file.
+Everything streams: memory holds one chunk per connection, never a file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Place = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a file that are not what the manifest says: ``[begin, end)``, and the tensors that lie there."""
+    """Bytes ``[begin, end)`` of a file that differ from the manifest, and the tensors there."""
 
     file: str
     begin: int
@@ -46,7 +46,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a model was found to be. `checked` is "checksums", or "structure" where there is no manifest."""
+    """The result of verifying a model. `checked` is "checksums", or "structure" where there is no manifest."""
 
     url: str
     checked: str
@@ -118,9 +118,9 @@ def verify_model(
     connections: int | None = None,
     options: Options | None = None,
 ) -> Verified:
-    """Compare all of a model with its manifest, by default the one beside it, and say what differs.
+    """Compare all of a model with its manifest, by default the one beside it, and return the differences.
 
-    Where there is none beside it, headers, index and sizes are checked. Raises LoaderError where these are wrong.
+    Without a manifest, headers, index and sizes are checked. Raises LoaderError where these are wrong.
     """
     began_s = time.monotonic()
     url, manifest = os.fspath(url), os.fspath(manifest) if manifest else None
@@ -186,7 +186,7 @@ class _Sources:
         return [view]
 
     def _runs(self, file: OutFile, begin: int, end: int) -> Iterator[tuple[Source, int, int, int]]:
-        """Yield source, offset in it, place in what is read, length."""
+        """Yield source, offset in it, place in the result, length."""
         run: tuple[Source, int, int, int] | None = None
         entries = file.header.entries
         for entry in entries[bisect_right(entries, begin, key=lambda entry: entry.end) :]:
@@ -208,7 +208,7 @@ class _Sources:
 def _checksums(
     files: Files, opener: Opener, progress: Callback | None, connections: int | None, chunk_bytes: int = CHUNK_BYTES
 ) -> sums.Manifest:
-    """Read everything once and return what a manifest says about it."""
+    """Read everything once and return the contents of its manifest."""
     load_plan = plan(files.headers, chunk_bytes=chunk_bytes)
     found = [[""] * -(-header.data_bytes // chunk_bytes) for header in files.headers]
     local = threading.local()

@@ -1,9 +1,9 @@
-"""The engine of everything that writes models: parts of files, many at once, then all of it is made visible.
+"""Writes all files of a model in parallel parts, then switches readers to the new model in one step.
 
-Nothing of a new model is seen before it is whole. Where one is replaced, readers see the old one until one last step,
-the switch: the index is written or removed, or the single file takes its place. What is published before has names that
-nothing else had, so it can be removed where the switch fails; from the switch on, nothing of the new model is removed.
-What belonged to the old one goes after the switch.
+A new model is invisible until complete. Where it replaces another one, readers see the old model until the last step,
+the switch: the index is written or removed, or the single file takes its place. Files published before have unused
+names, so they can be removed where the switch fails. From the switch on, nothing of the new model is removed, and the
+files of the old one are.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .layout import OutFile, Tensor, encode_index, lay_out, part_bytes
 from .place import MaybeDone, NotDurable, Place, Upload, Views
 from .places import place_of
 
-AT_ONCE = 16  # requests that only say something about a file
+AT_ONCE = 16  # requests without content
 
 
 class Supply(Protocol):
-    """Where the bytes of the tensors come from; called by many threads."""
+    """The source of the tensors' bytes; called by many threads."""
 
     def read(self, file: OutFile, begin: int, end: int, cancel: Cancel) -> Views:
         """Return bytes ``[begin, end)`` of a file's data. Raises LoaderError and Cancelled."""
@@ -42,7 +42,7 @@ class Supply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What was written: the files that are the model, the bytes of its tensors, and how long it took."""
+    """The result of a write: the files of the model, the bytes of its tensors, and the time it took."""
 
     url: str
     files: tuple[str, ...]
@@ -70,7 +70,7 @@ class Wanted:
 def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wanted, opener: Opener) -> Saved:
     """Write a model to the file or the directory `url`.
 
-    Raises LoaderError; then nothing has changed there, or all of the new model is there.
+    Raises LoaderError; then either nothing has changed there, or the complete new model is there.
     """
     began_s = time.monotonic()
     if url.endswith(".json"):
@@ -79,7 +79,7 @@ def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wan
     if name and wanted.shard_bytes is not None:
         raise SpecError(f"{url} is one file: name a directory to write shards, or leave shard_bytes out")
     if place.comes_back(manifest := sums.manifest_url(name or SINGLE)) and _is_there(place.url(manifest), opener):
-        wanted = replace(wanted, checksum=True)  # the old one could not be removed
+        wanted = replace(wanted, checksum=True)  # the old manifest could not be removed
     old = _Old(False) if name else _old_model(place, opener)
     files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, name or SINGLE)
     if not name and not _is_free(place, files, old):
@@ -92,7 +92,7 @@ def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wan
 
 @dataclass(frozen=True, slots=True)
 class _Old:
-    """What is in a directory: whether there is an index, None where that may not be known, and the shards it names."""
+    """The content of a directory: whether it has an index (None: permissions hide that), and its shards."""
 
     index: bool | None
     shards: frozenset[str] = frozenset()
@@ -122,16 +122,16 @@ def _old_model(place: Place, opener: Opener) -> _Old:
             source.close()
     try:
         return _Old(True, frozenset(parse_index(content, source.name).values()))
-    except LoaderError:  # a damaged index is replaced; what it named is left alone
+    except LoaderError:  # a damaged index is replaced; the files that it named stay
         return _Old(True)
 
 
 def _is_free(place: Place, files: Sequence[OutFile], old: _Old) -> bool:
-    """Whether files can be there before the switch without being in the way of anything."""
+    """Whether files can be published before the switch without affecting readers."""
     names = [file.name for file in files]
     if old.index is None or old.shards.intersection(names):
         return False
-    if len(names) == 1 and not old.index:  # it is the switch
+    if len(names) == 1 and not old.index:  # this file is the switch
         return True
     if len(names) == 1 and place.comes_back(SINGLE + INDEX_SUFFIX):  # removing it would not be the switch
         return False
@@ -140,9 +140,9 @@ def _is_free(place: Place, files: Sequence[OutFile], old: _Old) -> bool:
 
 
 def _to_its_end(do: Callable[[], None]) -> None:
-    """Do something in a thread. Ctrl-C is raised when it has ended, so that it is known what has become of it."""
+    """Run a function in a thread. Ctrl-C is raised after it has ended, so that its result is known."""
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(int).result()  # what is begun while a thread is being started would not be waited for
+        thread.submit(int).result()  # starts the thread; Ctrl-C during its start would not wait for the function
         thread.submit(do).result()
 
 
@@ -224,16 +224,16 @@ class _Writer:
         self._manifest_fits = True
 
     def _clear(self) -> None:
-        """Remove what is left of the old model; nobody reads it any more."""
+        """Remove the rest of the old model; no reader uses it any more."""
         for shard in sorted(self._old.shards):
             with suppress(HyperpodError):
                 self._place.remove(shard)
         if self._indexed:
-            with suppress(HyperpodError):  # an index is looked for first
+            with suppress(HyperpodError):  # the index first, because readers look for it first
                 self._remove(SINGLE)
 
     def _give_up(self, error: BaseException) -> None:
-        """Leave nothing of what nobody can see. What may be the model by now stays."""
+        """Remove all invisible files. Files that may be the model by now stay."""
         if not self._is_seen:
             self._each(self._abort)
             return
@@ -255,7 +255,7 @@ class _Writer:
         self._uploads[number].publish()
 
     def _each(self, do: Callable[[int], None]) -> None:
-        """Do something for the files, by number, some at once. Raises the first error when all have been tried."""
+        """Run a function for each file, by number, several at once. Raises the first error after trying all."""
 
         def all_of_them() -> None:
             with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -275,7 +275,7 @@ class _Writer:
         upload.finish()
 
     def _remove(self, name: str) -> None:
-        """Remove what is there; who may only write need not be allowed to remove what is not."""
+        """Remove existing files only: an account that may only write must not need permission to remove others."""
         there = self._place.has(name)
         if there is None:
             with suppress(LoaderError):
