@@ -26,7 +26,7 @@ def run(store: Store, *words: str) -> nodes.Answer:
 @pytest.mark.parametrize(
     ("words", "kind", "said"),
     [
-        ("nodes list n1", SpecError, "`nodes describe n1` tells of one"),
+        ("nodes list n1", SpecError, "`nodes describe n1` shows one"),
         ("nodes drain", SpecError, "needs a NODE"),
         ("nodes drain n1", NotFound, "there is no node 'n1' here; expected one of none: no cluster is running"),
         ("nodes update n1", SpecError, "needs --reason Action:Reboot or Action:Replace"),

@@ -1,4 +1,4 @@
-"""``jupyter hyperpod …``: jobs, nodes and faults from a terminal. Exit status 0 ok, 1 failure, 2 bad use."""
+"""The command ``jupyter hyperpod …`` for jobs, nodes and faults. Exit status: 0 ok, 1 failure, 2 bad use."""
 
 from __future__ import annotations
 

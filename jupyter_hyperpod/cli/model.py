@@ -1,4 +1,4 @@
-"""``jupyter hyperpod model …``: shard, merge, check and load models, wherever they are."""
+"""The command ``jupyter hyperpod model …``: shards, merges, checks and loads models."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _SHOWN = 10
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what may stand behind ``model``."""
+    """Declare the options of ``model``."""
     add = parser.add_argument
     add("action", choices=ACTIONS, metavar="ACTION", help=", ".join(ACTIONS))
     add("url", metavar="URL", help="a .safetensors file, an index or a directory: a path, shared://, s3:// or https://")
     add(
         "target", nargs="?", metavar="TARGET", help="shard, merge, manifest: where to write, a path, shared:// or s3://"
     )
-    add("--shard-size", type=_size, metavar="SIZE", help="shard: bytes of tensors a file, at most (default: 5GB)")
+    add("--shard-size", type=_size, metavar="SIZE", help="shard: most bytes of tensors per file (default: 5GB)")
     add("--checksum", action="store_true", help="shard, merge: write a manifest too; load: verify with it")
     add("--manifest", metavar="URL", help="verify, load: the manifest (default: the one beside the model)")
     add("--tp", type=_tp, metavar="RANK/SIZE", help="load: only this tensor-parallel rank's part, for example 0/4")
-    add("--connections", type=int, metavar="N", help="reads and writes at once (default: as many as bring more)")
-    add("--endpoint-url", metavar="URL", help="where s3:// is (default: $AWS_ENDPOINT_URL, else AWS)")
+    add("--connections", type=int, metavar="N", help="parallel reads and writes (default: as many as raise the speed)")
+    add("--endpoint-url", metavar="URL", help="endpoint of s3:// (default: $AWS_ENDPOINT_URL, else AWS)")
 
 
 def run_model(options: argparse.Namespace, terminal: Terminal) -> int:
@@ -78,21 +78,21 @@ def _common(options: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
 
 
 def _mounts(store: str | None) -> Mounts | None:
-    """The mount table of the store that was named, None for the usual one."""
+    """The mount table of the chosen store, None for the default one."""
     from ..mounts.table import roots, table
 
     return None if store is None else roots(table(Store(store)).values(), "notebook")
 
 
 def progress_line(progress: Progress) -> str:
-    """One line about a moment of a load or a save."""
+    """One line about the progress of a load or a save."""
     share = 100 * progress.bytes_done / progress.bytes_total if progress.bytes_total else 100
     parts = [f"{share:3.0f} %", f"{format_bytes(progress.bytes_done)} of {format_bytes(progress.bytes_total)}"]
     parts.append(f"{format_bytes(progress.bytes_per_s)}/s")
     if progress.remaining_s and not progress.done:
         parts.append(f"{format_duration(progress.remaining_s)} left")
     if progress.retries:
-        parts.append(f"{progress.retries} requests made again")
+        parts.append(f"{progress.retries} requests repeated")
     return " · ".join(parts)
 
 
@@ -131,7 +131,7 @@ def _verify(options: argparse.Namespace, terminal: Terminal) -> int:
     if found.damaged:
         terminal.line(terminal.paint(f"{found.url} is damaged: {len(found.damaged)} places ({amount})", "bad"))
     elif found.checked == "checksums":
-        terminal.line(terminal.paint(f"{found.url} is what its manifest says: {amount}", "good"))
+        terminal.line(terminal.paint(f"{found.url} matches its manifest: {amount}", "good"))
     else:
         terminal.line(f"{found.url} is well formed; there is no manifest to compare its bytes with: {amount}")
     return 1 if found.damaged else 0

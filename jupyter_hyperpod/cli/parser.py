@@ -1,4 +1,4 @@
-"""The command line, declared. Imports nothing heavy: `--help` and bad use answer at once."""
+"""Declares the command line. Imports nothing heavy, so that `--help` and bad use answer at once."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 
 FOLLOW = "stay until the job ends; Ctrl-C leaves the job running"
-JSON_LINES = "print one JSON object a line"
+JSON_LINES = "print one JSON object per line"
 
 
-ALIASES = {"jobs": "list"}  # as the magic calls it
+ALIASES = {"jobs": "list"}  # the name in the magic
 
 
 class _Parser(argparse.ArgumentParser):
-    """Bad use is answered with the nearest word that exists."""
+    """Answers bad use with the nearest known word."""
 
     def error(self, message: str) -> NoReturn:
         super().error(shown_problem(message) + suggestion(message, list(self._option_string_actions)))
 
 
 class _Verb(_Parser):
-    """One verb. Where it takes settings, they may stand before and after its options; argparse leaves the latter."""
+    """One verb. Its settings may be before and after its options; argparse alone would refuse the latter."""
 
     takes_settings = False
     takes_arguments = False
@@ -47,7 +47,7 @@ class _Verb(_Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)
         behind: list[str] = []
-        if self.takes_arguments and "--" in words:  # what stands there is the file's, options too
+        if self.takes_arguments and "--" in words:  # everything after it belongs to the file, options included
             at = words.index("--")
             words, behind = words[:at], words[at + 1 :]
         found, left = self._parse(words, namespace)
@@ -63,13 +63,13 @@ class _Verb(_Parser):
             except argparse.ArgumentTypeError as error:
                 self.error(f"argument OPTION=VALUE: {error}")
             left = [word for word in left if word.startswith("-")]
-        if left:  # here, since the parser of all verbs knows nothing of this one's options
+        if left:  # here, because the parser of all verbs does not know this verb's options
             self.error(f"unrecognized arguments: {' '.join(left)}")
         return found, left
 
 
 class _Verbs:
-    """Adds verbs that share their looks and the global options."""
+    """Adds verbs with the same style and global options."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Verb)
@@ -121,7 +121,7 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     submit = verbs.add("submit", "run a Python file or the code cells of a notebook as a job", query=False)
     submit.takes_arguments = True
     submit.usage = "%(prog)s [options] FILE [-- ARGUMENT ...]"
-    submit.epilog = "What follows -- is given to the file as sys.argv[1:], as python FILE ARGUMENT ... does."
+    submit.epilog = "The file gets the words after -- as sys.argv[1:], as with python FILE ARGUMENT ..."
     submit.add_argument("file", metavar="FILE", help="a .py file, or an .ipynb notebook whose code cells are joined")
     add_submit_options(submit)
     submit.add_argument("--follow", action="store_true", help=FOLLOW)
@@ -141,7 +141,7 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     logs.add_argument("--follow", action="store_true", help=FOLLOW)
     logs.add_argument("--rank", type=int, metavar="R", help="only this rank")
 
-    events = verbs.add("events", "print what happened to a job, one sentence an event", query=True)
+    events = verbs.add("events", "print what happened to a job, one sentence per event", query=True)
     _add_job(events)
     events.add_argument("--follow", action="store_true", help=FOLLOW)
     events.add_argument(
@@ -171,9 +171,7 @@ def _add_control_verbs(verbs: _Verbs) -> None:
 def _add_cluster_verbs(verbs: _Verbs) -> None:
     add_cluster_options(verbs.add("cluster", "start, show or stop the local cluster, or heal its network"))
 
-    metrics = verbs.add(
-        "metrics", "print nodes and jobs as Prometheus wants them, or serve them on loopback", json=False
-    )
+    metrics = verbs.add("metrics", "print nodes and jobs in Prometheus' format, or serve them on loopback", json=False)
     metrics.add_argument("--port", type=int, metavar="P", help="serve /metrics on 127.0.0.1 until Ctrl-C; 0: any port")
     add_validate_options(
         verbs.add("validate", "check nodes, devices, storage, network and a small training, row by row")

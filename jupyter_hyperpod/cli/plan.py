@@ -12,7 +12,7 @@ from .terminal import Terminal
 
 
 def run_plan(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    """Run ``plan`` and return the exit status; raises SpecError for figures that cannot be right."""
+    """Run ``plan`` and return the exit status; raises SpecError for impossible figures."""
     if options.simulate:
         terminal.status("simulating")
     found = ask(options, lambda name: lookup.read(store, name))

@@ -1,4 +1,4 @@
-"""``jupyter hyperpod recipe …``: what can be trained, and the code that trains it."""
+"""The command ``jupyter hyperpod recipe …``: lists recipes and renders the code that trains them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _SCALES = (
     ">GLOBAL BATCH",
     ">TOKENS",
     ">LEARNING RATE",
-    ">STATE A RANK",
+    ">STATE PER RANK",
 )
 _RENDER_ONLY = ("nodes", "backend", "inline", "output")
 
 
 def run_recipe(options: argparse.Namespace, terminal: Terminal) -> int:
-    """Run ``recipe list|show|render`` and return the exit status; raises SpecError for words that do not fit."""
+    """Run ``recipe list|show|render`` and return the exit status; raises SpecError for wrong arguments."""
     given = [f"--{name}" for name in _RENDER_ONLY if getattr(options, name)]
     if given and options.action != "render":
         raise SpecError(f"{', '.join(given)} belongs to `recipe render`, not to `recipe {options.action}`")
     if options.action == "list":
         if options.name is not None:
-            raise SpecError(f"`recipe list` takes no name; `recipe show {options.name}` tells about one")
+            raise SpecError(f"`recipe list` takes no name; `recipe show {options.name}` shows one")
         return _list(options.json, terminal)
     if options.name is None:
         raise SpecError(f"`recipe {options.action}` needs a name: one of {', '.join(catalogue.names())}")
@@ -105,6 +105,6 @@ def _write_new(path: Path, text: str) -> None:
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise SpecError(f"{path} is there already; choose another name or remove it") from None
+        raise SpecError(f"{path} exists already; choose another name or remove it") from None
     except OSError as error:
         raise HyperpodError(f"cannot write {path}: {error.strerror}") from None

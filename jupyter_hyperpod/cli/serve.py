@@ -1,4 +1,4 @@
-"""``jupyter hyperpod serve …``: start a deployment and say how it is asked; or list those that there are."""
+"""The command ``jupyter hyperpod serve …``: starts a deployment and explains its use, or lists all deployments."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from .terminal import Terminal
 
 
 def run_serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    """Run ``serve`` and return the exit status; raises SpecError for words that do not fit, HyperpodError where the
-    deployment ends before it has answered."""
+    """Run ``serve`` and return the exit status. Raises SpecError for wrong arguments.
+
+    Raises HyperpodError where the deployment ends before its first answer.
+    """
     fields = serve_fields(options)
     if options.model is None:
         views = deploy.deployments(store)

@@ -1,4 +1,4 @@
-"""Colour on a terminal, plain text everywhere else; and one line at the bottom that can be rewritten."""
+"""Prints to a terminal in colour, with a status line at the bottom; plain text everywhere else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 class Terminal:
-    """Standard output and error with the habits of a good citizen."""
+    """Standard output and error, with colours and a status line where they fit."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.out = out or sys.stdout

@@ -1,1 +1,1 @@
-"""The hands of the brain, without Jupyter: submit, supervise, follow."""
+"""What clients call, without Jupyter: submit and follow jobs, manage clusters, nodes, mounts and deployments."""

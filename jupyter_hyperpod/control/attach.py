@@ -1,7 +1,7 @@
-"""Mounts brought up and taken down for real: programs are run, watched, and never left behind.
+"""Mounts and unmounts shared storage: runs the drivers' programs and leaves none of them behind.
 
-<store>/mounts/<name>.json   the server process of a mount: pid, start, arguments; no secret is among them
-<store>/mounts/<name>.log    what it said
+<store>/mounts/<name>.json   the server process of a mount: pid, start, arguments; no secrets
+<store>/mounts/<name>.log    its output
 <store>/mounts/<name>.cache  its caches
 """
 
@@ -39,7 +39,7 @@ _LOG_LINES = 8
 
 
 def place(store: Store, spec: MountSpec) -> drivers.Place:
-    """Where this side keeps what the mount needs."""
+    """The local paths of the mount."""
     directory = store.root / "mounts"
     digest = hashlib.sha256(str(directory / spec.name).encode()).hexdigest()[:12]
     socket = os.path.join(tempfile.gettempdir(), f"hyperpod-{digest}.sock")  # a socket's path must be short
@@ -47,9 +47,9 @@ def place(store: Store, spec: MountSpec) -> drivers.Place:
 
 
 def attach(store: Store, spec: MountSpec, timeout_s: float = ATTACH_TIMEOUT_S) -> str:
-    """Mount `spec` where the notebook sees it, and return a sentence on what was done.
+    """Mount `spec` at its path in the notebook, and return a sentence about it.
 
-    Raises ClusterError where this machine cannot, or the mount does not come up in time; then nothing is left behind.
+    Raises ClusterError where this machine cannot mount it, or not in time; then nothing of it remains.
     """
     driver = drivers.check(spec)
     if not driver.mounts:
@@ -74,7 +74,7 @@ def attach(store: Store, spec: MountSpec, timeout_s: float = ATTACH_TIMEOUT_S) -
 
 
 def detach(store: Store, spec: MountSpec, force: bool = False) -> str:
-    """Unmount and insist that its server ended. Raises Conflict where files on it are in use and not `force`."""
+    """Unmount, and wait until the server has ended. Raises Conflict where its files are in use, unless `force`."""
     if not drivers.DRIVERS[spec.driver].mounts:
         return f"{spec.name} has nothing to unmount"
     with _one_at_a_time(store, spec.name):
@@ -90,12 +90,12 @@ def detach(store: Store, spec: MountSpec, force: bool = False) -> str:
         with suppress(OSError):
             os.unlink(here.socket)
         with suppress(OSError):
-            os.rmdir(here.path)  # only where it is empty
+            os.rmdir(here.path)  # succeeds only if it is empty
         return f"{spec.name} is unmounted" if mounted else f"{spec.name} was not mounted"
 
 
 def state(store: Store, name: str) -> dict[str, Any] | None:
-    """What is known of the mount's server process; None where there is none."""
+    """The record of the mount's server process; None without one."""
     try:
         record: dict[str, Any] = json.loads((store.root / "mounts" / f"{name}.json").read_text())
         return record
@@ -150,7 +150,7 @@ def _serve(
 
 
 def _undo(store: Store, spec: MountSpec, commands: drivers.Commands) -> None:
-    """Leave nothing of a mount that did not come up."""
+    """Clean up after a mount that failed."""
     _end_server(store, spec.name)
     if table.real(spec.notebook_path) in table.mounted_at():
         with suppress(ClusterError):
@@ -194,7 +194,7 @@ def _server(store: Store, name: str) -> Identity | None:
 
 
 def _end(server: Identity, patience_s: float) -> None:
-    """Wait for the server and all of its session to end by themselves, then ask, then kill."""
+    """Wait until the server and its session end by themselves, then terminate them, then kill them."""
     for number, wait_s in ((0, patience_s), (signal.SIGTERM, patience_s / 3), (signal.SIGKILL, 5.0)):
         if number:
             signal_group(server, number)
@@ -267,7 +267,7 @@ def _tail(log: Path) -> str:
 
 
 def remove(store: Store, name: str) -> str:
-    """Unmount and take out of the table; the files stay where they are. Raises NotFound, Conflict."""
+    """Unmount, and remove the mount from the table; its files stay. Raises NotFound, Conflict."""
     spec = table.get(store, name)
     if spec == table.default_mount(store):
         raise SpecError("the default mount cannot be removed")

@@ -1,4 +1,4 @@
-"""The local cluster as a client sees it: start it, ask it, stop it. Light: importing this starts and loads nothing."""
+"""Starts, queries and stops the local cluster, as a client. Importing this module loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_LOCAL_NODES = 256
 UP = ("idle", "busy", "partitioned")
 _DEFAULT_SHAPE = {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}, "isolated": False}
 _LOG_TAIL_LINES = 15
-# what belongs to the kernel or the server that happened to start the cluster, not to the jobs it will run
+# variables of the kernel or server that started the cluster; its jobs must not inherit them
 _FOREIGN_PREFIXES = ("JPY_", "JUPYTERHUB_", "JUPYTER_TOKEN", "JUPYTER_SERVER")
 _OF_ONE_JOB = tuple(f"HYPERPOD_{name}" for name in ("JOB_ID", "JOB_DIR", "CELL", "MOUNTS", "NODE", "MEMBER"))
 
@@ -49,13 +49,13 @@ def ensure_started(
     queues: Mapping[str, int] | None = None,
     isolated: bool | None = None,
 ) -> None:
-    """Start the cluster's supervisor where none answers; it goes on after this process has ended.
+    """Start the cluster's supervisor where none answers. It survives this process.
 
     ``queues``: how many of the nodes each queue is guaranteed. ``isolated``: each node has a network of its own, which
-    takes root and iproute2. None means: whatever runs, else 4 nodes, 1 spare, no queue and this machine's network.
-    Returns as soon as the supervisor answers; its nodes may still be warming up.
-    Raises Conflict where a cluster of another shape runs, ClusterError with the log's last lines where it
-    does not start, StoreError where the store refuses.
+    takes root and iproute2. None means: as the running cluster, else 4 nodes, 1 spare, no queue and this machine's
+    network. Returns as soon as the supervisor answers; its nodes may still be warming up. Raises Conflict where a
+    cluster of another shape runs, ClusterError with the log's last lines where it does not start, StoreError where the
+    store refuses.
     """
     shape = {"nodes": nodes, "spares": spares, "queues": None if queues is None else dict(queues), "isolated": isolated}
     wanted = {name: value for name, value in shape.items() if value is not None}
@@ -66,7 +66,7 @@ def ensure_started(
     if _running(store, wanted):
         return
     process = _spawn(store, {**_DEFAULT_SHAPE, **known_shape(store), **wanted})
-    # reaped whenever it ends, so that it is never a zombie of the kernel or server that happened to start it
+    # a thread reaps it, so that it never becomes a zombie of the kernel or server that started it
     threading.Thread(target=process.wait, name="hyperpod-reaper", daemon=True).start()
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -79,9 +79,9 @@ def ensure_started(
 
 
 def wait_ready(store: Store, timeout_s: float = READY_TIMEOUT_S) -> View:
-    """Wait until every node is up, also one that is cut off, and return the cluster view. Raises ClusterError.
+    """Wait until every node is up, nodes that are cut off included, and return the cluster view. Raises ClusterError.
 
-    A cluster that has only looked after jobs elsewhere is given the default nodes.
+    A cluster without local nodes, which only served jobs elsewhere, gets the default nodes.
     """
     if not request(store, {"op": "status"})["states"]:
         request(store, {"op": "extend", **_DEFAULT_SHAPE})
@@ -121,7 +121,7 @@ def connectable(store: Store) -> bool:
 
 
 def request(store: Store, message: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
-    """Ask the supervisor and return its answer. Raises ClusterError where none runs or it refuses."""
+    """Send a request to the supervisor and return its answer. Raises ClusterError where none runs or it refuses."""
     channel = connect(store.cluster, SOCKET) if store.cluster.is_dir() else None
     if channel is None:
         raise ClusterError("no cluster is running; start one with `jupyter hyperpod cluster start`")
@@ -140,7 +140,7 @@ def poke(store: Store, job_id: str) -> None:
 
 
 def heal(store: Store, node: str | None = None) -> list[str]:
-    """Bring a node that the fault `partition` cut off back to the network, or all of them; return their names.
+    """Reconnect one node, or all, that the fault `partition` cut off from the network; return their names.
 
     Raises ClusterError where there is no such node or no cluster.
     """
@@ -151,7 +151,7 @@ def heal(store: Store, node: str | None = None) -> list[str]:
 def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: float = STOP_TIMEOUT_S) -> None:
     """End every job, every node and the supervisor, and wait until all are gone. Raises ClusterError.
 
-    A supervisor that had died is started once more, so that the nodes it left behind are found and ended too.
+    A dead supervisor is started once more, so that it finds and ends its nodes.
     """
     if not store.cluster.is_dir():
         raise ClusterError(f"no cluster has been started in {store.root}")
@@ -173,7 +173,7 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
 
 def _check_shape(wanted: Mapping[str, Any]) -> None:
     nodes, queues = wanted.get("nodes", DEFAULT_NODES), wanted.get("queues", {})
-    watches_only = nodes == 0 == wanted.get("spares")  # jobs whose nodes are elsewhere
+    watches_only = nodes == 0 == wanted.get("spares")  # no local nodes: it only serves jobs whose nodes are elsewhere
     if not 1 <= nodes <= MAX_LOCAL_NODES and not watches_only:
         raise SpecError(f"a local cluster of {plural(nodes, 'node')} is impossible; expected 1 to {MAX_LOCAL_NODES}")
     if not 0 <= wanted.get("spares", 0) <= MAX_LOCAL_NODES:
@@ -191,7 +191,7 @@ def _running(store: Store, wanted: Mapping[str, Any]) -> bool:
         return True
     answer = request(store, {"op": "status"})
     if not answer["states"] and wanted.get("nodes", 0) > 0 and not wanted.get("isolated"):
-        answer = request(store, {"op": "extend", **_DEFAULT_SHAPE, **wanted})  # so far it has no local nodes at all
+        answer = request(store, {"op": "extend", **_DEFAULT_SHAPE, **wanted})  # it has no local nodes yet
     for key, what in (("nodes", "nodes"), ("spares", "spare nodes"), ("queues", "as queues")):
         if answer[key] != wanted.get(key, answer[key]):
             raise Conflict(
@@ -228,7 +228,7 @@ def _spawn(store: Store, shape: Mapping[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def known_shape(store: Store) -> dict[str, Any]:
-    """The shape of the cluster whose supervisor has died, whose nodes are to be adopted; empty where there is none."""
+    """The shape of the cluster whose supervisor has died and whose nodes will be adopted; empty without one."""
     try:
         record = json.loads((store.cluster / SHAPE).read_text())
         queues = {str(name): int(nodes) for name, nodes in record.get("queues", {}).items()}
@@ -241,7 +241,7 @@ def known_shape(store: Store) -> dict[str, Any]:
 def settled_shape(
     store: Store, nodes: int, spares: int, queues: Mapping[str, int], isolated: bool
 ) -> tuple[int, int, Mapping[str, int], bool]:
-    """The shape a supervisor is to have: one that began without nodes is started again with those that it got since."""
+    """The shape for a supervisor: one that began without nodes is restarted with the nodes that it got later."""
     if (nodes, spares) == (0, 0) and (grown := known_shape(store)):
         return grown["nodes"], grown["spares"], grown["queues"], grown["isolated"]
     return nodes, spares, queues, isolated

@@ -1,4 +1,4 @@
-"""Deployments: jobs whose head is a gateway and whose nodes run replicas of a model. Light, as `jobs` is."""
+"""Starts and lists deployments: jobs whose head is a gateway and whose nodes run replicas of a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .source import read_file
 from .submit_options import job_name
 
 READY_TIMEOUT_S = 600.0
-# a deployment lives for months; only replicas that fail again and again as soon as they start end it
+# a deployment lives for months; only replicas that repeatedly fail at their start end it
 ENDLESS = 1_000_000
 _DECODER = "# served by the project's decoder\n"
 
@@ -48,11 +48,11 @@ def serve(
     env: Mapping[str, str] | None = None,
     **limits: Any,
 ) -> str:
-    """Start a deployment of ``model`` and return its job id; `wait_ready` tells when and where it answers.
+    """Start a deployment of ``model`` and return its job id; `wait_ready` waits until it answers.
 
     ``handler``: a Python file with ``load(model)`` and ``predict(model, inputs)``; without it the model is one of the
-    project's decoder. ``limits`` are fields of ServeSpec. Raises SpecError for what cannot be served, NotFound where
-    there is nothing at a local path, and what `jobs.submit` raises.
+    project's decoder. ``limits`` are fields of ServeSpec. Raises SpecError for a bad request, NotFound for a
+    missing local path, and the errors of `jobs.submit`.
     """
     minimum, maximum = parse_replicas(replicas)
     known = {field.name for field in fields(ServeSpec)} - {"model", "task", "minimum"}
@@ -79,7 +79,7 @@ def serve(
 
 
 def _located(store: Store, model: str) -> str:
-    """The model as every node finds it; raises NotFound where it is a path of this machine and nothing is there."""
+    """The model's address for every node; raises NotFound for a missing local path."""
     area = model.partition("://")[0] if "://" in model else "file"
     if area != "file" and area in REMOTE:
         return model
@@ -93,7 +93,7 @@ def _located(store: Store, model: str) -> str:
 
 
 def token_file(store: Store, job_id: str) -> Path:
-    """Where the token of a deployment lies, for its owner only."""
+    """The file with the token of a deployment, readable by its owner only."""
     return store.job(job_id).path / "token"
 
 

@@ -1,4 +1,4 @@
-"""Submit, list, follow and command jobs. Light on purpose: a submit loads nothing heavy and returns in milliseconds."""
+"""Submits, lists, follows and commands jobs. A submit loads nothing heavy and returns in milliseconds."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
 
     `spec_fields` (or keywords) are the fields of JobSpec, all optional: ``nodes`` defaults to 1, or to the maximum of
     ``elastic`` (or its text, "2:8"), ``working_directory`` and ``python`` to this process's own. Raises SpecError for a
-    request that cannot be run, StoreError where the store refuses (nothing half-made is left), ClusterError where
-    the cluster does not start: the job then stays pending and starts with the next cluster.
+    bad request, StoreError where the store refuses (then nothing of the job remains), ClusterError where the cluster
+    does not start: the job then stays pending and starts with the next cluster.
     """
     fields = _complete({**(spec_fields or {}), **more})
     check_source(source, fields.get("filename", "<cell>"))
@@ -52,19 +52,19 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
 
 
 def check_backend(backend: str) -> None:
-    """Whether this machine has what a backend needs. Raises ClusterError with what was looked for."""
+    """Check that this machine has the programs of a backend. Raises ClusterError that names a missing one."""
     if backend == "slurm" and (problem := commands.missing()):
         raise ClusterError(problem)
 
 
 def mounts_of(store: Store) -> tuple[MountSpec, ...]:
-    """The mounts that a job is given: the table as it is now, without the default one. Asks none of them."""
+    """The mounts of a new job: the present table without the default mount. Accesses none of them."""
     default = table.default_mount(store)
     return tuple(spec for spec in table.table(store).values() if spec != default)
 
 
 def make_spec(fields: Mapping[str, Any], cell_digest: str) -> JobSpec:
-    """Build the specification; raises SpecError for an unknown field or a backend that is not there."""
+    """Build the specification; raises SpecError for an unknown field or an unavailable backend."""
     backend = fields.get("backend", "local")
     if backend not in AVAILABLE_BACKENDS:
         raise SpecError(f"backend {backend!r} is not available; expected one of {', '.join(AVAILABLE_BACKENDS)}")
@@ -89,7 +89,7 @@ def _complete(fields: dict[str, Any]) -> dict[str, Any]:
 def _here() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # deleted under our feet
+    except FileNotFoundError:  # the directory was deleted meanwhile
         return os.path.expanduser("~")
 
 
@@ -133,7 +133,7 @@ def _fold(job: JobStore) -> View:
 
 
 def list_jobs(store: Store) -> list[View]:
-    """Every job's view, newest first. A job that cannot be read is listed with a warning; this never raises for one."""
+    """Every job's view, newest first. A job that cannot be read is listed with a warning."""
     views = []
     for job_id in store.job_ids():
         try:
@@ -182,10 +182,10 @@ def fault(
 ) -> None:
     """Inject a fault at a rank, at a node or at a ``target`` (coordinator, supervisor) of a running job.
 
-    `core.events.FAULTS` tells what each kind does and whom it may be aimed at. ``factor`` and ``duration_s`` belong to
-    ``throttle``: how many times slower, for how many seconds. Raises SpecError for an unknown kind, an aim that does
-    not fit it or not exactly one, NotFound for a rank or node the job does not have, Conflict where it is not running,
-    or for a partition where the cluster's nodes share a network.
+    `core.events.FAULTS` has the effect and the possible targets of each kind. ``factor`` and ``duration_s`` belong to
+    ``throttle``: how many times slower, for how many seconds. Raises SpecError for an unknown kind or for anything but
+    one fitting target, NotFound for a rank or node that the job lacks, Conflict where the job is not running, or for a
+    partition where the cluster's nodes share a network.
     """
     _check_fault(kind, {"rank": rank, "node": node, "target": target}, factor, duration_s)
     view = _unfinished(store, job_id)
@@ -223,10 +223,10 @@ def _check_fault(kind: str, aims: Mapping[str, object], factor: float | None, du
 def _check_isolated(store: Store, view: View) -> None:
     if view["backend"] != "local":
         raise Conflict(
-            f"nobody here can cut a node of {view['backend']} off the network; only nodes of a local cluster can be, "
+            f"a node of {view['backend']} cannot be cut off the network here; only nodes of a local cluster can be, "
             "where it was started with --isolate-network"
         )
-    with suppress(ClusterError):  # without a supervisor the command waits for the next one, which refuses if it must
+    with suppress(ClusterError):  # without a supervisor the command waits for the next one, which may refuse it
         if not cluster.request(store, {"op": "status"})["isolated"]:
             raise Conflict(network.SHARED)
 
@@ -246,9 +246,9 @@ def _command(store: Store, view: View, kind: str, data: Mapping[str, Any]) -> No
 
 
 def wait(store: Store, job_id: str, states: Collection[str] = TERMINAL_STATES, timeout_s: float = 60.0) -> View:
-    """Follow a job until its state is one of `states`, or it has ended in any, and return its view.
+    """Follow a job until its state is one of `states`, or it has ended, and return its view.
 
-    Raises TimeoutError after `timeout_s`, saying where the job stands.
+    Raises TimeoutError after `timeout_s`, with the job's state.
     """
     follower = follow(store, job_id)
     view = new_job_view(job_id)
@@ -266,5 +266,5 @@ def wait(store: Store, job_id: str, states: Collection[str] = TERMINAL_STATES, t
 
 
 def log_directory(store: Store, job_id: str) -> Path:
-    """Where the job's processes write their own diagnostics, one file a node."""
+    """The directory of the job's own logs, one file per node."""
     return store.job(job_id).path / "logs"

@@ -1,4 +1,4 @@
-"""From what a person types to the job that is meant; and the same job once more."""
+"""Finds the job that a person means by an id or a name, and submits a job again."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def submit_again(
 ) -> str:
     """Submit the cell and the specification of an earlier job once more, as `name` where given; return the new id.
 
-    ``env`` comes before the variables that the job had; their values are kept only until it has ended. Raises
-    SpecError where one of them is neither kept nor given, and what `jobs.submit` raises.
+    ``env`` replaces variables of the earlier job, whose values are deleted when it ends. Raises SpecError where a value
+    is neither kept nor given, and the errors of `jobs.submit`.
     """
     job = store.job(job_id)
     spec = job.spec()

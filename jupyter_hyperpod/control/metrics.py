@@ -1,6 +1,6 @@
-"""Nodes and jobs as Prometheus sees them: one collector over the journals, and an endpoint on loopback.
+"""Exports nodes and jobs to Prometheus: a collector over the journals, and an endpoint on loopback.
 
-Names follow Prometheus' conventions: base units, ``_total`` for what only grows.
+Names follow Prometheus' conventions: base units, ``_total`` for counters.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ TOKEN = "metrics.token"
 JOBS_LISTED = 200
 MAX_PORT = 65_535
 MOST_CALLERS = 64
-REQUEST_S = 10.0  # who connects and asks for nothing holds a thread no longer
+REQUEST_S = 10.0  # a caller without a request holds a thread at most this long
 ENDED_S = 3600.0  # jobs that ended longer ago are left out
 _LABELS = {"node": ["node"], "job": ["job", "name"]}
 
 
 class Metrics:
-    """Reads what is new in the journals at every call of `render`. May be called from any thread."""
+    """Reads new events of the journals at every `render`. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class Metrics:
         self._lock = threading.Lock()
 
     def render(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         with self._lock:
@@ -58,7 +58,7 @@ class Metrics:
             return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What a registry of prometheus_client asks for."""
+        """Called by a registry of prometheus_client."""
         view = cluster.status(self._store)
         yield from _cluster(view)
         yield from _health(view["health"])
@@ -172,7 +172,7 @@ def _jobs(views: list[View]) -> Iterator[Metric]:
 
 
 class _Server(ThreadingHTTPServer):
-    """One thread per caller, and only so many of them: where all places are taken, who came first has to go."""
+    """Runs one thread per caller, up to a limit. Where all are busy, the oldest caller is disconnected."""
 
     daemon_threads = True
     request_queue_size = MOST_CALLERS
@@ -194,7 +194,7 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Hang up."""
+        """Close the connection."""
         with self._lock:
             self._callers.pop(request, None)
             super().shutdown_request(request)
@@ -206,7 +206,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def token(store: Store) -> Path:
-    """The file with the token that the endpoint wants, made where it is missing. Raises StoreError."""
+    """The file with the endpoint's token; created where missing. Raises StoreError."""
     path = store.prepare().cluster / TOKEN
     if not path.exists():
         write_private(path, secrets.token_urlsafe(32).encode())
@@ -214,7 +214,7 @@ def token(store: Store) -> Path:
 
 
 def endpoint(store: Store, port: int) -> ThreadingHTTPServer:
-    """A server of ``/metrics`` on loopback, for whoever holds the token. Raises SpecError, StoreError."""
+    """A server of ``/metrics`` on loopback, for clients with the token. Raises SpecError, StoreError."""
     if not 0 <= port <= MAX_PORT:
         raise SpecError(f"port {port} is impossible; expected 0 (any that is free) to {MAX_PORT}")
     metrics, wanted = Metrics(store), b"Bearer " + token(store).read_bytes()
@@ -249,11 +249,11 @@ def endpoint(store: Store, port: int) -> ThreadingHTTPServer:
     try:
         return _Server(("127.0.0.1", port), Handler)
     except OSError as error:
-        raise StoreError(f"port {port} of 127.0.0.1 cannot be had: {error.strerror}") from error
+        raise StoreError(f"port {port} of 127.0.0.1 is not available: {error.strerror}") from error
 
 
 def scrape_config(store: Store, port: int) -> str:
-    """What Prometheus has to be told, as YAML."""
+    """The configuration for Prometheus, as YAML."""
     return (
         "scrape_configs:\n"
         "  - job_name: hyperpod\n"

@@ -1,4 +1,4 @@
-"""``mount``, ``umount``, ``ls``, ``cp`` and ``df``: declared once, done once, for the command line and the magics."""
+"""The verbs ``mount``, ``umount``, ``ls``, ``cp`` and ``df``, shared by the command line and the magics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RESULTS = {"pass": "good", "fail": "bad", "skipped": "quiet"}
 
 @dataclass(frozen=True)
 class Answer:
-    """What a verb found: `record` for scripts, `table` and `lines` for people; not `ok` is a failure."""
+    """The answer of a verb: `record` for scripts, `table` and `lines` for people; not `ok` is a failure."""
 
     record: Any
     table: Table | None = None
@@ -43,18 +43,18 @@ class Answer:
 
 
 def add_options(verb: str, parser: argparse.ArgumentParser) -> None:
-    """Declare what may stand behind one of `VERBS`."""
+    """Declare the options of one of `VERBS`."""
     if verb == "mount":
         _add_mount_options(parser)
     elif verb == "umount":
         parser.add_argument("mount", metavar="NAME", help="the mount")
-        parser.add_argument("--force", action="store_true", help="also where it hangs or is in use: end its server")
+        parser.add_argument("--force", action="store_true", help="even where it hangs or is in use: end its server")
     elif verb == "ls":
         parser.add_argument("url", nargs="?", metavar="URL", help="such as shared://NAME/dir; without it, all mounts")
     elif verb == "cp":
         parser.add_argument("source", metavar="SOURCE", help="a path, shared://NAME/path or s3://bucket/key")
         parser.add_argument("target", metavar="TARGET", help="the same; a directory keeps the file's name")
-        parser.add_argument("--recursive", action="store_true", help="copy a directory with all that is in it")
+        parser.add_argument("--recursive", action="store_true", help="copy a directory with all its content")
     else:
         parser.add_argument("mount", nargs="?", metavar="NAME", help="only this mount")
 
@@ -68,15 +68,15 @@ def _add_mount_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--driver", choices=DRIVERS, help="add: how it is reached (default: directory)")
     add("--source", metavar="ADDRESS", help="add: what is mounted; `mount drivers` shows the form for each driver")
-    add("--path", metavar="DIR", help="add: where this machine sees it (default: a directory of the store)")
-    add("--node-path", metavar="DIR", help="add: where the nodes see it (default: as this machine)")
+    add("--path", metavar="DIR", help="add: its path on this machine (default: a directory of the store)")
+    add("--node-path", metavar="DIR", help="add: its path on the nodes (default: as on this machine)")
     add("--read-only", action="store_true", help="add: nothing is written to it")
     add("--option", action="append", type=_option, metavar="NAME=VALUE", help="add: of the driver; may be repeated")
     add("--credentials", metavar="FILE", help="add: file of NAME=VALUE lines, mode 0600 (default: the environment)")
     add("--repository", metavar="URL", help="add: object store behind its files, such as s3://bucket/prefix")
     add("--quota", metavar="SIZE", type=_size, help="add: space that its files may take, for example 2TB")
-    add("--access", choices=ACCESS, help="add: who may use what is made there (default: private)")
-    add("--force", action="store_true", help="export: also what was changed in the repository meanwhile")
+    add("--access", choices=ACCESS, help="add: who may use new files there (default: private)")
+    add("--force", action="store_true", help="export: even files that were changed in the repository meanwhile")
     add("--against", metavar="DIR", help="check: another mount point of the same files, to compare the two")
 
 
@@ -93,7 +93,7 @@ def _size(text: str) -> int:
 
 
 def run(verb: str, options: argparse.Namespace, store: Store) -> Answer:
-    """Do what `verb` asks for. Raises what is wrong with the request or the mount."""
+    """Carry out `verb`. Raises the errors of the request or the mount."""
     store.prepare()
     if verb == "mount":
         return _mount(options, store)
@@ -220,7 +220,7 @@ def _state(state: str) -> Cell:
 
 
 def _import(options: argparse.Namespace, store: Store) -> Answer:
-    """The list of objects; with paths, their content too."""
+    """Import the list of objects; with paths, their content, too."""
     found = _repository(store, options.mount)
     count = found.refresh()
     names = found.select(options.paths, ("released", "changed")) if options.paths else []
@@ -252,7 +252,7 @@ def _moved(options: argparse.Namespace, names: list[str], sentence: str) -> Answ
 
 
 def _usable(store: Store, name: str) -> MountSpec:
-    """A mount that answers; raises Conflict for one that does not, in bounded time."""
+    """Return a mount that answers. Raises Conflict, within a time limit, where it does not."""
     spec = mounts.get(store, name)
     if spec.driver == "directory":
         mounts.make_root(spec, spec.notebook_path)
@@ -274,7 +274,7 @@ def named_mount(url: str, specs: Mounts) -> str:
 
 
 def _open(store: Store, url: str) -> tuple[str, MountSpec | None, Mounts]:
-    """``(address, mount, all mounts)``; the mount has answered, and the person's own area is there."""
+    """``(address, mount, all mounts)``; the mount has answered, and the user's own area exists."""
     table = mounts.roots(mounts.table(store).values(), "notebook")
     name = named_mount(url, table)
     spec = _usable(store, name) if name else None
@@ -322,7 +322,7 @@ def _on_disk(store: Store, spec: MountSpec, address: str, listed: bool) -> dict[
 
 
 def _states_below(address: str, spec: MountSpec | None, table: Mounts) -> dict[str, dict[str, Any]]:
-    """Name -> entry of what lies directly in a directory whose mount has a repository, fetched or not."""
+    """Name -> entry of everything directly in a directory whose mount has a repository, fetched or not."""
     if spec is None or not spec.repository:
         return {}
     base = os.path.relpath(address, spec.notebook_path)

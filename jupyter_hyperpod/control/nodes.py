@@ -1,4 +1,4 @@
-"""The verbs about nodes: list and describe them, act on one by hand, check its health. Shared by CLI and magics."""
+"""The verbs ``nodes`` and ``health``: list and describe nodes, act on one, check it. Shared by CLI and magics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Say = Callable[[Finding], None]
 
 
 def add_node_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what may stand behind ``nodes``."""
+    """Declare the options of ``nodes``."""
     parser.add_argument(
         "action",
         nargs="?",
@@ -48,7 +48,7 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_health_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what may stand behind ``health``."""
+    """Declare the options of ``health``."""
     parser.add_argument("action", choices=HEALTH_ACTIONS, metavar="ACTION", help="check, recovery, inject or agent")
     parser.add_argument(
         "words", nargs="*", metavar="WORD", help="check [NODE]; recovery [Automatic|None]; inject NODE XID; agent NODE"
@@ -62,7 +62,7 @@ def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
     """Carry out ``nodes``. Raises SpecError, NotFound, ClusterError, StoreError."""
     view = cluster.status(store)
     if options.action == "list" and options.node is not None:
-        raise SpecError(f"`nodes list` lists all nodes; `nodes describe {options.node}` tells of one")
+        raise SpecError(f"`nodes list` lists all nodes; `nodes describe {options.node}` shows one")
     if options.action == "list":
         return Answer(view, report.nodes_table(view))
     if options.node is None:
@@ -79,12 +79,12 @@ def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
 
 
 def act(store: Store, node: str, action: str, reason: str) -> str:
-    """Ask for a remedy at ``node`` by hand, wherever it runs; see `ask`. Raises NotFound, ClusterError, StoreError."""
+    """Request a remedy for ``node`` by hand, on any backend; see `ask`. Raises NotFound, ClusterError, StoreError."""
     return ask(store, cluster.status(store), node, action, reason)
 
 
 def ask(store: Store, view: View, node: str, action: str, reason: str) -> str:
-    """Ask for a remedy by hand and return a sentence. Raises NotFound, ClusterError."""
+    """Request a remedy by hand and return a sentence. Raises NotFound, ClusterError."""
     local = _find(view, node) is None
     if action == "resume":
         done = f"{node} is returned to service"
@@ -99,7 +99,7 @@ def ask(store: Store, view: View, node: str, action: str, reason: str) -> str:
 
 
 def _find(view: View, name: str) -> slurm.NodeInfo | None:
-    """The node as SLURM sees it, None where it is the local cluster's. Raises NotFound, ClusterError."""
+    """The node as SLURM sees it, None for a node of the local cluster. Raises NotFound, ClusterError."""
     local = [known["node"] for known in view["nodes"]]
     if name in local:
         return None
@@ -117,7 +117,7 @@ def _find(view: View, name: str) -> slurm.NodeInfo | None:
 
 
 def describe(view: View, name: str) -> Answer:
-    """Everything known of a node: what it is, what it should have and has, how busy it is, what was found there."""
+    """Everything known about a node: type, expected and found devices, load, findings."""
     node = next((known for known in view["nodes"] if known["node"] == name), None)
     health = view["health"].get(name)
     info = None
@@ -200,7 +200,7 @@ def _findings_table(health: View | None) -> Table | None:
 
 
 def findings_table(found: list[Finding]) -> Table:
-    """One row a finding."""
+    """One row per finding."""
     rows = [
         [Cell(f.probe), Cell(f.outcome, _TONES[f.outcome]), Cell(f.severity if f.failed else "-"), Cell(f.text)]
         for f in found
@@ -254,7 +254,7 @@ def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> An
 
 
 def _elsewhere(options: argparse.Namespace, store: Store, node: slurm.NodeInfo) -> check.Looked:
-    """Check a node that SLURM has, by a job of its own: no other way is sure to lead there."""
+    """Check a node of SLURM through a job of its own, the only sure way to reach the node."""
     name = node.name
     if node.out:
         raise ClusterError(
@@ -273,7 +273,7 @@ def _elsewhere(options: argparse.Namespace, store: Store, node: slurm.NodeInfo) 
         done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=CHECK_S)
     except FileNotFoundError as error:
         raise ClusterError(f"{name} is no node of the local cluster, and `sbatch` was not found") from error
-    except BaseException as error:  # nobody waits any more, so it shall not begin hours later
+    except BaseException as error:  # no process waits for it any more, so it must not begin hours later
         with suppress(ClusterError):
             slurm.run(["scancel", "--quiet", f"--name={mark}"])
         if isinstance(error, subprocess.TimeoutExpired):
@@ -315,7 +315,7 @@ def _inject(store: Store, words: list[str]) -> Answer:
 
 
 def _agent(options: argparse.Namespace, store: Store, words: list[str]) -> Answer:
-    """Be the health agent of a SLURM node until told to end: what a node starts when it boots."""
+    """Run the health agent of a SLURM node until it is ended. Nodes start it when they boot."""
     if len(words) != 1:
         raise SpecError("`health agent` needs the NODE's name, as SLURM knows it")
     arguments = ["--store", str(store.root), "--node", words[0], "--slurm"]

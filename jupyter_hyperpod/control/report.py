@@ -1,4 +1,4 @@
-"""Views as plain text: tables and lines shared by the CLI and the magics. Pure; decides nothing."""
+"""Formats views as tables and lines for the CLI and the magics. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Cell(NamedTuple):
 
 
 def unpainted(text: str, tone: str) -> str:
-    """Return `text` as it is: the paint of a pipe."""
+    """Return `text` unchanged: no colours in a pipe."""
     return text
 
 
@@ -50,7 +50,7 @@ def width(text: str) -> int:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text. Headers that begin with '>' are of columns aligned to the right."""
+    """A table of text. A header with a leading '>' aligns its column to the right."""
 
     headers: tuple[str, ...]
     rows: list[list[Cell]]
@@ -111,7 +111,7 @@ def ago(time_s: float | None, now_s: float) -> str:
 
 
 def throughput(view: View) -> float | None:
-    """Return samples a second of the newest step, None where unknown."""
+    """Return samples per second of the newest step, None where unknown."""
     session, step_time_s = view["session"], view["step_time_s"]
     return session["global_batch"] / step_time_s if session and step_time_s else None
 
@@ -128,7 +128,7 @@ def loss_text(view: View) -> str:
 
 
 def loading_text(view: View) -> str:
-    """Return ``loading model 43 %, 1.2 GB/s, 3 s left``, over all members that load the same; empty where none does."""
+    """Return ``loading model 43 %, 1.2 GB/s, 3 s left``, over all members that load the same; empty for none."""
     active = [load for load in view["loads"] if load["state"] == "loading"]
     if not active or view["state"] in TERMINAL_STATES:
         return ""
@@ -144,7 +144,7 @@ def loading_text(view: View) -> str:
 
 
 def progress_line(view: View) -> str:
-    """Return the one line that says how a job is doing: model, step, loss, throughput, nodes, incidents."""
+    """Return one line about a job: model, step, loss, throughput, nodes, incidents."""
     parts = [f"{view['name'] or view['id']}", view["state"], *filter(None, [loading_text(view)])]
     if view["session"]:
         parts += [f"step {steps(view)}", f"loss {loss_text(view)}"]
@@ -165,7 +165,7 @@ def progress_line(view: View) -> str:
 
 
 def _load(metrics: Mapping[str, Any]) -> str:
-    """Return a deployment's load in a few words, or how far it has loaded."""
+    """Return a deployment's load in a few words, or its progress of loading."""
     if metrics.get("loading_bytes") and not metrics["ready"]:
         return f"loading {format_bytes(metrics['loaded_bytes'])} of {format_bytes(metrics['loading_bytes'])}"
     if "ready" not in metrics:
@@ -177,7 +177,7 @@ def _load(metrics: Mapping[str, Any]) -> str:
 
 
 def latency_text(metrics: Mapping[str, Any], name: str) -> str:
-    """Return a deployment's latency; '-' before it has answered anything."""
+    """Return a deployment's latency; '-' before its first answer."""
     return format_duration(metrics[name]) if metrics.get(name) is not None else "-"
 
 
@@ -237,7 +237,7 @@ def nodes_table(cluster: View, now_s: float | None = None) -> Table:
 
 
 def health_cell(health: View | None) -> Cell:
-    """Return a node's health by HyperPod's word for it."""
+    """Return a node's health in HyperPod's terms."""
     if health is None:
         return Cell("-", "quiet")
     status = health["labels"].get(STATUS, SCHEDULABLE)
@@ -257,7 +257,7 @@ def cluster_line(cluster: View) -> str:
 
 
 def describe_lines(view: View, paint: Paint = unpainted, now_s: float | None = None) -> str:
-    """Return everything worth knowing about one job, in paragraphs."""
+    """Return the description of one job, in paragraphs."""
     now_s = time.time() if now_s is None else now_s
     lines = [f"{paint(view['id'], 'title')}  {paint(view['state'], TONES.get(view['state'], ''))}"]
     lines += [f"  {paint(f'{label:<12}', 'quiet')}{clean(text)}" for label, text in _facts(view, now_s) if text]
@@ -305,7 +305,7 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
 
 
 def _loaded(loads: Sequence[View]) -> str:
-    """Return what was loaded last, by the slowest of the members that loaded it."""
+    """Return the last finished load, by its slowest member."""
     if not loads or loads[-1]["state"] != "loaded":
         return ""
     slowest = max((load for load in loads if load["url"] == loads[-1]["url"]), key=lambda load: load["elapsed_s"])
@@ -313,7 +313,7 @@ def _loaded(loads: Sequence[View]) -> str:
 
 
 def load_sentence(data: Mapping[str, Any]) -> str:
-    """Return how far a member is with a model."""
+    """Return a member's progress with a model, as a sentence."""
     size = format_bytes(data["bytes_total"])
     if data["state"] != "loaded":
         percent = int(100 * data["bytes_done"] / max(1, data["bytes_total"]))
@@ -323,7 +323,7 @@ def load_sentence(data: Mapping[str, Any]) -> str:
 
 
 def _checkpoint(saved: View | None, now_s: float) -> str:
-    """Return where training could be taken up again, were everything lost."""
+    """Return the newest checkpoint, from which training could restart."""
     if saved is None:
         return ""
     size = format_bytes(saved["bytes"])
@@ -343,7 +343,7 @@ def _members(view: View) -> Table:
 
 
 def incident_duration(incident: View) -> str:
-    """Return how long it took from the fault to the next commit, '-' while there is none."""
+    """Return the time from the fault to the next commit, '-' before that commit."""
     if incident["recovery_s"] is None:
         return "-"
     took = format_duration(incident["recovery_s"])
@@ -351,7 +351,7 @@ def incident_duration(incident: View) -> str:
 
 
 def incidents_table(view: View) -> Table:
-    """Return the table of a job's incidents with the time that every stage took, detection first."""
+    """Return the table of a job's incidents with the time of every stage, detection first."""
     rows = []
     for incident in view["incidents"]:
         stages = ", ".join(
@@ -369,7 +369,7 @@ def incidents_table(view: View) -> Table:
 
 
 def rules_table(view: View) -> Table:
-    """Return the table of how ranks stand with a job's rules about output."""
+    """Return the table of a job's log rules and their states by rank."""
     rows = [
         [
             Cell(r["rule"]),

@@ -1,4 +1,4 @@
-"""Events as prose, a line each: shared by the CLI and the magics. Pure; decides nothing."""
+"""Turns events into sentences, one line per event, for the CLI and the magics. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def event_sentence(event: Event) -> str:
 
 
 def _delay(event: Event) -> str:
-    """How long the fault went unnoticed, where an event tells of one."""
+    """How long a fault went unnoticed, where the event has its time."""
     since_s = unnoticed_since_s(event)
     return "" if since_s is None else f", {format_duration(event.time_s - since_s)} after the fault"
 

@@ -1,4 +1,4 @@
-"""Deployments as plain text, shared by the CLI and the magics. Pure; decides nothing."""
+"""Formats deployments as plain text for the CLI and the magics. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def deployments_table(views: Sequence[View], now_s: float | None = None) -> Tabl
 
 
 def how_to_ask(view: View, token_file: str, command: str = "jupyter hyperpod") -> list[str]:
-    """Return lines that tell where a deployment answers, and commands that ask and stop it."""
+    """Return a deployment's address, with commands to query and stop it."""
     deployment = view["deployment"]
     url = deployment["url"] + PATHS[deployment["task"]]
     header = f'-H "Authorization: Bearer $(cat {shlex.quote(token_file)})"'

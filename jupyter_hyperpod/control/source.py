@@ -1,6 +1,6 @@
-"""From what a person hands in (a cell, a .py file, a notebook) to the plain Python that every rank runs.
+"""Turns a cell, a .py file or a notebook into the plain Python that every rank runs.
 
-Line numbers are kept: what is stripped leaves an empty line behind.
+Line numbers stay: a removed line leaves an empty line.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _explain(error: SyntaxError, source: str, what: str) -> SpecError:
 
 
 def _without_values(line: str) -> str:
-    """A magic's line may hold secrets behind ``--env NAME=``."""
+    """Remove the values after ``--env NAME=`` in a magic's line, which may be secrets."""
     return _ENV_VALUE.sub(r"\1***", line)
 
 

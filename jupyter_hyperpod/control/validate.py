@@ -1,7 +1,6 @@
-"""Is this cluster fit to train? Row by row, each as soon as it is known: pass, fail with the remedy, or skipped.
+"""Checks whether a cluster is fit to train, row by row: passed, failed with a remedy, or skipped.
 
-What is found on the nodes is found by a real job; then a small training is disturbed, and compared with an undisturbed
-one.
+A real job examines the nodes. Then a small training with a killed rank is compared with an undisturbed one.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Say = Callable[[str], None]
 
 
 class Validation:
-    """One validation; ``with`` it, so that nothing of it is left behind, also when it is interrupted."""
+    """One validation. Use it in a ``with`` statement, which cleans up, even after an interrupt."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Validation:
         slurm: Mapping[str, str] | None = None,
         say: Say = print,
     ) -> None:
-        """``say`` is told what is being done. Raises SpecError for what cannot be validated."""
+        """``say`` gets the present activity. Raises SpecError for what cannot be validated."""
         if backend not in BACKENDS:
             raise SpecError(f"backend {backend!r} cannot be validated; expected one of {', '.join(BACKENDS)}")
         self._store = store
@@ -77,7 +76,7 @@ class Validation:
             shutil.rmtree(directory, ignore_errors=True)
 
     def rows(self) -> Iterator[Row]:
-        """Each row as soon as it is known. What depends on a row that failed is skipped."""
+        """Yield each row as soon as it is known. Checks that depend on a failed row are skipped."""
         ready = self._nodes_ready()
         yield ready
         names = ["devices", "EFA", "driver", "storage", "all-reduce", "training"]
@@ -115,7 +114,7 @@ class Validation:
         return preflight.nodes_ready(states, self._nodes, "`jupyter hyperpod cluster start --nodes N` with more nodes")
 
     def _examine(self) -> list[dict[str, Any]]:
-        """What every node found. Raises ClusterError where the job fails or somebody is stuck."""
+        """The findings of every node. Raises ClusterError where the job fails or a node hangs."""
         self._say(f"probing {plural(self._nodes, 'node')}")
         on_nodes = {}
         for mount in (mounts.default_mount(self._store), *jobs.mounts_of(self._store)):
@@ -132,8 +131,8 @@ class Validation:
         return sorted(found, key=lambda probe: int(probe["rank"]))
 
     def _make_directory(self, mount: MountSpec) -> bool:
-        """Make a directory of this validation in the mount; False, and a row about it, where there can be none."""
-        found = probe.health(self._store, mount)  # a mount that hangs would hold this process, too
+        """Make a directory of this validation in the mount; where that fails, add a row and return False."""
+        found = probe.health(self._store, mount)  # a mount that hangs would block this process, too
         state, reason = found.state, found.reason
         directory = Path(mount.notebook_path) / f"preflight-{secrets.token_hex(8)}"
         if state == "ready":
@@ -148,7 +147,7 @@ class Validation:
         return True
 
     def _told(self, job_id: str) -> list[dict[str, Any]]:
-        """What the ranks have printed behind the mark; lines may come in pieces."""
+        """The lines that ranks have printed after the mark; lines may arrive in pieces."""
         text: dict[str, str] = {}
         for event in jobs.follow(self._store, job_id).poll():
             if event.kind == "output.written" and event.data["stream"] == "stdout":
@@ -161,7 +160,7 @@ class Validation:
         return "; ".join(f"{node} was {what}" for node, what in sorted(doing.items())) or "no node has begun"
 
     def _train(self) -> Row:
-        """Undisturbed on one node, then on all with a rank killed: the same losses, bit for bit."""
+        """Train undisturbed on one node, then on all nodes with a killed rank; the losses must be equal bit for bit."""
         try:
             self._say("training undisturbed on one node")
             alone = jobs.wait(self._store, self._submit("validate-alone", TRAIN, 1), timeout_s=JOB_S)
@@ -178,7 +177,7 @@ class Validation:
         return preflight.training(view["state"], _why(view), faults, same, self._nodes < 2)
 
     def _disturb(self, job_id: str) -> None:
-        """Kill a rank in the middle of the run, where there are several and it is not over before."""
+        """Kill a rank in the middle of the run, where there are several ranks and the run has not ended."""
         deadline = time.monotonic() + JOB_S
         while (view := jobs.job_view(self._store, job_id))["step"] < FAULT_AT:
             if view["state"] in TERMINAL_STATES or time.monotonic() > deadline or self._nodes < 2:
@@ -198,17 +197,17 @@ def _skipped(names: Sequence[str], reason: str) -> Iterator[Row]:
 
 
 def _why(view: View) -> str:
-    """What a job that has not succeeded says of itself."""
+    """Why a job has not succeeded."""
     return (view["error"] or {}).get("message", "") or str(view["reason"])
 
 
 def _result(view: View) -> tuple[Any, ...] | None:
-    """The last loss and the state, where the run came to its end."""
+    """The last loss and the state, where the run ended."""
     return (view["step"], view["loss"], view["digest"]) if view["step"] == STEPS and view["digest"] else None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What `validate` may be told."""
+    """Add the options of `validate`."""
     parser.add_argument("--backend", choices=BACKENDS, default="local", help="what to validate (default: local)")
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to take part (default: 2)")
     parser.add_argument(
@@ -230,7 +229,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def run(options: argparse.Namespace, store: Store, say: Say, tell: Callable[[Row], None]) -> list[Row]:
-    """Validate as the options ask; ``say`` hears what is done, ``tell`` each row. Ctrl-C leaves nothing behind."""
+    """Validate by the options; ``say`` gets the present activity, ``tell`` each row. Cleans up after Ctrl-C."""
     found = []
     with Validation(store, options.backend, options.nodes, dict(options.slurm), say) as validation:
         for row in validation.rows():
@@ -241,18 +240,18 @@ def run(options: argparse.Namespace, store: Store, say: Say, tell: Callable[[Row
 
 
 def fit(rows: Sequence[Row], strict: bool) -> bool:
-    """Whether the cluster may be used."""
+    """Whether the cluster is fit for use."""
     bad = {preflight.FAILED, preflight.SKIPPED} if strict else {preflight.FAILED}
     return not any(row.verdict in bad for row in rows)
 
 
 def sentence(rows: Sequence[Row]) -> str:
-    """Go or no-go, and how many checks of each kind that stands on."""
+    """The verdict, with the number of checks by result."""
     return preflight.verdict(rows)
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The rows for people; a failure's remedy stands below it."""
+    """The rows for people, with the remedy below a failure."""
     lines = []
     for row in rows:
         lines.append([Cell(row.name), Cell(row.verdict, TONES[row.verdict]), Cell(row.sentence)])

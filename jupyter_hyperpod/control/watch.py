@@ -1,4 +1,4 @@
-"""Following one job to its end: batches of events, the view they make, and what silence means."""
+"""Follows one job to its end: yields its events, folds its view, and notices when its supervisor is gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SILENCE_NOTICE_S = 5.0
 class Watch:
     """Follows a job from its first event; ``view`` is always the fold of the events of its journal that were yielded.
 
-    Output beyond the journal's share (`storage.output`) is yielded, too.
+    Output outside the journal (`storage.output`) is yielded, too.
     ``lost_after_s``: seconds without news and without a supervisor until `batches` raises ClusterError.
     ``notice`` holds a sentence while the supervisor does not answer, else "".
     """
@@ -46,9 +46,9 @@ class Watch:
         self._output = OutputReader(job)
 
     def batches(self) -> Iterator[list[Event]]:
-        """Yield what is new at least every `TICK_S` (maybe nothing), until the job has ended and its output is read.
+        """Yield new events at least every `TICK_S` (maybe none), until the job has ended and its output is read.
 
-        Raises ClusterError when nothing was heard from the job and no supervisor answered for `lost_after_s`.
+        Raises ClusterError after `lost_after_s` without news from the job and without a supervisor.
         """
         heard_s = time.monotonic()
         while self.view["state"] not in TERMINAL_STATES:
@@ -61,18 +61,18 @@ class Watch:
         yield from self._drain()
 
     def poll(self) -> list[Event]:
-        """Return what is new now, without waiting."""
+        """Return new events, without waiting."""
         return self._take(0.0)
 
     def _take(self, timeout_s: float) -> list[Event]:
-        beside = self._output.poll()  # before the journal: what it continues is read with it, or was before
+        beside = self._output.poll()  # read first: then the journal already holds what this output continues
         events: list[Event] = self._follower.wait(0.0 if beside else timeout_s)
         for event in events:
             apply(self.view, event)
         return sorted([*events, *beside], key=lambda event: event.time_s) if beside else events
 
     def _drain(self) -> Iterator[list[Event]]:
-        """Agents may write the last output just after the coordinator wrote the end."""
+        """Read the last output, which agents may write just after the coordinator has written the end."""
         deadline_s = time.monotonic() + DRAIN_S
         while time.monotonic() < deadline_s and (events := self._take(DRAIN_QUIET_S)):
             yield events
@@ -97,9 +97,9 @@ class Watch:
 
 
 def require_rank(view: View, events: Iterable[Event], rank: int | None, *, later: bool = False) -> None:
-    """Raise NotFound where a job has no such rank, judged by all its ``events``.
+    """Raise NotFound where a job, by all its ``events``, has no such rank.
 
-    ``later``: a rank that the job may still get counts. A job that has not begun has every rank.
+    ``later``: ranks that the job may still get count, too. A job that has not begun has every rank.
     """
     members = [len(event.data["members"]) for event in events if event.kind == "generation.formed"]
     ended = view["state"] in TERMINAL_STATES
@@ -146,7 +146,7 @@ class OutputLines:
             self._open[key] = (prefix, rest)
 
     def finish(self) -> Iterator[tuple[str, str]]:
-        """Yield the lines that never got their newline."""
+        """Yield the lines that have no newline at the end."""
         for (_, stream), (prefix, text) in self._open.items():
             yield stream, prefix + _overwritten(text)
         self._open.clear()

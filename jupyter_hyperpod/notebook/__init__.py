@@ -1,1 +1,1 @@
-"""What a kernel sees: magics, their completion, and the output under the cell. No server needed."""
+"""The notebook's side: magics, their completion, and the output under the cell. It works without a server."""

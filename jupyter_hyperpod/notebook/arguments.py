@@ -1,4 +1,4 @@
-"""What may stand behind ``%%hyperpod`` and ``%hyperpod``. The options of a submission are those of the CLI."""
+"""The options and verbs of ``%%hyperpod`` and ``%hyperpod``. The options of a submission are those of the CLI."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERB_HELP = {
 }
 
 
-ALIASES = {"list": "jobs"}  # as the command line calls it
+ALIASES = {"list": "jobs"}  # the name on the command line
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
@@ -48,7 +48,7 @@ def cell_parser() -> Parser:
         prog="%%hyperpod",
         description="Run this cell on the cluster, on every rank, and stream what it prints. "
         "Interrupting the cell leaves the job running.",
-        epilog="%hyperpod --help lists what can be done with jobs and nodes.",
+        epilog="%hyperpod --help lists the verbs for jobs and nodes.",
         formatter_class=_formatter,
     )
     add_submit_options(parser)

@@ -1,4 +1,4 @@
-"""Completion behind the magics: verbs, options, job names and ids, node names. Reads the store, starts nothing."""
+"""Completes verbs, options, job names and ids, and node names after the magics. It only reads the store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def register(shell: Any, notebook: Notebook) -> None:
 
 
 def candidates(line: str, line_number: int, notebook: Notebook) -> list[str]:
-    """Return what may stand at the end of `line`; empty where the line is not ours."""
+    """Return the completions at the end of `line`; empty where the line is not ours."""
     words = line.lstrip().split(" ")
     if words[0] == "%%hyperpod" and line_number == 0 and len(words) > 1:
         return _after(cell_parser(), words[1:], notebook)

@@ -1,4 +1,4 @@
-"""What the verbs and the completion may ask of the notebook they run in."""
+"""The interface through which verbs and completion use the notebook they run in."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ class Notebook(Protocol):
         """Show a job without following it."""
 
     def attach(self, store: Store, job_id: str, *, cancel: bool = False) -> None:
-        """Stream a job until it ends; an interrupt leaves it running, or stops it where `cancel`."""
+        """Stream a job until it ends; an interrupt leaves it running, or stops it if `cancel`."""

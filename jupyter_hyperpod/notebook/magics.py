@@ -1,4 +1,4 @@
-"""``%%hyperpod`` and ``%hyperpod``: parse, delegate, show."""
+"""The magics ``%%hyperpod`` and ``%hyperpod``: they parse their line, delegate the work and show the result."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ STOP_WAIT_S = 10.0
 class HyperpodMagics(Magics):
     """The magics and their defaults, set in ipython_config.py as ``c.HyperpodMagics.backend = "local"``."""
 
-    backend = Unicode("local", help="Where jobs run where --backend is not given.").tag(config=True)
-    nodes = Int(None, allow_none=True, help="Nodes of a job where neither --nodes nor --elastic is given.").tag(
-        config=True
-    )
-    spares = Int(1, help="Warm nodes kept ready where --spares is not given.").tag(config=True)
-    priority = Int(0, help="Priority where --priority is not given, -1000 to 1000.").tag(config=True)
-    threads = Int(1, help="CPU threads of every rank where --threads is not given.").tag(config=True)
+    backend = Unicode("local", help="Backend of jobs without --backend.").tag(config=True)
+    nodes = Int(None, allow_none=True, help="Nodes of a job without --nodes and --elastic.").tag(config=True)
+    spares = Int(1, help="Warm nodes kept ready for a job without --spares.").tag(config=True)
+    priority = Int(0, help="Priority of a job without --priority, -1000 to 1000.").tag(config=True)
+    threads = Int(1, help="CPU threads of every rank of a job without --threads.").tag(config=True)
     store = Unicode("", help="Directory of jobs and cluster; empty means $JUPYTER_HYPERPOD_STORE or the default.").tag(
         config=True
     )
@@ -114,14 +112,14 @@ class HyperpodMagics(Magics):
         self.attach(store, self.last_job, cancel=options.cancel_on_interrupt or self.cancel_on_interrupt)
 
     def _cell_number(self) -> int:
-        """The number that a front end shows beside the cell. IPython counts on before the cell runs, or after it."""
+        """The number that a front end shows beside the cell. IPython increments it before or after the cell runs."""
         request = self._request().get("content", {})
         if request.get("silent", False) or not request.get("store_history", True):
             return int(self._shell.execution_count)
         return len(self._shell.history_manager.input_hist_parsed) - 1
 
     def _lines_above(self, cell: str) -> int:
-        """Lines of the cell, as the person sees it, above the first line of its body."""
+        """The number of lines of the visible cell above the first line of its body."""
         code = str(self._request().get("content", {}).get("code", ""))
         if code.rstrip().endswith(cell.rstrip()) and len(code) >= len(cell):
             return int(code.rstrip()[: -len(cell.rstrip()) or None].count("\n"))
@@ -134,7 +132,7 @@ class HyperpodMagics(Magics):
         return parent if isinstance(parent, dict) else {}
 
     def _origin(self) -> dict[str, str]:
-        """Which notebook and which cell this is, as far as the front end says."""
+        """The notebook and the cell that run, as far as the front end names them."""
         metadata = self._request().get("metadata", {})
         known = {"notebook": os.environ.get("JPY_SESSION_NAME", ""), "cell_id": metadata.get("cellId", "")}
         return {name: str(value) for name, value in known.items() if value}
@@ -154,7 +152,7 @@ class HyperpodMagics(Magics):
         print(f"{job_id} runs in the background; follow it with: %hyperpod attach {job_id}", flush=True)
 
     def attach(self, store: Store, job_id: str, *, cancel: bool = False) -> None:
-        """Stream a job until it ends; an interrupt leaves it running, or stops it where `cancel`."""
+        """Stream a job until it ends; an interrupt leaves it running, or stops it if `cancel`."""
         try:
             stream.stream(store, job_id, self._display(store, job_id, streams=True), self.lost_after_s)
         except KeyboardInterrupt:
@@ -169,7 +167,7 @@ class HyperpodMagics(Magics):
             self._refresh(store, job_id)
 
     def _refresh(self, store: Store, job_id: str) -> None:
-        """Bring every display of the job up to date, those of earlier cells too."""
+        """Update every display of the job, those of earlier cells, too."""
         view = jobs.job_view(store, job_id)
         for display in self._displays.get(job_id, ()):
             display.show(view)
@@ -196,9 +194,9 @@ def register(shell: Any) -> None:
 
 
 def lift_magic(lines: list[str]) -> list[str]:
-    """Put ``%%hyperpod`` above the comments and empty lines that stand over it: each body line keeps its number.
+    """Move ``%%hyperpod`` above the comments and empty lines before it. Each line of the body keeps its number.
 
-    Raises SyntaxError where code stands over it.
+    Raises SyntaxError where code precedes it.
     """
     at = next((number for number, line in enumerate(lines) if OWN_HEADER.match(line)), 0)
     if at == 0:
@@ -208,7 +206,7 @@ def lift_magic(lines: list[str]) -> list[str]:
     first = next(line for line in lines if line.strip())
     if not first.startswith("%%") and not _is_python("".join(lines)):
         raise SyntaxError(
-            "%%hyperpod has to be the first line of its cell: only comments and empty lines may stand above it"
+            "%%hyperpod has to be the first line of its cell: only comments and empty lines may precede it"
         )
     return lines
 
@@ -222,7 +220,7 @@ def _is_python(text: str) -> bool:
 
 
 def keep_empty_cell(lines: list[str]) -> list[str]:
-    """Give a ``%%hyperpod`` cell without a body an empty line, so that it reaches us and not IPython's own refusal."""
+    """Give a ``%%hyperpod`` cell without a body an empty line; else IPython would refuse it before we see it."""
     if len(lines) == 1 and lines[0].split(" ")[0].strip() == "%%hyperpod" and "?" not in lines[0]:
         return [lines[0].rstrip("\n") + "\n", "\n"]
     return lines

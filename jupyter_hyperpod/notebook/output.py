@@ -1,7 +1,8 @@
-"""The output under a cell: a MIME bundle that names the job, and a static snapshot for places that cannot run code.
+"""Builds the output under a cell: a MIME bundle with the job's id, and a static snapshot of the job.
 
-The truth stays in the journal. JupyterLab's renderer shows the live job from `MIME_TYPE`; everything else (nbconvert,
-VS Code, a mail) shows the HTML or the text as of the last update. The ranks' own output is ordinary stdout below it.
+JupyterLab's renderer shows the live job from `MIME_TYPE`. Everything else (nbconvert, VS Code, a mail) shows the HTML
+or the text as of the last update. The journal remains the only record. The ranks' own output is ordinary stdout below
+it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def step_of(history: Sequence[Sequence[Any]], time_s: float) -> float | None:
 
 
 class JobDisplay:
-    """One display that is rewritten as the job goes on, so that a saved notebook shows how it ended."""
+    """One display that is updated while the job runs, so that a saved notebook shows its end."""
 
     def __init__(self, store_root: str, cell_digest: str, streams: bool) -> None:
         self._store_root = store_root

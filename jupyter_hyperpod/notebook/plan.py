@@ -1,4 +1,4 @@
-"""A plan under its cell: picture, tables and sentences; as a value, its record."""
+"""Shows a plan under its cell as picture, tables and sentences, and returns its record as a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..planner.face import Answer
 
 
 class PlanRecord(dict[str, Any]):
-    """A plan's record that shows itself: with its picture where HTML is shown, else in words."""
+    """A plan's record that displays itself: with its picture where HTML is possible, else in words."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.record)

@@ -1,4 +1,4 @@
-"""The cell on its way to the job: pushed values put in front of it, every line keeping its number."""
+"""Prepares a cell for its job: puts pushed values in front of it, while every line keeps its number."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def named_values(names: Sequence[str], namespace: Mapping[str, Any]) -> dict[str
 
 
 def place(body: str, lines_above: int) -> str:
-    """Return `body` moved down by the lines above it in its cell, so that tracebacks count as the person does."""
+    """Return `body` moved down by the lines above it in its cell, so that tracebacks have the cell's line numbers."""
     return "\n" * max(lines_above, 1) + body
 
 
 def with_values(source: str, values: Mapping[str, Any], store: Store) -> str:
-    """Return `source` (its first line empty) with a prelude that defines `values`, on a line that is already there.
+    """Return `source` (its first line empty) with a prelude that defines `values`, on an existing line.
 
     The prelude follows a ``from __future__`` import, which must stay the first statement.
     """

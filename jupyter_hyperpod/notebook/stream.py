@@ -1,4 +1,4 @@
-"""A job streamed into a cell: status above, the ranks' output below, and an error that looks like a cell's own."""
+"""Streams a job into a cell: status above, the ranks' output below, and errors that look like the cell's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UPDATE_S = 2.0
 
 
 class JobFailed(HyperpodError):
-    """The job ended in failure; shown with the traceback of the user's own code, without ours."""
+    """The job failed; shown with the traceback of the user's own code only."""
 
     def __init__(self, message: str, traceback: list[str]) -> None:
         super().__init__(message)
@@ -29,14 +29,14 @@ class JobFailed(HyperpodError):
 
 
 def quiet(error: Exception, lines: list[str] | None = None) -> Exception:
-    """Return `error` such that IPython shows `lines`, else its one line, and no stack of ours."""
+    """Return `error`, set up so that IPython shows `lines`, or its message, without our stack."""
     shown = lines or [f"\x1b[31m{type(error).__name__}\x1b[39m: {error}"]
     error._render_traceback_ = lambda: [line.rstrip("\n") for line in shown]  # type: ignore[attr-defined]
     return error.with_traceback(None)
 
 
 class Status:
-    """Where progress is shown: the display in a notebook, the last line of a terminal, nowhere in a pipe."""
+    """Shows progress: in the display of a notebook, in the last line of a terminal, nowhere in a pipe."""
 
     def __init__(self, display: JobDisplay | None) -> None:
         self._display = display
@@ -57,7 +57,7 @@ class Status:
             self._line = line
 
     def finish(self, view: View) -> None:
-        """Leave the display at `view`, and no status line behind."""
+        """Show `view` one last time and remove the status line."""
         self.clear()
         if self._display is not None:
             self._display.show(view)
@@ -70,9 +70,9 @@ class Status:
 
 
 def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: float) -> View:
-    """Show a job until it ends and return its view. KeyboardInterrupt passes through, the display left up to date.
+    """Show a job until it ends and return its view. KeyboardInterrupt passes through, after the display is updated.
 
-    Raises JobFailed where the job failed, ClusterError where nothing was heard of it for `lost_after_s`.
+    Raises JobFailed where the job failed, ClusterError after `lost_after_s` without news.
     """
     watch = Watch(store, job_id, lost_after_s)
     status = Status(display)

@@ -1,4 +1,4 @@
-"""What each ``%hyperpod`` verb does; a query returns its answer, shown as a table and usable as a value."""
+"""Carries out the ``%hyperpod`` verbs. A query returns its answer, which is shown as a table and usable as a value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .plan import PlanRecord
 
 
 class Rows(list[dict[str, Any]]):
-    """A list of records that shows itself as a table."""
+    """A list of records that is displayed as a table."""
 
     def __init__(self, records: list[dict[str, Any]], table: report.Table) -> None:
         super().__init__(records)
@@ -39,7 +39,7 @@ class Rows(list[dict[str, Any]]):
 
 
 class JobRecord(dict[str, Any]):
-    """A job's view that shows itself in words."""
+    """A job's view that is displayed in words."""
 
     def __repr__(self) -> str:
         return report.describe_lines(self)

@@ -1,4 +1,4 @@
-"""Progress of what this kernel itself waits for. Never the state of a job: a widget dies with its kernel."""
+"""Progress bars for what this kernel itself waits for. They never show jobs, because a widget dies with its kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BAR_STEPS = 1000
 
 
 class Progress:
-    """A bar with a sentence, gone from the output when the work is done."""
+    """A bar with a sentence, removed from the output when the work is done."""
 
     def __init__(self, total: int, text: str) -> None:
         self._total = total
@@ -58,7 +58,7 @@ class Progress:
 
 @contextmanager
 def loading(name: str) -> Iterator[Callback]:
-    """Show a load that this kernel waits for, unless it is over in no time: how far it is, its rate, what is left."""
+    """Show a load that this kernel waits for, with progress, rate and remaining time. A short load is not shown."""
     with Progress(BAR_STEPS, "loading") as progress:
 
         def tell(now: Load) -> None:

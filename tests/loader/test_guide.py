@@ -59,7 +59,7 @@ def test_the_guide(
         assert words[:2] == ["jupyter", "hyperpod"]
         assert main(words[2:]) == 0
         said.append(capsys.readouterr().out)
-    assert "is what its manifest says" in said[1]
+    assert "matches its manifest" in said[1]
     assert said[3] == "merged.safetensors.manifest.json\n"
 
 

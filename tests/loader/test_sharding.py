@@ -198,7 +198,7 @@ def test_the_command_line(original: Path, tmp_path: Path, capsys: Out) -> None:
         (["shard", str(original), shards], f"{shards}: 1 file, {len(STATE)} tensors, "),
         (["merge", shards, str(tmp_path / "two.safetensors")], "two.safetensors: 1 file, "),
         (["manifest", shards], f"{shards}/{MANIFEST}\n"),
-        (["verify", shards], f"{shards} is what its manifest says: {len(STATE)} tensors, "),
+        (["verify", shards], f"{shards} matches its manifest: {len(STATE)} tensors, "),
         (["verify", str(original)], "is well formed; there is no manifest to compare its bytes with"),
         (["load", shards], ", first layer after "),
     ):

@@ -205,7 +205,7 @@ def test_a_node_never_joins_and_one_is_killed_by_hand_beside_a_local_job(
     given_up = [e.data["reason"] for e in run.of_kind("decision.made") if "without joining" in e.data["reason"]]
     assert " has run on n1 for " in given_up[0] and "; n1 is avoided" in given_up[0], run.story()
     assert any("never joined the job: " in warning["text"] for warning in run.view["warnings"])
-    with pytest.raises(Conflict, match="nobody here can cut a node of slurm off"):
+    with pytest.raises(Conflict, match="a node of slurm cannot be cut off"):
         jobs.fault(run.store, run.job_id, "partition", node=run.node_of(1))
     with pytest.raises(NotFound, match="has no node"):
         jobs.fault(run.store, run.job_id, "kill", node="n1; scancel -u root")

@@ -24,7 +24,7 @@ from .verify import Verifier, verifier
 
 
 class Landing(Protocol):
-    """Receives chunks and returns tensors. `sharers`: processes of this host with the same chunks, this one included."""
+    """Receives chunks and returns tensors. `sharers`: processes of this host that share it, this one included."""
 
     sharers: int
 
