@@ -1,4 +1,4 @@
-"""What the verbs on the cluster do: start and stop it, its nodes, their health, metrics, mounts, validation."""
+"""The verbs about the cluster: start and stop it, nodes, health, metrics, mounts, validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verbs on jobs do: submit, follow, describe, scale, stop, break."""
+"""The verbs about jobs: submit, follow, describe, scale, stop, inject faults."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _say_notice(follower: watch.Watch, said: str, terminal: Terminal) -> str:
 
 
 def _say_wait(view: View, said: str, terminal: Terminal) -> str:
-    """Say why a job waits, once per reason; a terminal's status line shows it anyway."""
+    """Print why a job waits, once per reason; on a terminal the status line shows it."""
     waits = view["reason"] if view["state"] == "pending" else ""
     if waits and waits != said and not terminal.live:
         terminal.note(report.progress_line(view))

@@ -1,4 +1,4 @@
-"""Which function carries out each verb. A verb returns its exit status; errors are raised and reported by `main`."""
+"""The function of each verb. A verb returns its exit status; `main` reports errors."""
 
 from __future__ import annotations
 

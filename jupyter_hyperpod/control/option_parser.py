@@ -1,4 +1,4 @@
-"""The parser behind the CLI and the magics: it raises instead of leaving, and names the nearest option that exists."""
+"""The parser of the CLI and the magics: it raises instead of exiting, and suggests the nearest known option."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ASSIGNMENT = re.compile(r"(\b[A-Za-z_][A-Za-z0-9_]*=)(?:'[^']*'|\"[^\"]*\"|[^\s
 
 
 class HelpShown(Exception):
-    """The parser has printed its help; there is nothing left to do."""
+    """The parser has printed its help; nothing else is to be done."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **options)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Raise instead of leaving: HelpShown after help, SpecError after anything else."""
+        """Raise instead of exiting: HelpShown after help, SpecError after anything else."""
         if status == 0:
             raise HelpShown
         raise SpecError((message or f"{self.prog}: exit status {status}").strip())
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def env_pair(text: str) -> tuple[str, str]:
-    """A variable with its value, or with that of this process; no message shows what may be a value."""
+    """A variable with its value, or with that of this process. No message shows a possible value."""
     name, separator, value = text.partition("=")
     if not is_env_name(name):
         raise argparse.ArgumentTypeError(
@@ -71,17 +71,17 @@ def add_env_option(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def without_values(text: str) -> str:
-    """Return `text` without what stands behind NAME=, which may be a secret of ``--env``."""
+    """Return `text` without the values after NAME=, which may be secrets of ``--env``."""
     return _ASSIGNMENT.sub(rf"\1{HIDDEN}", text)
 
 
 def shown_problem(message: str) -> str:
-    """Return argparse's complaint without the values of variables that stand in a wrong place."""
+    """Return argparse's message without misplaced values of variables."""
     return without_values(message) if message.startswith(_UNRECOGNIZED) else message
 
 
 def suggestion(message: str, options: Sequence[str]) -> str:
-    """Return what may have been meant where argparse complains of an option or a choice that it does not know."""
+    """Return the nearest known words where argparse reports an unknown option or choice."""
     if message.startswith(_UNRECOGNIZED):
         return near_matches(message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0], options)
     if choice := _INVALID_CHOICE.search(message):
@@ -90,6 +90,6 @@ def suggestion(message: str, options: Sequence[str]) -> str:
 
 
 def near_matches(word: str, known: Sequence[str]) -> str:
-    """Return ``" (did you mean X?)"`` where something near `word` is known, else nothing."""
+    """Return ``" (did you mean X?)"`` where a known word resembles `word`, else ""."""
     near = difflib.get_close_matches(word, known, 1)
     return f" (did you mean {near[0]}?)" if near else ""

@@ -1,4 +1,4 @@
-"""The options of a submission, declared once: `jupyter hyperpod` and the magics read the same table."""
+"""Declares the options of a submission once, for `jupyter hyperpod` and the magics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _components(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a submission; `field` is the JobSpec field it sets, or its own name where it sets none."""
+    """One option of a submission; `field` is the JobSpec field that it sets, else its own name."""
 
     flag: str
     field: str
@@ -85,7 +85,7 @@ SUBMIT_OPTIONS = (
     Option(
         "--scale-up-delay",
         "scale_up_delay_s",
-        "grow only onto nodes that have been free for so long, for example 30s; shrinking never waits (default: 0)",
+        "grow only onto nodes that have been free for this time, for example 30s; shrinking never waits (default: 0)",
         "T",
         duration,
     ),
@@ -124,7 +124,7 @@ SUBMIT_OPTIONS = (
         "A,B",
         _components,
     ),
-    Option("--replica", "replica", "ranks a node, which share one replica of the model (default: 1)", "R", int),
+    Option("--replica", "replica", "ranks per node, which share one replica of the model (default: 1)", "R", int),
     Option("--threads", "threads", "CPU threads of every rank (default: 1)", "T", int),
     Option(
         "--hang-timeout",
@@ -171,7 +171,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_rerun_options(parser: argparse.ArgumentParser) -> None:
-    """Add what may be different when a job runs again."""
+    """Add the options that may differ when a job runs again."""
     parser.add_argument("--name", metavar="NAME", help="name of the new job (default: the same)")
     add_env_option(parser, "set an environment variable; has to be given for each that the job had, once it has ended")
 
@@ -183,9 +183,9 @@ def job_name(text: str) -> str:
 
 
 def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the JobSpec fields that `options` ask for, validated; `defaults` fill what was not given.
+    """Return the JobSpec fields of `options`, validated; `defaults` fill the others.
 
-    `name` is the name of a job that got none. With --elastic alone, the job asks for its maximum. Raises SpecError.
+    `name` is the default name. With --elastic alone, the job asks for its maximum. Raises SpecError.
     """
     chosen: dict[str, Any] = {"name": name, **(defaults or {})}
     for option in SUBMIT_OPTIONS:
@@ -199,7 +199,7 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
 
 
 def _joined(option: Option, value: Any) -> Any:
-    """What a repeated option comes to."""
+    """The value of a repeated option."""
     if option.field == "log_rules":
         return tuple(rule for several in value for rule in several)
     return dict(value) if option.repeat else value

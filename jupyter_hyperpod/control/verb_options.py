@@ -1,4 +1,4 @@
-"""The options of the verbs cluster, serve and fault, and the keywords that come of them."""
+"""Declares the options of the verbs cluster, serve and fault, and turns them into keywords."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .option_parser import add_env_option, duration
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """Add what may stand behind ``cluster``; an option that is not given is None (or False)."""
+    """Add the options of ``cluster``; an option that is not given is None (or False)."""
     actions = ("start", "status", "stop", "heal")
     parser.add_argument("action", choices=actions, metavar="ACTION", help="start, status, stop or heal")
     parser.add_argument("--nodes", type=int, metavar="N", help="start: nodes of the cluster (default: 4)")
@@ -54,21 +54,21 @@ def cluster_shape(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a deployment may be told; an option that is not given is None (or False, or empty)."""
+    """Add the options of a deployment; an option that is not given is None (or False, or empty)."""
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL", help="path or URL of the weights; without it, all deployments are listed")
     add("--replicas", metavar="MIN:MAX", help="replicas to keep, and the most that load may bring (default: 1)")
-    add("--handler", metavar="FILE", help="a .py file with load(model) and predict(model, inputs), asked at /predict")
+    add("--handler", metavar="FILE", help="a .py file with load(model) and predict(model, inputs), served at /predict")
     add("--recipe", metavar="NAME", help="shape of the decoder (default: config.json beside the weights)")
     add("--name", metavar="NAME", help="name of the deployment (default: that of the model)")
     add("--port", type=int, metavar="P", help="port on loopback (default: any that is free)")
-    add("--outstanding", type=float, metavar="N", help="requests a replica should have at a time (default: 2)")
-    add("--slots", type=int, metavar="N", help="the most it is given at a time (default: 8)")
+    add("--outstanding", type=float, metavar="N", help="wanted number of requests per replica at a time (default: 2)")
+    add("--slots", type=int, metavar="N", help="most requests per replica at a time (default: 8)")
     add(
         "--queue",
         type=int,
         metavar="N",
-        help="requests that may wait beside those; further ones get 429 (default: 256)",
+        help="further requests that may wait; those beyond get 429 (default: 256)",
     )
     add("--timeout", dest="request_timeout_s", type=duration, metavar="T", help="limit for one request (default: 60s)")
     add(
@@ -76,14 +76,14 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         dest="scale_down_delay_s",
         type=duration,
         metavar="T",
-        help="take replicas away that were not needed for so long (default: 30s)",
+        help="remove replicas that were not needed for this time (default: 30s)",
     )
     add("--threads", type=int, metavar="T", help="CPU threads of every replica (default: 1)")
     add_env_option(parser, "environment variable of every replica; NAME alone takes your own value")
 
 
 def serve_fields(options: argparse.Namespace) -> dict[str, Any]:
-    """The keywords of `deploy.serve` that were given beside the model. Raises SpecError for options without one."""
+    """The given keywords of `deploy.serve` besides the model. Raises SpecError for options without one."""
     limits = ("outstanding", "slots", "queue", "request_timeout_s", "scale_down_delay_s")
     names = ("replicas", "handler", "recipe", "name", "port", "threads", "env", *limits)
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
@@ -93,7 +93,7 @@ def serve_fields(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_fault_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a fault is and whom it is aimed at; the table of kinds is `core.events.FAULTS`."""
+    """Add the options of a fault and its target; the table of kinds is `core.events.FAULTS`."""
     parser.add_argument("kind", choices=FAULTS, metavar="KIND", help="what breaks; the list below")
     aim = parser.add_mutually_exclusive_group(required=True)
     aim.add_argument("--rank", type=int, metavar="R", help="the process of this rank")
@@ -107,7 +107,7 @@ def add_fault_options(parser: argparse.ArgumentParser) -> None:
     width = max(map(len, FAULTS)) + 2
     lines = [f"  {kind:<{width}}{fault.sentence} ({', '.join(fault.aims)})" for kind, fault in FAULTS.items()]
     parser.formatter_class = _verbatim
-    parser.epilog = "\n".join(["kinds, and whom each may be aimed at:", *lines])
+    parser.epilog = "\n".join(["kinds, and the possible targets of each:", *lines])
 
 
 def _verbatim(prog: str) -> argparse.HelpFormatter:
@@ -121,5 +121,5 @@ def fault_aim(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def aimed_at(options: argparse.Namespace) -> str:
-    """Whom the fault is aimed at, for people."""
+    """The target of the fault, for people."""
     return str(options.node or options.target or f"rank {options.rank}")

@@ -1,4 +1,4 @@
-"""How many nodes a job may run on: a range, in steps or by a list."""
+"""ElasticRange: the numbers of nodes a job may run on, as a range, in steps or as a list."""
 
 from __future__ import annotations
 

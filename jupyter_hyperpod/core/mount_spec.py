@@ -1,4 +1,4 @@
-"""A shared area as the mount table holds it: driver, source, paths, who may use it."""
+"""MountSpec, a row of the mount table: driver, source, paths and access of a shared area."""
 
 from __future__ import annotations
 

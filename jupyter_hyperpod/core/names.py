@@ -1,4 +1,4 @@
-"""Which names are allowed for jobs, mounts, queues and environment variables, and what a job's id looks like."""
+"""Checks names of jobs, mounts, queues and environment variables, and ids of jobs."""
 
 from __future__ import annotations
 
