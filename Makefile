@@ -111,7 +111,7 @@ system-all:
 demo: install  ## train on 4 local nodes, kill one, compare with an undisturbed run
 	@store=$$(mktemp -d -t hyperpod-demo.XXXXXX); export JUPYTER_HYPERPOD_STORE=$$store; \
 	trap 'jupyter hyperpod cluster stop >/dev/null 2>&1 || true; rm -rf "$$store"' EXIT; \
-	python -m jupyter_hyperpod.bench.demo
+	python -m benchmarks.demo
 
 .PHONY: lab
 lab: install  ## open JupyterLab on the example notebooks

@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = {
     # a member is killed or stopped: our recovery beside that of other systems
     "recovery": "benchmarks.recovery.comparison",
+    # a node is cut off the network: the survivors' stall, and whether it ever commits a step (root)
+    "partition": "benchmarks.recovery.partition",
     # an undisturbed step of ours against plain DDP's, in alternating blocks
     "overhead": "benchmarks.recovery.overhead",
     # a job grows and shrinks while it trains: the survivors' pause, and whether a process is started anew

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 
+import benchmarks
 from benchmarks import figures
 from benchmarks.arms import cpu_seconds, fair_rounds, marked, parse_commits, rotation
 from benchmarks.kept import Kept
+from benchmarks.loading.weights import write_decoder
 from benchmarks.recovery import chaos, components
 from benchmarks.recovery.abuse import efficiency
 from benchmarks.recovery.components import ALL, SAVED
@@ -28,7 +31,7 @@ from jupyter_hyperpod import bench
 from jupyter_hyperpod.bench.report import bar, not_run, row
 from jupyter_hyperpod.bench.stalls import Commit, measure, percentile, steady, step_times
 from jupyter_hyperpod.cli.parser import build_parser
-from jupyter_hyperpod.core.errors import ClusterError, SpecError
+from jupyter_hyperpod.core.errors import ClusterError, HyperpodError, SpecError
 from jupyter_hyperpod.core.events import Event
 
 
@@ -237,3 +240,57 @@ def test_a_benchmark_that_is_told_to_terminate_takes_its_cluster_with_it(tmp_pat
         process.terminate()
         assert process.wait(60) == 128 + signal.SIGTERM
     assert not list(tmp_path.glob("hyperpod-bench-*"))
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A directory that holds the package as a wheel does, without what is beside it in a checkout."""
+    package = Path(bench.__file__).parents[1]
+    shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def bench_in(place: Path, *arguments: str, without: str = "") -> tuple[int, str]:
+    """``jupyter hyperpod bench`` of the package in ``place``, ``without`` some others: exit status and error."""
+    code = f"import sys; sys.modules.update(dict.fromkeys({without.split()!r}))\n"
+    code += "from jupyter_hyperpod.cli import main\n"
+    command = [sys.executable, "-c", code + "sys.exit(main(sys.argv[1:]))", "bench", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(place)}
+    done = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stderr
+
+
+def test_every_benchmark_is_found_in_a_checkout() -> None:
+    assert set(benchmarks.MODULES) - set(bench.HERE) == set(bench.IN_A_CHECKOUT)
+    for name in {*bench.HERE, *benchmarks.MODULES}:
+        assert callable(bench._module(name).run)
+
+
+@pytest.mark.timeout(120)
+def test_an_installed_package_says_where_the_other_benchmarks_are(installed: Path) -> None:
+    status, said = bench_in(installed, "chaos")
+    assert status == 2 and "bench chaos is not installed, only latency, recovery, model; it is in the folder" in said
+    status, said = bench_in(installed, "recovery", "--peers", "all")
+    assert status == 2 and "what measures other systems is not installed; it is in the folder benchmarks/" in said
+    status, said = bench_in(installed, "nothing")
+    assert status == 2 and "expected one of latency, recovery, model\n" in said
+    status, said = bench_in(installed, "model")
+    assert status == 2 and "bench model needs url=URL" in said
+
+
+@pytest.mark.timeout(120)
+def test_a_missing_package_is_named_with_its_extra(installed: Path) -> None:
+    status, said = bench_in(installed, "latency", without="torch")
+    assert status == 1 and "pip install 'jupyter_hyperpod[train]'" in said
+    status, said = bench_in(benchmarks.ROOT, "loading", without="numpy")
+    assert status == 1 and "bench loading needs numpy: pip install 'jupyter_hyperpod[test]'" in said
+
+
+def test_a_model_of_ones_own_is_loaded_as_often_as_asked_for(tmp_path: Path) -> None:
+    size = write_decoder(tmp_path / "mine.safetensors", 1e6)
+    found = bench.run("model", url=str(tmp_path / "mine.safetensors"), runs=1)
+    assert {(line["metric"], line["n"]) for line in found["rows"]} >= {("load", 1), ("rate", 1)}
+    assert size > 0 and found["bars"] == []
+    with pytest.raises(HyperpodError, match="absent.safetensors"):
+        bench.run("model", url=str(tmp_path / "absent.safetensors"), runs=1)

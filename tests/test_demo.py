@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from jupyter_hyperpod.bench import demo
+from benchmarks import demo
 from jupyter_hyperpod.control import cluster
 from jupyter_hyperpod.storage.store import Store
 from tests.cells import train

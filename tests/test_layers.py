@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "cli": "core system policy storage mounts backends planner loader health runtime control supervisor bench recipes",
     # outside the wheel
     "support": "core system storage control",
-    "benchmarks": "core system policy storage backends planner loader health recipes runtime control bench support",
+    "benchmarks": "core system policy storage backends planner loader health recipes runtime control bench support cli",
 }
 # all that a worker may import
 ON_NODES = ("core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime")
@@ -69,9 +69,9 @@ THIRD_PARTY = {
         "yaml",
     },
     "notebook": {"IPython", "ipykernel", "ipywidgets", "traitlets"},
-    "bench": {"torch", "nbclient", "nbformat"},
+    "bench": {"torch"},
     "support": {"botocore"},
-    "benchmarks": {"torch", "numpy", "matplotlib", "botocore"},
+    "benchmarks": {"torch", "numpy", "matplotlib", "botocore", "nbclient", "nbformat"},
 }
 # The systems we are compared with: imported only by their own scripts, in environments that the benchmark makes.
 PEERS = {

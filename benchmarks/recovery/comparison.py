@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import rotation, scratch
+from benchmarks.recovery import partition
 from benchmarks.rivals.environments import NotInstalled
 from benchmarks.rivals.systems import Maker, Rival, makers
 from jupyter_hyperpod.bench.laboratory import laboratory, language_model_env, progress
@@ -30,9 +31,8 @@ from jupyter_hyperpod.bench.recovery import (
     rows_of,
     some_way_into_a_step,
     stall_of,
-    with_partitions,
 )
-from jupyter_hyperpod.bench.report import bar
+from jupyter_hyperpod.bench.report import bar, report
 from jupyter_hyperpod.bench.stalls import steady
 from jupyter_hyperpod.core.errors import ClusterError
 
@@ -72,7 +72,10 @@ def run(
                     _rival_lives(rivals[name], directory, environment, results[name], nodes, rng)
     rows = [line for result in results.values() for line in rows_of(result, nodes)]
     bars = [*our_bars(results[OURS]), *_against_others(results)]
-    return with_partitions(rows, bars, partitions, nodes)
+    if partitions:
+        cut = partition.run(partitions, nodes)
+        rows, bars = [*rows, *cut["rows"]], [*bars, *cut["bars"]]
+    return report("recovery", rows, bars)
 
 
 def _rival_lives(

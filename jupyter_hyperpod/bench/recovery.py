@@ -6,13 +6,12 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..control import jobs
 from ..storage.store import Store
-from . import partition
 from .laboratory import LANGUAGE_MODEL, laboratory, language_model_env, progress, submit, wait_for_idle
 from .report import bar, not_run, report, row
 from .stalls import Commit, Stall, measure, percentile, steady, undisturbed_s
@@ -49,11 +48,8 @@ class Result:
     failures: dict[str, str] = field(default_factory=dict)
 
 
-def run(runs: int = 2, nodes: int = 4, kills: int = 4, hangs: int = 2, partitions: int = 3) -> dict[str, Any]:
-    """``runs`` jobs, one after another; each meets ``kills`` kills and ``hangs`` hangs.
-
-    Then members are cut off ``partitions`` times, in networks of their own, which needs root.
-    """
+def run(runs: int = 2, nodes: int = 4, kills: int = 4, hangs: int = 2) -> dict[str, Any]:
+    """``runs`` jobs, one after another; each meets ``kills`` kills and ``hangs`` hangs."""
     result = Result(OURS)
     rng = random.Random(SEED)
     with laboratory(nodes, spares=1) as store:
@@ -61,15 +57,7 @@ def run(runs: int = 2, nodes: int = 4, kills: int = 4, hangs: int = 2, partition
         for number in range(runs):
             progress(f"round {number + 1} of {runs}: {OURS}")
             our_life(store, environment, result, nodes, ["kill"] * kills + ["hang"] * hangs, rng)
-    return with_partitions(rows_of(result, nodes), our_bars(result), partitions, nodes)
-
-
-def with_partitions(
-    rows: Sequence[dict[str, Any]], bars: Sequence[dict[str, Any]], partitions: int, nodes: int
-) -> dict[str, Any]:
-    """The whole report, after members were cut off ``partitions`` times."""
-    cut = partition.run(partitions, nodes) if partitions else {"rows": [], "bars": []}
-    return report("recovery", [*rows, *cut["rows"]], [*bars, *cut["bars"]])
+    return report("recovery", rows_of(result, nodes), our_bars(result))
 
 
 def our_life(

@@ -5,20 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from importlib import import_module
 from typing import Any
 
 from ..control import report
-from ..core.errors import HyperpodError
 from ..storage.store import Store
 from .terminal import Terminal, leave_cleanly
 
 
 def run_bench(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    try:
-        bench = import_module("jupyter_hyperpod.bench")
-    except ImportError as error:
-        raise HyperpodError(f"the benchmarks need a package that is not installed: {error}") from error
+    from .. import bench
+
     if options.store is not None:
         os.environ["JUPYTER_HYPERPOD_STORE"] = str(store.root)
     signal.signal(signal.SIGTERM, leave_cleanly)

@@ -11,13 +11,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..cli.terminal import Terminal
-from ..control import cluster, lookup
-from ..core.errors import HyperpodError
-from ..storage.store import ENVIRONMENT_VARIABLE, Store
-from .proof import Comparison
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "01_first_cell.ipynb"
+from benchmarks import ROOT
+from jupyter_hyperpod.bench.proof import Comparison
+from jupyter_hyperpod.cli.terminal import Terminal
+from jupyter_hyperpod.control import cluster, lookup
+from jupyter_hyperpod.core.errors import HyperpodError
+from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
+
+NOTEBOOK = ROOT / "notebooks" / "01_first_cell.ipynb"
 CELL_TIMEOUT_S = 300
 DISTURBED, UNDISTURBED = "tinylm", "tinylm-undisturbed"
 
@@ -55,12 +60,8 @@ def _store() -> Iterator[Store]:
 
 def _execute(path: Path, terminal: Terminal) -> None:
     """Run a notebook cell by cell, saying which; raises HyperpodError with the cell's error."""
-    import nbformat
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError
-
     if not path.exists():
-        raise HyperpodError(f"{path} is missing: the demonstration runs from a clone, not from an installed wheel")
+        raise HyperpodError(f"{path} is missing: the demonstration runs it")
     notebook = nbformat.read(path, as_version=4)
     started_s = time.monotonic()
 

@@ -7,10 +7,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..backends.local import network
-from ..control import cluster, jobs
-from ..core.views import is_fenced
-from .laboratory import (
+from jupyter_hyperpod.backends.local import network
+from jupyter_hyperpod.bench.laboratory import (
     LANGUAGE_MODEL,
     Observer,
     laboratory,
@@ -19,8 +17,10 @@ from .laboratory import (
     submit,
     wait_for_idle,
 )
-from .report import bar, not_run, report, row
-from .stalls import Stall, measure, steady
+from jupyter_hyperpod.bench.report import bar, not_run, report, row
+from jupyter_hyperpod.bench.stalls import Stall, measure, steady
+from jupyter_hyperpod.control import cluster, jobs
+from jupyter_hyperpod.core.views import is_fenced
 
 STALL_LIMIT_S = 3.0
 PERMIT_ALL = 1_000_000
