@@ -24,6 +24,7 @@ from jupyter_hyperpod.core import vocabulary
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.storage.journal import read_kinds
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
+from tests import phases
 from tests.leaks import MARK, command_line, environments, setting, wait_until_gone
 
 pytest_plugins = ["pytest_jupyter.jupyter_server", "tests.s3.fixtures"]
@@ -100,6 +101,7 @@ def running_cluster(
             os.kill(pid, signal.SIGKILL)
         assert not left, f"the cluster was stopped but these went on: {left}"
     assert unlike_the_table(store) == [], "events were written otherwise than core/vocabulary.py says"
+    assert unlisted_phases(store) == [], "a coordinator went another way than its table of transitions"
 
 
 def unlike_the_table(store: Store) -> list[str]:
@@ -109,6 +111,14 @@ def unlike_the_table(store: Store) -> list[str]:
         for event in read_kinds(directory, vocabulary.EVENTS):
             found.update(dict.fromkeys(vocabulary.violations(event.kind, event.data)))
     return list(found)[:20]
+
+
+def unlisted_phases(store: Store) -> list[str]:
+    """Where a coordinator journaled a phase that the one before does not lead to."""
+    found = []
+    for job_id in store.job_ids():
+        found += phases.unlisted(read_kinds(store.job(job_id).events, {"phase.changed"}))
+    return found
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ which node and who of a job leaves, are the product's own.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from jupyter_hyperpod.runtime.coordinator import (
 )
 from jupyter_hyperpod.runtime.coordinator.commands import obey
 from jupyter_hyperpod.runtime.coordinator.controller import Conductor
+from jupyter_hyperpod.runtime.coordinator.phase import STARTS, Phase
 from jupyter_hyperpod.storage.store import JobStore
 from jupyter_hyperpod.supervisor.reconcile import Begin, Fail, JobFacts, Rescale, Wait, reconcile
 
@@ -81,12 +83,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """One job of a schedule. ``kills``: when, after its submission, one of its workers is killed."""
+    """One job of a schedule.
+
+    ``kills``: when, after its submission, one of its workers is killed; ``heads``: when its coordinator is.
+    """
 
     at_s: float
     spec: JobSpec
     cell: Cell
     kills: tuple[float, ...] = ()
+    heads: tuple[float, ...] = ()
 
 
 class Journal:
@@ -95,10 +101,11 @@ class Journal:
     def __init__(self, job_id: str, clock: Clock) -> None:
         self.view = new_job_view(job_id)
         self.events: list[Event] = []
+        self.writer = 0
         self._clock = clock
 
     def write(self, kind: str, data: Any, *, durable: bool = False) -> None:
-        self.events.append(Event("coordinator.0", len(self.events) + 1, self._clock.now_s, kind, data))
+        self.events.append(Event(f"coordinator.{self.writer}", len(self.events) + 1, self._clock.now_s, kind, data))
         apply(self.view, self.events[-1])
 
 
@@ -137,6 +144,7 @@ class Agent:
     at: tuple[int, bool] | None = None
     over: bool = False
     life: int = 0
+    status: dict[str, Any] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Fork a worker, which says hello when it is ready."""
@@ -144,6 +152,7 @@ class Agent:
         self.member = f"{self.node}.{self.job.world.serial():x}.{self.life}"
         self.rank, self.step, self.trains, self.sessions, self.leave_after, self.hold = None, None, False, 0, None, None
         self.ended, self.phase, self.calls, self.at, self.generation = False, "idle", 0, None, 0
+        self.status = {}
         self.later(self.job.world.delay(1.0), self.register)
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
@@ -152,6 +161,10 @@ class Agent:
         self.job.world.at(delay_s, lambda: act() if self.life == life and not self.over else None)
 
     def tell(self, kind: str, **data: Any) -> None:
+        if kind in ("session", "finished", "done"):
+            self.status[kind] = {"type": kind, "member": self.member} | data
+        if kind == "exited":
+            self.status |= {"exited": data["code"], "ago_s": data["ago_s"]}
         if not self.over and self.job.conductor is not None:
             self.job.conductor.hear(self.line, {"type": kind, "member": self.member} | data)  # type: ignore[arg-type]
 
@@ -164,12 +177,21 @@ class Agent:
         self.tell("register", **facts, status={})
         self.job.registered.add(self.member)
 
+    def return_to_head(self) -> None:
+        """Register with another coordinator, and say all that the one before was told."""
+        self.line = Line()
+        if self.job.conductor is None:
+            self.later(0.05, self.return_to_head)
+        elif self.member in self.job.registered:
+            facts = {"node": self.node, "pid": 1, "host": "h", "port": 1, "rank": self.rank, "spare": self.spare}
+            self.tell("register", **facts, status=dict(self.status))
+
     def hear(self, message: dict[str, Any]) -> None:
         kind = message["type"]
         getattr(self, f"on_{kind}", lambda message: None)(message)
 
     def on_run(self, message: dict[str, Any]) -> None:
-        self.rank, self.phase = message["rank"], "user"
+        self.rank, self.phase, self.status["run"] = message["rank"], "user", message
         if self.job.cell.sessions:
             self.later(self.job.cell.before_s, self.open)
 
@@ -178,6 +200,7 @@ class Agent:
         facts = {"total_steps": self.job.cell.steps, "global_batch": 8, "micro_batch": 1, "micro_batches": 8}
         facts |= {"parameters": 1, "state_bytes": 8, "checkpoint": None}
         self.step, self.phase = None, "user"
+        self.status.pop("finished", None)
         self.tell("session", index=self.sessions, **facts)
 
     def on_form(self, message: dict[str, Any]) -> None:
@@ -213,6 +236,7 @@ class Agent:
 
     def on_close(self, message: dict[str, Any]) -> None:
         self.trains, self.phase = False, "user"
+        self.status.pop("session", None)
         if self.sessions < self.job.cell.sessions:
             self.later(self.job.cell.before_s, self.open)
         else:
@@ -227,6 +251,7 @@ class Agent:
         at, final = message["at"], message["final"]
         ok = bool(at) and self.calls < at
         self.at = (at, final) if at and (ok or final) else None
+        self.status |= {"elastic": message} if at else {}
         self.tell("elastic", at=at, ok=ok, calls=self.calls)
 
     def on_signal(self, message: dict[str, Any]) -> None:
@@ -236,6 +261,7 @@ class Agent:
     def kill(self, number: int = 9) -> None:
         """The worker dies of a signal, and its agent says so."""
         member, self.life, self.trains = self.member, self.life + 1, False
+        self.status |= {"exited": -number, "ago_s": 0.0}
         if self.job.conductor is not None:
             self.job.conductor.hear(self.line, {"type": "exited", "member": member, "code": -number, "ago_s": 0.0})  # type: ignore[arg-type]
 
@@ -291,10 +317,30 @@ class Job:
             self.id, self.spec, self.order, self.target, self.commanded, self.started, self.started, nodes, resting
         )
 
-    def head(self) -> None:
+    def head(self, opened: int = 0, closed: int = 0, restarts: int = 0) -> None:
         """The coordinator's process is up."""
         context = Context(JobStore(Path("/nowhere")), "head", Path("/nowhere"), self.spec, False, "0")
-        self.conductor = Conductor(context, self.journal.view, self.journal)  # type: ignore[arg-type]
+        view = copy.deepcopy(self.journal.view)
+        self.conductor = Conductor(context, view, self.journal, opened, closed, restarts)  # type: ignore[arg-type]
+        self.conductor.say_phase(STARTS[self.conductor.phase])
+
+    def lose_head(self) -> None:
+        """The coordinator's process is killed; the next one begins with the journal, and the agents find it."""
+        if self.conductor is None or self.conductor.ended:
+            return
+        self.conductor = None
+        for agent in self.agents.values():
+            agent.line.closed = True
+        self.world.at(self.world.delay(1.0), self.next_head)
+
+    def next_head(self) -> None:
+        events = self.journal.events
+        opened, closed = (sum(e.kind == kind for e in events) for kind in ("session.opened", "session.closed"))
+        anew = [e.data["value"] for e in events if e.kind == "decision.made" and e.data["policy"] == "scripts"]
+        self.journal.writer += 1
+        self.head(opened, closed, anew.count("restart"))
+        for agent in self.agents.values():
+            agent.later(self.world.delay(0.5), agent.return_to_head)
 
     def command(self, target: int) -> None:
         """What the supervisor tells the job; the conductor reads it when it looks."""
@@ -320,6 +366,7 @@ class Job:
         mind.tick(now_s)
         if mind.ended:
             assert mind.final is not None
+            mind.say_final_state()
             self.state, self.reason = mind.final
             for agent in list(self.agents.values()):
                 agent.over = True
@@ -331,7 +378,7 @@ class Job:
         assert mind is not None
         names = {member.member for member in mind.roster.generation()}
         members = [agent for agent in self.agents.values() if agent.member in names]
-        if not members or len(members) < len(names) or now_s < self.next_step_s:
+        if mind.phase is Phase.ADOPTING or not members or len(members) < len(names) or now_s < self.next_step_s:
             return
         if any(not a.trains or a.generation != mind.generation for a in members):
             return
@@ -422,6 +469,8 @@ class World:
                 self.note(f"{self.jobs[-1].id} is submitted: {plan.spec.nodes} nodes, {plan.spec.elastic}")
                 for kill_s in plan.kills:
                     self.at(kill_s, lambda job=self.jobs[-1]: self.kill(job))  # type: ignore[misc]
+                for head_s in plan.heads:
+                    self.at(head_s, self.jobs[-1].lose_head)
                 look_s = 0.0
             ripe = sorted(one for one in self.due if one[0] <= now_s)
             self.due = [one for one in self.due if one[0] > now_s]
@@ -436,7 +485,8 @@ class World:
             self.clock.now_s = now_s + TICK_S
 
     def kill(self, job: Job) -> None:
-        alive = [agent for agent in job.agents.values() if agent.trains and not agent.over]
+        runs = [a for a in job.agents.values() if a.rank is not None and not a.ended and not a.over]
+        alive = [agent for agent in runs if agent.trains or not job.cell.sessions]
         if alive:
             victim = self.random.choice(alive)
             self.note(f"{victim.member} of {job.id} is killed")

@@ -286,6 +286,7 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
     ended_s = view["ended_s"] or now_s
     return [
         ("reason", view["reason"]),
+        ("phase", "" if view["state"] in TERMINAL_STATES else view["phase"]),
         ("nodes", f"{view['world_size']} now, {view['target']} wanted, {view['minimum']} to {view['maximum']} allowed"),
         ("backend", f"{view['backend']}, priority {view['priority']}, {view['spares_wanted']} spare"),
         ("submitted", ago(view["submitted_s"], now_s)),

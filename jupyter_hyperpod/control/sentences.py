@@ -59,6 +59,7 @@ def _aim(injected: Mapping[str, Any]) -> str:
 _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "job.submitted": lambda d: f"submitted as {d['id']}, {plural(d['spec']['nodes'], 'node')} asked for",
     "job.state": lambda d: f"{d['state']}" + (f": {d['reason']}" if d["reason"] else ""),
+    "phase.changed": lambda d: f"{d['phase']}: {d['reason']}",
     "member.joined": lambda d: f"{d['member']} on {d['node']} joined (pid {d['pid']})",
     "member.ready": lambda d: f"{d['member']} on {d['node']} waits at its session, ready to take a place",
     "member.lost": lambda d: (

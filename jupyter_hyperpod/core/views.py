@@ -41,6 +41,7 @@ def new_job_view(job_id: str) -> View:
         "name": "",
         "state": "pending",
         "reason": "",
+        "phase": "",
         "backend": "",
         "nodes_wanted": 0,
         "minimum": 0,
@@ -144,6 +145,10 @@ def _job_state(view: View, event: Event) -> None:
         view["error"] = None
     if state in TERMINAL_STATES:
         view["ended_s"] = event.time_s
+
+
+def _phase_changed(view: View, event: Event) -> None:
+    view["phase"] = event.data["phase"]
 
 
 def _generation_formed(view: View, event: Event) -> None:
@@ -348,6 +353,7 @@ def _rule_state(view: View, event: Event) -> None:
 _HANDLERS: dict[str, Callable[[View, Event], None]] = {
     "job.submitted": _job_submitted,
     "job.state": _job_state,
+    "phase.changed": _phase_changed,
     "generation.formed": _generation_formed,
     "member.lost": _member_lost,
     "session.opened": _session_opened,

@@ -22,6 +22,18 @@ def _fields(text: str) -> Fields:
 # texts with a closed set of values
 CHOICES: dict[str, tuple[str, ...]] = {
     "JobState": ("pending", "running", "recovering", "succeeded", "failed", "stopped"),
+    # as `runtime/coordinator/phase.py` documents them
+    "Phase": (
+        "gathering",
+        "running script",
+        "forming",
+        "training",
+        "reforming",
+        "waiting",
+        "adopting",
+        "closing",
+        "ended",
+    ),  # fmt: skip
     "NodeState": ("starting", "idle", "busy", "drained", "partitioned", "lost", "stopped"),
     "RuleState": ("WAITING", "HEALTHY", "SLOW", "HANGING", "FAULTED"),
     "Outcome": ("pass", "fail", "skipped"),
@@ -47,6 +59,7 @@ EVENTS: dict[str, Fields] = {
         "job.submitted": "id: str, spec: Spec",
         # written by the coordinator (pending -> running <-> recovering -> succeeded | failed | stopped)
         "job.state": "state: JobState, reason: str",
+        "phase.changed": "phase: Phase, reason: str",
         "member.joined": "member: str, node: str, pid: int, host: str",
         "member.ready": "member: str, node: str",
         "member.lost": "member: str, node: str, rank: int|null, cause: str, detail: str",

@@ -38,6 +38,7 @@ export function Dashboard({ id }: { id: string }): JSX.Element {
       <Connection />
       <Part name={trans.__('The head of the job')}>
         <JobHeader job={job} />
+        <Phase job={job} />
       </Part>
       <Part name={trans.__('The figures')}>
         {job.deployment ? (
@@ -82,6 +83,14 @@ export function Dashboard({ id }: { id: string }): JSX.Element {
       </Part>
     </>
   );
+}
+
+/** What the members of a job that runs are at, in one quiet line. */
+function Phase({ job }: { job: IJobView }): JSX.Element | null {
+  const { trans } = useShared();
+  return job.phase && !TERMINAL_STATES.has(job.state) ? (
+    <p className="jp-Hp-quiet">{trans.__('Phase: %1', job.phase)}</p>
+  ) : null;
 }
 
 function Incidents({ job }: { job: IJobView }): JSX.Element {

@@ -2,6 +2,8 @@
 
 export type JobState = 'pending' | 'running' | 'recovering' | 'succeeded' | 'failed' | 'stopped';
 
+export type Phase = 'gathering' | 'running script' | 'forming' | 'training' | 'reforming' | 'waiting' | 'adopting' | 'closing' | 'ended';
+
 export type NodeState = 'starting' | 'idle' | 'busy' | 'drained' | 'partitioned' | 'lost' | 'stopped';
 
 export type RuleState = 'WAITING' | 'HEALTHY' | 'SLOW' | 'HANGING' | 'FAULTED';
@@ -55,6 +57,10 @@ export interface IFacts {
   };
   'job.state': {
     state: JobState;
+    reason: string;
+  };
+  'phase.changed': {
+    phase: Phase;
     reason: string;
   };
   'member.joined': {
@@ -249,6 +255,10 @@ export const EVENT_FIELDS = {
   ],
   'job.state': [
     'state',
+    'reason'
+  ],
+  'phase.changed': [
+    'phase',
     'reason'
   ],
   'member.joined': [

@@ -133,6 +133,10 @@ const JOB_HANDLERS: Handlers<IJobView> = {
     }
   },
 
+  'phase.changed': (view, event) => {
+    view.phase = event.data.phase;
+  },
+
   'generation.formed': (view, event) => {
     const data = event.data;
     if (data.generation < view.generation) {

@@ -89,6 +89,8 @@ export interface IJobView {
   name: string;
   state: JobState;
   reason: string;
+  /** What its members are at; empty where the journal is of an older version. */
+  phase: string;
   backend: string;
   nodes_wanted: number;
   minimum: number;
@@ -189,6 +191,7 @@ export function newJobView(id: string): IJobView {
     name: '',
     state: 'pending',
     reason: '',
+    phase: '',
     backend: '',
     nodes_wanted: 0,
     minimum: 0,

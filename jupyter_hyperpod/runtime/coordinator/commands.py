@@ -69,7 +69,7 @@ def _fault(conductor: Conductor, data: Data) -> tuple[bool, str]:
         return False, f"there is no rank {data['rank']}; ranks are 0 to {len(members) - 1}"
     kind = data["fault"]
     message, done = _order(kind, data)
-    if message["type"] == "fault" and (conductor.session is None or conductor.session_over):
+    if message["type"] == "fault" and not conductor.trains:
         return False, f"{kind} takes effect in a step of hp.Session, and rank {member.rank} is in none"
     target = {"node": member.node, "rank": member.rank, "member": member.member}
     conductor.reporter.write("fault.injected", {"fault": kind} | target)

@@ -21,6 +21,7 @@ from .draining import Departures
 from .failures import Losses
 from .incidents import RUNG_SALVAGE
 from .job_state import FORMING_S
+from .phase import CALLED, Phase
 from .roster import Member
 from .stragglers import Balancer
 
@@ -62,19 +63,19 @@ class Conductor(Durability):
         away_s, self.ticked_s = now - self.ticked_s, now
         if self.ended:
             return
-        if self.gathering_since_s is not None:
+        if self.phase is Phase.GATHERING:
             self._start_if_ready()
-        elif self.adopting and now - self.born_s > ADOPTION_S:
+        elif self.phase is Phase.ADOPTING and now - self.born_s > ADOPTION_S:
             self._adopt_those_who_came()
         if away_s > AWAY_S:
             self.losses.excuse(away_s, now)
         else:
             self.losses.tick(now)
-        if self.coming and self.waiting:
+        if self.coming and self.phase is Phase.WAITING:
             self._admit()
         self.departures.tick(now)
         self.scripts.tick(now)
-        if self.forming and now - self.forming_since_s > self.forming_patience_s:
+        if self.phase in CALLED and now - self.forming_since_s > self.forming_patience_s:
             self.forming_patience_s *= 2
             self._regroup(f"generation {self.generation} did not form in {now - self.forming_since_s:.1f} s")
 
@@ -83,7 +84,7 @@ class Conductor(Durability):
     def _on_register(self, channel: Channel, message: Message) -> None:
         name, status = message["member"], message["status"]
         known = self.roster.members.get(name)
-        adopted = self.adopting.get(name)
+        adopted = self.expected.get(name)
         if message["rank"] is not None and known is None and adopted is None:
             reason = f"{name} belongs to an older generation: its node begins again with a new worker"
             self.decided("membership", f"fence {name}", reason)
@@ -98,14 +99,14 @@ class Conductor(Durability):
             self._on_error(channel, status["error"] | {"member": name})
         if "exited" in status and not self.ended:
             self._on_exited(channel, {"member": name, "code": status["exited"], "ago_s": status["ago_s"]})
-        self.adopting.pop(name, None)
+        self.expected.pop(name, None)
         if self.ended:
             return
-        if self.gathering_since_s is not None:
+        if self.phase is Phase.GATHERING:
             self._start_if_ready()
-        elif adopted is not None and not self.adopting:
+        elif adopted is not None and not self.expected:
             self._adopted("a new coordinator took over: all members registered again")
-        elif known is not None and known.rank is not None and not self.adopting:
+        elif known is not None and known.rank is not None and not self.expected:
             self._adopted(f"{name} registered again")
         if "leaving" in status and name in self.roster.members:
             self.departures.preempted(member, status["leaving"]["grace_s"])
@@ -130,7 +131,7 @@ class Conductor(Durability):
 
     def _on_report(self, channel: Channel, message: Message) -> None:
         member = self.roster.members[message["member"]]
-        if message["generation"] != self.generation or member.rank is None or self.waiting or self.adopting:
+        if message["generation"] != self.generation or member.rank is None or self.phase not in CALLED:
             return
         nodes = tuple((low, high) for low, high in message["nodes"])
         checkpoints = tuple((step, token) for step, token in message["checkpoints"])
@@ -158,7 +159,7 @@ class Conductor(Durability):
             self._admit()
         if self.hold_step is not None and self.step >= self.hold_step:
             self._regroup("newcomers hold the state", [m for m in self.ready_newcomers() if m.snapshot is not None])
-        elif not (self.forming or self.closing or self.waiting or self.adopting) and self.hold_step is None:
+        elif self.phase is Phase.TRAINING and self.hold_step is None:
             self.balancer.committed(self.step, len(self.ready_newcomers()))
 
     def _on_elastic(self, channel: Channel, message: Message) -> None:
@@ -195,7 +196,7 @@ class Conductor(Durability):
 
     def _on_accuse(self, channel: Channel, message: Message) -> None:
         member = self.roster.members[message["member"]]
-        if message["generation"] == self.generation and not self.forming:
+        if message["generation"] == self.generation and self.phase not in CALLED:
             self._regroup(f"rank {member.rank} on {member.node} found that {message['text']}")
 
     def _on_exited(self, channel: Channel, message: Message) -> None:
@@ -209,14 +210,14 @@ class Conductor(Durability):
     # ---- deciding -----------------------------------------------------------------------------------------
 
     def _start_if_ready(self) -> None:
-        waited_s = time.monotonic() - (self.gathering_since_s or self.born_s)
+        waited_s = time.monotonic() - self.gathering_since_s
         minimum = self.spec.start_minimum if self.generation == 0 else min(self.spec.range.minimum, self.target)
         spares_too = waited_s > START_WITHOUT_SPARES_S
         ready = sorted((m for m in self.roster.newcomers() if spares_too or not m.spare), key=lambda m: m.spare)
         decision = membership.start(len(ready), self.target, minimum, waited_s, allowed=self.spec.elastic)
         if not decision.value:
             return
-        self.generation, self.gathering_since_s = self.generation + 1, None
+        self.generation += 1
         members = sorted(ready[: decision.value], key=lambda m: _natural(m.node))
         for rank, member in enumerate(members):
             member.rank = rank
@@ -226,13 +227,16 @@ class Conductor(Durability):
             self.scripts.began(members, decision.reason)
         self.say_state("running", decision.reason)
         self.run_cells(members)
+        self.enter(Phase.RUNNING_SCRIPT)
 
     def _adopted(self, reason: str) -> None:
         """Every member of the generation has registered with this coordinator: go on where the one before stopped."""
         self.decided("membership", self.generation, reason)
-        if self.session is not None and not self.session_over:
+        if self.trains:
             self._regroup(reason)
             return
+        if self.phase is Phase.ADOPTING:
+            self.enter(Phase.RUNNING_SCRIPT)
         self.incidents.adopted()
         members = self.roster.generation()
         for member in members:
@@ -247,13 +251,13 @@ class Conductor(Durability):
 
     def _admit(self) -> None:
         """Bring ready newcomers in, at a moment when nothing else is going on."""
-        if self.forming or self.session_over or self.session is None or self.adopting:
+        if self.session is None:
             return
-        if self.waiting and self.ready_newcomers():
+        if self.phase is Phase.WAITING and self.ready_newcomers():
             if self.more_are_coming(len(self.ready_newcomers())):
                 return
             self._regroup("newcomers are ready")
-        elif not self.waiting and not self.closing:
+        elif self.phase is Phase.TRAINING:
             enter = recovery.at_once(self.incidents.vacancies, self.session["state_bytes"], self.step_time_s)
             if enter.value or "peers" not in self.spec.components:
                 self._enter_after_commit(enter.reason)
@@ -272,7 +276,7 @@ class Conductor(Durability):
 
     def _regroup(self, reason: str, newcomers: Sequence[Member] = ()) -> None:
         """Form the next generation of those that are left and of ``newcomers`` that can enter now."""
-        if self.adopting:
+        if self.ended or self.expected or not self.trains:
             return  # when all have registered, or are given up, this is decided for all
         minimum = min(self.spec.range.minimum, self.target)
         present = self.roster.candidates
@@ -281,10 +285,9 @@ class Conductor(Durability):
             ready = self.ready_newcomers()
             decision = membership.next_members(present(ready), self.target, minimum, self.spec.range)
         self.decided("membership", decision.value, f"{reason}: {decision.reason}")
-        self.waiting = decision.value is None
         if decision.value is None:
-            self.forming = False
-        if not self.roster.generation() and not self._may_start_again():
+            self.enter(Phase.WAITING)
+        if not self.roster.generation() and not self._may_start_again(decision.value is not None):
             return
         if decision.value is None:
             self.welcome_newcomers()
@@ -303,10 +306,10 @@ class Conductor(Durability):
             self.incidents.replaced(member.member, member.node)
         self.call(self.roster.generation())
 
-    def _may_start_again(self) -> bool:
+    def _may_start_again(self, enough: bool) -> bool:
         """All members are lost. Newcomers can take the same trajectory again, but not past an earlier session."""
-        self.closing, self.all_lost = False, True
-        self.restarts += not self.waiting
+        self.finishing, self.all_lost = False, True
+        self.restarts += enough
         if self.session_index > 1:
             self.end(
                 "failed", "all members were lost in a later session of the cell, and there is no durable checkpoint"
@@ -328,7 +331,7 @@ class Conductor(Durability):
         self.roster.seat(plan.step)
         self.state_found(plan, any(report.step is not None for report in reports))
         self.decided("recovery", {"step": plan.step, "shares": [len(share) for share in plan.shares]}, decision.reason)
-        self.forming, self.forming_patience_s, self.planned_step = False, FORMING_S, plan.step
+        self.forming_patience_s, self.planned_step = FORMING_S, plan.step
         self.sound_s = time.monotonic()
         self.suspects.clear()  # every connection stands: who could not be reached while they were made has been
         for member in members:
@@ -351,10 +354,11 @@ class Conductor(Durability):
                 }
             )
         self.parted = []
+        self.enter(Phase.CLOSING if self.finishing else Phase.TRAINING)
         self._admit()
 
     def _adopt_those_who_came(self) -> None:
-        missing, self.adopting = self.adopting, {}
+        missing, self.expected = self.expected, {}
         reason = f"{plural(len(missing), 'member')} did not return: {', '.join(sorted(missing))}"
         for name, record in missing.items():
             cause, detail = membership.NODE_LOST, "it did not return to the new coordinator"
@@ -364,6 +368,7 @@ class Conductor(Durability):
                 since_s = self.incidents.unheard_since_s(self.born_s)
                 self.incidents.begin(name, record["node"], record["rank"], cause, detail, since_s)
         if self.session is None:
+            self.enter(Phase.RUNNING_SCRIPT)
             self.scripts.lost_with_coordinator(reason)
         else:
             self._adopted(reason)
@@ -378,7 +383,7 @@ class Conductor(Durability):
     def scaled(self, target: int, reason: str) -> None:
         """The owner wishes for another number of members."""
         self.target = target
-        if len(self.roster.generation()) > target and (self.session is None or self.session_over):
+        if len(self.roster.generation()) > target and not self.trains:
             reason += "; ranks outside hp.Session leave when a session opens, when they end, or at an elastic event"
         self.decided("membership", target, reason)
         self.journal_generation(reason)

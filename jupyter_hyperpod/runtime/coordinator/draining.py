@@ -12,6 +12,7 @@ from collections.abc import Callable
 from ...core.health import BY_HAND
 from ...policy import membership
 from .job_state import Ensemble
+from .phase import Phase
 from .roster import Member
 
 TOGETHER_S = 0.2
@@ -42,7 +43,7 @@ class Departures:
             return
         ensemble = self._ensemble
         ensemble.decided("healing", f"drain {member.node}", reason)
-        if ensemble.session is not None and not ensemble.session_over:
+        if ensemble.trains:
             since_s = time.monotonic() if cause == BY_HAND else None  # a probe does not know since when
             member.ailment = ensemble.incidents.ailing(member.member, member.node, member.rank, cause, reason, since_s)
 
@@ -65,8 +66,7 @@ class Departures:
         members = ensemble.roster.generation()
         if not any(member.left is not None for member in members):
             self._left_since_s = None
-        trains = ensemble.session is not None and not ensemble.session_over
-        if not trains or ensemble.forming or ensemble.closing or ensemble.adopting or ensemble.waiting:
+        if ensemble.phase is not Phase.TRAINING:
             self._unsettled_since_s = None
         elif self._left_since_s is not None:
             self._part(members, now)
@@ -80,7 +80,7 @@ class Departures:
         spares = 0 if ensemble.lends else ensemble.spec.spares
         staying = sum(not member.preempted for member in ensemble.roster.generation())
         decision = membership.surplus(staying, len(newcomers), ensemble.target, spares)
-        if not decision.value or ensemble.adopting:  # who is still to come may be a member
+        if not decision.value or ensemble.phase is Phase.ADOPTING:  # who is still to come may be a member
             self._surplus_since_s = None
             return
         self._surplus_since_s = self._surplus_since_s or now
@@ -97,7 +97,7 @@ class Departures:
     def _release_the_done(self) -> None:
         """After the last session, ranks beyond the target whose cell has ended need not wait for the others."""
         ensemble = self._ensemble
-        if ensemble.session is None or not ensemble.session_over or ensemble.adopting:
+        if ensemble.session is None or ensemble.phase is not Phase.RUNNING_SCRIPT:
             return
         here = [m for m in ensemble.roster.generation() if not m.channel.closed and not m.leaving]
         done = [m for m in reversed(here) if m.done and m.exited is not None]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from ...policy import membership, program, verdict
 from .checkpoints import Durability
 from .incidents import CORRUPTION, PROGRAM
+from .phase import Phase
 from .roster import Member
 
 SUSPECT_S = 1.0
@@ -44,11 +45,11 @@ class Losses:
             ensemble.decided("membership", f"fence {name}", decision.reason)
             member = ensemble.roster.members[name]
             self._fence(member, cause, decision.reason, member.signs.fault_s(cause))
-        elif ensemble.forming or ensemble.session_over or ensemble.waiting:
+        elif ensemble.phase not in (Phase.TRAINING, Phase.CLOSING):
             return
         elif any(now - since > SUSPECT_S for since in ensemble.suspects.values()):
             self._regroup("a connection between members broke", ())
-        elif ensemble.closing or any(member.back for member in members):
+        elif ensemble.phase is Phase.CLOSING or any(member.back for member in members):
             self._look_for_the_left_behind(now - timeout_s)
 
     def excuse(self, away_s: float, now: float) -> None:
@@ -148,7 +149,7 @@ class Losses:
             return
         if not ensemble.session_over:
             ensemble.incidents.begin(member.member, member.node, rank, cause, detail, since_s)
-        if ensemble.session is None or ensemble.session_over:
+        if not ensemble.trains:
             ensemble.lost_without_session(member, cause, detail)
             return
         self._tell_of_later_session(member, rank)

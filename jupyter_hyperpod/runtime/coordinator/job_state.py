@@ -15,6 +15,7 @@ from ...storage.journal_writer import JournalWriter
 from ..connection import Message
 from ..context import Context
 from .incidents import Incidents
+from .phase import Phase, first, step
 from .roster import Member, Roster
 from .scripts import Scripts
 
@@ -41,31 +42,66 @@ class Ensemble:
         self.step: int = view["step"]
         self.step_time_s: float | None = view["step_time_s"]
         self.committed_in_generation = False
-        self.adopting: dict[str, dict[str, Any]] = {m["member"]: m for m in view["members"]}
-        self.forming = False
+        self.expected: dict[str, dict[str, Any]] = {m["member"]: m for m in view["members"]}  # to register again
+        self._phase = first(
+            ended=view["state"] in TERMINAL_STATES,
+            members=bool(self.expected),
+            session=self.session is not None,
+            session_over=self.session_over,
+        )
+        self._phase_journaled: str = view["phase"]
         self.forming_since_s = 0.0
         self.forming_patience_s = FORMING_S
-        self.closing = False
+        self.finishing = False  # a member has come to the end of the session: nobody else enters or leaves
         self.suspects: dict[int, float] = {}
         self.parted: list[str] = []  # who has left at a step boundary since the last plan
         self.restarts = 0
         self.lends = False  # nodes that its owner wants: it keeps no spare meanwhile
-        self.waiting = False  # for members: too few are here
-        self.ended = view["state"] in TERMINAL_STATES
         self.final: tuple[str, str] | None = None
+        self._sentence = ""
         self.born_s = self.ticked_s = time.monotonic()
         self.sound_s = self.born_s  # when all members were last known to hold the same, correct state
-        self.gathering_since_s = None if self.generation else self.born_s  # workers come, and then the cell begins
+        self.gathering_since_s = self.born_s
+
+    @property
+    def phase(self) -> Phase:
+        """What the members are at."""
+        return self._phase
+
+    def enter(self, phase: Phase) -> None:
+        """Go to another phase and journal it; PhaseError where the table has no such transition."""
+        transition = step(self._phase, phase)
+        self._phase = phase
+        self.expected.clear()
+        self.say_phase(transition.sentence)
+
+    def say_phase(self, reason: str) -> None:
+        """Journal the phase where it is a new one."""
+        if self._phase.value != self._phase_journaled:
+            self._phase_journaled = self._phase.value
+            self.reporter.write("phase.changed", {"phase": self._phase.value, "reason": reason})
+
+    @property
+    def trains(self) -> bool:
+        """The ranks have opened a session, and it is not over."""
+        return self.session is not None and not self.session_over
+
+    @property
+    def ended(self) -> bool:
+        """The job is over; only its farewell is left."""
+        return self._phase is Phase.ENDED
 
     def end(self, state: str, reason: str) -> None:
         """The job ends; the coordinator takes leave of the agents and journals this state."""
         if not self.ended:
-            self.ended = True
+            self._sentence = step(self._phase, Phase.ENDED).sentence
+            self._phase = Phase.ENDED
             self.final = (state, reason)
 
     def say_final_state(self) -> None:
         """Journal how the job ended: the last event of all."""
         if self.final is not None:
+            self.say_phase(self._sentence)
             self.say_state(*self.final)
 
     def run_cells(self, members: list[Member]) -> None:
@@ -82,23 +118,23 @@ class Ensemble:
 
     def welcome_newcomers(self) -> None:
         """Spares run the cell up to its session, once the members' session trains."""
-        trains = self.session is not None and not self.session_over
         # where every place is taken, who comes now is in no hurry, and must not slow down those that recover
         hurry = self.step > 0 and len(self.roster.generation()) < self.target
-        settled = self.committed_in_generation or self.waiting or hurry
-        if not (trains and settled) or self.session_index > 1:  # a newcomer cannot live through sessions that are over
+        settled = self.committed_in_generation or self.phase is Phase.WAITING or hurry
+        if not (self.trains and settled) or self.session_index > 1:
             return
         self.run_cells([m for m in self.roster.newcomers() if not m.running])
 
     def call(self, members: list[Member]) -> None:
         """Call members into the present generation: they connect and say what they hold."""
-        self.forming, self.forming_since_s, self.committed_in_generation = True, time.monotonic(), False
+        self.forming_since_s, self.committed_in_generation = time.monotonic(), False
         self.suspects.clear()
         peers = [m.address() for m in members]
         for member in members:
             member.report, member.finished, member.leaving, member.left = None, None, False, None
             member.back = False
             member.channel.send({"type": "form", "generation": self.generation, "rank": member.rank, "members": peers})
+        self.enter(Phase.FORMING if self.phase is Phase.RUNNING_SCRIPT else Phase.REFORMING)
 
     def release(self, member: Member, begins_again: bool = False) -> None:
         """Send a member home, its node is free; or let its node begin again with a newcomer."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ...policy import recovery
 from ...policy.decision import Decision
 from ..connection import Channel, Message
+from .phase import Phase
 from .roster import Member
 from .session_lifecycle import Proceedings
 
@@ -60,7 +61,7 @@ class Admission(Proceedings):
         Only where the one before had committed a step: what a newcomer may bring about must not keep survivors from
         going on a second time.
         """
-        if self.closing or self.session is None or "peers" not in self.spec.components:
+        if self.finishing or self.session is None or "peers" not in self.spec.components:
             return Decision([], "")
         if not self.committed_in_generation:
             return Decision([], "the survivors go on first: no step was committed since the last change")
@@ -69,7 +70,7 @@ class Admission(Proceedings):
 
     def meet(self) -> None:
         """Newcomers hold a snapshot: tell the members at the end of which step they join."""
-        if self.forming or self.waiting or self.closing or self.session_over or self.adopting:
+        if self.phase is not Phase.TRAINING:
             return  # who forms a generation must not wait for the next one
         names = [m.node for m in self.ready_newcomers() if m.snapshot is not None]
         if not names or self.hold_step is not None or not self.room(len(names)):

@@ -28,6 +28,7 @@ from ..context import Context
 from ..sidecars import log_watcher
 from .commands import obey
 from .controller import Conductor
+from .phase import STARTS, Phase
 from .unauthenticated import Strangers
 
 TICK_S = 0.02
@@ -42,6 +43,7 @@ class Coordinator:
         self.context = context
         self.selector = selectors.DefaultSelector()
         self._touch_s = 0.0
+        self._told_to_terminate = False
         self.guests: set[Channel] = set()
         self.reporter = JournalWriter(context.job.events, "coordinator")
         self.strangers = Strangers(lambda text: self.reporter.write("warning.raised", {"text": text}))
@@ -61,11 +63,15 @@ class Coordinator:
     def run(self) -> int:
         """Serve until the job has ended; returns the exit status."""
         listener = self._listen()
-        signal.signal(signal.SIGTERM, lambda *_: self.conductor.end("stopped", "the coordinator was told to terminate"))
+        signal.signal(signal.SIGTERM, self._terminated)
         self.conductor.incidents.succeeded()
+        self.conductor.say_phase(STARTS[self.conductor.phase])
         watcher = log_watcher(self.context)
         next_tick_s = 0.0
         while not self.conductor.ended:
+            if self._told_to_terminate:
+                self.conductor.end("stopped", "the coordinator was told to terminate")
+                break
             for key, _ in self.selector.select(TICK_S):
                 if key.fileobj is listener:
                     self._accept(listener)
@@ -83,6 +89,10 @@ class Coordinator:
         self._leave_word()
         self.reporter.close()
         return 0
+
+    def _terminated(self, *_: object) -> None:
+        """A signal may come in the middle of a decision: the loop ends the job."""
+        self._told_to_terminate = True
 
     def _leave_word(self) -> None:
         """Agents that come too late, or had lost their connection, find that the job has ended."""
@@ -141,7 +151,7 @@ class Coordinator:
             self._touch()
         self.reporter.flush()
         # while members of an earlier coordinator are still coming, nobody knows which rank is whose
-        for command in self.commands.poll() if not self.conductor.adopting else ():
+        for command in self.commands.poll() if self.conductor.phase is not Phase.ADOPTING else ():
             if (command.writer, command.seq) not in self.handled:
                 obey(self.conductor, command)
         self.conductor.tick(now)

@@ -17,6 +17,7 @@ from ...core.units import plural
 from ...policy import scripts as policy
 from ..connection import Message
 from .incidents import RUNG_NODE, RUNG_PROCESS
+from .phase import Phase
 from .roster import Member
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Scripts:
             member.channel.send({"type": "restart"})
         self._alone, self._troubles, self._event, self._room_since_s = [], [], None, None
         ensemble.gathering_since_s = time.monotonic()
+        ensemble.enter(Phase.GATHERING)
 
     def began(self, members: Sequence[Member], reason: str) -> None:
         """All ranks run again, in a generation of their own."""
@@ -117,7 +119,7 @@ class Scripts:
     def tick(self, now: float) -> None:
         """Look whether the ranks should change in number, and how an event fares."""
         ensemble = self._ensemble
-        if ensemble.session is not None or ensemble.gathering_since_s is not None or ensemble.adopting:
+        if ensemble.session is not None or ensemble.phase is not Phase.RUNNING_SCRIPT:
             return
         if self._troubles:
             self._judge(now)

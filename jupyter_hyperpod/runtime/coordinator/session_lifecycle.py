@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...core.units import first_line
 from ..connection import Channel, Message
 from .job_state import Ensemble
+from .phase import CALLED, Phase
 from .roster import Member
 
 SESSION_FIELDS = (
@@ -22,9 +23,11 @@ class Proceedings(Ensemble):
             return  # it is called into another one, and says so again when that has formed
         member = self.roster.members[message["member"]]
         member.finished = message
-        self.closing = True
+        self.finishing = True
+        if self.phase is Phase.TRAINING:
+            self.enter(Phase.CLOSING)
         members = self.roster.generation()
-        if self.forming or self.adopting or not all(m.finished for m in members):
+        if self.phase in CALLED or self.phase is Phase.ADOPTING or not all(m.finished for m in members):
             return
         ends = {(m.finished["step"], m.finished["digest"]) for m in members if m.finished}
         if len(ends) > 1:
@@ -39,6 +42,7 @@ class Proceedings(Ensemble):
         for member in members:
             member.session = None
             member.channel.send({"type": "close", "generation": self.generation})
+        self.enter(Phase.RUNNING_SCRIPT)
 
     def _on_error(self, channel: Channel, message: Message) -> None:
         error = message["error"]
@@ -70,7 +74,7 @@ class Proceedings(Ensemble):
         members = self.roster.generation()
         next_index = 1 if self.session is None else self.session_index + 1
         here = [m.session for m in members if m.session is not None and m.session["index"] >= next_index]
-        if not here or self.forming or self.adopting or self.ended:
+        if not here or self.phase is not Phase.RUNNING_SCRIPT:
             return
         if len(here) < len(members):
             done = [m.rank for m in members if m.done]
@@ -85,7 +89,7 @@ class Proceedings(Ensemble):
                 self.end("failed", f"rank {rank} opened another session than rank 0: {text}")
                 return
         self.reporter.write("session.opened", opened[0])
-        self.session, self.session_over, self.closing = opened[0], False, False
+        self.session, self.session_over, self.finishing = opened[0], False, False
         self.session_index = next_index
         self.begin_session(members)
 
@@ -96,7 +100,7 @@ class Proceedings(Ensemble):
     def end_if_all_done(self) -> None:
         """The job ends well when every member's cell has ended and its worker is gone."""
         members = self.roster.generation()
-        if self.adopting:
+        if self.phase is Phase.ADOPTING:
             return  # those that are still to come may be at work
         if self.scripts.ended(members):
             return
