@@ -86,6 +86,20 @@ def test_every_python_file_of_the_tree_is_in_the_wheel(wheel: Path) -> None:
     assert {name for name in tracked if name.endswith(".py")} <= set(names)
 
 
+def test_the_wheel_has_only_the_benchmarks_of_a_machine_of_ones_own(wheel: Path) -> None:
+    held = {Path(name).stem for name in zipfile.ZipFile(wheel).namelist() if "/bench/" in name}
+    measured, needed = {"latency", "recovery", "model"}, {"language_model", "laboratory", "report", "stalls"}
+    assert held == {"__init__", "proof"} | measured | needed
+
+
+def test_what_is_not_installed_is_named_with_its_place(installed: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    bin_directory, environment = installed
+    for name, said in (("chaos", "in the folder benchmarks/"), ("latency", "jupyter_hyperpod[train]")):
+        command = [bin_directory / "jupyter", "hyperpod", "bench", name]
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode and said in done.stderr and "Traceback" not in done.stderr
+
+
 def test_both_extensions_are_on_without_node(installed: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     bin_directory, environment = installed
     assert not (bin_directory / "node").exists()

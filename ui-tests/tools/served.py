@@ -6,10 +6,10 @@ from __future__ import annotations
 import sys
 import threading
 
-from tests.support.deployment_clients import Client, Drive
 from benchmarks.serving.replicas import write_decoder
 from jupyter_hyperpod.control import cluster, deploy
 from jupyter_hyperpod.storage.store import Store
+from tests.support.deployment_clients import Client, Drive
 
 RATE, MOST_S, POLL_S = 20.0, 600.0, 0.2
 
