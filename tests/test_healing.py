@@ -22,8 +22,8 @@ class Elsewhere:
         self.reasons = reasons
         self.avoided: tuple[str, ...] = ()
 
-    def draining(self) -> dict[str, str]:
-        return self.reasons
+    def draining(self) -> dict[str, tuple[str, str]]:
+        return {node: ("SLURM", reason) for node, reason in self.reasons.items()}
 
     def nodes(self, job_id: str) -> set[str]:
         return set()

@@ -7,19 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from jupyter_hyperpod.backends.slurm import script
 from jupyter_hyperpod.backends.slurm.commands import Slurm
-from jupyter_hyperpod.backends.slurm.script import BASE, Element
+from jupyter_hyperpod.backends.slurm.runner import SlurmRunner
+from jupyter_hyperpod.backends.types import BASE, Element
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.policy.membership import NODE_LOST
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import Store
-from jupyter_hyperpod.supervisor.allocation import SENT_AGAIN_S, still_leaving, why_held
+from jupyter_hyperpod.supervisor.allocation import SENT_AGAIN_S, still_leaving
 from jupyter_hyperpod.supervisor.entry import ENDPOINT, Entry
-from jupyter_hyperpod.supervisor.ledger import Ledger, Seen
+from jupyter_hyperpod.supervisor.ledger import Ledger
 
 
 def element(task: int, state: str, node: str = "") -> Element:
-    return Element(1, task, state, node, "None", "job", BASE)
+    return script.element(1, task, state, node, "None", "job", BASE)
 
 
 class Books:
@@ -35,7 +37,7 @@ class Books:
 
     def open(self) -> None:
         """A supervisor begins."""
-        self.ledger = Ledger(self.entry, self.slurm)
+        self.ledger = Ledger(self.entry, SlurmRunner(self.slurm))
 
     def read(self, *elements: Element, after_s: float = 1.0) -> None:
         """The queue is read again."""
@@ -128,10 +130,10 @@ def test_what_slurm_has_queued_again_is_known_also_by_the_next_supervisor(books:
     ],
 )
 def test_only_what_slurm_itself_delays_is_not_waited_for(state: str, reason: str, waits: str) -> None:
-    found = Element(1, 0, state, "", reason, "job", BASE)
-    why = why_held(Seen(found, requeued=state == "PENDING"))
+    found = script.element(1, 0, state, "", reason, "job", BASE)
+    why = script.why_held(found, requeued=state == "PENDING")
     assert waits in why and bool(waits) == bool(why)
-    assert why_held(Seen(found)) == (why if "launch" in waits else ""), "it has not had a node yet"
+    assert script.why_held(found, requeued=False) == (why if "launch" in waits else ""), "it has not had a node yet"
 
 
 def test_what_is_requeued_again_and_again_before_it_joins_is_asked_for_less_often(books: Books) -> None:

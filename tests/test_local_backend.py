@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.backends.base import ExitReport, NodeReport, Report
 from jupyter_hyperpod.backends.local import warm
 from jupyter_hyperpod.backends.local.host import LocalHost
-from jupyter_hyperpod.backends.local.node import HEAD
+from jupyter_hyperpod.backends.types import HEAD, ExitReport, NodeReport, Report, Request
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.errors import ClusterError, ProtocolError
 from jupyter_hyperpod.core.spec import LaunchPlan
@@ -71,9 +70,13 @@ class Bench:
         """Forget everything, as a killed supervisor does; only descriptors are closed."""
         for node in (self.host.head, *self.host.nodes.values()):
             self.host._detach(node)
-        if self.host._zygote is not None:
-            self.host._zygote.close()
+        self.host._zygote.abandon()
         self.selector.close()
+
+    def start(self, plan: LaunchPlan, node: str) -> bool:
+        if node == HEAD:
+            return self.host.launch_head(plan)
+        return self.host.launch(plan, Request((node,))).exception() is None
 
     def turn(self, seconds: float = 0.02) -> bool:
         import time
@@ -120,28 +123,28 @@ def bench(tmp_path: Path, eventually: Wait) -> Iterator[Bench]:
 
 
 def test_a_forked_process_is_as_if_started_with_python_m(bench: Bench, eventually: Wait) -> None:
-    assert bench.host.start(bench.plan("7"), "node-1")
+    assert bench.start(bench.plan("7"), "node-1")
     eventually(bench.exits)
     assert [(r.job_id, r.node, r.status) for r in bench.exits()] == [("job-aaaaaaaa", "node-1", 7)]
     assert bench.log("node-1") == f"node-1 hello {bench.directory} ['--x', '1']\nproblem\n"
 
 
 def test_other_source_is_started_cold_and_says_the_same(bench: Bench, eventually: Wait) -> None:
-    assert bench.host.start(bench.plan("3", warm_key="another digest"), "node-1")
+    assert bench.start(bench.plan("3", warm_key="another digest"), "node-1")
     eventually(bench.exits, 20)
     assert [r.status for r in bench.exits()] == [3]
     assert bench.log("node-1") == f"node-1 hello {bench.directory} ['--x', '1']\nproblem\n"
 
 
 def test_an_exception_in_a_forked_process_is_status_1_with_a_traceback(bench: Bench, eventually: Wait) -> None:
-    bench.host.start(bench.plan("raise"), "node-1")
+    bench.start(bench.plan("raise"), "node-1")
     eventually(bench.exits)
     assert [r.status for r in bench.exits()] == [1]
     assert "RuntimeError: on purpose" in bench.log("node-1")
 
 
 def test_killing_a_node_kills_all_that_runs_on_it_and_a_new_one_takes_its_name(bench: Bench, eventually: Wait) -> None:
-    bench.host.start(bench.plan("sleep"), "node-1")
+    bench.start(bench.plan("sleep"), "node-1")
     eventually(lambda: bench.turn() and "child" in bench.log("node-1"))
     old = bench.host.nodes["node-1"].process
     assert old is not None and len(session_members(old)) == 3
@@ -157,7 +160,7 @@ def test_killing_a_node_kills_all_that_runs_on_it_and_a_new_one_takes_its_name(b
 
 
 def test_when_only_the_nodes_own_process_dies_nothing_of_it_goes_on(bench: Bench, eventually: Wait) -> None:
-    bench.host.start(bench.plan("sleep"), "node-1")
+    bench.start(bench.plan("sleep"), "node-1")
     eventually(lambda: bench.turn() and "child" in bench.log("node-1"))
     old = bench.host.nodes["node-1"].process
     assert old is not None
@@ -174,23 +177,23 @@ def test_a_node_that_stands_still_is_replaced(bench: Bench, eventually: Wait) ->
 
 def test_heads_live_beside_each_other_and_die_alone(bench: Bench, eventually: Wait) -> None:
     for job_id in ("job-aaaaaaaa", "job-bbbbbbbb"):
-        bench.host.start(bench.plan("sleep", job_id=job_id), HEAD)
+        bench.start(bench.plan("sleep", job_id=job_id), HEAD)
     eventually(lambda: bench.turn() and bench.log(HEAD).count("child") == 2)
-    bench.host.signal_job("job-aaaaaaaa", HEAD, signal.SIGKILL)
+    bench.host.signal_head("job-aaaaaaaa", signal.SIGKILL)
     eventually(bench.exits)
     assert [(r.job_id, r.status) for r in bench.exits()] == [("job-aaaaaaaa", -signal.SIGKILL)]
     assert list(bench.host.head.jobs) == ["job-bbbbbbbb"]
 
 
 def test_a_new_supervisor_adopts_nodes_and_what_runs_on_them(bench: Bench, eventually: Wait) -> None:
-    bench.host.start(bench.plan("sleep"), "node-1")
+    bench.start(bench.plan("sleep"), "node-1")
     eventually(lambda: bench.turn() and "child" in bench.log("node-1"))
     before = {name: node.process for name, node in bench.host.nodes.items()}
     handles = dict(bench.host.nodes["node-1"].jobs)
-    zygote = bench.host._zygote_process
+    zygote = bench.host._zygote.process
     bench.abandon()
     bench.host = bench.supervise()
-    bench.host._zygote_process = zygote
+    bench.host._zygote.process = zygote
     eventually(bench.ready)
     assert {name: node.process for name, node in bench.host.nodes.items()} == before
     assert bench.host.nodes["node-1"].jobs == handles
@@ -198,17 +201,17 @@ def test_a_new_supervisor_adopts_nodes_and_what_runs_on_them(bench: Bench, event
 
 
 def test_nodes_outlive_the_zygote_and_a_new_one_is_started(bench: Bench, eventually: Wait) -> None:
-    zygote = bench.host._zygote_identity
+    zygote = bench.host._zygote.identity
     assert zygote is not None
     os.kill(zygote.pid, signal.SIGKILL)
-    eventually(lambda: bench.turn() and bench.host._zygote_ready and bench.host._zygote_identity != zygote, 20)
+    eventually(lambda: bench.turn() and bench.host._zygote.ready and bench.host._zygote.identity != zygote, 20)
     assert all(node.incarnation == 1 and node.state == "idle" for node in bench.host.nodes.values())
     bench.host.signal_node("node-1", signal.SIGKILL)
     eventually(lambda: bench.ready() and bench.host.nodes["node-1"].incarnation == 2)
 
 
 def test_sockets_and_logs_are_their_owners_alone(bench: Bench, eventually: Wait) -> None:
-    bench.host.start(bench.plan("0"), "node-1")
+    bench.start(bench.plan("0"), "node-1")
     eventually(bench.exits)
     for path in [*bench.cluster.glob("*.sock"), *bench.cluster.glob("logs/*"), bench.directory / "logs/node-1.log"]:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path

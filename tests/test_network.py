@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.backends.local import network
-from jupyter_hyperpod.backends.local.host import LocalHost, LocalNode
+from jupyter_hyperpod.backends.local.host import LocalHost
+from jupyter_hyperpod.backends.local.known_node import LocalNode
 from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
 from jupyter_hyperpod.storage.store import Store
@@ -59,7 +60,7 @@ class IsolatedBench(Bench):
         plan = self.plan("0", job_id=job)
         fields = {name: getattr(plan, name) for name in plan.__slots__}
         fields |= {"module": module, "head_module": module, "env": dict(plan.env) | {"WORD": word}}
-        assert self.host.start(type(plan)(**fields), node)
+        assert self.start(type(plan)(**fields), node)
 
 
 @pytest.fixture
@@ -137,12 +138,12 @@ def test_a_new_supervisor_finds_the_switch_and_who_is_cut_off(bench: IsolatedBen
     places = (bench.host.head, *bench.host.nodes.values())
     before = [(node.process, namespace(node)) for node in places]
     bench.host.cut("node-2")
-    zygote = bench.host._zygote_process
+    zygote = bench.host._zygote.process
     bench.abandon()
     assert bench.host._switch is not None
     bench.host._switch.close()
     bench.host = bench.supervise()
-    bench.host._zygote_process = zygote
+    bench.host._zygote.process = zygote
     eventually(bench.ready)
     places = (bench.host.head, *bench.host.nodes.values())
     assert [(node.process, namespace(node)) for node in places] == before
@@ -167,11 +168,11 @@ def test_nothing_is_left_when_the_store_is_deleted_under_nodes_without_a_supervi
 ) -> None:
     namespaces = {namespace(node) for node in (bench.host.head, *bench.host.nodes.values())}
     bench.abandon()
-    assert bench.host._switch is not None and bench.host._zygote_process is not None
+    assert bench.host._switch is not None and bench.host._zygote.process is not None
     bench.host._switch.close()
     shutil.rmtree(bench.cluster)
     eventually(lambda: not holders(namespaces))
-    assert bench.host._zygote_process.wait(10) == 0
+    assert bench.host._zygote.process.wait(10) == 0
     bench.host = LocalHost(bench.cluster, selectors.DefaultSelector(), (), bench.reports.append, {})  # nothing to close
 
 
@@ -197,13 +198,13 @@ def test_nothing_is_left_after_a_killed_supervisor_and_a_new_start(store: Store,
 
 def test_nodes_of_another_network_are_not_adopted(bench: IsolatedBench, eventually: Wait) -> None:
     before = {name: node.process for name, node in bench.host.nodes.items()}
-    zygote = bench.host._zygote_process
+    zygote = bench.host._zygote.process
     bench.abandon()
     assert bench.host._switch is not None
     bench.host._switch.close()
     bench.isolated = False
     bench.host = bench.supervise()
-    bench.host._zygote_process = zygote
+    bench.host._zygote.process = zygote
     eventually(bench.ready)
     own = os.stat("/proc/self/ns/net").st_ino
     for name, node in bench.host.nodes.items():

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from jupyter_hyperpod.backends.slurm import commands as slurm
 from jupyter_hyperpod.backends.slurm import script as sbatch
 from jupyter_hyperpod.backends.slurm.commands import Slurm
-from jupyter_hyperpod.backends.slurm.script import BASE, ELASTIC, Element
+from jupyter_hyperpod.backends.types import BASE, ELASTIC
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
 from jupyter_hyperpod.core.spec import SLURM_OPTIONS, STARTUP_DEADLINE, JobSpec, LaunchPlan
+from jupyter_hyperpod.policy.allocation import avoidable
 from jupyter_hyperpod.storage.store import Store
-from jupyter_hyperpod.supervisor.allocation import wanted, without
+from jupyter_hyperpod.supervisor.allocation import wanted
 
 PLAN = LaunchPlan(
     job_id="train-abcdefgh",
@@ -157,9 +158,9 @@ def test_what_slurm_prints() -> None:
     lines = ["12|0|RUNNING|n1|None|train-abcdefgh|base", "12|1|PENDING||(Resources)|train-abcdefgh|elastic"]
     other = ["13|N/A|RUNNING|n2|None|wrap|(null)", "", "slurm_load_jobs error", "14|0|RUNNING|n3|None|a|b|c|d"]
     assert list(sbatch.queue("\n".join([*lines, *other]))) == [
-        Element(12, 0, "RUNNING", "n1", "None", "train-abcdefgh", "base"),
-        Element(12, 1, "PENDING", "", "(Resources)", "train-abcdefgh", "elastic"),
-        Element(14, 0, "RUNNING", "n3", "None", "a", "b|c|d"),
+        sbatch.element(12, 0, "RUNNING", "n1", "None", "train-abcdefgh", "base"),
+        sbatch.element(12, 1, "PENDING", "", "(Resources)", "train-abcdefgh", "elastic"),
+        sbatch.element(14, 0, "RUNNING", "n3", "None", "a", "b|c|d"),
     ]
 
 
@@ -179,10 +180,12 @@ def test_what_sinfo_prints() -> None:
 
 def test_nodes_are_excluded_only_where_enough_others_serve() -> None:
     theirs = {"partition": "train", "exclude": "n9"}
-    assert without(theirs, {"n1", "n2"}, {"n1", "n2", "n3", "n4"}, 2) == theirs | {"exclude": "n9,n1,n2"}
-    assert without(theirs, {"n1"}, {"n1", "n2", "n3", "n4"}, 4) == theirs, "SLURM would wait for a fourth"
-    assert without(theirs, {"n1"}, (), 4) == theirs | {"exclude": "n9,n1"}, "nobody has looked yet"
-    assert without(theirs, (), {"n1"}, 1) == theirs
+    assert sbatch.excluding(theirs, ("n1", "n2")) == theirs | {"exclude": "n9,n1,n2"}
+    assert sbatch.excluding({}, ("n1",)) == {"exclude": "n1"} and sbatch.excluding(theirs, ()) == theirs
+    assert avoidable({"n1", "n2"}, {"n1", "n2", "n3", "n4"}, 2) == ("n1", "n2")
+    assert avoidable({"n1"}, {"n1", "n2", "n3", "n4"}, 4) == (), "SLURM would wait for a fourth"
+    assert avoidable({"n1"}, (), 4) == ("n1",), "nobody has looked yet"
+    assert avoidable((), {"n1"}, 1) == ()
 
 
 def test_what_sacct_prints() -> None:

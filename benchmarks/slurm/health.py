@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jupyter_hyperpod.backends.slurm import remedies
+from jupyter_hyperpod.backends.types import NodeInfo
 from jupyter_hyperpod.bench.laboratory import progress
 from jupyter_hyperpod.bench.report import bar, not_run, report, row
 from jupyter_hyperpod.control import cluster
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.views import View
-from jupyter_hyperpod.health import slurm
 from jupyter_hyperpod.storage.store import Store
 from tests.support.slurm import CONTROLLER, Testbed, missing
 
@@ -46,7 +47,7 @@ class _Bench:
 
     def _agent(self, node: str) -> None:
         module = [sys.executable, "-m", "jupyter_hyperpod.health.agent", "--store", str(self.store.root)]
-        self.bed.start(node, [*module, "--node", node, "--slurm", "--kernel-log", LOG])
+        self.bed.start(node, [*module, "--node", node, "--backend", "slurm", "--kernel-log", LOG])
         self._until(lambda: self.health(node).get("action") == "watch", "an agent watches")
 
     def run(self, runs: int, idle_s: float) -> dict[str, Any]:
@@ -126,9 +127,9 @@ class _Bench:
         found: View = cluster.status(self.store)["health"].get(node, {})
         return found
 
-    def _info(self, node: str) -> slurm.NodeInfo:
+    def _info(self, node: str) -> NodeInfo:
         text = self.bed.run(CONTROLLER, "scontrol", "show", "node", "--oneliner", node).stdout
-        return next(slurm.nodes(text))
+        return next(remedies.nodes(text))
 
     def _until(self, holds: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
         deadline = time.monotonic() + timeout_s

@@ -1,1 +1,20 @@
-"""They know processes, not training: each backend starts a LaunchPlan somewhere and reports what became of it."""
+"""They know processes, not training: each backend starts a LaunchPlan somewhere and tells what became of it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from ..core import backends as table
+from .base import Backend, Host
+from .types import Surroundings
+
+
+def load(name: str) -> Backend:
+    """The backend of that name. Raises SpecError for a name that is not in the table, `core.backends`."""
+    backend: Backend = table.load(name)
+    return backend
+
+
+def host(surroundings: Surroundings) -> Host:
+    """The runner that owns this machine's nodes, at work for a supervisor."""
+    return cast("Host", load(table.DEFAULT_BACKEND).open(surroundings))

@@ -1,45 +1,216 @@
-"""What every backend offers to `control`, and what it reports back. Processes only; not one word about training."""
+"""The one seam of backends: what `control` and the supervisor ask of each, and what each offers. Processes only; not
+one word about training.
+
+`Backend` is what a client asks. It keeps no state: each call may come from any process and any thread, and may wait for
+the backend's commands, which have a limit of their own.
+
+`Runner` is a backend at work for one supervisor: a `Scheduler` is asked for nodes, the `Host` owns this machine's.
+The supervisor calls them on its one thread, so no method waits for anything: what takes time is answered by a Future,
+or by what `observe` tells later.
+
+What is said across the seam is in `types`. A further backend is a folder beside these, with a class that offers
+`Backend`, and a line in `core.backends`. The cases that every backend has to pass are in `tests/backends/`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Protocol
 
 from ..core.spec import Handle, LaunchPlan
+from .types import Capabilities, Element, NodeInfo, Request, Surroundings
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReport:
-    """A node came up or was lost; ``reason`` is a sentence for people."""
+class Remedies(Protocol):
+    """Acts on nodes that a scheduler has. Called by clients and by health agents; every method waits for the scheduler
+    and raises ClusterError where it refuses."""
 
-    node: str
-    up: bool
-    reason: str
+    def installed(self) -> bool:
+        """Whether this machine has the commands that act."""
+        ...
+
+    def carry_out(self, node: str, action: str, why: str) -> str:
+        """Ask for "drain", "reboot" or "replace", and return what was asked; ``why`` stands at a drained node."""
+        ...
+
+    def resume(self, node: str) -> None:
+        """Return a node to service, if this software has drained it."""
+        ...
+
+    def put_back(self, node: str) -> None:
+        """Return a node to service, no matter why it is out of service."""
+        ...
+
+    def serves(self, node: str) -> bool:
+        """Whether the node gets new work."""
+        ...
+
+    def look(self, node: str) -> NodeInfo | None:
+        """What the scheduler tells of the node; None where it has no such node."""
+        ...
+
+    def run_on(self, node: str, command: Sequence[str], name: str, log: Path, limit_s: float) -> str:
+        """Run a command on a node that gets new work, wait for its end, and return what was said on standard error.
+
+        Raises TimeoutError after ``limit_s``; then, and where the caller is interrupted, the command is cancelled.
+        """
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class ExitReport:
-    """A job's process ended on `node`; a negative ``status`` is the signal, None where nobody could collect it."""
+class Backend(Protocol):
+    """What a client asks of a backend; see the head of this module."""
 
-    job_id: str
-    node: str
-    status: int | None
-    lived_s: float
+    @property
+    def title(self) -> str:
+        """What people call it, as the beginning of a sentence's subject: "SLURM"."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def missing(self, isolated: bool = False) -> str:
+        """What this machine lacks for jobs to be submitted, as a sentence; "" where nothing does.
+
+        ``isolated``: where each node is to have a network of its own.
+        """
+        ...
+
+    def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
+        """Node -> (state, why) of all nodes that a job with these options may get. Raises ClusterError."""
+        ...
+
+    def advice(self) -> str:
+        """What a person does where nodes are missing."""
+        ...
+
+    def where_nodes_are_listed(self) -> str:
+        """The command that lists the nodes."""
+        ...
+
+    def remedies(self) -> Remedies | None:
+        """What acts on the backend's nodes; None where the supervisor does."""
+        ...
+
+    def open(self, surroundings: Surroundings) -> Runner:
+        """Begin to work for a supervisor."""
+        ...
 
 
-Report = NodeReport | ExitReport
-
-
-class NodeLike(Protocol):
-    """What can be read of a node; ``state`` is one of `core.events.NODE_STATES`."""
+class Machine(Protocol):
+    """What every backend tells of a node: ``drained`` says why it gets no new work, "" where it does."""
 
     @property
     def name(self) -> str: ...
     @property
-    def spare(self) -> bool: ...
-    @property
     def state(self) -> str: ...
+    @property
+    def drained(self) -> str: ...
+
+
+class Runner(Protocol):
+    """A backend at work for one supervisor; see the head of this module.
+
+    A job grows by one more `launch`, and shrinks by `cancel` of some of its elements.
+    """
+
+    @property
+    def problem(self) -> str:
+        """Why the backend could not be asked the last time; "" where it could."""
+        ...
+
+    @property
+    def fresh_s(self) -> float:
+        """When what `observe` tells was asked for, on the monotonic clock."""
+        ...
+
+    @property
+    def nodes(self) -> Mapping[str, Machine]:
+        """The nodes, by name, as far as they are known."""
+        ...
+
+    @property
+    def nodes_s(self) -> float:
+        """When what `nodes` tells was asked for, on the monotonic clock."""
+        ...
+
+    def tick(self, now_s: float) -> None:
+        """Look after what does not announce itself. Called several times a second while there is a job."""
+        ...
+
+    def launch(self, plan: LaunchPlan, request: Request) -> Future[int]:
+        """Start processes of a job; the batch's number, or ClusterError where none was started."""
+        ...
+
+    def observe(self, job_id: str, since_s: float = -1.0) -> list[Element] | None:
+        """The job's elements; None where nobody has looked since then (monotonic clock)."""
+        ...
+
+    def ends(self, elements: Sequence[Element]) -> Future[list[Element]]:
+        """How elements ended that `observe` tells of no more."""
+        ...
+
+    def cancel(self, job_id: str, names: Collection[str]) -> Future[None]:
+        """End some of a job's elements, or never start them; those that have ended are no error."""
+        ...
+
+    def release(self, job_id: str) -> Future[None]:
+        """End all of a job's elements, also those that nobody has recorded, and forget the job."""
+        ...
+
+    def signal(self, job_id: str, name: str, number: int) -> Future[None]:
+        """Send a signal to an element's processes."""
+        ...
+
+    def log(self, name: str) -> str:
+        """The name, without its ending, of the file in the plan's log directory to which an element writes."""
+        ...
+
+    def close(self, timeout_s: float = 3.0) -> None:
+        """Carry out what was asked for, for at most so long, and leave nothing behind. The only method that waits."""
+        ...
+
+
+class Scheduler(Runner, Protocol):
+    """A runner without nodes of its own: it asks a scheduler for them, and somebody has to keep the books."""
+
+    def names(self, batch: int, count: int) -> list[str]:
+        """The names of a batch's elements."""
+        ...
+
+    def element(self, name: str, state: str, node: str, reason: str, job: str, part: str) -> Element | None:
+        """An element as it was journaled; None for a name that is none."""
+        ...
+
+    def held(self, element: Element, requeued: bool) -> str:
+        """Why an element that waits will not be started, or not soon; "" where it may."""
+        ...
+
+    def serving(self, options: Mapping[str, str], part: str) -> set[str]:
+        """Nodes that get work of a job with these options; none where that is not known yet."""
+        ...
+
+    def shares_nodes(self, options: Mapping[str, str]) -> bool:
+        """Whether several elements of a job with these options may run on one node."""
+        ...
+
+    def for_head(self, plan: LaunchPlan, options: Mapping[str, str]) -> LaunchPlan:
+        """The plan of a job's head, with the address at which nodes reach it. Raises ClusterError for want of one."""
+        ...
+
+    def release_command(self, job_id: str) -> str:
+        """What a person runs to give a job's nodes back."""
+        ...
+
+
+class NodeLike(Machine, Protocol):
+    """What can be read of a node of this machine; ``state`` is one of `core.events.NODE_STATES`."""
+
+    drained: str
+
+    @property
+    def spare(self) -> bool: ...
     @property
     def reason(self) -> str: ...
     @property
@@ -49,29 +220,61 @@ class NodeLike(Protocol):
     @property
     def jobs(self) -> Mapping[str, Handle]: ...
     @property
-    def cut(self) -> bool: ...
+    def born_s(self) -> Mapping[str, float]: ...
     @property
-    def drained(self) -> str: ...
+    def cut(self) -> bool: ...
 
 
-class Backend(Protocol):
-    """Starts and ends processes on named nodes."""
+class Host(Runner, Protocol):
+    """The runner that owns this machine's nodes, and on which the heads of all jobs run. It tells of ends at once."""
+
+    isolated: bool
 
     @property
     def nodes(self) -> Mapping[str, NodeLike]: ...
-
-    def start(self, plan: LaunchPlan, node: str) -> bool:
-        """Begin to start the plan's process on `node`; False where that node is not up."""
+    @property
+    def head(self) -> NodeLike:
+        """Where the heads of jobs run."""
         ...
 
-    def signal_job(self, job_id: str, node: str, number: int) -> None:
-        """Send a signal to the job's process on `node`, if it is there."""
+    @property
+    def warm_key(self) -> str:
+        """The digest of the source that is preloaded."""
+        ...
+
+    @property
+    def renewable(self) -> bool:
+        """Nothing runs, so that all can be started anew."""
+        ...
+
+    def open(self, shape: Mapping[str, bool]) -> None:
+        """Adopt what still runs from an earlier supervisor, and start the rest; ``shape`` is name -> spare."""
+        ...
+
+    def extend(self, shape: Mapping[str, bool]) -> None:
+        """Give a host that was opened without nodes some."""
+        ...
+
+    def renew(self) -> None:
+        """Start all anew: the installed source has changed."""
+        ...
+
+    def launch_head(self, plan: LaunchPlan) -> bool:
+        """Begin to start a job's head; False where that cannot be now."""
+        ...
+
+    def signal_head(self, job_id: str, number: int) -> None:
+        """Send a signal to a job's head, if it is there."""
         ...
 
     def signal_node(self, node: str, number: int) -> bool:
-        """Send a signal to everything on `node`; False where it is not up."""
+        """Send a signal to everything on a node; False where it is not up."""
         ...
 
-    def close(self) -> None:
-        """End every node and whatever runs on it."""
+    def cut(self, node: str) -> None:
+        """Cut a node off the network. Raises ClusterError where that cannot be."""
+        ...
+
+    def heal(self, node: str) -> None:
+        """Undo `cut`. Raises ClusterError."""
         ...

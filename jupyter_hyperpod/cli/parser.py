@@ -11,7 +11,7 @@ from ..control.option_parser import shown_problem, suggestion
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_serve_options
-from ..core.spec import BACKENDS
+from ..core.backends import BACKENDS
 from ..planner.request import SUMMARY, add_plan_options
 from .model import add_model_options
 

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..backends.local import network
+from ..backends import load
+from ..core.backends import DEFAULT_BACKEND
 from ..core.errors import ClusterError, Conflict, SpecError, StoreError
 from ..core.names import validate_name
 from ..core.units import plural
@@ -60,7 +61,7 @@ def ensure_started(
     shape = {"nodes": nodes, "spares": spares, "queues": None if queues is None else dict(queues), "isolated": isolated}
     wanted = {name: value for name, value in shape.items() if value is not None}
     _check_shape(wanted)
-    if isolated and (problem := network.missing()):
+    if isolated and (problem := load(DEFAULT_BACKEND).missing(isolated=True)):
         raise ClusterError(problem)
     store.prepare()
     if _running(store, wanted):

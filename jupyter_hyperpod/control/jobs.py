@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..backends.local import network
-from ..backends.slurm import commands
+from ..backends import load
+from ..backends.types import SHARED_NETWORK
+from ..core.backends import DEFAULT_BACKEND
 from ..core.elastic import ElasticRange
 from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecError, StoreError
 from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
@@ -26,7 +27,6 @@ from ..storage.store import JobStore, Store
 from . import cluster
 from .source import check_source
 
-AVAILABLE_BACKENDS = ("local", "slurm")
 PROBLEMS_SHOWN = 100
 DEFAULT_NAME = "job"
 THROTTLE_LIMIT, THROTTLE_LIMIT_S = 100.0, 86_400.0
@@ -42,7 +42,7 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
     """
     fields = _complete({**(spec_fields or {}), **more})
     check_source(source, fields.get("filename", "<cell>"))
-    check_backend(fields.get("backend", "local"))
+    check_backend(fields.get("backend", DEFAULT_BACKEND))
     fields.setdefault("mounts", mounts_of(store))
     make_spec(fields, "")
     store.prepare()
@@ -53,7 +53,7 @@ def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = No
 
 def check_backend(backend: str) -> None:
     """Check that this machine has the programs of a backend. Raises ClusterError that names a missing one."""
-    if backend == "slurm" and (problem := commands.missing()):
+    if problem := load(backend).missing():
         raise ClusterError(problem)
 
 
@@ -65,9 +65,9 @@ def mounts_of(store: Store) -> tuple[MountSpec, ...]:
 
 def make_spec(fields: Mapping[str, Any], cell_digest: str) -> JobSpec:
     """Build the specification; raises SpecError for an unknown field or an unavailable backend."""
-    backend = fields.get("backend", "local")
-    if backend not in AVAILABLE_BACKENDS:
-        raise SpecError(f"backend {backend!r} is not available; expected one of {', '.join(AVAILABLE_BACKENDS)}")
+    backend = load(fields.get("backend", DEFAULT_BACKEND))
+    if fields.get("serve") and not backend.capabilities.serves:
+        raise SpecError(f"deployments do not run on {backend.title}: its nodes run jobs that train, not replicas")
     try:
         return JobSpec(**{**fields, "cell_digest": cell_digest})
     except TypeError as error:
@@ -108,7 +108,8 @@ def _wake(store: Store, job: JobStore) -> None:
     try:
         cluster.poke(store, job.id)
     except ClusterError:
-        watch_only = job.spec().backend != "local" and not (store.cluster / cluster.SHAPE).exists()
+        elsewhere = not load(job.spec().backend).capabilities.owns_nodes
+        watch_only = elsewhere and not (store.cluster / cluster.SHAPE).exists()
         cluster.ensure_started(store, nodes=0 if watch_only else None, spares=0 if watch_only else None)
         cluster.poke(store, job.id)
 
@@ -221,14 +222,14 @@ def _check_fault(kind: str, aims: Mapping[str, object], factor: float | None, du
 
 
 def _check_isolated(store: Store, view: View) -> None:
-    if view["backend"] != "local":
+    if not load(view["backend"]).capabilities.cuts_network:
         raise Conflict(
             f"a node of {view['backend']} cannot be cut off the network here; only nodes of a local cluster can be, "
             "where it was started with --isolate-network"
         )
     with suppress(ClusterError):  # without a supervisor the command waits for the next one, which may refuse it
         if not cluster.request(store, {"op": "status"})["isolated"]:
-            raise Conflict(network.SHARED)
+            raise Conflict(SHARED_NETWORK)
 
 
 def _unfinished(store: Store, job_id: str) -> View:

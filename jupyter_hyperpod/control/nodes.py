@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
+from ..backends import load
+from ..backends.base import Backend, Remedies
+from ..backends.types import NodeInfo
+from ..core.backends import BACKENDS
 from ..core.errors import ClusterError, NotFound, SpecError
-from ..core.health import BY_HAND, RECOVERIES, SCHEDULABLE, SLURM_ACTIONS, STATUS, Finding, from_json, slurm_action
+from ..core.health import BY_HAND, REASON_ACTIONS, RECOVERIES, SCHEDULABLE, STATUS, Finding, from_json, reason_action
 from ..core.units import format_bytes, plural
 from ..core.views import View
-from ..health import agent, check, slurm
+from ..health import agent, check
 from ..storage.store import Store, private_directory, write_private
 from . import cluster, report
 from .mounting import Answer
@@ -71,9 +74,9 @@ def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
         return describe(view, options.node)
     action, reason = options.action, options.reason or "asked for by its owner"
     if options.action == "update":
-        wanted = slurm_action(options.reason or "")
+        wanted = reason_action(options.reason or "")
         if wanted is None:
-            raise SpecError(f"`nodes update` needs --reason {' or '.join(SLURM_ACTIONS)}, not {options.reason!r}")
+            raise SpecError(f"`nodes update` needs --reason {' or '.join(REASON_ACTIONS)}, not {options.reason!r}")
         action = wanted
     return Answer({"node": options.node, "action": action}, lines=[ask(store, view, options.node, action, reason)])
 
@@ -85,32 +88,52 @@ def act(store: Store, node: str, action: str, reason: str) -> str:
 
 def ask(store: Store, view: View, node: str, action: str, reason: str) -> str:
     """Request a remedy by hand and return a sentence. Raises NotFound, ClusterError."""
-    local = _find(view, node) is None
+    found = _find(view, node)
     if action == "resume":
         done = f"{node} is returned to service"
-        if not local:
-            slurm.run(slurm.returned(node))
+        if found is not None:
+            found.remedies.put_back(node)
         check.tell(store, node, "watch", "", done, ())
         return done
-    done = "" if local else f": {slurm.Slurm().carry_out(node, action, reason)}"
+    done = "" if found is None else f": {found.remedies.carry_out(node, action, reason)}"
     check.tell(store, node, action, BY_HAND, reason, ())
     words = {"drain": "gets no new work", "reboot": "is to be rebooted", "replace": "is to be replaced"}
     return f"{node} {words[action]}{done}"
 
 
-def _find(view: View, name: str) -> slurm.NodeInfo | None:
-    """The node as SLURM sees it, None for a node of the local cluster. Raises NotFound, ClusterError."""
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A node that a scheduler has, and what acts on it."""
+
+    title: str
+    info: NodeInfo
+    remedies: Remedies
+
+
+def schedulers() -> Iterator[tuple[str, Backend, Remedies]]:
+    """Backends, by name, whose nodes can be asked about and acted upon from here."""
+    for name in BACKENDS:
+        backend = load(name)
+        remedies = backend.remedies()
+        if remedies is not None and remedies.installed():
+            yield name, backend, remedies
+
+
+def _find(view: View, name: str) -> Elsewhere | None:
+    """The node as its scheduler sees it, None where it is the local cluster's. Raises NotFound, ClusterError."""
     local = [known["node"] for known in view["nodes"]]
     if name in local:
         return None
     unknown = f"there is no node {name!r} here; expected one of {', '.join(local) or 'none: no cluster is running'}"
-    try:
-        found = slurm.Slurm().look(name) if slurm.installed() else None
-    except ClusterError as error:
-        raise NotFound(f"{unknown}; and SLURM cannot be asked: {error}") from error
-    if found is None:
-        raise NotFound(f"{unknown}{'; nor does SLURM have it: see `sinfo`' if slurm.installed() else ''}")
-    return found
+    for _, backend, remedies in schedulers():
+        try:
+            found = remedies.look(name)
+        except ClusterError as error:
+            raise NotFound(f"{unknown}; and {backend.title} cannot be asked: {error}") from error
+        if found is not None:
+            return Elsewhere(backend.title, found, remedies)
+        unknown += f"; nor does {backend.title} have it: see `{backend.where_nodes_are_listed()}`"
+    raise NotFound(unknown)
 
 
 # -- describing ------------------------------------------------------------------------------------------------
@@ -120,16 +143,13 @@ def describe(view: View, name: str) -> Answer:
     """Everything known about a node: type, expected and found devices, load, findings."""
     node = next((known for known in view["nodes"] if known["node"] == name), None)
     health = view["health"].get(name)
-    info = None
-    if node is None:
-        try:
-            info = slurm.Slurm().look(name)
-        except ClusterError:
-            info = None
+    seen = dict.fromkeys(schedulers_known(), None) | (_look(name) if node is None else {})
+    info = next((one for one in seen.values() if one is not None), None)
     if node is None and health is None and info is None:
         raise NotFound(f"nothing is known of a node {name!r}; `jupyter hyperpod nodes` lists them")
     incidents = [incident for incident in view["incidents"] if incident["node"] == name]
-    record = {"node": name, "state": node, "slurm": None if info is None else _slurm_record(info)}
+    record = {"node": name, "state": node}
+    record |= {backend: None if one is None else _record(one) for backend, one in seen.items()}
     record |= {"health": health, "incidents": incidents}
     lines = [*_facts(node, info, health), *(_history(health) if health else ["no health agent has told of it yet"])]
     if incidents:
@@ -137,7 +157,21 @@ def describe(view: View, name: str) -> Answer:
     return Answer(record, _findings_table(health), lines)
 
 
-def _facts(node: View | None, info: slurm.NodeInfo | None, health: View | None) -> list[str]:
+def schedulers_known() -> list[str]:
+    """Names of the backends whose nodes are not the supervisor's own."""
+    return [name for name in BACKENDS if not load(name).capabilities.owns_nodes]
+
+
+def _look(node: str) -> dict[str, NodeInfo | None]:
+    """What each scheduler tells of a node, by backend; None where it has no such node, or cannot be asked."""
+    found: dict[str, NodeInfo | None] = {}
+    for name, _, remedies in schedulers():
+        with suppress(ClusterError):
+            found[name] = remedies.look(node)
+    return found
+
+
+def _facts(node: View | None, info: NodeInfo | None, health: View | None) -> list[str]:
     devices = health["devices"] if health else {}
     facts = []
     if node is not None:
@@ -208,7 +242,7 @@ def findings_table(found: list[Finding]) -> Table:
     return Table(("PROBE", "OUTCOME", "SEVERITY", "WHAT IT SAYS"), rows, "no probe has run")
 
 
-def _slurm_record(info: slurm.NodeInfo) -> dict[str, Any]:
+def _record(info: NodeInfo) -> dict[str, Any]:
     return {
         "states": sorted(info.states),
         "reason": info.reason,
@@ -245,7 +279,7 @@ def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> An
         else:
             looked = _elsewhere(options, store, elsewhere)
     found = looked.findings
-    carry_out = None if elsewhere is None else slurm.Slurm().carry_out
+    carry_out = None if elsewhere is None else elsewhere.remedies.carry_out
     judged = check.judge(store, name, looked, options.deep, carry_out) if name else {}
     record = {"node": name, "findings": [finding.to_json() for finding in found], **judged}
     failing = any(finding.failed and finding.severity != "monitor" for finding in found)
@@ -253,39 +287,30 @@ def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> An
     return Answer(record, findings_table(found), lines, ok=not failing)
 
 
-def _elsewhere(options: argparse.Namespace, store: Store, node: slurm.NodeInfo) -> check.Looked:
-    """Check a node of SLURM through a job of its own, the only sure way to reach the node."""
-    name = node.name
+def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> check.Looked:
+    """Check a node that a scheduler has, by a job of its own."""
+    node, name = found.info, found.info.name
     if node.out:
         raise ClusterError(
-            f"SLURM starts nothing on {name}, which is {'+'.join(sorted(node.states)).lower()} ({node.reason}): return "
-            f"it to service (`jupyter hyperpod nodes resume {name}`), or run `jupyter hyperpod health check` there"
+            f"{found.title} starts nothing on {name}, which is {'+'.join(sorted(node.states)).lower()} "
+            f"({node.reason}): return it to service (`jupyter hyperpod nodes resume {name}`), or run "
+            "`jupyter hyperpod health check` there"
         )
     mark = f"health-check-{time.time_ns()}"
     directory = private_directory(store.cluster / "checks")
     output = directory / f"{mark}.json"
     module = [sys.executable, "-m", "jupyter_hyperpod.health.check", "--store", str(store.root)]
     module += ["--output", str(output), *(["--deep"] if options.deep else []), "--level", str(options.level)]
-    command = ["sbatch", "--wait", "--quiet", f"--nodelist={name}", "--nodes=1", "--ntasks=1", f"--job-name={mark}"]
-    command += [f"--output={str(directory).replace('%', '%%')}/log-%j"]
-    script = f"#!/bin/sh\nexec {shlex.join(module)}\n"
     try:
-        done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=CHECK_S)
-    except FileNotFoundError as error:
-        raise ClusterError(f"{name} is no node of the local cluster, and `sbatch` was not found") from error
-    except BaseException as error:  # no process waits for it any more, so it must not begin hours later
-        with suppress(ClusterError):
-            slurm.run(["scancel", "--quiet", f"--name={mark}"])
-        if isinstance(error, subprocess.TimeoutExpired):
-            raise ClusterError(f"the check of {name} did not end within {CHECK_S / 3600:g} h") from error
-        raise
+        said = found.remedies.run_on(name, module, mark, directory / "log", CHECK_S)
+    except TimeoutError as error:
+        raise ClusterError(f"the check of {name} did not end within {CHECK_S / 3600:g} h") from error
     try:
-        found = check.Looked.from_json(json.loads(output.read_text()))
+        looked = check.Looked.from_json(json.loads(output.read_text()))
         output.unlink()
     except (OSError, ValueError, KeyError, TypeError, SpecError) as error:
-        said = " ".join(done.stderr.split())[:300] or f"exit status {done.returncode}"
         raise ClusterError(f"the check of {name} brought no findings: {said}; its log is in {directory}") from error
-    return found
+    return looked
 
 
 def _recovery(store: Store, words: list[str]) -> Answer:
@@ -315,9 +340,10 @@ def _inject(store: Store, words: list[str]) -> Answer:
 
 
 def _agent(options: argparse.Namespace, store: Store, words: list[str]) -> Answer:
-    """Run the health agent of a SLURM node until it is ended. Nodes start it when they boot."""
+    """Run the health agent of a scheduler's node until it is ended. Nodes start it when they boot."""
     if len(words) != 1:
         raise SpecError("`health agent` needs the NODE's name, as SLURM knows it")
-    arguments = ["--store", str(store.root), "--node", words[0], "--slurm"]
+    here = next((name for name, _, _ in schedulers()), schedulers_known()[0])
+    arguments = ["--store", str(store.root), "--node", words[0], "--backend", here]
     status = agent.main([*arguments, "--kernel-log", options.kernel_log] if options.kernel_log else arguments)
     return Answer({"status": status}, ok=status == 0)

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ..core import rules
+from ..core.backends import BACKENDS
 from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
 from ..core.rules import LogRule
-from ..core.spec import BACKENDS, HANG_TIMEOUT_S, HIDDEN, JobSpec
+from ..core.spec import HANG_TIMEOUT_S, HIDDEN, JobSpec
 from .option_parser import add_env_option, duration, env_pair
 
 _SPEC_FIELDS = frozenset(field.name for field in fields(JobSpec))
@@ -98,7 +99,7 @@ SUBMIT_OPTIONS = (
         env_pair,
         repeat=True,
     ),
-    Option("--backend", "backend", "where it runs (default: local)", choices=BACKENDS),
+    Option("--backend", "backend", "where it runs (default: local)", choices=tuple(BACKENDS)),
     Option(
         "--slurm",
         "slurm",

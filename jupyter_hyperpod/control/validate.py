@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..backends.slurm import commands as scheduler
+from ..backends import load
+from ..core.backends import BACKENDS, DEFAULT_BACKEND
 from ..core.errors import ClusterError, Conflict, HyperpodError, SpecError
 from ..core.events import TERMINAL_STATES
 from ..core.mount_spec import MountSpec
@@ -30,7 +31,6 @@ from ..storage.store import Store
 from . import cluster, jobs
 from .report import Cell, Table
 
-BACKENDS = ("local", "slurm")
 JOB_S = 300.0
 STEPS, PAUSE_S, FAULT_AT = 12, 0.05, 4
 EXAMINE = "from jupyter_hyperpod.runtime.preflight import examine\nexamine({directories!r})\n"
@@ -47,7 +47,7 @@ class Validation:
     def __init__(
         self,
         store: Store,
-        backend: str = "local",
+        backend: str = DEFAULT_BACKEND,
         nodes: int = 2,
         slurm: Mapping[str, str] | None = None,
         say: Say = print,
@@ -58,7 +58,8 @@ class Validation:
         self._store = store
         self._say = say
         self._nodes = nodes
-        self._fields = {"backend": backend, "slurm": dict(slurm or {}), "spares": 0, "working_directory": "/"}
+        self._backend, self._options = load(backend), dict(slurm or {})
+        self._fields = {"backend": backend, "slurm": self._options, "spares": 0, "working_directory": "/"}
         jobs.make_spec({"name": "validate", "nodes": nodes, **self._fields}, "0" * 64)
         self._jobs: list[str] = []
         self._directories: dict[str, Path] = {}
@@ -91,7 +92,7 @@ class Validation:
             )
             yield from _skipped(names, "the probes did not come to an end")
             return
-        yield preflight.devices(probes, preflight.expected_devices(self._fields["slurm"]))  # type: ignore[arg-type]
+        yield preflight.devices(probes, preflight.expected_devices(self._options))
         yield preflight.fabric(probes)
         yield preflight.driver(probes)
         yield from self._refused
@@ -101,17 +102,16 @@ class Validation:
         yield self._train()
 
     def _nodes_ready(self) -> Row:
-        if self._fields["backend"] == "slurm":
-            self._say("asking SLURM for its nodes")
-            jobs.check_backend("slurm")
-            partition = self._fields["slurm"].get("partition", "")  # type: ignore[attr-defined]
-            mend = "see `sinfo -R`; `scontrol update nodename=NODE state=resume` brings a node back that is in order"
-            return preflight.nodes_ready(scheduler.node_states(partition), self._nodes, mend)
+        backend, mend = self._backend, self._backend.advice()
+        if not backend.capabilities.owns_nodes:
+            self._say(f"asking {backend.title} for its nodes")
+            jobs.check_backend(str(self._fields["backend"]))
+            return preflight.nodes_ready(backend.node_states(self._options), self._nodes, mend)
         self._say("waiting for the local nodes")
         cluster.ensure_started(self._store)
         view = cluster.wait_ready(self._store)
         states = {node["node"]: (node["state"], node["reason"]) for node in view["nodes"]}
-        return preflight.nodes_ready(states, self._nodes, "`jupyter hyperpod cluster start --nodes N` with more nodes")
+        return preflight.nodes_ready(states, self._nodes, mend)
 
     def _examine(self) -> list[dict[str, Any]]:
         """The findings of every node. Raises ClusterError where the job fails or a node hangs."""
@@ -208,7 +208,8 @@ def _result(view: View) -> tuple[Any, ...] | None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `validate`."""
-    parser.add_argument("--backend", choices=BACKENDS, default="local", help="what to validate (default: local)")
+    told = "what to validate (default: local)"
+    parser.add_argument("--backend", choices=BACKENDS, default=DEFAULT_BACKEND, help=told)
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to take part (default: 2)")
     parser.add_argument(
         "--slurm",

@@ -29,8 +29,8 @@ OUTCOMES = ("pass", "fail", "skipped")
 SEVERITIES = ("monitor", "drain", "reset", "reboot", "isolate")
 ACTIONS = ("watch", "drain", "reboot", "replace")
 BY_HAND = "ByHand"  # the fault of a node that a person takes out of service
-# the reason of a SLURM node that asks for an action; HyperPod silently ignores near misses
-SLURM_ACTIONS = {"Action:Reboot": "reboot", "Action:Replace": "replace"}
+# the reason at a scheduler's node that asks for an action; HyperPod silently ignores near misses
+REASON_ACTIONS = {"Action:Reboot": "reboot", "Action:Replace": "replace"}
 _LABELS_KEPT = 8
 
 
@@ -93,17 +93,17 @@ def labels(action: str, findings: Sequence[Finding], deep: str = "") -> dict[str
     return found
 
 
-def slurm_action(reason: str) -> str | None:
-    """The action that a SLURM node's reason asks for; None where the reason is about something else.
+def reason_action(reason: str) -> str | None:
+    """The action that the reason at a scheduler's node asks for; None where the reason is about something else.
 
     Raises SpecError for a near miss, such as another case or an extra blank.
     """
-    if reason in SLURM_ACTIONS:
-        return SLURM_ACTIONS[reason]
+    if reason in REASON_ACTIONS:
+        return REASON_ACTIONS[reason]
     bare = "".join(reason.split()).lower()
-    near = difflib.get_close_matches(bare, [name.lower() for name in SLURM_ACTIONS], 1, 0.75)
+    near = difflib.get_close_matches(bare, [name.lower() for name in REASON_ACTIONS], 1, 0.75)
     if near or bare.startswith("action:"):
-        wanted = next((name for name in SLURM_ACTIONS if [name.lower()] == near), " or ".join(SLURM_ACTIONS))
+        wanted = next((name for name in REASON_ACTIONS if [name.lower()] == near), " or ".join(REASON_ACTIONS))
         raise SpecError(
             f"reason {reason[:80]!r} asks for nothing: it has to be exactly {wanted}, upper and lower case included"
         )

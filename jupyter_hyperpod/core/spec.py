@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from .backends import BACKENDS, DEFAULT_BACKEND
 from .elastic import MAX_NODES, ElasticRange
 from .errors import SpecError
 from .mount_spec import MountSpec
@@ -20,7 +21,6 @@ HANG_TIMEOUT_S = 1.0  # without progress inside a step, while others wait
 COMPONENTS = ("init", "data", "inprocess", "peers")
 MAX_CELL_BYTES = 16 * 2**20
 TASKS = ("completions", "predict")
-BACKENDS = ("local", "slurm", "kubernetes")
 STARTUP_DEADLINE = "startup-deadline"
 # first sbatch's own options, passed on unchanged; then ours: where elastic nodes come from, where the coordinator
 # listens, how long a started node may take to join
@@ -89,7 +89,7 @@ class JobSpec:
     cell_digest: str
     nodes: int = 1
     elastic: ElasticRange | None = None
-    backend: str = "local"
+    backend: str = DEFAULT_BACKEND
     priority: int = 0
     spares: int = 1
     seed: int = 0
@@ -159,6 +159,11 @@ class JobSpec:
                 )
             if not isinstance(value, str) or "\0" in value:
                 raise SpecError(f"the value of environment variable {name} is not text, or has a NUL character in it")
+
+    @property
+    def backend_options(self) -> Mapping[str, str]:
+        """The job's options for its backend."""
+        return self.slurm
 
     @property
     def range(self) -> ElasticRange:

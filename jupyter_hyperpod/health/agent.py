@@ -1,6 +1,6 @@
 """The health agent's process: one per machine. It watches the machine's node, or all nodes that run on it.
 
-    python -m jupyter_hyperpod.health.agent --store DIR --node n1 --slurm
+    python -m jupyter_hyperpod.health.agent --store DIR --node n1 --backend slurm
 
 A second agent for the same node and store ends at once. With `--parent` the agent ends together with that process.
 """
@@ -18,15 +18,15 @@ import sys
 import time
 from pathlib import Path
 
+from ..core.backends import BACKENDS, load
 from ..core.errors import ClusterError, HyperpodError
 from ..core.health import RECOVERIES
 from ..storage.journal import follow_events, forget_oldest, read_kinds
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
 from ..system.child import add_parent_option, follows
-from .monitor import Monitor
+from .monitor import Hands, Monitor
 from .probes import Place
-from .slurm import Slurm
 
 TICK_S = 0.2
 WRITER = "health"
@@ -67,15 +67,14 @@ def stand_in(store: Store, node: str) -> Path:
 class Agent:
     """One agent's life."""
 
-    def __init__(self, store: Store, names: list[str], log: str, slurm: bool, local: bool) -> None:
+    def __init__(self, store: Store, names: list[str], log: str, backend: str, local: bool) -> None:
         self.store = store
         writer = WRITER if local else f"{WRITER}-{names[0]}"
         forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{writer}.")
         self.pen = JournalWriter(store.cluster_events, writer)
         self.ends = False
         logs = {name: str(stand_in(store, name)) if local else log for name in names}
-        hands = Slurm() if slurm else None
-        self.monitor = Monitor(logs, Place(store), self.pen.write, lambda: recovery(store), hands)
+        self.monitor = Monitor(logs, Place(store), self.pen.write, lambda: recovery(store), _hands(backend))
         self._others = follow_events(store.cluster_events) if local else None
         if self._others is not None:
             self._others.poll()  # before the recall: an event that comes in between is read twice, not missed
@@ -111,13 +110,19 @@ class Agent:
         self.ends = True
 
 
+def _hands(backend: str) -> Hands | None:
+    """What acts on the nodes of a backend; None for no name, where somebody else carries out what is decided."""
+    hands: Hands | None = load(backend).remedies() if backend else None
+    return hands
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; exit status 0 also where another agent watches already."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.health.agent")
     parser.add_argument("--store", required=True, type=Path)
     parser.add_argument("--node", action="append", required=True)
     parser.add_argument("--kernel-log", default=os.environ.get(KERNEL_LOG, ""))
-    parser.add_argument("--slurm", action="store_true", help="carry remedies out through SLURM")
+    parser.add_argument("--backend", default="", choices=BACKENDS, help="carry remedies out through this backend")
     parser.add_argument("--local", action="store_true", help="nodes of the local cluster, which share this machine")
     add_parent_option(parser)
     options = parser.parse_args(arguments)
@@ -128,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
         if (mark := claim(store, options.node[0])) is None:
             return 0
         with mark:
-            return Agent(store, options.node, options.kernel_log, options.slurm, options.local).run()
+            return Agent(store, options.node, options.kernel_log, options.backend, options.local).run()
     except HyperpodError as error:
         print(error, file=sys.stderr)
         return 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.units import plural
@@ -52,6 +52,7 @@ def decide(
     minimum: int,
     deadline_s: float = DEADLINE_S,
     rests: bool = False,
+    scheduler: str = "SLURM",
 ) -> Decision[Step]:
     """Request missing nodes; return surplus requests that still wait. The job itself releases running nodes, at the
     end of a step.
@@ -60,7 +61,7 @@ def decide(
     node that runs but never contacts the job is given up after ``deadline_s``, because the scheduler sees nothing wrong
     with it. Such a node is then avoided, or the scheduler would offer it again; but if no node has joined, the node
     need not be the cause. A node that goes out of service is replaced, and sent away as soon as ``minimum`` others run.
-    While the job ``rests`` nothing is requested.
+    While the job ``rests`` nothing is requested. ``scheduler``: the scheduler's name for people.
     """
     gone = [p for p in places if _why_gone(p, deadline_s)]
     going = [p for p in places if p.running and p.drain and p not in gone]
@@ -78,13 +79,23 @@ def decide(
     parts += [f"{p.node} goes out of service: {p.drain}" for p in going if not p.leaving]
     if submit:
         words = " and ".join(plural(count, f"{part} node") for part, count in submit.items())
-        parts.append(f"asks SLURM for {words}, {sum(wish.values())} in all")
+        parts.append(f"asks {scheduler} for {words}, {sum(wish.values())} in all")
     if avoid := tuple(p.node for p in gone if _late(p, deadline_s) and heard):
         parts.append(f"{', '.join(avoid)} is avoided")
     if back:
-        parts.append(f"gives {plural(len(back), 'node')} back that SLURM has not started yet")
+        parts.append(f"gives {plural(len(back), 'node')} back that {scheduler} has not started yet")
     step = Step(submit, tuple(back), tuple(p.name for p in gone), away, avoid)
     return Decision(step, "; ".join(parts) or "nothing is missing")
+
+
+def avoidable(avoided: Collection[str], serving: Collection[str], needed: int) -> tuple[str, ...]:
+    """Nodes that the scheduler is told not to choose: all that are to be avoided, if ``needed`` others serve.
+
+    ``serving``: nodes that get work; none where that is not known yet.
+    """
+    if serving and len(set(serving) - set(avoided)) < needed:
+        return ()
+    return tuple(sorted(avoided))
 
 
 def _late(place: Place, deadline_s: float) -> bool:

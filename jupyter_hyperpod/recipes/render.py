@@ -12,8 +12,8 @@ from importlib.resources import files
 from string import Template
 from textwrap import wrap
 
+from ..core.backends import BACKENDS
 from ..core.errors import SpecError
-from ..core.spec import BACKENDS
 from .catalogue import Recipe, Scale, amount
 from .config import DecoderConfig
 

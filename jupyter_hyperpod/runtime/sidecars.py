@@ -25,7 +25,9 @@ def health_agent(context: Context) -> subprocess.Popen[bytes] | None:
     root, node = os.environ.get(ENVIRONMENT_VARIABLE), os.environ.get("SLURMD_NODENAME")
     if context.spec.backend != "slurm" or not root or not node:
         return None
-    return _start([MODULE, "--store", root, "--node", node, "--slurm"], f"no health agent on {node}")
+    return _start(
+        [MODULE, "--store", root, "--node", node, "--backend", context.spec.backend], f"no health agent on {node}"
+    )
 
 
 def _start(module: list[str], otherwise: str) -> subprocess.Popen[bytes] | None:

@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-from ..backends.local.node import HEAD
+from ..backends.types import HEAD
 from ..storage.journal_writer import JournalWriter
 from ..system.processes import is_stopped
 

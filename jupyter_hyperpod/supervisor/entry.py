@@ -9,14 +9,15 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
-from ..backends.base import ExitReport
-from ..backends.local.serve import note
+from ..backends import load
+from ..backends.types import ExitReport
 from ..core.errors import StoreError
 from ..core.events import TERMINAL_STATES, Command
 from ..core.spec import LaunchPlan
 from ..storage.journal import Search, follow_commands
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store
+from ..system.diagnostics import note
 from .coordinator_watchdog import Pulse
 from .launch import launch_plan
 from .reconcile import Failures, JobFacts
@@ -40,6 +41,7 @@ class Entry:
     def __init__(self, store: Store, job: JobStore) -> None:
         self.job = job
         self.spec = job.spec()
+        self.backend = load(self.spec.backend)
         self.store = store
         self.order = os.stat(job.path / "spec.json").st_mtime
         self.target = self.commanded = self.spec.nodes
@@ -64,8 +66,8 @@ class Entry:
 
     @property
     def elsewhere(self) -> bool:
-        """Its nodes are not the local cluster's."""
-        return self.spec.backend != "local"
+        """Its nodes are not the supervisor's own."""
+        return not self.backend.capabilities.owns_nodes
 
     @property
     def planned(self) -> bool:

@@ -7,16 +7,17 @@ import signal
 import time
 from collections.abc import Mapping
 
-from ..backends.local.host import LocalHost
-from ..backends.local.node import HEAD
+from ..backends.base import Host
+from ..backends.types import HEAD
 from ..core.errors import ClusterError
 from ..core.events import FAULTS, TARGETS, Command
 from .entry import Entry
 
 SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
+NODE_SIGNALS = SIGNALS | {"preempt": signal.SIGUSR1}
 
 
-def break_node(host: LocalHost, entries: Mapping[str, Entry], node: str, kind: str) -> tuple[bool, str]:
+def break_node(host: Host, entries: Mapping[str, Entry], node: str, kind: str) -> tuple[bool, str]:
     """Inject a fault into a node, journaled in every job that runs on it; returns whether it was, and a sentence."""
     place = host.nodes.get(node)
     if kind not in FAULTS or "node" not in FAULTS[kind].aims:
@@ -35,13 +36,13 @@ def break_node(host: LocalHost, entries: Mapping[str, Entry], node: str, kind: s
         return True, f"{node} is cut off from the network"
     if kind == "preempt":
         for job_id in place.jobs:
-            host.signal_job(job_id, node, signal.SIGUSR1)
+            host.signal(job_id, node, signal.SIGUSR1)
         return True, f"SIGUSR1 sent to the agents on {node}"
     host.signal_node(node, SIGNALS[kind])
     return True, f"{SIGNALS[kind].name} sent to {node} (process group {place.pid})"
 
 
-def break_target(host: LocalHost, entry: Entry, command: Command) -> None:
+def break_target(host: Host, entry: Entry, command: Command) -> None:
     """Send a signal to the job's coordinator or to this very process, and journal that first."""
     target, number = command.data["target"], SIGNALS.get(command.data["fault"])
     if number is None or target not in TARGETS:
@@ -55,12 +56,12 @@ def break_target(host: LocalHost, entry: Entry, command: Command) -> None:
     entry.done(command, True, f"{number.name} sent to the {target}")
     if target == "coordinator":
         entry.pulse.struck_s = time.monotonic()
-        host.signal_job(entry.job.id, HEAD, number)
+        host.signal_head(entry.job.id, number)
     elif entry.pen.flush():  # else the next supervisor would find the command not done, and do it again
         os.kill(os.getpid(), number)
 
 
-def heal(host: LocalHost, name: str | None) -> list[str]:
+def heal(host: Host, name: str | None) -> list[str]:
     """Bring nodes that are cut off back to the network, one or all; returns their names. Raises ClusterError."""
     if name is not None and name not in host.nodes:
         raise ClusterError(f"there is no node {name[:80]!r}; expected one of {', '.join(host.nodes)}")

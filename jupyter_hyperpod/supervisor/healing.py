@@ -14,17 +14,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..backends.local.host import LocalHost, LocalNode
-from ..backends.local.node import open_log
+from ..backends.base import Host, NodeLike
 from ..core.errors import SpecError
 from ..core.events import Event
-from ..core.health import BY_HAND, labels, slurm_action
+from ..core.health import BY_HAND, labels, reason_action
 from ..health import check
 from ..health.agent import stand_in
 from ..policy.healing import Past, avoid
 from ..storage.journal import Search, command_writer
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
+from ..system.diagnostics import open_log
 from .allocation import Allocations
 from .entry import WRITER, Entry
 from .machines import Machines
@@ -56,7 +56,7 @@ class Healing:
     def __init__(
         self,
         store: Store,
-        host: LocalHost,
+        host: Host,
         entries: Mapping[str, Entry],
         allocations: Allocations,
         pen: JournalWriter,
@@ -71,7 +71,7 @@ class Healing:
         # what is asked for of nodes that are not the cluster's own, and since when
         self._elsewhere: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._actions: dict[str, str] = {}  # newest of every node
-        self._reasons: dict[str, str] = {}  # SLURM's, as far as they have been read
+        self._reasons: dict[str, str] = {}  # of schedulers' nodes, as far as they have been read
         self._look_s = 0.0
         self._begun = False  # what stood in the journal before has been read
         self._agent: subprocess.Popen[bytes] | None = None
@@ -112,20 +112,20 @@ class Healing:
         self._machines.avoided = self._allocations.avoided = decision.value
 
     def _read_reasons(self) -> None:
-        """Somebody may have written at a node of SLURM's what it needs: exactly, or nearly."""
+        """Somebody may have written at a scheduler's node what the node needs: exactly, or nearly."""
         draining = self._allocations.draining()
         self._reasons = {node: reason for node, reason in self._reasons.items() if node in draining}
-        for node, reason in draining.items():
+        for node, (title, reason) in draining.items():
             if self._reasons.get(node) == reason:
                 continue
             self._reasons[node] = reason
             try:
-                action = slurm_action(reason)
+                action = reason_action(reason)
             except SpecError as error:
                 self._pen.write("warning.raised", {"text": f"{node}: {error}"})
                 continue
             if action is not None and self._actions.get(node) != action:
-                check.tell(self._store, node, action, BY_HAND, f"SLURM's reason says {reason}", ())
+                check.tell(self._store, node, action, BY_HAND, f"{title}'s reason says {reason}", ())
 
     def close(self) -> None:
         """End the agent; the next supervisor starts another."""
@@ -174,7 +174,7 @@ class Healing:
             self._repairs[name] = Repair(action, str(data["fault"]), incident, now_s, node.incarnation)
             self._stage(name, self._repairs[name], "fenced", f"{name} gets no new work, and jobs leave it")
 
-    def _advance(self, node: LocalNode, repair: Repair, now_s: float) -> None:
+    def _advance(self, node: NodeLike, repair: Repair, now_s: float) -> None:
         for job_id in node.jobs:
             if (entry := self._entries.get(job_id)) is not None and not entry.ended:
                 self._tell(entry, node.name, repair.fault, node.drained)
@@ -189,7 +189,7 @@ class Healing:
         elif repair.killed and node.state == "idle" and node.incarnation > repair.incarnation:
             self._finish(node, repair, now_s)
 
-    def _finish(self, node: LocalNode, repair: Repair, now_s: float) -> None:
+    def _finish(self, node: NodeLike, repair: Repair, now_s: float) -> None:
         del self._repairs[node.name]
         took = f"after {now_s - repair.began_s:.1f} s"
         if repair.action == "reboot":

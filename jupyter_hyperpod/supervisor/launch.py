@@ -10,7 +10,8 @@ import sys
 from contextlib import suppress
 from functools import lru_cache
 
-from ..backends.local.warm import source_digest
+from ..backends import load
+from ..backends.source import source_digest
 from ..control.cluster import SOCKET
 from ..core.spec import HIDDEN, JobSpec, LaunchPlan
 from ..mounts import table
@@ -90,7 +91,8 @@ def environment(store: Store, job: JobStore, spec: JobSpec) -> dict[str, str]:
 
 def _of_old(spec: JobSpec) -> dict[str, str]:
     """Variables of a job whose nodes may run an older source, which expects them here."""
-    return {name: value for name, value in spec.env.items() if value != HIDDEN} if spec.backend == "local" else {}
+    own = load(spec.backend).capabilities.owns_nodes
+    return {name: value for name, value in spec.env.items() if value != HIDDEN} if own else {}
 
 
 def supervisor_arguments() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""What one job has asked SLURM for, and what became of each node: its journal knows when SLURM has forgotten."""
+"""What one job has asked a scheduler for, and what became of each node: the journal knows what schedulers forget."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from ..backends.slurm.commands import History, Slurm
-from ..backends.slurm.script import QUEUED, RUNNING, WAITING, Element
+from ..backends.base import Scheduler
+from ..backends.types import Element, Phase
 from ..policy.membership import NODE_GONE
 from ..storage.journal import Search, read_kinds
 from ..storage.store import write_private
 from .entry import COORDINATOR, ENDPOINT, WRITER, Entry
 from .reconcile import QUICK_LIMIT
 
-RECORD = "slurm.json"
-SCHEDULER = "SLURM"
-FORGOTTEN = "FORGOTTEN"  # our own word for an end that neither the queue nor accounting knows
 STILLBORN = 2  # once can be chance
 REST_S = 30.0
 BEFORE_S = 5.0  # by so much a queue may be older than what was journaled of it
-FAILED = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
 
 
 class Presence:
@@ -67,22 +63,23 @@ class Seen:
         """Take over what was known of the same element before."""
         if before is None:
             return
-        if self.element.state in QUEUED:
-            self.requeued = before.requeued or (before.element.active and before.element.state not in QUEUED)
+        if self.element.phase is Phase.QUEUED:
+            self.requeued = before.requeued or (before.element.active and before.element.phase is not Phase.QUEUED)
         if before.element.node == self.element.node:
             self.began_s, self.idle_s = before.began_s, before.idle_s
 
 
 class Ledger:
-    """``arrays``: number -> (part, how many elements). ``seen``: name -> the element's newest state.
+    """``batches``: number -> (part, how many elements). ``seen``: name -> the element's newest state.
 
-    ``dismissed``: names of those that were told to end, so that their end is no failure, whatever SLURM calls it.
+    ``dismissed``: names of those that were told to end, so that their end is no failure, whatever its name.
     ``rest_until_s``: nothing is asked for before, on the monotonic clock.
     """
 
-    def __init__(self, entry: Entry, slurm: Slurm) -> None:
+    def __init__(self, entry: Entry, scheduler: Scheduler) -> None:
         self._entry = entry
-        self._slurm = slurm
+        self._scheduler = scheduler
+        self._record = entry.job.path / f"{entry.spec.backend}.json"
         self._presence = Presence(entry)
         self._read_s = 0.0  # when the queue was read last, in seconds since the Unix epoch
         self._failed_s = 0.0  # when an element failed last, in seconds since the Unix epoch
@@ -91,8 +88,8 @@ class Ledger:
         self.dismissed: set[str] = set()
         self.rest_until_s = 0.0
         self._open_s: float | None = None  # since when nodes find the job's coordinator, on the monotonic clock
-        self._lookup: Future[History] | None = None
-        self.arrays = dict(self._recorded())
+        self._lookup: Future[list[Element]] | None = None
+        self.batches = dict(self._recorded())
         self.seen = self._recalled()
 
     def caught_up(self, budget_s: float) -> bool:
@@ -102,7 +99,7 @@ class Ledger:
     @property
     def running(self) -> list[Element]:
         """Elements that run, as far as is known."""
-        return [seen.element for seen in self.seen.values() if seen.element.state in RUNNING]
+        return [seen.element for seen in self.seen.values() if seen.element.phase is Phase.RUNNING]
 
     def misfits(self, since_s: float) -> set[str]:
         """Nodes on which elements keep failing before they join, though others run: what they lack, others have."""
@@ -113,14 +110,14 @@ class Ledger:
     def _heard(self, seen: Seen) -> bool:
         """The job's coordinator has heard of an element since it began."""
         joined_s = self._presence.joined_s
-        return any(joined_s.get(node, -math.inf) >= seen.idle_s for node in names(seen.element))
+        return any(joined_s.get(node, -math.inf) >= seen.idle_s for node in seen.element.names)
 
     def lost(self, now_s: float) -> dict[str, float]:
         """Elements that run where the job has lost the node -> seconds since then."""
         self._presence.poll()
         since_s, found, clock_s = self._presence.lost_s, {}, time.time()
         for name, seen in self.seen.items():
-            lost_s = next((max(0.0, clock_s - since_s[node]) for node in names(seen.element) if node in since_s), None)
+            lost_s = next((max(0.0, clock_s - since_s[node]) for node in seen.element.names if node in since_s), None)
             # one that began there afterwards has nothing to do with it
             if lost_s is not None and seen.began_s is not None and seen.began_s < now_s - lost_s:
                 found[name] = lost_s
@@ -131,42 +128,55 @@ class Ledger:
         self._presence.poll()
         found = {}
         for name, seen in self.seen.items() if self._open_s is not None else ():
-            if seen.element.state not in RUNNING or seen.began_s is None:
+            if seen.element.phase is not Phase.RUNNING or seen.began_s is None:
                 continue
             if not self._heard(seen):
                 found[name] = now_s - max(seen.began_s, self._open_s or 0.0)
         return found
 
-    def record(self, array: int, part: str, count: int) -> None:
+    def record(self, batch: int, part: str, count: int) -> None:
         """Remember what was submitted, also for the next supervisor. Raises StoreError."""
-        self.arrays[array] = (part, count)
-        lines = [[array, part, count] for array, (part, count) in self.arrays.items()]
-        write_private(self._entry.job.path / RECORD, json.dumps(lines).encode())
+        self.batches[batch] = (part, count)
+        lines = [[batch, part, count] for batch, (part, count) in self.batches.items()]
+        write_private(self._record, json.dumps(lines).encode())
 
     def update(self, elements: list[Element], now_s: float) -> None:
         """Journal what has changed; ask accounting for elements that the queue has forgotten."""
-        for array in {element.array for element in elements} - self.arrays.keys():
+        for batch in {element.batch for element in elements} - self.batches.keys():
             # submitted by an earlier supervisor that could not record it any more
-            mine = [element for element in elements if element.array == array]
-            self.record(array, mine[0].part, max(element.task for element in mine) + 1)
+            mine = [element for element in elements if element.batch == batch]
+            self.record(batch, mine[0].part, self._count(batch, {element.name for element in mine}))
         if self._open_s is None and (self._entry.job.path / ENDPOINT).exists():
             self._open_s = now_s
         for element in elements:
             self._note(element, now_s)
+        missing = self._missing(elements)
         if self._lookup is not None and self._lookup.done():
-            found, self._lookup = self._lookup.result(), None
-            for element in self._missing(elements):
-                self._note(_end(element, found), now_s)
-        elif self._lookup is None and (missing := self._missing(elements)):
-            self._lookup = self._slurm.history({element.array for element in missing})
-        self._read_s = time.time() - (time.monotonic() - self._slurm.fresh_s)
+            wanted = {element.name for element in missing}
+            for element in self._lookup.result():
+                if element.name in wanted:
+                    self._note(element, now_s)
+            self._lookup = None
+        elif self._lookup is None and missing:
+            self._lookup = self._scheduler.ends(missing)
+        self._read_s = time.time() - (time.monotonic() - self._scheduler.fresh_s)
+
+    def _count(self, batch: int, names: set[str]) -> int:
+        """How many elements a batch has of which these are known."""
+        count = len(names)
+        while not names <= set(self._scheduler.names(batch, count)):
+            count += 1
+        return count
 
     def _missing(self, elements: list[Element]) -> list[Element]:
-        """Elements whose end nobody has told, and that the queue does not show."""
+        """Elements whose end nobody has told, and that the scheduler does not show."""
         shown = {element.name for element in elements}
         job = self._entry.job.id
-        asked = [(array, task, part) for array, (part, count) in self.arrays.items() for task in range(count)]
-        blank = [Element(array, task, "PENDING", "", "", job, part) for array, task, part in asked]
+        blank = [
+            Element(name, "", Phase.QUEUED, job=job, part=part, batch=batch)
+            for batch, (part, count) in self.batches.items()
+            for name in self._scheduler.names(batch, count)
+        ]
         known = [self.seen[e.name].element if e.name in self.seen else e for e in blank if e.name not in shown]
         return [element for element in known if element.active]
 
@@ -174,24 +184,25 @@ class Ledger:
         before = self.seen.get(element.name)
         seen = Seen(element)
         seen.follows(before)
-        if element.state not in WAITING and seen.began_s is None:
-            seen.began_s, seen.idle_s = now_s if element.state in RUNNING else None, self._read_s
+        if not element.waits and seen.began_s is None:
+            seen.began_s, seen.idle_s = now_s if element.phase is Phase.RUNNING else None, self._read_s
         self.seen[element.name] = seen
         if before and seen.requeued and not before.requeued:
             self._count_returned(before, now_s)
-        if element.state in WAITING:
+        if element.waits:
             self.dismissed.discard(element.name)  # it begins once more
         if before is None or (before.element.state, before.element.node) != (element.state, element.node):
             reason = "" if element.reason == "None" else element.reason
-            facts = {"scheduler": SCHEDULER, "element": element.name, "part": element.part, "state": element.state}
-            self._entry.pen.write("allocation.changed", facts | {"node": element.node, "reason": reason})
+            facts = {"element": element.name, "part": element.part, "state": element.state, "node": element.node}
+            who = {"scheduler": self._entry.backend.title}
+            self._entry.pen.write("allocation.changed", who | facts | {"reason": reason})
             if not element.active:
                 self._ended(seen, now_s)
 
     def _ended(self, seen: Seen, now_s: float) -> None:
         self._presence.poll()
         name, node = seen.element.name, seen.element.node
-        failed = seen.element.state in FAILED and name not in self.dismissed
+        failed = seen.element.phase is Phase.FAILED and name not in self.dismissed
         if self._heard(seen):
             self._stillborn.pop(node, None)
         elif failed and node and self._works():
@@ -204,7 +215,7 @@ class Ledger:
         """What nodes run is not to blame: somebody has joined since the last failure, or runs it now."""
         if max(self._presence.joined_s.values(), default=-math.inf) >= self._failed_s:
             return True
-        return any(other.element.state in RUNNING and self._heard(other) for other in self.seen.values())
+        return any(other.element.phase is Phase.RUNNING and self._heard(other) for other in self.seen.values())
 
     def _count_stillborn(self, element: Element, now_s: float) -> None:
         """It is the node: the job goes on without it, and tries it less and less often where there is no other."""
@@ -220,7 +231,7 @@ class Ledger:
             self._entry.pen.write("warning.raised", {"text": text})
 
     def _count_returned(self, before: Seen, now_s: float) -> None:
-        """SLURM would let what never gets further wait for long, so asking anew slows down, too."""
+        """The scheduler lets what never gets further wait for long, so asking again slows down, too."""
         self._presence.poll()
         self._returned = 0 if self._heard(before) else self._returned + 1
         if self._returned > 1:
@@ -236,19 +247,19 @@ class Ledger:
             self._rest(now_s, over + 1)
         if reason := entry.agents.too_many(entry.spec.max_restarts, sys.maxsize if self.running else QUICK_LIMIT):
             what = f"{element.name} on {element.node or 'no node'} is {element.state}"
-            entry.end("failed", f"SLURM's {what}: {reason}; {self._said(element)}", time.monotonic())
+            entry.end("failed", f"{entry.backend.title}'s {what}: {reason}; {self._said(element)}", time.monotonic())
 
     def _rest(self, now_s: float, times: int) -> None:
         """Ask for nothing for a while, twice as long each time."""
         self.rest_until_s = now_s + min(2.0**times, REST_S)
 
     def _said(self, element: Element) -> str:
-        return self._entry.log_tail(f"slurm-{element.array}-{element.task}")
+        return self._entry.log_tail(self._scheduler.log(element.name))
 
     def _recorded(self) -> Iterator[tuple[int, tuple[str, int]]]:
         try:
-            for array, part, count in json.loads((self._entry.job.path / RECORD).read_text()):
-                yield int(array), (str(part), int(count))
+            for batch, part, count in json.loads(self._record.read_text()):
+                yield int(batch), (str(part), int(count))
         except (OSError, ValueError, TypeError):
             return
 
@@ -257,29 +268,18 @@ class Ledger:
         found: dict[str, Seen] = {}
         waited_s: dict[str, float] = {}
         offset_s = time.monotonic() - time.time()
-        for event in read_kinds(self._entry.job.events, ("allocation.changed",), WRITER) if self.arrays else ():
+        for event in read_kinds(self._entry.job.events, ("allocation.changed",), WRITER) if self.batches else ():
             data = event.data
-            array, _, task = str(data["element"]).partition("_")
-            if not (array.isdecimal() and task.isdecimal()):
+            name, words = str(data["element"]), (data["state"], data["node"], data["reason"])
+            element = self._scheduler.element(name, *words, self._entry.job.id, data["part"])
+            if element is None:
                 continue
-            job, name, state = self._entry.job.id, data["element"], data["state"]
-            seen = Seen(Element(int(array), int(task), state, data["node"], data["reason"], job, data["part"]))
+            seen = Seen(element)
             seen.follows(found.get(name))
-            if state in WAITING:
+            if element.waits:
                 waited_s[name] = event.time_s
-            elif state in RUNNING and seen.began_s is None:
+            elif element.phase is Phase.RUNNING and seen.began_s is None:
                 seen.began_s = event.time_s + offset_s
                 seen.idle_s = max(0.0, waited_s.get(name, 0.0) - BEFORE_S)
             found[name] = seen
         return found
-
-
-def names(element: Element) -> tuple[str, str]:
-    """What the job may call the element's node: alone there, or one of several."""
-    return element.node, f"{element.node}.{element.array}-{element.task}"
-
-
-def _end(element: Element, found: History) -> Element:
-    state, node, code = found.get(element.name, (FORGOTTEN, "", ""))
-    reason = f"accounting tells exit code {code}" if code else "neither the queue nor accounting knows its end"
-    return replace(element, state=state, node=node or element.node, reason=reason)

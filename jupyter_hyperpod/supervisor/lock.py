@@ -6,10 +6,10 @@ import fcntl
 import os
 from pathlib import Path
 
-from ..backends.local.serve import note
 from ..control.cluster import LOCK, SOCKET
 from ..core.errors import ClusterError
 from ..storage.store import Store
+from ..system.diagnostics import note
 
 
 class Lock:

@@ -19,37 +19,38 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from ..backends.base import ExitReport, NodeReport, Report
-from ..backends.local.host import LocalHost
-from ..backends.local.node import HEAD, same_interpreter
-from ..backends.local.serve import note
-from ..backends.local.warm import source_digest
+from ..backends import host, load
+from ..backends.base import Host
+from ..backends.source import same_interpreter, source_digest
+from ..backends.types import ExitReport, NodeReport, Report, Request, Surroundings
 from ..control.cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE, SOCKET, settled_shape
+from ..core.backends import DEFAULT_BACKEND
 from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
 from ..core.events import Command
+from ..core.spec import LaunchPlan
 from ..storage.journal import command_writer, forget_oldest
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store, write_private
+from ..system.diagnostics import note
 from ..system.json_lines import Message
-from ..system.processes import identify
-from .allocation import Allocations, for_head
-from .coordinator_watchdog import tell_loss, tell_succession
+from .allocation import Allocations
+from .coordinator_watchdog import tell_succession
 from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
-from .faults import break_node, break_target, heal
+from .faults import break_node, break_target
 from .healing import Healing
 from .launch import PRELOAD, digest_of, heir, raise_descriptor_limit, supervisor_arguments
 from .listener import Listener
 from .lock import Lock, take_lock
 from .machines import Machines
-from .recall import READ_S, Recall
-from .reconcile import QUICK_S, Action, Begin, Fail, Rescale, Wait, reconcile
+from .process_ends import ProcessEnds
+from .recall import Recall
+from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
+from .requests import Requests
 
 TICK_S = 0.25
 SCAN_EVERY_S = 2.0
 LINGER_S = 1.0
 JOURNALS_KEPT = 8
-AGENT_REST_S = 0.5
-REQUESTS = "poke, status, stop, node-fault, heal, or extend where there are no nodes"
 
 
 class Supervisor:
@@ -67,8 +68,12 @@ class Supervisor:
         self.entries: dict[str, Entry] = {}
         self.reading = Recall()
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
-        self.host = LocalHost(store.cluster, self.selector, PRELOAD, self._on_report, os.environ, isolated, heir())
-        self.allocations = Allocations()
+        surroundings = Surroundings(
+            store.cluster, self.selector, self._on_report, os.environ, PRELOAD, isolated, successor=heir()
+        )
+        self.host: Host = host(surroundings)
+        self._ends = ProcessEnds(self.host)
+        self.allocations = Allocations(surroundings)
         self.leaving = self.stopping = False
         self.stop_reason = ""
         self._machines = Machines()
@@ -85,7 +90,7 @@ class Supervisor:
         with suppress(StoreError):
             write_private(self.store.cluster / SHAPE, json.dumps(shape).encode())
 
-    def _extend(self, nodes: int, spares: int, queues: Mapping[str, int]) -> None:
+    def extend(self, nodes: int, spares: int, queues: Mapping[str, int]) -> None:
         """Local nodes for a supervisor that has only looked after jobs elsewhere so far."""
         self._take_shape(nodes, spares, queues, False)
         self.host.extend(self.shape)
@@ -101,7 +106,7 @@ class Supervisor:
         size = {"nodes": list(self.shape), "pid": os.getpid()}
         self.pen.write("cluster.state", {"state": "starting", "reason": "the supervisor starts", **size})
         left_behind = (self.store.cluster / SOCKET).exists()
-        listener = Listener(self.store.cluster / SOCKET, self.selector, self._answer)
+        listener = Listener(self.store.cluster / SOCKET, self.selector, Requests(self).answer)
         self.host.open(self.shape)
         self._before = self.lock.before if left_behind else 0
         self._step()
@@ -118,6 +123,10 @@ class Supervisor:
         if self.stopping:
             self._end_everything(size)
         return 0
+
+    def stop(self, reason: str) -> None:
+        """End every job and every node after this turn."""
+        self.stopping, self.stop_reason = True, reason
 
     def _leave(self, *_: object) -> None:
         self.leaving = True
@@ -136,14 +145,14 @@ class Supervisor:
         now_s = time.monotonic()
         if not self.lock.still_there():
             note("the store has been deleted: ending")
-            self.stopping, self.stop_reason = True, "the store has been deleted"
+            self.stop("the store has been deleted")
             return
         self._guard(lambda: self.host.tick(now_s))
         if now_s - self._scanned_s >= SCAN_EVERY_S:
             self._scanned_s = now_s
             for job in unfinished(self.store, self.settled, {*self.entries, *self.reading}):
-                self._load(job)
-        self._read_on()
+                self.load(job)
+        self.read_on()
         for entry in list(self.entries.values()):
             self._guard(partial(self._look_after, entry, now_s))
         self._guard(lambda: self.healing.step(now_s))
@@ -159,7 +168,8 @@ class Supervisor:
 
     # -- jobs --------------------------------------------------------------------------------------------------
 
-    def _load(self, job: JobStore) -> None:
+    def load(self, job: JobStore) -> None:
+        """Begin to look after a job."""
         try:
             entry = Entry(self.store, job)
         except (HyperpodError, OSError, ValueError) as error:
@@ -175,7 +185,7 @@ class Supervisor:
         self.settled.add(job.id)
         note(f"{job.id} cannot be read and is left alone: {error}")
 
-    def _read_on(self) -> None:
+    def read_on(self) -> None:
         """What the journals of jobs tell of the time before."""
         for entry, before, error in self.reading.read():
             if error is not None:
@@ -187,7 +197,7 @@ class Supervisor:
         job = entry.job
         self.entries[job.id] = entry
         if not (self.shape or entry.elsewhere or entry.ended):
-            self._extend(DEFAULT_NODES, DEFAULT_SPARES, {})
+            self.extend(DEFAULT_NODES, DEFAULT_SPARES, {})
         entry.started = entry.started or job.id in self.host.head.jobs
         if entry.ended:
             entry.close(entry.state, time.monotonic())
@@ -204,51 +214,33 @@ class Supervisor:
             return
         for command in entry.commands():
             self._carry_out(entry, command, now_s)
-        self._watch_head(entry, now_s)
+        self._ends.watch_head(entry, now_s)
         if entry.bereft is not None:
-            self._bereft(entry, entry.bereft, now_s)
+            self._ends.bereft(entry, entry.bereft, now_s)
         if entry.kill_at_s is not None and not entry.ended:
-            self._see_to_its_end(entry, entry.kill_at_s, now_s)
-
-    def _watch_head(self, entry: Entry, now_s: float) -> None:
-        head = self.host.head.jobs.get(entry.job.id)
-        if head is not None and head.pid and not entry.standstill:
-            entry.head_pid = head.pid
-            entry.standstill = entry.pulse.standstill(head.pid, now_s)
-            if entry.standstill:
-                self.host.signal_job(entry.job.id, HEAD, signal.SIGKILL)
-
-    def _see_to_its_end(self, entry: Entry, kill_at_s: float, now_s: float) -> None:
-        """A job that was told to stop: its head ends it, unless there is none any more or it takes too long."""
-        if entry.job.id not in self.host.head.jobs and self.host.head.state != "starting":
-            if entry.look_for_end(now_s, READ_S) is False:
-                self._give_up(entry, "stopped", entry.stop_reason)
-        elif now_s > kill_at_s:
-            self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
+            self._ends.see_to_its_end(entry, entry.kill_at_s, now_s)
 
     def _forget(self, entry: Entry) -> None:
         """The job's directory has been deleted: end its processes, there is nothing left to write to."""
-        places = self._places(entry.job.id)
-        for place in places:
-            self.host.signal_job(entry.job.id, place, signal.SIGKILL)
+        here = self._runs_here(entry.job.id)
+        self.host.release(entry.job.id)
         entry.state = "stopped"
-        if not places:
+        if not here:
             note(f"{entry.job.id} has been deleted")
             entry.pen.close()
             del self.entries[entry.job.id]
 
     def _clear_away(self, entry: Entry, now_s: float) -> None:
         released = not entry.elsewhere or self.allocations.release(entry)
-        places = self._places(entry.job.id)
-        if not places and released and entry.pen.flush():
+        here = self._runs_here(entry.job.id)
+        if not here or now_s - (entry.ended_s or now_s) > LINGER_S:
+            self.host.release(entry.job.id)
+        if not here and released and entry.pen.flush():
             entry.pen.close()
             del self.entries[entry.job.id]
-        elif now_s - (entry.ended_s or now_s) > LINGER_S:
-            for place in places:
-                self.host.signal_job(entry.job.id, place, signal.SIGKILL)
 
-    def _places(self, job_id: str) -> list[str]:
-        return [node.name for node in (self.host.head, *self.host.nodes.values()) if job_id in node.jobs]
+    def _runs_here(self, job_id: str) -> bool:
+        return any(job_id in node.jobs for node in (self.host.head, *self.host.nodes.values()))
 
     def _carry_out(self, entry: Entry, command: Command, now_s: float) -> None:
         if command.kind == "stop":
@@ -267,11 +259,6 @@ class Supervisor:
             break_target(self.host, entry, command)
         elif command.kind == "scale" and not entry.started:
             entry.done(command, True, f"its target is now {entry.target}")
-
-    def _give_up(self, entry: Entry, state: str, reason: str) -> None:
-        for place in self._places(entry.job.id):
-            self.host.signal_job(entry.job.id, place, signal.SIGKILL)
-        entry.end(state, reason, time.monotonic())
 
     # -- reconciling -------------------------------------------------------------------------------------------
 
@@ -302,7 +289,7 @@ class Supervisor:
         if entry.job.id in self.host.head.jobs or not (entry.started or self.allocations.begun(entry)):
             return
         if self.host.head.state != "starting" and (entry.started or not self._renews(entry)):
-            entry.started = self.host.start(for_head(plan, entry.spec), HEAD) or entry.started
+            entry.started = self.host.launch_head(self.allocations.for_head(entry, plan)) or entry.started
 
     def _act(self, action: Action, now_s: float) -> None:
         entry = self.entries[action.job_id]
@@ -326,11 +313,14 @@ class Supervisor:
             return
         # a job that was started before this supervisor goes on with the source it was started with
         plan = entry.plan(self.host.warm_key if entry.started else source_digest())
-        head_up = entry.job.id in self.host.head.jobs or self.host.start(plan, HEAD)
-        begun = [node for node in action.nodes if head_up and self.host.start(plan, node)]
+        head_up = entry.job.id in self.host.head.jobs or self.host.launch_head(plan)
+        begun = [node for node in action.nodes if head_up and self._launch(plan, node)]
         if begun:
             entry.decided({"nodes": begun}, action.reason)
         entry.started = entry.started or head_up
+
+    def _launch(self, plan: LaunchPlan, node: str) -> bool:
+        return self.host.launch(plan, Request((node,))).exception() is None
 
     def _renews(self, entry: Entry) -> bool:
         """Replace zygote and nodes, once, where the installed source is no longer what they have loaded."""
@@ -349,83 +339,9 @@ class Supervisor:
     def _on_report(self, report: Report) -> None:
         if isinstance(report, ExitReport):
             if report.job_id in self.entries:
-                self._on_exit(self.entries[report.job_id], report)
+                self._ends.on_exit(self.entries[report.job_id], report)
         elif isinstance(report, NodeReport) and not report.up:
             self._machines.journal(self.host.nodes.values(), self.pen)
-
-    def _on_exit(self, entry: Entry, report: ExitReport) -> None:
-        now_s = time.monotonic()
-        if entry.ended:
-            return
-        if report.node == HEAD:
-            self._bereft(entry, report, now_s)
-        elif report.status == 0:
-            entry.rest_until_s = now_s + AGENT_REST_S
-        elif report.status is not None:
-            self._count_agent(entry, report, now_s)
-        else:
-            entry.rest_until_s = now_s  # lost with its node: it is replaced at once, whatever others had failed of
-
-    def _bereft(self, entry: Entry, report: ExitReport, now_s: float) -> None:
-        """A job's head is gone: either it had ended the job, or it is started again."""
-        ended = entry.look_for_end(now_s, READ_S)
-        entry.bereft = report if ended is None else None
-        if ended is False:
-            self._restart_head(entry, report, now_s)
-
-    def _restart_head(self, entry: Entry, report: ExitReport, now_s: float) -> None:
-        tell_loss(entry.pen, entry.pulse, entry.head_pid, report.status, entry.standstill)
-        entry.standstill = ""
-        entry.head = entry.head.after(report.lived_s, report.status)
-        status = "was lost with its host" if report.status is None else f"ended with status {report.status}"
-        if reason := entry.head.too_many(entry.spec.max_restarts):
-            self._give_up(entry, "failed", f"the job's coordinator {status}: {reason}; {entry.log_tail(HEAD)}")
-            return
-        entry.rest_until_s = now_s + entry.head.pause_s()
-        text = f"the job's coordinator {status} and is started again ({entry.head.total} of {entry.spec.max_restarts})"
-        entry.pen.write("warning.raised", {"text": text})
-
-    def _count_agent(self, entry: Entry, report: ExitReport, now_s: float) -> None:
-        born_s = [node.born_s[entry.job.id] for node in self.host.nodes.values() if entry.job.id in node.born_s]
-        standing = any(now_s - since_s > QUICK_S for since_s in born_s)
-        if reason := entry.agent_failed(report.node, report.lived_s, report.status, standing, now_s):
-            self._give_up(entry, "failed", reason)
-
-    # -- what people ask for -----------------------------------------------------------------------------------
-
-    def _answer(self, message: Message) -> Message:
-        operation = message.get("op")
-        if operation == "poke":
-            job_id = message.get("job")
-            if isinstance(job_id, str) and job_id not in self.entries and job_id not in self.reading:
-                self._load(self.store.job(job_id))
-                self._read_on()
-            return {"ok": True}
-        if operation == "status":
-            return {"ok": True, **self._status()}
-        if operation == "stop":
-            self.stopping, self.stop_reason = True, str(message.get("reason") or "the cluster was stopped")
-            return {"ok": True, **self._status()}
-        if operation == "node-fault":
-            ok, reason = break_node(self.host, self.entries, str(message.get("node")), str(message.get("kind")))
-            return {"ok": ok, "reason": reason} if ok else {"ok": False, "error": reason}
-        if operation == "heal":
-            return {"ok": True, "healed": heal(self.host, message.get("node"))}
-        if operation == "extend" and not self.shape:
-            self._extend(int(message["nodes"]), int(message["spares"]), message["queues"])
-            return {"ok": True, **self._status()}
-        return {"ok": False, "error": f"unknown request {operation!r}; expected {REQUESTS}"}
-
-    def _status(self) -> Message:
-        me = identify(os.getpid())
-        spares = sum(self.shape.values())
-        states = {node.name: node.state for node in self.host.nodes.values()}
-        ready = all(state == "idle" for state in states.values())
-        size = {"nodes": len(self.shape) - spares, "spares": spares, "queues": self.queues}
-        facts = {"pid": me.pid, "start": me.start, "isolated": self.host.isolated, **size}
-        facts |= {"heads": len(self.host.head.jobs), "jobs": sorted({*self.entries, *self.reading})}
-        facts["reading"] = len(self.reading)
-        return {**facts, "ready": ready, "states": states, "problem": self.pen.problem}
 
     def _end_everything(self, size: Message) -> None:
         self.allocations.close(self.entries.values())
@@ -445,8 +361,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point; exit status 3 where another supervisor serves the store."""
     parser = supervisor_arguments()
     options = parser.parse_args(arguments)
-    if sys.platform != "linux":
-        parser.error("the local cluster needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
+    if problem := load(DEFAULT_BACKEND).missing():
+        parser.error(problem)
     try:
         raise_descriptor_limit()
         asked = (options.nodes, options.spares, options.queues, options.isolate_network)

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_hyperpod.core.backends import BACKENDS
 from jupyter_hyperpod.core.elastic import MAX_NODES, ElasticRange
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.core.names import validate_job_id, validate_name
-from jupyter_hyperpod.core.spec import BACKENDS, HIDDEN, JobSpec
+from jupyter_hyperpod.core.spec import HIDDEN, JobSpec
 
 DIGEST = "0" * 64
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", fullmatch=True)
@@ -32,7 +33,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
         cell_digest=DIGEST,
         nodes=nodes,
         elastic=draw(st.sampled_from([None, ElasticRange(low, high), ElasticRange(low, high, sizes)])),
-        backend=draw(st.sampled_from(BACKENDS)),
+        backend=draw(st.sampled_from(sorted(BACKENDS))),
         priority=draw(st.integers(-1000, 1000)),
         spares=draw(st.integers(0, 8)),
         env=draw(st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), st.just("välue"), max_size=3)),

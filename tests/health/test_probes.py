@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.core.health import DETAILS, REASONS, STATUS, TYPES, failed, from_json, labels, slurm_action
+from jupyter_hyperpod.core.health import DETAILS, REASONS, STATUS, TYPES, failed, from_json, labels, reason_action
 from jupyter_hyperpod.health import deep, kernel, probes
 from jupyter_hyperpod.health.probes import Place
 from jupyter_hyperpod.storage.store import Store
@@ -127,9 +127,9 @@ def test_labels_are_hyperpods() -> None:
 )
 def test_near_misses_of_slurm_reasons_are_errors(reason: str) -> None:
     with pytest.raises(SpecError, match="has to be exactly Action:Re"):
-        slurm_action(reason)
+        reason_action(reason)
 
 
 def test_slurm_reasons() -> None:
-    assert (slurm_action("Action:Reboot"), slurm_action("Action:Replace")) == ("reboot", "replace")
-    assert slurm_action("Kill task failed") is None and slurm_action("") is None
+    assert (reason_action("Action:Reboot"), reason_action("Action:Replace")) == ("reboot", "replace")
+    assert reason_action("Kill task failed") is None and reason_action("") is None

@@ -91,7 +91,7 @@ def test_the_rendered_cell_is_valid_and_builds_the_model(recipe: catalogue.Recip
 def test_nodes_choose_the_scale() -> None:
     small, recipe = catalogue.load("llama-3.1-8b"), catalogue.load("llama-3.1-70b")
     assert render.options(small, 5) == "--nodes 5 --elastic 2:8 --name llama-3-1-8b --replica 8 --backend slurm"
-    assert "--nodes 64 --elastic 40:128:8" in render.options(recipe, 64, "kubernetes")
+    assert "--nodes 64 --elastic 40:128:8" in render.options(recipe, 64, "slurm")
     assert "global_batch=1024" in render.source(recipe, 64)
     assert "One replica is 64 ranks on 8 nodes" in render.source(recipe)
     for nodes in (12, 36, 1000):

@@ -65,7 +65,7 @@ def test_json_holds_what_is_computed(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_file_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "llama.py"
-    command = ["recipe", "render", "llama-3.1-8b", "--nodes", "5", "--backend", "kubernetes", "--output", str(path)]
+    command = ["recipe", "render", "llama-3.1-8b", "--nodes", "5", "--backend", "slurm", "--output", str(path)]
     assert main([*command, "--json"]) == 0
     submit = json.loads(capsys.readouterr().out)["submit"]
     assert submit.startswith("jupyter hyperpod submit llama.py --nodes 5 --elastic 2:8 ")

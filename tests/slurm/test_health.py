@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_hyperpod.backends.slurm import remedies
+from jupyter_hyperpod.backends.types import NodeInfo
 from jupyter_hyperpod.control import cluster
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.views import View
-from jupyter_hyperpod.health import slurm
 from jupyter_hyperpod.storage.store import Store
 from tests.runtime.conftest import TRAIN, Run
 from tests.slurm.conftest import COMMAND, Gated, Submit
@@ -39,9 +40,9 @@ def health(run: Run, node: str) -> View:
     return found
 
 
-def info(bed: Testbed, node: str) -> slurm.NodeInfo:
+def info(bed: Testbed, node: str) -> NodeInfo:
     text = bed.run(CONTROLLER, "scontrol", "show", "node", "--oneliner", node).stdout
-    return next(slurm.nodes(text))
+    return next(remedies.nodes(text))
 
 
 def test_an_xid_that_replaces(bed: Testbed, job: Submit, reference: Run, tmp_path: Path) -> None:
@@ -128,14 +129,15 @@ def test_commands_and_what_scontrol_shows() -> None:
         "NodeName=n1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=4 CPUTot=8 CPULoad=0.52 Gres=gpu:h100:8 State=MIXED+DRAIN "
         "AllocTRES=cpu=4,gres/gpu=2 Reason=Action:Replace [root@2026-01-01T00:00:00]"
     )
-    (found,) = slurm.nodes(f"{line}\nnonsense\n")
+    (found,) = remedies.nodes(f"{line}\nnonsense\n")
     assert found.out and found.reason == "Action:Replace" and (found.cpus_allocated, found.cpus) == (4, 8)
     assert (found.gres, found.gres_allocated, found.load) == ("gpu:h100:8", "gres/gpu=2", 0.52)
-    assert slurm.commands("n1", "replace", "NvidiaXid74", True)[-2:] == ["state=fail", "reason=Action:Replace"]
-    assert slurm.commands("n1", "reboot", "x", False)[-1] == "reason=Action:Reboot"
-    assert slurm.commands("n1", "reboot", "x", True)[:4] == ["scontrol", "reboot", "ASAP", "nextstate=RESUME"]
-    hostile = slurm.commands("n1", "drain", "a b'\"; rm -rf /\n", False)
+    assert remedies.commands("n1", "replace", "NvidiaXid74", True)[-2:] == ["state=fail", "reason=Action:Replace"]
+    assert remedies.commands("n1", "reboot", "x", False)[-1] == "reason=Action:Reboot"
+    assert remedies.commands("n1", "reboot", "x", True)[:4] == ["scontrol", "reboot", "ASAP", "nextstate=RESUME"]
+    hostile = remedies.commands("n1", "drain", "a b'\"; rm -rf /\n", False)
     assert len(hostile) == 5 and hostile[-1].startswith("reason=hyperpod: a b")
-    assert slurm.reboots("RebootProgram           = /sbin/reboot\n") and not slurm.reboots("RebootProgram = (null)\n")
+    assert remedies.reboots("RebootProgram           = /sbin/reboot\n")
+    assert not remedies.reboots("RebootProgram = (null)\n")
     with pytest.raises(ClusterError, match="was not found"):
-        slurm.run(["scontrol-that-is-not-there"])
+        remedies.run(["scontrol-that-is-not-there"])

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_hyperpod.backends.slurm.script import REQUEUED_WAITS
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import Conflict, NotFound
 from jupyter_hyperpod.storage.store import ENVIRONMENT
-from jupyter_hyperpod.supervisor.allocation import REQUEUED
 from tests.runtime.conftest import TRAIN, Run
 from tests.secrets_scan import command_lines_with, files_with
 from tests.slurm.conftest import Gated, Submit
@@ -175,7 +175,7 @@ def test_what_slurm_has_requeued_is_not_waited_for_and_a_job_without_nodes_says_
     bed.run(CONTROLLER, "scontrol", "requeue", name)
     run.until(lambda: lost["member"] not in [member["member"] for member in run.view["members"]], START_S)
     run.until_world(2, START_S)
-    why = f"{name} is given up: {REQUEUED}"
+    why = f"{name} is given up: {REQUEUED_WAITS}"
     assert sum(why in e.data["reason"] for e in run.of_kind("decision.made")) == 1, run.story()
 
     def states() -> list[str]:

@@ -5,68 +5,44 @@ Nodes do not need this object: when the supervisor dies they go on, and a new on
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...core.errors import ClusterError, ProtocolError
 from ...core.spec import Handle, LaunchPlan
-from ...system.json_lines import Channel, Message, connect, listen
-from ...system.processes import Identity, alive, identify, signal_group
-from ..base import Backend, ExitReport, NodeReport, Report
-from .network import HEAD_INDEX, SHARED, Place, Switch
-from .node import HEAD, open_log, plan_to_json
-from .serve import note
-from .warm import LOG, SOCKET
+from ...system.diagnostics import note
+from ...system.json_lines import Channel, Message, connect
+from ...system.processes import Identity, alive, signal_group
+from ..futures import refused, settled
+from ..types import HEAD, SHARED_NETWORK, Element, ExitReport, NodeReport, Report, Request
+from .elements import Elements
+from .interpreter import WarmInterpreter
+from .known_node import LocalNode
+from .network import HEAD_INDEX, Place, Switch
+from .node import plan_to_json
 
 HELLO_TIMEOUT_S = 1.0
 PING_EVERY_S = 0.5
 SILENT_PINGS = 6
 STILLBORN_S = 1.0
 STILLBORN_PAUSE_S = 0.5
-ZYGOTE_PAUSE_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 CUT_OFF = "cut off from the network; `jupyter hyperpod cluster heal` brings it back"
 
 
-@dataclass
-class LocalNode:
-    """One node: a process group on this machine."""
-
-    name: str
-    spare: bool
-    index: int = HEAD_INDEX
-    state: str = "starting"
-    reason: str = "waits for the preloaded interpreter"
-    incarnation: int = 0
-    process: Identity | None = None
-    jobs: dict[str, Handle] = field(default_factory=dict)
-    born_s: dict[str, float] = field(default_factory=dict)
-    sessions: dict[str, Identity] = field(default_factory=dict)
-    channel: Channel | None = None
-    pidfd: int = -1
-    unanswered: int = 0
-    cut: bool = False
-    drained: str = ""  # why it gets no new work; empty where it does
-    spawned_s: float = 0.0
-    again_s: float = 0.0
-
-    @property
-    def pid(self) -> int | None:
-        """The node's own process."""
-        return self.process.pid if self.process else None
-
-
 class LocalHost:
-    """The local backend; see `backends.base.Backend`. Registers callbacks with the supervisor's selector."""
+    """The local backend; see `backends.base.Host`. Registers callbacks with the supervisor's selector."""
+
+    problem = ""
+    fresh_s = nodes_s = math.inf  # what it tells is always new
 
     def __init__(
         self,
@@ -85,20 +61,14 @@ class LocalHost:
         self.directory = directory
         self.nodes: dict[str, LocalNode] = {}
         self.head = LocalNode(HEAD, spare=False)
-        self.warm_key = ""
         self._selector = selector
-        self._preload = preload
         self._report = report
-        self._environment = environment
         self.isolated = isolated
         self._switch: Switch | None = None
-        self._heir = heir or {}
-        self._zygote: Channel | None = None
-        self._zygote_process: subprocess.Popen[bytes] | None = None
-        self._zygote_identity: Identity | None = None
-        self._zygote_ready = False
-        self._zygote_failures = 0
-        self._zygote_again_s = 0.0
+        self._zygote = WarmInterpreter(
+            directory, selector, preload, environment, heir or {}, self._on_zygote, self._without_zygote
+        )
+        self._elements = Elements()
         self._pinged_s = 0.0
 
     # -- coming up ---------------------------------------------------------------------------------------------
@@ -117,16 +87,12 @@ class LocalHost:
                     node.cut, node.reason = True, CUT_OFF
         elif self.isolated:
             self._switch = Switch.create()
-        channel = connect(self.directory, SOCKET)
-        if channel is not None:
-            self._greet_zygote(channel)
-        else:
-            self._start_zygote()
+        self._zygote.open()
 
     def extend(self, shape: Mapping[str, bool]) -> None:
         """Give a host that was opened without nodes some, while it serves the heads of jobs that run elsewhere."""
         self.nodes = {name: LocalNode(name, spare, i) for i, (name, spare) in enumerate(shape.items(), HEAD_INDEX + 1)}
-        for node in self.nodes.values() if self._zygote_ready else ():
+        for node in self.nodes.values() if self._zygote.ready else ():
             self._spawn(node)
 
     def _adopt(self, node: LocalNode) -> None:
@@ -171,55 +137,10 @@ class LocalHost:
         node.sessions = {job: Identity(*process) for job, process in hello["jobs"].items()}
         self._report(NodeReport(node.name, True, f"incarnation {node.incarnation} is up"))
 
-    # -- the zygote --------------------------------------------------------------------------------------------
-
-    def _start_zygote(self) -> None:
-        listener = listen(self.directory, SOCKET)
-        log = open_log(self.directory / "logs", LOG)
-        arguments = ["--directory", str(self.directory), "--listener", str(listener.fileno())]
-        try:
-            self._zygote_process = subprocess.Popen(
-                [sys.executable, "-m", "jupyter_hyperpod.backends.local.warm", *arguments]
-                + ["--preload", ",".join(self._preload)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[listener.fileno()],
-                env=dict(self._environment),
-                cwd=self.directory,
-                start_new_session=True,
-            )
-        finally:
-            listener.close()
-            os.close(log)
-        self._zygote_identity = identify(self._zygote_process.pid)
-        channel = connect(self.directory, SOCKET)
-        if channel is None:
-            self._lost_zygote()
-        else:
-            self._greet_zygote(channel)
-
-    def _greet_zygote(self, channel: Channel) -> None:
-        self._zygote, self._zygote_ready = channel, False
-        self._selector.register(channel, selectors.EVENT_READ, self._read_zygote)
-        channel.send({"op": "hello", **self._heir})
-
-    def _read_zygote(self) -> None:
-        assert self._zygote is not None
-        try:
-            for message in self._zygote.receive():
-                self._on_zygote(message)
-        except ProtocolError as error:
-            note(f"the zygote sent nonsense: {error}")
-            self._zygote.closed = True
-        if self._zygote is not None and self._zygote.closed:
-            self._lost_zygote()
+    # -- what the zygote says ----------------------------------------------------------------------------------
 
     def _on_zygote(self, message: Message) -> None:
         if message["event"] == "hello":
-            self._zygote_ready, self._zygote_failures = True, 0
-            self.warm_key = message["warm_key"]
-            self._zygote_identity = Identity(message["pid"], message["start"])
             known = {node.pid for node in (self.head, *self.nodes.values())}
             for name, (pid, start) in message["nodes"].items():
                 if pid not in known:
@@ -232,21 +153,7 @@ class LocalHost:
         elif message["event"] == "spawned":
             self._on_spawned(message)
 
-    def _lost_zygote(self) -> None:
-        if self._zygote is not None:
-            with suppress(KeyError, ValueError):
-                self._selector.unregister(self._zygote)
-            self._zygote.close()
-        if not self._zygote_ready:
-            self._zygote_failures += 1
-        self._zygote, self._zygote_ready = None, False
-        if self._zygote_process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._zygote_process.wait(0.5)
-        pause_s = ZYGOTE_PAUSE_S[min(self._zygote_failures, len(ZYGOTE_PAUSE_S) - 1)]
-        self._zygote_again_s = time.monotonic() + pause_s
-        reason = f"the preloaded interpreter ended; see {self.directory / 'logs' / LOG}.log"
-        note(f"{reason}; starting another in {pause_s:g} s")
+    def _without_zygote(self, reason: str) -> None:
         for node in self.nodes.values():
             if node.channel is None:
                 node.reason = reason
@@ -259,7 +166,7 @@ class LocalHost:
         node.cut = False
         place = None if self._switch is None else asdict(Place(self._switch.path, node.index))
         request = {"op": "spawn", "name": node.name, "incarnation": node.incarnation, "spare": node.spare}
-        if self._zygote is None or not self._zygote.send({**request, "listener": f"{node.name}.sock", "place": place}):
+        if not self._zygote.send({**request, "listener": f"{node.name}.sock", "place": place}):
             node.reason = "waits for the preloaded interpreter"
 
     def _on_spawned(self, message: Message) -> None:
@@ -305,6 +212,8 @@ class LocalHost:
         node.sessions.pop(job_id, None)
         if node.jobs.pop(job_id, None) is not None:
             lived_s = time.monotonic() - node.born_s.pop(job_id, time.monotonic())
+            if node is not self.head:
+                self._elements.ended(job_id, node.name, status)
             self._report(ExitReport(job_id, node.name, status, lived_s))
 
     def _lose(self, node: LocalNode, reason: str) -> None:
@@ -324,7 +233,7 @@ class LocalHost:
     def _respawn(self, now_s: float) -> None:
         """Replace what was lost; a node that dies as soon as it is born has to wait a little."""
         for node in (self.head, *self.nodes.values()):
-            if self._zygote_ready and node.state == "lost" and now_s >= node.again_s:
+            if self._zygote.ready and node.state == "lost" and now_s >= node.again_s:
                 why = node.reason
                 self._spawn(node)
                 node.reason = node.reason or f"starts again: {why}"
@@ -341,14 +250,12 @@ class LocalHost:
 
     def tick(self, now_s: float) -> None:
         """Look after what does not announce itself: nodes that stand still, a zygote to be started again."""
-        if self._zygote is None and now_s >= self._zygote_again_s:
-            self._start_zygote()
+        self._zygote.tick(now_s)
         self._respawn(now_s)
         if now_s - self._pinged_s < PING_EVERY_S:
             return
         self._pinged_s = now_s
-        if self._zygote is not None:
-            self._zygote.send({"op": "ping"})
+        self._zygote.send({"op": "ping"})
         for node in (self.head, *self.nodes.values()):
             if node.channel is None:
                 continue
@@ -360,34 +267,82 @@ class LocalHost:
     # -- what the supervisor asks for --------------------------------------------------------------------------
 
     @property
+    def warm_key(self) -> str:
+        """The digest of the source that the zygote has loaded; "" as long as there is none."""
+        return self._zygote.warm_key
+
+    @property
     def renewable(self) -> bool:
         """True while nothing runs, so that zygote and nodes can be replaced by fresh ones."""
-        return self._zygote_ready and not any(node.jobs for node in (self.head, *self.nodes.values()))
+        return self._zygote.ready and not any(node.jobs for node in (self.head, *self.nodes.values()))
 
     def renew(self) -> None:
         """Replace zygote and nodes: the installed source has changed since they were loaded."""
         for node in (self.head, *self.nodes.values()):
             self._end(node)
             node.state, node.reason = "starting", "loads the changed source"
-        self._end_zygote()
-        self._start_zygote()
+        self._zygote.end()
+        self._zygote.start()
 
-    def start(self, plan: LaunchPlan, node: str) -> bool:
-        """Begin to start the plan's process on `node` ("head": the job's head); False where that node is not up."""
-        place = self.head if node == HEAD else self.nodes[node]
+    def launch(self, plan: LaunchPlan, request: Request) -> Future[int]:
+        """Begin to start the plan's process on each of the request's nodes; ClusterError where none of them is up."""
+        batch = self._elements.batch()
+        begun = [node for node in request.nodes if self._begin(plan, self.nodes[node])]
+        for node in begun:
+            self._elements.begun(plan.job_id, node, batch)
+        return settled(batch) if begun else refused(ClusterError(f"not up: {', '.join(request.nodes) or 'no node'}"))
+
+    def launch_head(self, plan: LaunchPlan) -> bool:
+        """Begin to start the job's head; False where its host is not up."""
+        return self._begin(plan, self.head)
+
+    def _begin(self, plan: LaunchPlan, place: LocalNode) -> bool:
         if place.channel is None or place.state == "starting" or plan.job_id in place.jobs:
             return False
         if not place.channel.send({"op": "start", "plan": plan_to_json(plan)}):
             return False
-        place.jobs[plan.job_id] = Handle(plan.job_id, node, 0)
+        place.jobs[plan.job_id] = Handle(plan.job_id, place.name, 0)
         place.born_s[plan.job_id] = time.monotonic()
         return True
 
-    def signal_job(self, job_id: str, node: str, number: int) -> None:
-        """Send a signal to the job's process on `node`, if it is there."""
-        place = self.head if node == HEAD else self.nodes[node]
+    def observe(self, job_id: str, since_s: float = -1.0) -> list[Element]:
+        """The job's elements as they are now."""
+        return self._elements.of(job_id, self.nodes.values())
+
+    def ends(self, elements: Sequence[Element]) -> Future[list[Element]]:
+        """Nothing: `observe` tells of every end until the job is released."""
+        return settled([])
+
+    def cancel(self, job_id: str, names: Collection[str]) -> Future[None]:
+        """Kill the job's processes on these nodes."""
+        for name in names:
+            self._signal(job_id, self.nodes[name], signal.SIGKILL)
+        return settled(None)
+
+    def release(self, job_id: str) -> Future[None]:
+        """Kill all of the job's processes on this machine, its head, too."""
+        places = (self.head, *self.nodes.values())
+        for place in places:
+            self._signal(job_id, place, signal.SIGKILL)
+        self._elements.release(job_id, places)
+        return settled(None)
+
+    def signal(self, job_id: str, name: str, number: int) -> Future[None]:
+        """Send a signal to the job's process on the node of this name, if it is there."""
+        self._signal(job_id, self.nodes[name], number)
+        return settled(None)
+
+    def signal_head(self, job_id: str, number: int) -> None:
+        """Send a signal to the job's head, if it is there."""
+        self._signal(job_id, self.head, number)
+
+    def _signal(self, job_id: str, place: LocalNode, number: int) -> None:
         if place.channel is not None and job_id in place.jobs:
             place.channel.send({"op": "signal", "job": job_id, "signal": number})
+
+    def log(self, name: str) -> str:
+        """The log of the job's process on the node of this name."""
+        return name
 
     def signal_node(self, node: str, number: int) -> bool:
         """Send a signal to everything on `node`; False where it is not up."""
@@ -406,19 +361,20 @@ class LocalHost:
 
     def _network(self) -> Switch:
         if self._switch is None:
-            raise ClusterError(SHARED)
+            raise ClusterError(SHARED_NETWORK)
         return self._switch
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 3.0) -> None:
         """End every node, the heads and the zygote, wait until they are gone, and remove their sockets."""
-        ending = [node.process for node in (self.head, *self.nodes.values()) if node.process is not None]
-        for node in (self.head, *self.nodes.values()):
+        places = (self.head, *self.nodes.values())
+        ending = [node.process for node in places if node.process is not None]
+        for node in places:
             self._end(node)
             node.state = "stopped"
-        if self._zygote_identity is not None:
-            ending.append(self._zygote_identity)
-        self._end_zygote()
-        deadline = time.monotonic() + 3.0
+        if self._zygote.identity is not None:
+            ending.append(self._zygote.identity)
+        self._zygote.end()
+        deadline = time.monotonic() + timeout_s
         while any(alive(process) for process in ending) and time.monotonic() < deadline:
             time.sleep(0.002)
         for path in self.directory.glob("*.sock"):
@@ -426,16 +382,6 @@ class LocalHost:
         if self._switch is not None:
             self._switch.close()
             self._switch = None
-
-    def _end_zygote(self) -> None:
-        if self._zygote is not None:
-            self._selector.unregister(self._zygote)
-            self._zygote.close()
-        if self._zygote_identity is not None:
-            signal_group(self._zygote_identity, signal.SIGKILL)
-        if self._zygote_process is not None:
-            self._zygote_process.wait()
-        self._zygote, self._zygote_ready, self._zygote_identity, self._zygote_process = None, False, None, None
 
     def _end(self, node: LocalNode) -> None:
         self._detach(node)
@@ -452,7 +398,3 @@ class LocalHost:
                 signal_group(leader, signal.SIGKILL)
         node.process = None
         node.sessions.clear()
-
-
-if TYPE_CHECKING:
-    _conforms: type[Backend] = LocalHost

@@ -25,10 +25,6 @@ from dataclasses import dataclass
 from ...core.errors import ClusterError
 
 HEAD_INDEX = 0
-SHARED = (
-    "the nodes of this cluster share the machine's network, so none can be cut off; start one where each has its own: "
-    "`jupyter hyperpod cluster stop`, then, as root, `jupyter hyperpod cluster start --isolate-network`"
-)
 _CLONE_NEWNET = 0x40000000
 _BRIDGE = "switch"
 _LINK = "eth0"

@@ -19,12 +19,13 @@ from typing import Any
 
 from ...core.errors import ProtocolError
 from ...core.spec import LaunchPlan
+from ...system.diagnostics import note, open_log
 from ...system.json_lines import Channel, Message
 from ...system.processes import Identity, close_descriptors, die_with_parent, identify, signal_group
+from ..source import same_interpreter
+from ..types import HEAD
 from .network import Place, Switch, environment
-from .serve import Server, note
-
-HEAD = "head"
+from .serve import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,21 +199,6 @@ def tell_loaded_libraries(env: Mapping[str, str]) -> None:
     threads = env.get("OMP_NUM_THREADS", "")
     if torch is not None and threads.isdecimal() and torch.get_num_threads() != int(threads):
         torch.set_num_threads(int(threads))
-
-
-def open_log(directory: Path, name: str) -> int:
-    """Open ``directory/name.log`` to append to; where the disk refuses, nowhere."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(directory / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        note(f"no log in {directory}: {error}")
-        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-
-
-def same_interpreter(python: str) -> bool:
-    """True where `python` names this very interpreter (an environment's link, not what it points to)."""
-    return os.path.abspath(python) == os.path.abspath(sys.executable)
 
 
 def plan_to_json(plan: LaunchPlan) -> Message:

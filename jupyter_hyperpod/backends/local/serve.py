@@ -15,16 +15,11 @@ from typing import Any
 
 from ...core.errors import ProtocolError
 from ...core.units import plural
+from ...system.diagnostics import note
 from ...system.json_lines import Channel, Message, Silent, accept
 from ...system.processes import Identity, identify, signal_group
 
 IDLE_TICK_S = 2.0
-
-
-def note(text: str) -> None:
-    """Write a line of diagnostics; a full disk must not end a daemon."""
-    with suppress(OSError, ValueError):
-        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} [{os.getpid()}] {text}", file=sys.stderr, flush=True)
 
 
 class Server:

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from ...system.diagnostics import note
 from ...system.json_lines import Channel, Message
 from ...system.processes import Identity, alive, close_descriptors, is_stopped
-from .serve import note
 
 SILENT_S = 10.0
 STOPPED_S = 2.0

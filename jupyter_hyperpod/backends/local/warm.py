@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import importlib
 import os
 import signal
@@ -20,32 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ProtocolError
+from ...system.diagnostics import note, open_log
 from ...system.json_lines import Channel, Message, listen
 from ...system.processes import Identity, identify, thread_names
+from ..source import source_digest
 from .network import Place
-from .node import NodeName, live, open_log
-from .serve import GroupServer, note
+from .node import NodeName, live
+from .serve import GroupServer
 from .supervisor_watchdog import Heir, become
 
 SOCKET = "warm.sock"
 LOG = "warm"
 HEIR = "supervisor"
-# what a job's processes may import of this package: an edit elsewhere does not make the zygote stale
-_SHIPPED = ("core", "policy", "storage", "loader", "health", "recipes", "runtime", "serving", "backends/local")
-
-
-def source_digest() -> str:
-    """SHA-256 (hex) of the installed source that runs inside jobs, so that edited code is never served stale."""
-    package = Path(__file__).resolve().parents[2]
-    digest = hashlib.sha256(sys.version.encode())
-    shipped = [package / "__init__.py", *(path for part in _SHIPPED for path in sorted((package / part).rglob("*.py")))]
-    for path in shipped:
-        try:
-            content = path.read_bytes()
-        except OSError:
-            continue
-        digest.update(f"{path.relative_to(package)}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()
 
 
 class Zygote(GroupServer):
@@ -141,7 +126,7 @@ def main() -> int:
     parser.add_argument("--preload", default="")
     arguments = parser.parse_args()
     if sys.platform != "linux":
-        parser.error("the local backend needs Linux (pidfd, /proc); use --backend slurm or kubernetes elsewhere")
+        parser.error("the local backend needs Linux (pidfd, /proc); use --backend slurm elsewhere")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     key = source_digest()

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 from ...core.errors import ClusterError
 from ...core.spec import LaunchPlan
+from ..types import Element
 from . import script
-from .script import Element
 
 T = TypeVar("T")
 QUERY_EVERY_S = 1.1
@@ -58,6 +58,10 @@ class Slurm:
     def elements(self, job: str, since_s: float) -> list[Element] | None:
         """A job's elements; None where the queue has not been read since then (`time.monotonic`)."""
         return self._elements.get(job, []) if self.fresh_s > since_s else None
+
+    def node_states(self) -> dict[str, tuple[str, str]]:
+        """Node -> (state, why), as far as is known."""
+        return script.node_states(self._nodes)
 
     def serving(self, partitions: str = "") -> set[str]:
         """Nodes that get work, of partitions or of the default one, as far as is known."""

@@ -8,13 +8,13 @@ Formats: sbatch(1) and squeue(1) of 22.05.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ...core.errors import ClusterError
 from ...core.spec import STARTUP_DEADLINE, LaunchPlan
+from ..types import ELASTIC, Element, Phase
 
-BASE, ELASTIC = "base", "elastic"
 ELASTIC_PARTITION, BIND = "elastic-partition", "bind"
 OWN_OPTIONS = (ELASTIC_PARTITION, BIND, STARTUP_DEADLINE)
 STEP = 0  # the script's own srun
@@ -25,6 +25,11 @@ HISTORY_FORMAT = "JobID,State,NodeList,ExitCode"
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "SUSPENDED"})
 QUEUED = frozenset({"PENDING", "REQUEUED"})  # of those that wait, what only lacks nodes or time
 RUNNING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
+FAILED = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
+FORGOTTEN = "FORGOTTEN"  # our own word for an end that neither the queue nor accounting knows
+NEVER = "launch failed"  # SLURM holds what it could not start once; only a person would release it
+DELAYED = ("BeginTime", "None")  # what SLURM says of what it has just requeued
+REQUEUED_WAITS = "SLURM lets what it has requeued wait for `cred_expire`, two minutes by default, whatever is idle"
 # what sinfo calls a node that shall get nothing new, or never again, and one that gets work
 DRAINING = frozenset({"drained", "draining", "fail", "failing"})
 SERVING = frozenset({"idle", "allocated", "mixed", "completing", "planned"})
@@ -40,30 +45,41 @@ STALE = (
 ).split()
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
-    """One array element as squeue shows it; ``node`` is empty while it waits, ``reason`` is SLURM's own word.
+def element(array: int, task: int, state: str, node: str, reason: str, job: str = "", part: str = "") -> Element:
+    """An array's element; ``job`` and ``part`` are what it was submitted as."""
+    phase = Phase.QUEUED if state in QUEUED else Phase.WAITING if state in WAITING else Phase.RUNNING
+    if state not in WAITING and state not in RUNNING:
+        phase = Phase.FAILED if state in FAILED else Phase.ENDED
+    status = 0 if state == "COMPLETED" else None
+    aliases = (f"{node}.{array}-{task}",)
+    return Element(f"{array}_{task}", state, phase, node, reason, job, part, array, aliases, status)
 
-    ``job`` and ``part`` are what it was submitted as: its job's id, and `BASE` or `ELASTIC`.
-    """
 
-    array: int
-    task: int
-    state: str
-    node: str
-    reason: str
-    job: str = ""
-    part: str = ""
+def named(name: str, state: str, node: str, reason: str, job: str, part: str) -> Element | None:
+    """An element by the name that SLURM's commands have for it; None for a name that is none."""
+    array, _, task = name.partition("_")
+    if not (array.isdecimal() and task.isdecimal()):
+        return None
+    return element(int(array), int(task), state, node, reason, job, part)
 
-    @property
-    def name(self) -> str:
-        """What SLURM's commands call it."""
-        return f"{self.array}_{self.task}"
 
-    @property
-    def active(self) -> bool:
-        """It runs, or it will."""
-        return self.state in WAITING or self.state in RUNNING
+def why_held(element: Element, requeued: bool) -> str:
+    """Why SLURM will not start an element that waits, or not soon; "" where it may. What a person holds stays held."""
+    if element.waits and NEVER in element.reason.lower():
+        return element.reason
+    return REQUEUED_WAITS if requeued and element.reason in DELAYED else ""
+
+
+def partition(options: Mapping[str, str], part: str) -> str:
+    """The partitions from which a part of a job comes; "" for the default one."""
+    base = options.get("partition", "")
+    return options.get(ELASTIC_PARTITION, base) if part == ELASTIC else base
+
+
+def excluding(options: Mapping[str, str], nodes: Sequence[str]) -> dict[str, str]:
+    """A person's options, with nodes excluded beside those they exclude themselves."""
+    excluded = [name for name in (options.get("exclude", ""), *nodes) if name]
+    return dict(options) | ({"exclude": ",".join(excluded)} if nodes else {})
 
 
 def arguments(plan: LaunchPlan, options: Mapping[str, str], part: str, count: int) -> list[str]:
@@ -119,7 +135,7 @@ def queue(text: str) -> Iterator[Element]:
         fields = line.split("|", 6)
         if len(fields) == 7 and fields[0].isdecimal() and fields[1].isdecimal():
             array, task, state, node, reason, job, part = fields
-            yield Element(int(array), int(task), state, node, reason, job, part)
+            yield element(int(array), int(task), state, node, reason, job, part)
 
 
 def _nodes(text: str) -> Iterator[tuple[str, str, str, str]]:
@@ -154,6 +170,23 @@ def draining(text: str) -> dict[str, str]:
     """Nodes that shall get nothing new, and why, in the same."""
     states = node_states(text).items()
     return {node: reason or state.rstrip("*") for node, (state, reason) in states if state.rstrip("*") in DRAINING}
+
+
+def ended(element: Element, found: Mapping[str, tuple[str, str, str]]) -> Element:
+    """An element that the queue has forgotten, as accounting tells of it."""
+    state, node, code = found.get(element.name, (FORGOTTEN, "", ""))
+    reason = f"accounting tells exit code {code}" if code else "neither the queue nor accounting knows its end"
+    told = named(element.name, state, node or element.node, reason, element.job, element.part)
+    assert told is not None
+    return replace(told, status=_exit_status(code))
+
+
+def _exit_status(code: str) -> int | None:
+    """What accounting has as "STATUS:SIGNAL", negative for a signal."""
+    status, _, number = code.partition(":")
+    if not (status.isdecimal() and number.isdecimal()):
+        return None
+    return -int(number) if int(number) else int(status)
 
 
 def history(text: str) -> dict[str, tuple[str, str, str]]:

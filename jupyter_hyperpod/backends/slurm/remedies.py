@@ -9,41 +9,25 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from pathlib import Path
 
-from ..core.errors import ClusterError
-from ..core.health import SLURM_ACTIONS
+from ...core.errors import ClusterError
+from ...core.health import REASON_ACTIONS
+from ..types import NodeInfo
 
 COMMAND_S = 20.0
 OWN_REASON = "hyperpod: "
 SHOW_ALL = ["scontrol", "show", "node", "--oneliner"]
-_REASONS = {action: reason for reason, action in SLURM_ACTIONS.items()}
+_REASONS = {action: reason for reason, action in REASON_ACTIONS.items()}
 _REASON_LIMIT = 160
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 _REASON = re.compile(r"\sReason=(.*?)(?:\s\[[^\]]*\])?\s*(?:Comment=.*)?$")
 _OUT = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "DOWN", "REBOOT", "REBOOT_ISSUED"})
-
-
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
-    """A node as `scontrol show node --oneliner` shows it; counts are those configured and those allocated in SLURM."""
-
-    name: str
-    states: frozenset[str]
-    reason: str
-    cpus: int
-    cpus_allocated: int
-    load: float | None
-    gres: str
-    gres_allocated: str
-
-    @property
-    def out(self) -> bool:
-        """It gets no new work."""
-        return bool(self.states & _OUT)
 
 
 def nodes(text: str) -> Iterator[NodeInfo]:
@@ -53,15 +37,17 @@ def nodes(text: str) -> Iterator[NodeInfo]:
         if not found.get("NodeName"):
             continue
         reason = _REASON.search(line)
+        states = frozenset(found.get("State", "").rstrip("*").split("+"))
         yield NodeInfo(
             name=found["NodeName"],
-            states=frozenset(found.get("State", "").rstrip("*").split("+")),
+            states=states,
             reason=reason[1].strip() if reason else "",
             cpus=_count(found.get("CPUTot", "")),
             cpus_allocated=_count(found.get("CPUAlloc", "")),
             load=_load(found.get("CPULoad", "")),
             gres=found.get("Gres", "").replace("(null)", ""),
             gres_allocated=",".join(part for part in found.get("AllocTRES", "").split(",") if part.startswith("gres/")),
+            out=bool(states & _OUT),
         )
 
 
@@ -86,11 +72,15 @@ def returned(node: str) -> list[str]:
     return ["scontrol", "update", f"nodename={node}", "state=resume"]
 
 
-class Slurm:
+class SlurmRemedies:
     """Carries remedies out on a machine with SLURM's commands."""
 
     def __init__(self) -> None:
         self._reboots: bool | None = None
+
+    def installed(self) -> bool:
+        """Whether this machine has SLURM's commands."""
+        return shutil.which("scontrol") is not None
 
     def carry_out(self, node: str, action: str, why: str) -> str:
         """Ask SLURM for a remedy and return what was asked. Raises ClusterError where it refuses."""
@@ -109,6 +99,30 @@ class Slurm:
         if present is not None and present.out and present.reason.startswith(OWN_REASON):
             run(returned(node))
 
+    def put_back(self, node: str) -> None:
+        """Return a node to service, no matter why it is out of service. Raises ClusterError."""
+        run(returned(node))
+
+    def run_on(self, node: str, command: Sequence[str], name: str, log: Path, limit_s: float) -> str:
+        """Run a command on a node by a job of its own: no other way is sure to lead there.
+
+        Returns what `sbatch` said. Raises ClusterError, and TimeoutError after ``limit_s``.
+        """
+        words = ["sbatch", "--wait", "--quiet", f"--nodelist={node}", "--nodes=1", "--ntasks=1", f"--job-name={name}"]
+        words += [f"--output={str(log).replace('%', '%%')}-%j"]
+        script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
+        try:
+            done = subprocess.run(words, input=script, capture_output=True, text=True, timeout=limit_s)
+        except FileNotFoundError as error:
+            raise ClusterError(f"{node} is no node of the local cluster, and `sbatch` was not found") from error
+        except BaseException as error:  # nobody waits any more, so it shall not begin hours later
+            with suppress(ClusterError):
+                run(["scancel", "--quiet", f"--name={name}"])
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimeoutError(f"{name} did not end within {limit_s:g} s") from error
+            raise
+        return " ".join(done.stderr.split())[:300] or f"exit status {done.returncode}"
+
     def serves(self, node: str) -> bool:
         """Whether SLURM gives the node new work. Raises ClusterError."""
         present = self.look(node)
@@ -123,11 +137,6 @@ class Slurm:
             if f"Node {node} not found" in str(error):
                 return None
             raise
-
-
-def installed() -> bool:
-    """Whether this machine has SLURM's commands."""
-    return shutil.which("scontrol") is not None
 
 
 def run(command: Sequence[str]) -> str:

@@ -1,0 +1,58 @@
+"""The local backend: this machine's nodes, which the supervisor owns and starts processes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..base import Backend, Host, Remedies
+from ..types import Capabilities, Surroundings
+from . import network
+from .host import LocalHost
+
+
+class LocalBackend:
+    """See `backends.base.Backend`."""
+
+    title = "the local cluster"
+    capabilities = Capabilities(owns_nodes=True, cuts_network=True, serves=True)
+
+    def missing(self, isolated: bool = False) -> str:
+        """What this machine lacks, as a sentence."""
+        if sys.platform != "linux":
+            return "the local cluster needs Linux (pidfd, /proc); use --backend slurm elsewhere"
+        return network.missing() if isolated else ""
+
+    def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
+        """Nothing: the cluster's journal tells of its nodes."""
+        return {}
+
+    def advice(self) -> str:
+        """What a person does where nodes are missing."""
+        return "`jupyter hyperpod cluster start --nodes N` with more nodes"
+
+    def where_nodes_are_listed(self) -> str:
+        """The command that lists the nodes."""
+        return "jupyter hyperpod nodes"
+
+    def remedies(self) -> Remedies | None:
+        """Nothing: the supervisor starts its own nodes anew."""
+        return None
+
+    def open(self, surroundings: Surroundings) -> LocalHost:
+        """A host, whose nodes begin with its own `open`."""
+        return LocalHost(
+            surroundings.directory,
+            surroundings.selector,
+            surroundings.preload,
+            surroundings.report,
+            surroundings.environment,
+            surroundings.isolated,
+            surroundings.successor,
+        )
+
+
+if TYPE_CHECKING:
+    _backend: type[Backend] = LocalBackend
+    _host: type[Host] = LocalHost

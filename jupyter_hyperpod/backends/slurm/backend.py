@@ -1,0 +1,47 @@
+"""The SLURM backend: a scheduler that is asked for nodes by its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..base import Backend, Remedies, Scheduler
+from ..types import Capabilities, Surroundings
+from . import commands, remedies
+from .runner import SlurmRunner
+
+
+class SlurmBackend:
+    """See `backends.base.Backend`."""
+
+    title = "SLURM"
+    capabilities = Capabilities()
+
+    def missing(self, isolated: bool = False) -> str:
+        """Which of SLURM's commands this machine lacks, as a sentence."""
+        return commands.missing()
+
+    def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
+        """Node -> (state, why), of the job's partition or of all. Raises ClusterError."""
+        return commands.node_states(options.get("partition", ""))
+
+    def advice(self) -> str:
+        """What a person does where nodes are missing."""
+        return "see `sinfo -R`; `scontrol update nodename=NODE state=resume` brings a node back that is in order"
+
+    def where_nodes_are_listed(self) -> str:
+        """The command that lists the nodes."""
+        return "sinfo"
+
+    def remedies(self) -> Remedies | None:
+        """What acts through `scontrol`."""
+        return remedies.SlurmRemedies()
+
+    def open(self, surroundings: Surroundings) -> SlurmRunner:
+        """A runner, whose thread begins with its first query."""
+        return SlurmRunner()
+
+
+if TYPE_CHECKING:
+    _backend: type[Backend] = SlurmBackend
+    _scheduler: type[Scheduler] = SlurmRunner

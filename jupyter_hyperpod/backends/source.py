@@ -1,0 +1,32 @@
+"""Which source a job's processes run: its digest, by which a preloaded interpreter is found or renewed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+# what a job's processes may import of this package: an edit elsewhere does not make a preloaded interpreter stale
+_SHIPPED = (
+    "core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime", "serving", "backends"
+)  # fmt: skip
+
+
+def source_digest() -> str:
+    """SHA-256 (hex) of the installed source that runs inside jobs, so that edited code is never served stale."""
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256(sys.version.encode())
+    shipped = [package / "__init__.py", *(path for part in _SHIPPED for path in sorted((package / part).rglob("*.py")))]
+    for path in shipped:
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        digest.update(f"{path.relative_to(package)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def same_interpreter(python: str) -> bool:
+    """True where `python` names this very interpreter (an environment's link, not what it points to)."""
+    return os.path.abspath(python) == os.path.abspath(sys.executable)

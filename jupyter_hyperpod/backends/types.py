@@ -1,0 +1,147 @@
+"""What is said across the seam of backends: elements of jobs and their phases, requests, reports, capabilities."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+HEAD = "head"  # where the heads of jobs run: on the supervisor's machine, beside its own nodes
+# parts of a job: what it cannot begin without, and what may be taken from it again
+BASE, ELASTIC = "base", "elastic"
+SHARED_NETWORK = (
+    "the nodes of this cluster share the machine's network, so none can be cut off; start one where each has its own: "
+    "`jupyter hyperpod cluster stop`, then, as root, `jupyter hyperpod cluster start --isolate-network`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What can be done with a backend's nodes.
+
+    ``owns_nodes``: the supervisor knows each node and says where a process runs; otherwise a scheduler is asked for a
+    number of nodes and chooses them. ``cuts_network``: a node can be cut off the network. ``serves``: replicas of a
+    deployment can run there.
+    """
+
+    owns_nodes: bool = False
+    cuts_network: bool = False
+    serves: bool = False
+
+
+class Phase(Enum):
+    """How far an element is. Each state that a backend knows belongs to one phase."""
+
+    QUEUED = "it only lacks a node, or time"
+    WAITING = "it does not run now, and will: it is about to start, or held, or suspended"
+    RUNNING = "it runs"
+    ENDED = "it has ended, and nothing is known to be wrong"
+    FAILED = "it has ended by an error of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One process of a job on one node, or the wish for one.
+
+    ``name``: what the backend calls it. ``state`` and ``reason``: the backend's own words. ``node``: empty while it
+    waits. ``part``: `BASE` or `ELASTIC`. ``batch``: the number that `launch` returned. ``aliases``: what the job may
+    call the node where it is not alone there. ``status``: the exit status, negative for a signal, None where nobody
+    knows.
+    """
+
+    name: str
+    state: str
+    phase: Phase
+    node: str = ""
+    reason: str = ""
+    job: str = ""
+    part: str = BASE
+    batch: int = 0
+    aliases: tuple[str, ...] = ()
+    status: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        """It does not run yet, or not now."""
+        return self.phase in (Phase.QUEUED, Phase.WAITING)
+
+    @property
+    def active(self) -> bool:
+        """It runs, or it will."""
+        return self.waits or self.phase is Phase.RUNNING
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the job may call its node."""
+        return self.node, *self.aliases
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to launch: one process on each of ``nodes`` where the backend owns its nodes, else ``count`` processes.
+
+    ``options``: the job's options for this backend. ``avoid``: nodes that are not to be chosen.
+    """
+
+    nodes: Sequence[str] = ()
+    count: int = 1
+    part: str = BASE
+    options: Mapping[str, str] = field(default_factory=dict)
+    avoid: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node as its scheduler tells of it; counts are as the scheduler was configured and has allocated."""
+
+    name: str
+    states: frozenset[str]
+    reason: str
+    cpus: int
+    cpus_allocated: int
+    load: float | None
+    gres: str
+    gres_allocated: str
+    out: bool  # it gets no new work
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A node came up or was lost; ``reason`` is a sentence for people."""
+
+    node: str
+    up: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExitReport:
+    """A job's process ended on `node`; a negative ``status`` is the signal, None where nobody could collect it."""
+
+    job_id: str
+    node: str
+    status: int | None
+    lived_s: float
+
+
+Report = NodeReport | ExitReport
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a supervisor gives a backend that begins to work for it.
+
+    ``directory``: for sockets and logs. ``selector``: callbacks registered there are called on the supervisor's thread.
+    ``report`` hears of nodes and ends at once, from a backend that learns of them at once. ``preload``: modules that
+    jobs need. ``isolated``: each node has a network of its own. ``successor``: how the supervisor is started again.
+    """
+
+    directory: Path
+    selector: selectors.BaseSelector
+    report: Callable[[Report], None]
+    environment: Mapping[str, str]
+    preload: tuple[str, ...] = ()
+    isolated: bool = False
+    successor: Mapping[str, object] = field(default_factory=dict)

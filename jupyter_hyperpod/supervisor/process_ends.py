@@ -1,0 +1,82 @@
+"""What follows when a process of a job ends: its head is started again, failures are counted, the job is given up."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from ..backends.base import Host
+from ..backends.types import HEAD, ExitReport
+from .coordinator_watchdog import tell_loss
+from .entry import STOP_GRACE_S, Entry
+from .recall import READ_S
+from .reconcile import QUICK_S
+
+AGENT_REST_S = 0.5
+
+
+class ProcessEnds:
+    """Looks after the processes of jobs on this machine."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def watch_head(self, entry: Entry, now_s: float) -> None:
+        """Kill a head that stands still."""
+        head = self._host.head.jobs.get(entry.job.id)
+        if head is not None and head.pid and not entry.standstill:
+            entry.head_pid = head.pid
+            entry.standstill = entry.pulse.standstill(head.pid, now_s)
+            if entry.standstill:
+                self._host.signal_head(entry.job.id, signal.SIGKILL)
+
+    def see_to_its_end(self, entry: Entry, kill_at_s: float, now_s: float) -> None:
+        """A job that was told to stop: its head ends it, unless there is none any more or it takes too long."""
+        if entry.job.id not in self._host.head.jobs and self._host.head.state != "starting":
+            if entry.look_for_end(now_s, READ_S) is False:
+                self._give_up(entry, "stopped", entry.stop_reason)
+        elif now_s > kill_at_s:
+            self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
+
+    def on_exit(self, entry: Entry, report: ExitReport) -> None:
+        """A process of the job has ended."""
+        now_s = time.monotonic()
+        if entry.ended:
+            return
+        if report.node == HEAD:
+            self.bereft(entry, report, now_s)
+        elif report.status == 0:
+            entry.rest_until_s = now_s + AGENT_REST_S
+        elif report.status is not None:
+            self._count_agent(entry, report, now_s)
+        else:
+            entry.rest_until_s = now_s  # lost with its node: it is replaced at once, whatever others had failed of
+
+    def bereft(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+        """A job's head is gone: either it had ended the job, or it is started again."""
+        ended = entry.look_for_end(now_s, READ_S)
+        entry.bereft = report if ended is None else None
+        if ended is False:
+            self._restart_head(entry, report, now_s)
+
+    def _restart_head(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+        tell_loss(entry.pen, entry.pulse, entry.head_pid, report.status, entry.standstill)
+        entry.standstill = ""
+        entry.head = entry.head.after(report.lived_s, report.status)
+        status = "was lost with its host" if report.status is None else f"ended with status {report.status}"
+        if reason := entry.head.too_many(entry.spec.max_restarts):
+            self._give_up(entry, "failed", f"the job's coordinator {status}: {reason}; {entry.log_tail(HEAD)}")
+            return
+        entry.rest_until_s = now_s + entry.head.pause_s()
+        text = f"the job's coordinator {status} and is started again ({entry.head.total} of {entry.spec.max_restarts})"
+        entry.pen.write("warning.raised", {"text": text})
+
+    def _count_agent(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+        born_s = [node.born_s[entry.job.id] for node in self._host.nodes.values() if entry.job.id in node.born_s]
+        standing = any(now_s - since_s > QUICK_S for since_s in born_s)
+        if reason := entry.agent_failed(report.node, report.lived_s, report.status, standing, now_s):
+            self._give_up(entry, "failed", reason)
+
+    def _give_up(self, entry: Entry, state: str, reason: str) -> None:
+        self._host.release(entry.job.id)
+        entry.end(state, reason, time.monotonic())

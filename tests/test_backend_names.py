@@ -1,0 +1,76 @@
+"""Backends are known by name in one table only: neither control nor the supervisor compares or imports one by name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod import backends
+from jupyter_hyperpod.core.backends import BACKENDS, DEFAULT_BACKEND
+from jupyter_hyperpod.core.errors import SpecError
+from tests.test_layers import ROOT, imports
+
+KNOW_NONE = ("control", "supervisor")
+
+
+def constants(node: ast.AST) -> Iterator[str]:
+    """The texts that stand for themselves in an expression, alone or in a tuple, list, set or dictionary."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            yield inner.value
+
+
+def named(path: Path) -> Iterator[str]:
+    """Where a module compares with the name of a backend, looks one up, or imports one."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        parts: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        elif isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Set | ast.Dict):
+            texts = set(constants(node))
+            parts = [node] if len(texts) > 1 and texts <= set(BACKENDS) else []  # a list of backends
+        elif isinstance(node, ast.Call):
+            parts = [argument for argument in node.args if isinstance(argument, ast.Constant)] * (
+                ast.unparse(node.func).endswith(("load", "get_backend"))
+            )
+        for found in set(BACKENDS) & {text for part in parts for text in constants(part)}:
+            yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} names {found!r}"
+    for module in imports(path):
+        for name in BACKENDS:
+            if module.startswith(f"jupyter_hyperpod.backends.{name}"):
+                yield f"{path.relative_to(ROOT)} imports {module}"
+
+
+@pytest.mark.parametrize("package", KNOW_NONE)
+def test_no_backend_is_known_by_name(package: str) -> None:
+    paths = sorted((ROOT / package).rglob("*.py"))
+    assert paths and [fault for path in paths for fault in named(path)] == []
+
+
+def test_names_are_found_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.test_backend_names.ROOT", tmp_path)
+    monkeypatch.setattr("tests.test_layers.ROOT", tmp_path)
+    monkeypatch.setattr("tests.test_layers.TREE", tmp_path)
+    path = tmp_path / "jupyter_hyperpod" / "control" / "somewhere.py"
+    path.parent.mkdir(parents=True)
+    lines = ['NAMES = ("local", "slurm")', 'if spec.backend == "slurm":', '    load("slurm")']
+    path.write_text("\n".join([*lines, "from ..backends.local import host"]))
+    assert len(list(named(path))) == 5
+
+
+def test_every_backend_of_the_table_is_there_and_is_imported_on_use() -> None:
+    assert DEFAULT_BACKEND in BACKENDS
+    for name in BACKENDS:
+        assert backends.load(name).title
+        assert BACKENDS[name].startswith(f"jupyter_hyperpod.backends.{name}."), "each is a folder"
+    with pytest.raises(SpecError, match="expected one of local, slurm"):
+        backends.load("kubernetes")
+
+
+def test_this_machines_nodes_belong_to_one_backend_alone() -> None:
+    assert [name for name in BACKENDS if backends.load(name).capabilities.owns_nodes] == [DEFAULT_BACKEND]
