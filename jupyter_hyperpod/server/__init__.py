@@ -1,1 +1,1 @@
-"""The Jupyter server extension: REST for what a person asks, one websocket for what happened."""
+"""The Jupyter server extension: REST for requests, one websocket for events."""

@@ -1,4 +1,4 @@
-"""What every verb has in common: who may ask, a bounded body, JSON in and out, and work away from the event loop."""
+"""The base of all REST handlers: authentication, size limits, JSON, and work in threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Handler(JsonErrors, APIHandler):
         self._body = bytearray()
 
     async def prepare(self) -> None:  # type: ignore[override]
-        """Refuse strangers, and bodies that are too large before a byte of them is read."""
+        """Refuse unauthenticated requests, and too large bodies before reading them."""
         limit = self.limit_bytes()
         self.request.connection.set_max_body_size(limit)  # type: ignore[union-attr]
         await super().prepare()
@@ -38,7 +38,7 @@ class Handler(JsonErrors, APIHandler):
             raise RequestRefused(413, f"the body is larger than {limit} bytes")
 
     def limit_bytes(self) -> int:
-        """The largest body that is taken."""
+        """The largest allowed body."""
         return self.services.max_body_bytes
 
     def data_received(self, chunk: bytes) -> None:
@@ -57,7 +57,7 @@ class Handler(JsonErrors, APIHandler):
             raise refusal(error) from error
 
     async def call(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        """Run ``function(store, …)`` in a thread; raises RequestRefused for what it raises on purpose."""
+        """Run ``function(store, …)`` in a thread; raises its expected errors as RequestRefused."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self.services.requests, lambda: function(self.store, *arguments, **named))

@@ -1,7 +1,7 @@
-"""The mounts as Jupyter sees files: the first part of a path names the mount, the rest lies in it.
+"""A Jupyter contents manager for mounts: the first part of a path names the mount, the rest is a path in it.
 
-A subclass of Jupyter Server's own contents manager, which has the rules for new names, copies and trusted notebooks.
-Everything that asks a mount happens away from the event loop and comes to an end (`mounts.files`).
+Jupyter Server's own contents manager, the base class, has the rules for new names, copies and trusted notebooks. All
+access to mounts happens in threads and with a time limit (`mounts.files`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..storage.store import Store
 from .errors import refusal
 from .uploads import Uploads
 
-AT_ONCE = 3  # of one mount
-UNKNOWN = ""  # in the place of a time: the epoch would be read as one
+AT_ONCE = 3  # per mount
+UNKNOWN = ""  # instead of a time; the epoch would look like one
 Result = TypeVar("Result")
 Model = dict[str, Any]
 
 
 class NoCheckpoints(AsyncCheckpoints):
-    """Files of mounts have none; Jupyter asks for them all the same."""
+    """No checkpoints: files of mounts have none, but Jupyter requires the class."""
 
     async def create_checkpoint(self, contents_mgr: object, path: str) -> Model:
         return {"id": "none", "last_modified": datetime.now(UTC)}
@@ -47,8 +47,8 @@ class NoCheckpoints(AsyncCheckpoints):
 class MountContents(AsyncContentsManager):
     """Files of all mounts. Raises `errors.RequestRefused`. Files above `limit_bytes` are not opened, only downloaded.
 
-    Deleted files go where `own`, which has the server's own files, sends those: into a trash or away. JupyterLab says
-    so before it deletes, whatever the drive.
+    Deleted files are treated as by `own`, the manager of the server's own files: moved to a trash or removed.
+    JupyterLab announces the same for all drives before it deletes.
     """
 
     def __init__(self, store: Store, threads: Executor, limit_bytes: int, own: Any, **traits: Any) -> None:
@@ -67,7 +67,7 @@ class MountContents(AsyncContentsManager):
         return bool(path.strip("/")) and await self._kind(path) == "file"
 
     async def exists(self, path: str) -> bool:
-        """One question, where the base class asks for a file and then for a directory."""
+        """Ask once, where the base class asks for a file and then for a directory."""
         return not path.strip("/") or await self._kind(path) in ("file", "directory")
 
     async def is_hidden(self, path: str) -> bool:
@@ -82,7 +82,7 @@ class MountContents(AsyncContentsManager):
         require_hash: bool = False,
         after: str = "",
     ) -> Model:
-        """Return a model; of a directory only the entries behind `after`, with `next` to go on from, if any."""
+        """Return a model; of a directory only the entries behind `after`, with `next` if there are more."""
         path = path.strip("/")
         self._refuse_hidden(path)
         model = await self._do(path, self._read, path, content, type, format, after)
@@ -124,7 +124,7 @@ class MountContents(AsyncContentsManager):
     # ---- beyond it -----------------------------------------------------------------------------------------------
 
     async def open(self, path: str) -> Content:
-        """Open a file, to be read by `next_block` and closed by `end`."""
+        """Open a file; read it with `next_block` and close it with `end`."""
         self._refuse_hidden(path)
 
         def begin() -> Content:
@@ -138,17 +138,17 @@ class MountContents(AsyncContentsManager):
         return await self._do(path, next, content, None)
 
     async def end(self, content: Content) -> None:
-        """Let go of a file, read to its end or not."""
+        """Close a file."""
         try:
-            with suppress(RuntimeError):  # the threads have ended, as the server is about to
+            with suppress(RuntimeError):  # the threads have ended, because the server is ending
                 await asyncio.get_running_loop().run_in_executor(self._threads, content.close)
         finally:
-            content.close()  # a second time it does nothing
+            content.close()  # a second call does nothing
 
     # ---- away from the event loop --------------------------------------------------------------------------------
 
     async def _do(self, path: str, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Run a function on a file: of one mount only so many at once, so that others have threads while one hangs."""
+        """Run a function on a file in a thread. The limit per mount leaves threads to other mounts while one hangs."""
         mount = path.strip("/").partition("/")[0]
         try:
             room = self._room.setdefault(mount, asyncio.Semaphore(AT_ONCE))
@@ -159,7 +159,7 @@ class MountContents(AsyncContentsManager):
 
     async def _kind(self, path: str) -> str:
         def look() -> str:
-            with suppress(UserError):  # not there, or not to be seen
+            with suppress(UserError):  # missing, or not visible
                 place, inside = self._at(path)
                 return place.look(inside).kind
             return "nothing"
@@ -230,7 +230,7 @@ class MountContents(AsyncContentsManager):
         place.move(inside, goal)
 
     def _take(self, path: str, content: bytes, chunk: int | None) -> bool:
-        """Take a file's content or a part of it (`Uploads`); True when the file is there."""
+        """Take a file's content or a part of it (`Uploads`); True when the file is complete."""
         place, inside = self._at(path, changed=True)
         with self._uploads.take(path, content, chunk) as whole:
             if whole is not None:
@@ -251,7 +251,7 @@ def _name(path: str) -> str:
 
 
 def _model(path: str, item: Item, kind: str | None = None) -> Model:
-    """What the contents API calls a model, without content. Its hash stands for one state of the file."""
+    """A model of the contents API, without content. Its hash identifies one state of the file."""
     changed = datetime.fromtimestamp(item.changed_ns / 1e9, UTC) if item.changed_ns > 0 else UNKNOWN
     found = "directory" if item.kind == "directory" else kind or ("notebook" if path.endswith(".ipynb") else "file")
     model = {
@@ -272,11 +272,11 @@ def _model(path: str, item: Item, kind: str | None = None) -> Model:
 
 
 def _content(kind: str, format: str | None, content: bytes, mimetype: str | None) -> Model:
-    """The fields of a model that hold its content. Raises SpecError for what is not of that format."""
+    """The fields of a model that hold its content. Raises SpecError for another format."""
     if kind == "notebook":
         try:
             return {"format": "json", "content": nbformat.reads(content.decode(), as_version=4)}
-        except Exception as error:  # nbformat raises what its parsers raise
+        except Exception as error:  # nbformat passes on the errors of its parsers
             raise SpecError(f"it is no notebook: {str(error)[:300]}") from error
     if format != "base64":
         try:

@@ -1,4 +1,4 @@
-"""The OpenAPI file, enforced: what a client sends is checked against the very schema that documents it."""
+"""Checks clients' messages against the OpenAPI file that documents them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Contract:
         return Draft202012Validator(schema | {"components": self._document["components"]})
 
     def check_body(self, operation: str, body: Any) -> dict[str, Any]:
-        """Return the body of an operation if it is as documented; raises SpecError."""
+        """Return the body of an operation if it matches its schema; raises SpecError."""
         return _checked(self._bodies[operation], body, "the body")
 
     def check_message(self, message: Any) -> dict[str, Any]:
-        """Return a client's message on the websocket if it is as documented; raises SpecError."""
+        """Return a client's websocket message if it matches its schema; raises SpecError."""
         kind = message.get("type") if isinstance(message, dict) else None
         if not isinstance(kind, str) or kind not in self._messages:
             raise SpecError(f"message type {str(kind)[:80]!r} is unknown; expected {' or '.join(self._messages)}")

@@ -1,4 +1,4 @@
-"""Files of mounts over HTTP, in the words of Jupyter's contents API, so that its own client is ours; and downloads."""
+"""Serves files of mounts through Jupyter's contents API, for JupyterLab's own client, and downloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .contents import Model, MountContents
 from .errors import RequestRefused
 
 TYPES, FORMATS, BITS = {"directory", "file", "notebook"}, {"text", "base64"}, {"0", "1"}
-HEAD_BYTES = 65_536  # what stands around the content in a body
+HEAD_BYTES = 65_536  # the rest of a body around the content
 
 
 class _ContentsHandler(Handler):
@@ -24,7 +24,7 @@ class _ContentsHandler(Handler):
         return self.services.contents
 
     def limit_bytes(self) -> int:
-        """See Handler: base64 takes a third more."""
+        """See Handler: base64 adds a third."""
         return self.services.max_file_bytes * 4 // 3 + HEAD_BYTES
 
     def answer(self, model: Model, status: int = 200) -> None:
@@ -46,7 +46,7 @@ class ContentsHandler(_ContentsHandler):
     @web.authenticated
     @authorized
     async def get(self, path: str) -> None:
-        self.choice("hash", BITS)  # it always comes
+        self.choice("hash", BITS)  # always sent by JupyterLab
         model = await self.contents.get(
             path,
             content=self.choice("content", BITS) != "0",
@@ -57,7 +57,7 @@ class ContentsHandler(_ContentsHandler):
         self.answer(model)
 
     def _after(self) -> str:
-        """As it was sent: Tornado's own reading strips what a name may begin with."""
+        """The unchanged argument: Tornado would strip blanks with which a name may begin."""
         return self.request.query_arguments.get("after", [b""])[-1].decode(errors="replace")
 
     @web.authenticated
@@ -92,7 +92,7 @@ class ContentsHandler(_ContentsHandler):
 
 
 class DownloadHandler(_ContentsHandler):
-    """A file's bytes, however many; scripts in it have no part in this site."""
+    """Sends a file of any size, with headers that isolate its scripts from this site."""
 
     @property
     def content_security_policy(self) -> str:
@@ -113,7 +113,7 @@ class DownloadHandler(_ContentsHandler):
             while (block := await self.contents.next_block(path, content)) is not None:
                 self.write(block)
                 await self.flush()
-        except iostream.StreamClosedError:  # whoever asked has gone
+        except iostream.StreamClosedError:  # the client has gone
             return
         finally:
             await self.contents.end(content)

@@ -1,4 +1,4 @@
-"""The one place where exceptions become HTTP."""
+"""Turns exceptions into HTTP answers, in this one place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tornado import web
 from ..core.errors import ClusterError, Conflict, Denied, HyperpodError, NotFound, StoreError, UserError
 from ..mounts.probe import Hangs
 
-# the first that fits counts
+# the first match counts
 STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (NotFound, 404),
     (Denied, 403),
@@ -25,13 +25,13 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
 )
 STRANGER = "not signed in to this Jupyter server, or not from one of its own pages"
 HINTS = {
-    503: "The log of the cluster's supervisor, cluster/supervisor.log in the job store, tells more.",
+    503: "The log of the cluster's supervisor, cluster/supervisor.log in the job store, has more.",
     507: "Free some space, or choose another directory with HyperpodExtension.store.",
 }
 
 
 class RequestRefused(web.HTTPError):
-    """A request refused with a sentence for the person who made it."""
+    """A refused request, with a sentence for the user."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
         super().__init__(status, "%s", message)
@@ -49,7 +49,7 @@ class JsonErrors(web.RequestHandler):
     """Errors as ``{"message", "hint"?}``."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer with the error's sentence; what is wrong inside the server goes to its log only."""
+        """Answer with the error's sentence. Internal errors go to the server's log only."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         answer = {"message": STRANGER if status_code == 403 else self._reason}
         if isinstance(error, RequestRefused):

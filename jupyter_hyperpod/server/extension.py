@@ -1,4 +1,4 @@
-"""The extension as Jupyter Server sees it: its settings, its routes, its beginning and its end."""
+"""The extension of Jupyter Server: its settings, routes, start and stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .tailer import AnyReader, Tailer
 HERE = Path(__file__).parent
 STATE_CHANGED = "https://events.jupyter.org/jupyter_hyperpod/state_changed/v1"
 REQUEST_THREADS = 8
-FILE_THREADS = 8  # of their own: a mount that hangs holds up files, never jobs
+FILE_THREADS = 8  # separate threads: a mount that hangs blocks only files, never jobs
 STREAM_THREADS = 4
 
 
@@ -41,18 +41,18 @@ class HyperpodExtension(ExtensionApp):
     ).tag(config=True)
     allow_faults = Bool(
         True,
-        help="Whether those who may stop jobs here may also break them on purpose, to see them recover. False forbids "
-        "it to everybody; a person's own switch is `Break something` in the panel.",
+        help="Whether users who may stop jobs here may also inject faults, to see jobs recover. False forbids it to "
+        "all users; each user's own switch is `Break something` in the panel.",
     ).tag(config=True)
     poll_interval_s = Float(
         0.05,
         min=0.001,
-        help="Seconds between two looks at the journals that a browser follows.",
+        help="Seconds between two reads of the journals that a browser follows.",
     ).tag(config=True)
     idle_interval_s = Float(
         1.0,
         min=0.01,
-        help="Seconds between two looks at the journals while no browser follows any.",
+        help="Seconds between two reads of the journals while no browser follows any.",
     ).tag(config=True)
     heartbeat_s = Float(
         20.0,
@@ -86,7 +86,7 @@ class HyperpodExtension(ExtensionApp):
     ).tag(config=True)
 
     def initialize_settings(self) -> None:
-        """Build what the handlers share. No thread starts and nothing of the store is touched yet."""
+        """Build the handlers' shared services, without starting threads or touching the store."""
         assert self.serverapp is not None
         assert self.serverapp.event_logger is not None
         self.serverapp.event_logger.register_event_schema(HERE / "events" / "state_changed.yaml")
@@ -138,12 +138,12 @@ class HyperpodExtension(ExtensionApp):
         self.streams.shutdown(wait=False, cancel_futures=True)
 
     def close_later(self, reader: AnyReader) -> None:
-        """Close a reader away from the event loop: another thread may be reading for it just now."""
-        with suppress(RuntimeError):  # the pool has ended: so has every reader
+        """Close a reader in a thread, because another thread may be reading for it."""
+        with suppress(RuntimeError):  # the pool and all readers have ended
             self.streams.submit(reader.close)
 
     def public_settings(self) -> dict[str, Any]:
-        """What the browser may know of the settings."""
+        """The settings for the browser."""
         root = str(getattr(getattr(self.serverapp, "contents_manager", None), "root_dir", ""))
         store = str(self.job_store.root)
         return {"version": __version__, "store": store, "root": root, "allow_faults": self.allow_faults}
@@ -153,7 +153,7 @@ class HyperpodExtension(ExtensionApp):
         record = {"subject": subject, "name": name, "time_s": event.time_s}
         record |= {key: str(event.data[key]) for key in ("state", "reason")}
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop was closed in this moment: the server is ending
+            with suppress(RuntimeError):  # the loop has just been closed: the server is ending
                 self._loop.call_soon_threadsafe(self._emit, record)
 
     def _emit(self, record: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""REST: each verb reads the request, lets `control` do it away from the event loop, and answers with JSON."""
+"""The REST handlers: each reads its request, runs `control` in a thread, and answers with JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAULTS_HINT = "They are allowed where HyperpodExtension.allow_faults is left at 
 
 
 class SettingsHandler(Handler):
-    """What this server is and allows."""
+    """The version and the settings of this server."""
 
     @web.authenticated
     @authorized
@@ -52,7 +52,7 @@ class ClusterStartHandler(Handler):
 
 
 class ClusterStopHandler(Handler):
-    """Stop the local cluster and what runs on it."""
+    """Stop the local cluster and its jobs."""
 
     @web.authenticated
     @authorized
@@ -63,7 +63,7 @@ class ClusterStopHandler(Handler):
 
 
 class ClusterHealHandler(Handler):
-    """Bring nodes that a fault cut off back to the network."""
+    """Reconnect nodes that a fault cut off from the network."""
 
     @web.authenticated
     @authorized
@@ -88,7 +88,7 @@ class ClusterNodeHandler(Handler):
 
 
 class MountsHandler(Handler):
-    """The mounts and how each is; one that hangs is told within seconds and holds nobody."""
+    """The mounts and their health. A mount that hangs is reported within seconds and blocks nothing."""
 
     @web.authenticated
     @authorized
@@ -107,7 +107,7 @@ class MetricsHandler(Handler):
 
 
 class PlanHandler(Handler):
-    """What failures cost and what faster recovery saves; nothing of the store is read."""
+    """A plan of what failures cost and what faster recovery saves; reads nothing of the store."""
 
     @web.authenticated
     @authorized
@@ -147,10 +147,10 @@ class CellHandler(Handler):
 
 
 class _CommandHandler(Handler):
-    """A request to a running job: it is written down now, its effect arrives as events."""
+    """A command to a running job: it is journaled now, its effect arrives as events."""
 
     async def ask(self, command: Callable[..., None], job_id: str, *arguments: Any, **named: Any) -> None:
-        """Give the command and answer that it was given."""
+        """Give the command and confirm it."""
         await self.call(command, job_id, *arguments, **named)
         self.log.info("%s asked %s to %s", self.current_user.username, job_id, command.__name__)
         self.set_status(202)

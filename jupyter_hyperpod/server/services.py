@@ -1,4 +1,4 @@
-"""What the handlers of requests and sockets share: settings, the job store, its follower and the pools of threads."""
+"""The services shared by all handlers: settings, the job store, its follower and the thread pools."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ class Services(Protocol):
         """Close a reader away from the event loop."""
 
     def public_settings(self) -> dict[str, Any]:
-        """What the browser may know of the settings."""
+        """The settings for the browser."""

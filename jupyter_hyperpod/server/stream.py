@@ -1,7 +1,7 @@
-"""The one websocket: a client says where it stands, the server tells what came after, in order.
+"""The websocket: a client sends its position in a journal, the server sends the later events in order.
 
-Each message is written only when the one before has left for the network, and is then made from where the
-reader stands: a slow client costs the server one message, however far behind it is.
+A message is built from the reader's position, and only after the previous one has been sent. So a slow client costs the
+server one message, no matter how far behind it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .tailer import AnyReader
 from .topic import dumps
 
 MAX_TOPICS = 1000
-# lets what one step of a job writes travel in one message
+# lets one message carry all events of one training step
 GATHER_S = 0.02
 Result = TypeVar("Result")
 
@@ -42,7 +42,7 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
         self._sender: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:  # type: ignore[override]
-        """Refuse strangers with 403: a websocket has no use for a login page."""
+        """Refuse unauthenticated clients with 403, as a websocket cannot show a login page."""
         await super().prepare(_redirect_to_login=False)
 
     @ws_authenticated
@@ -74,7 +74,7 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
         self._sender = asyncio.create_task(self._send())
 
     def on_close(self) -> None:
-        """Stop sending and let go of every topic."""
+        """Stop sending and release every topic."""
         self.services.sockets.discard(self)
         if self._sender is not None:
             self._sender.cancel()
@@ -82,7 +82,7 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
             self._leave(topic)
 
     async def on_message(self, message: str | bytes) -> None:
-        """Do what a client asks; the next message is read only after that."""
+        """Handle a client's message; the next one is read only afterwards."""
         try:
             asked = self.services.contract.check_message(json.loads(message))
         except (ValueError, RecursionError):
@@ -116,14 +116,14 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
             self.services.close_later(reader)
 
     def _complain(self, text: str, topic: str | None = None) -> None:
-        """Answer with a problem; a client that reads none of them is told only the newest few."""
+        """Send a problem; only the newest few are kept for a client that does not read."""
         self._problems.append(dumps({"type": "problem", "text": text} | ({"topic": topic} if topic else {})))
         del self._problems[:-MAX_TOPICS]
         self._news.set()
 
     def _wake(self) -> None:
         """Called by the tailer's thread."""
-        with suppress(RuntimeError):  # the loop was closed in this moment: the server is ending
+        with suppress(RuntimeError):  # the loop has just been closed: the server is ending
             self._loop.call_soon_threadsafe(self._news.set)
 
     async def _away(self, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -141,10 +141,10 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
             pass  # on_close tidies up
         except Exception:
             self.log.exception("a websocket is closed because its topics cannot be read")
-            self.close(1011, "the server cannot read what was asked for; its log tells why")
+            self.close(1011, "the server cannot read this topic; its log has the reason")
 
     async def _send_one_each(self) -> bool:
-        """Send what there is, one message a topic, so that a long one does not keep the others waiting."""
+        """Send pending messages, one per topic in turn, so that a long topic does not delay the others."""
         waiting, self._problems = self._problems, []
         for text in waiting:
             await self.write_message(text)

@@ -1,4 +1,4 @@
-"""One thread a server follows every journal that somebody looks at, and tells who waits that there is news."""
+"""One thread per server that follows all watched journals and wakes their readers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Told = Callable[[str, str, Event], None]
 
 @dataclass
 class _Tail:
-    """A topic and who needs it."""
+    """A topic and its watchers."""
 
     topic: Topic
     watchers: set[Wake] = field(default_factory=set)
@@ -41,7 +41,7 @@ class _Tail:
 
 
 class JobsReader:
-    """Where one socket stands in the list of jobs; the twin of `topic.Reader`."""
+    """The position of one socket in the list of jobs; the twin of `topic.Reader`."""
 
     def __init__(self, tailer: Tailer) -> None:
         self._tailer = tailer
@@ -58,7 +58,7 @@ class JobsReader:
         return [text] if self._version else []
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
 
 AnyReader = Reader | JobsReader
@@ -140,7 +140,7 @@ class Tailer:
         return reader
 
     def unwatch(self, name: str, wake: Wake) -> None:
-        """Undo `watch`; a topic nobody watches is let go of after a while."""
+        """Undo `watch`; an unwatched topic is released after a while."""
         with self._lock:
             if name == JOBS:
                 self._jobs_watchers.discard(wake)
@@ -183,7 +183,7 @@ class Tailer:
             failure = ""
             try:
                 self._tick()
-            except Exception as error:  # whatever it meets, the thread goes on: it is the only one
+            except Exception as error:  # the thread survives every error, because it is the only one
                 failure = repr(error)
                 if failure != self._failure:
                     self._log.warning("the job store cannot be followed at present: %s", failure, exc_info=error)
@@ -233,7 +233,7 @@ class Tailer:
                 self._on_change(subject, str(event.data.get("node", topic)), event)
 
     def _let_go(self, name: str, tail: _Tail, now_s: float) -> None:
-        """Forget a topic that will hardly change and that nobody watches; its summary stays."""
+        """Forget an unwatched topic that will hardly change; its summary stays."""
         if name == CLUSTER or tail.watchers or now_s - tail.changed_s < LINGER_S:
             return
         if tail.topic.get("state")[0] in TERMINAL_STATES:
@@ -242,7 +242,7 @@ class Tailer:
                     del self._tails[name]
 
     def _probe_cluster(self, now_s: float) -> None:
-        """Notice a supervisor that died without a word: no event tells of it."""
+        """Notice a supervisor that died, which no event reports."""
         tail = self._open(CLUSTER)
         if not tail.watchers or now_s - self._probed_s < PROBE_S:
             return
@@ -255,9 +255,9 @@ class Tailer:
             self._wake(tail.watchers)
 
     def _scan(self) -> None:
-        """Read which jobs there are and what has become of them; tell where that changed.
+        """Read the list of jobs and their states; report changes.
 
-        Jobs not read before are read for `SCAN_S` at most: the rest comes in later ticks, and nobody waits for it.
+        New jobs are read for at most `SCAN_S`; the rest follows in later ticks, so that nothing waits for it.
         """
         ids = self._store.job_ids()
         if self._known is None:
@@ -290,7 +290,7 @@ class Tailer:
         try:
             tail = tail or self._open(job_id)
         except UserError:
-            return  # not a job's directory, or gone in the meantime
+            return  # not a job's directory, or removed meanwhile
         self._summaries[job_id] = (tail.topic.end, tail.topic.copy_fields(_LISTED))
         if known is None:
             self._let_go(job_id, tail, time.monotonic())

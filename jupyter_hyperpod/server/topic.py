@@ -1,7 +1,7 @@
-"""One journal as the server holds it: its fold, its newest events, and readers that each stand somewhere in it.
+"""One followed journal in the server: its fold, its newest events, and readers with their positions.
 
-The journal itself is the buffer: a reader that falls behind the newest events reads them from the disk again, from
-its cursor. So nothing is dropped for a slow reader and nothing is kept for it in memory.
+The journal itself is the buffer: a reader behind the newest events reads from the disk, from its cursor. So a slow
+reader loses nothing and takes no memory.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ class Topic:
 
     @property
     def end(self) -> int:
-        """How many events were folded so far."""
+        """The number of folded events."""
         return self._end
 
     @property
     def problem_count(self) -> int:
-        """How many lines or events could not be understood so far (bounded)."""
+        """The number of lines or events that could not be read (bounded)."""
         return len(self._problems)
 
     def poll(self) -> list[Event]:
-        """Fold what is new in the journal and return it."""
+        """Fold new events of the journal and return them."""
         events = self._follower.poll()
         told, self._follower_problems = self._follower_problems, len(self._follower.problems)
         if events or told != self._follower_problems:
@@ -87,7 +87,7 @@ class Topic:
         return events
 
     def _encode(self, events: list[Event]) -> list[Entry]:
-        """Encode the newest of `events`, as many as would be remembered."""
+        """Encode the newest of `events`, as many as are kept in memory."""
         entries: list[Entry] = []
         room = self._limit_bytes
         for event in reversed(events):
@@ -123,7 +123,7 @@ class Topic:
             self._before_recent[oldest.writer] = oldest.seq
 
     def get(self, *names: str) -> tuple[Any, ...]:
-        """Some fields of the view, of one moment."""
+        """Some fields of the view at one moment."""
         with self._lock:
             return tuple(self._view[name] for name in names)
 
@@ -135,7 +135,7 @@ class Topic:
         return fields
 
     def overlay(self, fields: Mapping[str, Any]) -> bool:
-        """Show `fields` in place of what was folded; a change counts as a new `revision`. Returns whether it is one."""
+        """Show `fields` instead of the folded ones. A change makes a new `revision`; returns whether there was one."""
         with self._lock:
             if dict(fields) == self._overlay:
                 return False
@@ -154,14 +154,14 @@ class Topic:
             return text, dict(view["seen"]), self._end, self.revision
 
     def position_after(self, cursor: Mapping[str, int]) -> int | None:
-        """Where in the newest events a reader with `cursor` goes on; None where it lacks older ones."""
+        """The position in the newest events at which a reader with `cursor` continues; None where it is behind."""
         with self._lock:
             if any(cursor.get(writer, 0) < seq for writer, seq in self._before_recent.items()):
                 return None
             return self._end - len(self._recent)
 
     def after(self, position: int) -> list[Entry] | None:
-        """The newest events from `position` on, at most a message full; None where they are not at hand any more."""
+        """The newest events from `position` on, at most one message; None where memory no longer has them."""
         with self._lock:
             skip = position - (self._end - len(self._recent))
             if skip < 0:
@@ -175,7 +175,7 @@ class Topic:
 
 
 class Reader:
-    """Where one socket stands in one topic. `take` and `close` may come from any thread."""
+    """The position of one socket in one topic. `take` and `close` are thread-safe."""
 
     def __init__(self, topic: Topic, cursor: Mapping[str, int] | None) -> None:
         self.topic = topic
@@ -184,14 +184,14 @@ class Reader:
         self._fresh = cursor is None
         self._revision = 0
         self._told = topic.problem_count
-        # generators are closed, and with them their files, when the last reference goes
+        # the last reference closes generators, and with them their files
         self._replay: Iterator[Entry] | None = None
         self._closed = False
         self._lock = threading.Lock()
 
     @property
     def pending(self) -> bool:
-        """Whether `take` may have something to say."""
+        """Whether `take` may have messages."""
         topic = self.topic
         behind = self._position != topic.end or self._revision != topic.revision or self._told != topic.problem_count
         return not self._closed and (self._fresh or behind or self._replay is not None)
@@ -221,7 +221,7 @@ class Reader:
         return text
 
     def _batch(self) -> list[Entry]:
-        """The next events: from the disk where the reader is behind, else from the newest ones at hand."""
+        """The next events: from the disk where the reader is behind, else from memory."""
         if self._replay is None:
             found = None if self._position is None else self.topic.after(self._position)
             if self._position is not None and found is not None:
@@ -241,14 +241,14 @@ class Reader:
                 yield entry
 
     def close(self) -> None:
-        """Let go of the files; `take` says nothing from now on."""
+        """Release the files; `take` returns nothing from now on."""
         with self._lock:
             self._closed = True
             self._replay = None
 
 
 def up_to_a_message(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The first of `entries`, as many as make a message of `MESSAGE_BYTES` or `MESSAGE_EVENTS`."""
+    """The first of `entries`, up to `MESSAGE_BYTES` or `MESSAGE_EVENTS`."""
     size = 0
     for count, entry in enumerate(entries, 1):
         yield entry
@@ -258,7 +258,7 @@ def up_to_a_message(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def without_old_samples(batch: list[Entry]) -> list[Entry]:
-    """Leave out each sample of which the same writer tells every name again later in the batch."""
+    """Leave out each sample whose names the same writer all repeats later in the batch."""
     if all(entry.names is None for entry in batch):
         return batch
     told: dict[str, frozenset[str]] = {}

@@ -1,4 +1,4 @@
-"""Uploads in parts, as JupyterLab sends large files: kept in the store until the last part has come."""
+"""Collects uploads in parts, as JupyterLab sends large files, in the store until the last part has arrived."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ..core.errors import Conflict
 from ..storage.store import Store, private_directory
 
 LAST = -1
-FRESH_S = 30.0  # an upload that went on so lately is somebody's, and no other of that file begins
-STALE_S = 24 * 3600.0  # one that nobody went on with for so long is over
+FRESH_S = 30.0  # an upload with a part this recently is in progress, and no other of that file may begin
+STALE_S = 24 * 3600.0  # an upload without a new part for this long is abandoned
 
 
 class Uploads:
-    """Parts of files on their way to mounts; a part's number is in the name of what has come so far."""
+    """Parts of files on their way to mounts; the name of a partial file holds the number of its last part."""
 
     def __init__(self, store: Store) -> None:
         self._room = store.root / "mounts" / "uploads"
 
     @contextmanager
     def take(self, path: str, content: bytes, chunk: int | None) -> Iterator[Path | None]:
-        """Take all of a file (`chunk` None) or a part of it, from 1 on and `LAST` in the end.
+        """Take a whole file (`chunk` None) or a part of it, numbered from 1, the last one `LAST`.
 
-        Gives a local file with the whole content, which is there within the context; None where parts are missing.
-        Raises Conflict for a part that does not follow the one before.
+        The context returns a local file with the whole content, or None while parts are missing. Raises Conflict for a
+        part out of order.
         """
         private_directory(self._room)
         name = hashlib.sha256(path.encode()).hexdigest()[:32] if chunk else os.urandom(16).hex()
@@ -49,7 +49,7 @@ class Uploads:
             part.unlink(missing_ok=True)
 
     def _begin(self, name: str, path: str) -> None:
-        """Forget what is left of earlier uploads; of this file, only one that nobody goes on with."""
+        """Remove abandoned uploads, and an abandoned one of this file."""
         for part in self._room.iterdir():
             with suppress(FileNotFoundError):
                 age_s = time.time() - part.stat().st_mtime
@@ -59,7 +59,7 @@ class Uploads:
                     part.unlink()
 
     def _next(self, name: str, path: str, chunk: int | None) -> Path:
-        """Return what has come so far, under the name that it has with this part."""
+        """Return the partial file, renamed for this part."""
         known = [int(part.suffix[1:]) for part in self._room.glob(f"{name}.*")]
         if not known or chunk not in (LAST, max(known) + 1):
             raise Conflict(f"part {chunk} of {path} follows none that has come: begin the upload again")

@@ -1,1 +1,1 @@
-"""A small real endpoint: a gateway that balances, retries and follows the load, and replicas that load and answer."""
+"""Serves models over HTTP: a gateway that balances, retries and scales, and replicas that load a model and answer."""

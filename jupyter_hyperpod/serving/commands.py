@@ -1,4 +1,4 @@
-"""Commands from the deployment's journal, carried out; each is answered with `command.done` and a sentence."""
+"""Carries out commands from the deployment's journal, and answers each with `command.done` and a sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
 
 
 def recall(deployment: Deployment) -> None:
-    """Read what was commanded before this gateway was there, and carry out what has not been."""
+    """Read the commands given before this gateway started, and carry out the open ones."""
     for command in deployment.commands.poll():
         if command.kind == "scale" and not command.writer.startswith(f"{SUPERVISOR}."):
             deployment.replicas.recall(deployment.site.spec.clamp(command.data["target"]))
@@ -26,14 +26,14 @@ def recall(deployment: Deployment) -> None:
 
 
 def obey_all(deployment: Deployment) -> None:
-    """Carry out what is new."""
+    """Carry out new commands."""
     for command in deployment.commands.poll():
         _obey(deployment, command)
 
 
 def _obey(deployment: Deployment, command: Command) -> None:
     if command.writer.startswith(f"{WRITER}.") or (command.kind == "fault" and command.data["rank"] is None):
-        return  # one's own, or a fault of a node, which is the supervisor's
+        return  # a command of this gateway, or a fault of a node, which the supervisor handles
     try:
         ok, reason = _carry_out(deployment, command)
     except (TypeError, ValueError, KeyError) as error:
@@ -56,7 +56,7 @@ def _carry_out(deployment: Deployment, command: Command) -> tuple[bool, str]:
         if count := deployment.replicas.leave_node(node, command.time_s):
             return (
                 True,
-                f"{plural(count, 'replica')} on {node} told to finish what was asked and to end; others take the place",
+                f"{plural(count, 'replica')} on {node} told to finish their requests and to end; others take over",
             )
         return False, f"no replica is on {node}"
     if command.kind == "fault":

@@ -1,4 +1,4 @@
-"""Kept-alive HTTP connections to one replica. Whatever happens to an answer on its way is one error: `Broken`."""
+"""Keep-alive HTTP connections to one replica. Every failure of an answer raises the same error, `Broken`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Piece = Callable[[bytes], Awaitable[None]]
 
 
 class Broken(Exception):
-    """The replica did not answer to the end; ``sent`` tells whether it may have begun to."""
+    """The replica did not complete its answer; ``sent``: it may have begun to work on the request."""
 
     def __init__(self, reason: str, sent: bool) -> None:
         super().__init__(reason)
@@ -64,9 +64,9 @@ class Line:
     async def ask(self, path: str, headers: HTTPHeaders, body: bytes, head: Head, piece: Piece) -> None:
         """Send a request; ``head(status, headers)`` and then ``piece(bytes)`` are called as the answer comes.
 
-        A kept connection may have been closed by the replica long ago, which shows only now: where nothing was heard on
-        it, the request is sent once more on a new one. Raises Broken, also where the connection is cut meanwhile, and
-        what ``piece`` raises. Being cancelled closes the connection, by which the replica notices.
+        The replica may have closed a kept connection long ago, which shows only now: without any answer on it, the
+        request is sent once more on a new one. Raises Broken, also where the connection is cut meanwhile, and the
+        errors of ``piece``. Cancelling closes the connection, so that the replica notices.
         """
         start = RequestStartLine("POST", path, "HTTP/1.1")
         stream, stale = self._take(), False
@@ -78,7 +78,7 @@ class Line:
                 if reading.begun or self._closed:
                     raise
                 stale = True
-                self._drop_idle()  # those that were used before this one are older still
+                self._drop_idle()  # the connections used before this one are even older
         try:
             self._check()
             stream = await self._client.connect(*self.address, max_buffer_size=ANSWER_LIMIT_BYTES, timeout=CONNECT_S)
@@ -92,7 +92,7 @@ class Line:
         sent = False
         self._busy.add(stream)
         try:
-            self._check()  # it may have been closed while it connected
+            self._check()  # this line may have been closed while it connected
             stream.set_nodelay(True)
             connection = HTTP1Connection(stream, True, self._parameters)
             sent = True
@@ -127,7 +127,7 @@ class Line:
             stream.close()
 
     def close(self) -> None:
-        """Take no further request, and close the connections that carry nothing."""
+        """Take no further request, and close idle connections."""
         self._closed = True
         self._drop_idle()
 
@@ -138,7 +138,7 @@ class Line:
         self._idle.clear()
 
     def cut(self) -> None:
-        """Close all connections: whoever waits for an answer hears at once that it is broken."""
+        """Close all connections; requests in progress fail at once with Broken."""
         self.close()
         for stream in list(self._busy):
             with suppress(OSError):

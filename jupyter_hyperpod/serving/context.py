@@ -1,4 +1,4 @@
-"""What the gateway and the replicas of a deployment are told through their environment, and what they prove with it."""
+"""Reads the environment of a gateway or a replica, and checks the tokens that requests show."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Site:
 
     @property
     def endpoint_file(self) -> Path:
-        """Where the gateway says how it is reached; the supervisor sees by it that the gateway moves."""
+        """The file with the gateway's address; the supervisor sees by its changes that the gateway is alive."""
         return self.job.path / "coordinator.json"
 
     def endpoint(self) -> dict[str, Any]:
-        """What the gateway has said; empty where it has said nothing that can be read."""
+        """The content of the gateway's endpoint file; empty where it cannot be read."""
         try:
             found = json.loads(self.endpoint_file.read_text())
         except (OSError, ValueError):
@@ -65,7 +65,7 @@ class Site:
         return found if isinstance(found, dict) else {}
 
     def pass_between(self) -> str:
-        """What gateway and replicas show each other; never the token of those who ask the gateway."""
+        """The token between gateway and replicas, which differs from the clients' token."""
         return bearer(hmac.new(self.job.secret(), b"gateway and replica", hashlib.sha256).hexdigest())
 
 
@@ -75,12 +75,12 @@ def bearer(token: str) -> str:
 
 
 def shows(header: str | None, expected: str) -> bool:
-    """Whether a request's Authorization header is what is expected, in constant time."""
+    """Whether a request's Authorization header has the expected value, in constant time."""
     return header is not None and hmac.compare_digest(header.encode(), expected.encode())
 
 
 def read_token(job: JobStore) -> str:
-    """The token of those who ask the gateway. Raises StoreError where there is none yet."""
+    """The clients' token. Raises StoreError where there is none yet."""
     try:
         return (job.path / "token").read_text().strip()
     except OSError as error:
@@ -88,6 +88,6 @@ def read_token(job: JobStore) -> str:
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:
-    """An error as OpenAI's clients read it."""
+    """An error in the form of OpenAI's API."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "code": status}}

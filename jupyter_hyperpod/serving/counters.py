@@ -1,4 +1,4 @@
-"""What a gateway counts: requests, and how long their answers took."""
+"""Counts a gateway's requests and the latency of its answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LATENCIES_KEPT = 20_000
 
 @dataclass
 class Ledger:
-    """``accepted`` requests end as ``answered``, ``failed`` (no replica could) or ``left`` (nobody waited any more)."""
+    """``accepted`` requests end as ``answered``, ``failed`` (no replica could) or ``left`` (the client had gone)."""
 
     accepted: int = 0
     answered: int = 0
@@ -23,12 +23,12 @@ class Ledger:
     _latencies: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
 
     def took(self, seconds: float) -> None:
-        """A request was answered in so many seconds."""
+        """A request was answered after ``seconds``."""
         self.answered += 1
         self._latencies.append((time.monotonic(), seconds))
 
     def recent(self) -> tuple[float, float | None, float | None]:
-        """Answers a second over the last ten seconds, and the median and 99th percentile of their latency (s)."""
+        """Answers per second over the last ten seconds, and the median and 99th percentile of their latency (s)."""
         since_s = time.monotonic() - WINDOW_S
         while self._latencies and self._latencies[0][0] < since_s:
             self._latencies.popleft()

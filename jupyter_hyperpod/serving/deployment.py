@@ -1,4 +1,4 @@
-"""The state of a deployment: its replicas, its requests, its journal, and what has become of it."""
+"""The state of a deployment: its replicas, requests, journal and phase."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROBE = b'{"prompt": [0], "max_tokens": 1, "temperature": 0}'
 
 
 class Deployment:
-    """What the gateway's routes and commands work on; `end` says that it is to be over."""
+    """The deployment on which the gateway's routes and commands work."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -48,11 +48,11 @@ class Deployment:
         self._probes: set[asyncio.Task[None]] = set()
 
     def end(self, state: str, reason: str) -> None:
-        """End the deployment once what is under way is answered."""
+        """End the deployment once the requests in progress are answered."""
         self.ending = self.ending or (state, reason)
 
     def welcome(self, replica: Replica) -> None:
-        """A replica has become ready: where nobody asks it anything, it is asked for one token, so that it is warm."""
+        """A replica has become ready. Without requests, ask it for one token to warm it up."""
         if self.site.serve.task == "completions" and not replica.outstanding:
             request = Request(replica.path, PROBE, secrets.token_hex(12))
             probe = asyncio.create_task(self.relay.probe(replica, request))
@@ -60,7 +60,7 @@ class Deployment:
             probe.add_done_callback(self._probes.discard)
 
     def judge(self) -> None:
-        """Journal what the deployment has become."""
+        """Journal the state of the deployment where it has changed."""
         ready, target = len(self.pool.ready()), self.replicas.target
         if not self.replicas.ever_ready:
             if self.replicas.failure is not None:
@@ -87,7 +87,7 @@ class Deployment:
         self.journal.write("incident.stage", record)
 
     def facts(self) -> dict[str, Any]:
-        """How the deployment stands, for people and their monitoring."""
+        """The figures of the deployment, for people and their monitoring."""
         rate, median_s, most_s = self.ledger.recent()
         load: dict[str, Any] = {
             "ready": len(self.pool.ready()),
@@ -106,7 +106,7 @@ class Deployment:
             self.journal.write("metric.logged", {"step": self._samples, "values": facts})
 
     def take_over(self, url: str, pid: int) -> None:
-        """Journal that this gateway answers, in place of one that was lost where there was one."""
+        """Journal that this gateway answers, and whether it replaces a lost one."""
         serve = self.site.serve
         self.journal.write("deployment.opened", {"url": url, "model": serve.model, "task": serve.task})
         if self._incident:
@@ -114,7 +114,7 @@ class Deployment:
 
 
 def _token(site: Site) -> str:
-    """The token of those who ask, made by the first gateway."""
+    """The clients' token; the first gateway creates it."""
     try:
         return read_token(site.job)
     except StoreError:
@@ -124,7 +124,7 @@ def _token(site: Site) -> str:
 
 
 def _open_incident(view: View) -> dict[str, Any]:
-    """What the supervisor said of the loss of the gateway before this one, where that is not over."""
+    """The open incident, journaled by the supervisor, of the loss of the earlier gateway."""
     for incident in reversed(view["incidents"]):
         if incident["cause"].startswith("coordinator") and incident["resumed_s"] is None:
             return {name: incident[name] for name in ("incident", "cause", "node")}

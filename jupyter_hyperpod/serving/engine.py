@@ -1,4 +1,4 @@
-"""One thread that computes: requests take turns, a piece each, so that a long one does not hold up the short ones."""
+"""Computes all requests in one thread, in turns of one piece each, so that long requests do not block short ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Work:
         self.left = False
 
     def put(self, piece: Any) -> None:
-        """Hand a piece to whoever waits for it; it may have gone, and its loop with it."""
+        """Hand a piece to the waiting request; the request and its event loop may have ended."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.out.put_nowait, piece)
 
@@ -36,7 +36,7 @@ class Engine:
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
     async def run(self, pieces: Iterator[Any]) -> AsyncIterator[Any]:
-        """Yield what `pieces` yields, computed in the thread; leaving early ends it. Raises what it raises."""
+        """Yield the items of `pieces`, computed in the thread. Leaving early ends it; its errors are raised here."""
         work = _Work(pieces, asyncio.get_running_loop())
         with self._wake:
             self._ready.append(work)
@@ -60,20 +60,20 @@ class Engine:
                     self._ready.append(work)
 
     def _turn(self, work: _Work) -> bool:
-        """Compute one piece; False where that was the last."""
+        """Compute one piece; False after the last one."""
         try:
             work.put(next(work.pieces))
         except StopIteration:
             work.put(_END)
             return False
-        except BaseException as error:  # this thread goes on, whatever a model raises
+        except BaseException as error:  # this thread continues after every error of a model
             work.put(_told(error))
             return False
         return True
 
 
 async def aside(work: Callable[[], T]) -> T:
-    """Return what ``work()`` returns, computed in a daemon thread: unlike an executor's, nobody waits for its end."""
+    """Return the result of ``work()``, computed in a daemon thread, which does not delay the process's exit."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -94,7 +94,7 @@ async def aside(work: Callable[[], T]) -> T:
 
 
 def _told(error: BaseException) -> Exception:
-    """An error that can be raised where others are served too: sys.exit() in a model's code ends no server."""
+    """Convert an error so that sys.exit() in a model's code does not end the server."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     told = RuntimeError(f"{type(error).__name__}: {error}")

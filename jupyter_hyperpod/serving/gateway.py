@@ -1,8 +1,8 @@
-"""The gateway: one per deployment, the head of its job. People ask it, it asks the replicas, and it follows the load.
+"""The gateway's process: the head of a deployment. It passes clients' requests to replicas and follows the load.
 
-It may die at any moment: the supervisor starts it again, at the same port where that is still free, the replicas find
-it by its endpoint file, and what it has to know it reads from the journal. Requests that were under way are lost to
-their clients then; those who repeat them get the same answers.
+It may die at any moment. The supervisor then restarts it, at the same port if that is free; replicas find it by its
+endpoint file, and it restores its state from the journal. Clients lose their requests in progress; a repeated request
+gets the same answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLL_S = 0.01
 
 
 class Gateway:
-    """The process: where a deployment is reached, and what is done again and again; `run` is its whole life."""
+    """The gateway's server and its periodic work; `run` is its whole life."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -75,7 +75,7 @@ class Gateway:
         return shows(header, self.deployment.token) or shows(header, self.deployment.key)
 
     def _bind(self) -> list[socket.socket]:
-        """Listen where the gateway before this one did, else where the person wants it, else anywhere."""
+        """Listen at the earlier gateway's port, else at the wanted port, else at any free one."""
         before = self.site.endpoint().get("port", 0)
         if before:
             with suppress(OSError):
@@ -89,7 +89,7 @@ class Gateway:
         self.deployment.take_over(f"http://{host}:{port}", os.getpid())
 
     async def _leave(self) -> None:
-        """Answer what is under way, end the replicas, say how it ended."""
+        """Answer requests in progress, end the replicas and journal the end."""
         deployment = self.deployment
         assert deployment.ending is not None
         state, reason = deployment.ending
@@ -108,7 +108,7 @@ class Gateway:
 
 
 async def _until(condition: Callable[[], bool], limit_s: float) -> None:
-    """Wait for a condition, not longer than so many seconds."""
+    """Wait for a condition, for a limited time."""
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
         if condition():

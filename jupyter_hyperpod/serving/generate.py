@@ -1,4 +1,4 @@
-"""Tokens one after the other from the project's decoder, with keys and values of what was read kept."""
+"""Generates tokens with the project's decoder, with a cache of keys and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..recipes.decoder import Attention, Block, Decoder, rotary, rotate
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is drawn: ``temperature`` 0 takes the likeliest, ``top_p`` draws of the likeliest that sum to it."""
+    """How to draw a token: ``temperature`` 0 takes the likeliest; ``top_p`` draws from the likeliest that sum to it."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -42,7 +42,7 @@ class Cache:
 
 @torch.inference_mode()
 def read(model: Decoder, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
-    """Read int64 ``(length,)`` after what `cache` holds and return the scores of the next token, ``(vocab_size,)``."""
+    """Append int64 ``(length,)`` to `cache` and return the scores of the next token, ``(vocab_size,)``."""
     begin, end = cache.length, cache.length + tokens.shape[0]
     x = model.embedding(tokens[None])
     cosine, sine = cache.cosine[begin:end], cache.sine[begin:end]
@@ -60,7 +60,7 @@ def read(model: Decoder, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
 def _attend(
     attention: Attention, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, cache: Cache, layer: int
 ) -> torch.Tensor:
-    """``(1, new, width)`` to the same: the new positions look at all that the layer lets them see."""
+    """``(1, new, width)`` to the same: new positions attend to everything that the layer's window allows."""
     query, key, value = (
         part(x).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
         for part in (attention.query, attention.key, attention.value)
@@ -110,7 +110,7 @@ def generate(model: Decoder, prompt: list[int], most: int, sampling: Sampling) -
 
 
 def check_prompt(config: DecoderConfig, prompt: list[int], most: int) -> str:
-    """What is wrong with a prompt, or ""."""
+    """The error of a prompt, or ""."""
     if not prompt:
         return "the prompt is empty; expected at least one token"
     if wrong := [token for token in prompt if not 0 <= token < config.vocab_size]:

@@ -1,4 +1,4 @@
-"""The HTTP server of gateways and replicas: callers that have not shown a token cannot take all its places."""
+"""The HTTP server of gateways and replicas. Callers without a token cannot occupy all its connections."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tornado.web import Application
 from .context import AUTHORIZATION, REQUEST_LIMIT_BYTES
 
 MOST_STRANGERS = 128
-IDLE_S = 60.0  # without a whole request, after which a connection is closed
+IDLE_S = 60.0  # a connection without a complete request is closed after this time
 
-Knows = Callable[[str | None], bool]  # what a request's Authorization header says
+Knows = Callable[[str | None], bool]  # whether it knows a request's Authorization header
 
 
 class GuardedServer(HTTPServer):
-    """Where callers without a token take all places, the one that came first has to go."""
+    """Closes the oldest connection without a token where these occupy all places."""
 
     def initialize(self, application: Application, knows: Knows) -> None:  # type: ignore[override]
-        """``knows(header)``: whether the Authorization header is one that somebody of ours sends."""
+        """``knows(header)``: whether the Authorization header has a valid token."""
         super().initialize(
             application,
             idle_connection_timeout=IDLE_S,
@@ -31,10 +31,10 @@ class GuardedServer(HTTPServer):
             max_buffer_size=2 * REQUEST_LIMIT_BYTES,
         )
         self._knows = knows
-        self._strangers: dict[IOStream, None] = {}  # in the order of their calls
+        self._strangers: dict[IOStream, None] = {}  # oldest first
 
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
-        """Take in a connection."""
+        """Accept a connection."""
         self._strangers[stream] = None
         if len(self._strangers) > MOST_STRANGERS:
             self._strangers = {stranger: None for stranger in self._strangers if not stranger.closed()}
@@ -49,7 +49,7 @@ class GuardedServer(HTTPServer):
         return _Reading(super().start_request(server_conn, request_conn), self, request_conn)
 
     def heard(self, connection: HTTPConnection, headers: HTTPHeaders) -> None:
-        """The headers of a request are here."""
+        """The headers of a request have arrived."""
         if self._knows(headers.get(AUTHORIZATION)) and isinstance(connection, HTTP1Connection):
             self._strangers.pop(connection.stream, None)
 

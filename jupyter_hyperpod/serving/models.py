@@ -1,4 +1,4 @@
-"""What a replica serves: the project's decoder, or a handler with ``load(model)`` and ``predict(model, inputs)``."""
+"""The models that a replica serves: the project's decoder, or a handler with ``load`` and ``predict``."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class InvalidRequest(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A request on its way through a replica. ``created`` and ``request_id`` come from the gateway, so that a request
-    that is answered once more gets the same answer."""
+    """A request in a replica. ``created`` and ``request_id`` come from the gateway, so that a repeated request gets
+    the same answer."""
 
     path: str
     body: Mapping[str, Any]
@@ -58,12 +58,12 @@ class Task:
 
     @property
     def streamed(self) -> bool:
-        """Whether the answer is to come in pieces."""
+        """Whether the client wants the answer in pieces."""
         return self.body.get("stream") is True
 
 
 class Served(Protocol):
-    """``path`` is where it is asked; ``answer`` yields the pieces of an answer and may take its time for each."""
+    """``path``: its HTTP path; ``answer`` yields the pieces of an answer, each of which may take long."""
 
     path: str
 
@@ -73,16 +73,16 @@ class Served(Protocol):
 
 
 def load(site: Site, report: Report, enter: Enter) -> Served:
-    """Load what the deployment serves; ``report(bytes_done, bytes_total)`` is called meanwhile.
+    """Load the deployment's model; ``report(bytes_done, bytes_total)`` is called meanwhile.
 
-    ``enter("loading")`` and ``enter("loaded")`` are called when the weights begin to come, and when all are there.
+    ``enter("loading")`` and ``enter("loaded")`` are called when the first weights arrive, and when all have arrived.
 
-    Raises SpecError for a model that cannot be served, LoaderError for one that cannot be loaded, and whatever a
-    handler raises.
+    Raises SpecError for a model that cannot be served, LoaderError for one that cannot be loaded, and a handler's own
+    errors.
     """
     mounts = known_mounts()
     url = resolve_url(site.serve.model, mounts)
-    os.environ.update(remote.environment(url, mounts.specs))  # this process reads nothing but this model
+    os.environ.update(remote.environment(url, mounts.specs))  # this process reads no other model
     if site.serve.task == "predict":
         enter("loading")
         handler = Handler(site.cell, site.spec.filename, url)
@@ -100,7 +100,7 @@ def load(site: Site, report: Report, enter: Enter) -> Served:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Initializes nothing: on the meta device that would take longer than loading a gigabyte."""
+    """Skips initialization, which on the meta device would take longer than loading a gigabyte."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -128,7 +128,7 @@ def _config(url: str, recipe: str) -> DecoderConfig:
 
 
 def config_to_json(config: DecoderConfig) -> dict[str, Any]:
-    """What ``config.json`` beside a decoder's weights holds."""
+    """The content of ``config.json`` beside a decoder's weights."""
     return asdict(config)
 
 
@@ -159,7 +159,7 @@ class Completions:
         self._model, self._name = model, name
 
     def answer(self, task: Task) -> Iterator[dict[str, Any]]:
-        """Yield a piece a token; the last one has a ``finish_reason``. Raises InvalidRequest."""
+        """Yield one piece per token; the last one has a ``finish_reason``. Raises InvalidRequest."""
         prompt, most, sampling, stops = self._read(task)
         return self._generate(task, prompt, most, sampling, stops)
 
@@ -213,13 +213,13 @@ class Completions:
 
 
 class Until:
-    """Text up to the first of some stops, piece by piece: what may be the beginning of a stop is held back."""
+    """Cuts text at the first of some stops, piece by piece. It holds back a possible beginning of a stop."""
 
     def __init__(self, stops: list[str]) -> None:
         self._stops, self._held, self.stopped = stops, "", False
 
     def say(self, text: str, last: bool) -> str:
-        """Return what can be said now that `text` has come."""
+        """Add `text` and return the text that is safe to send now."""
         held = self._held + text
         ends = [at for stop in self._stops if (at := held.find(stop)) >= 0]
         if ends:
@@ -235,9 +235,9 @@ class Until:
 
 
 class Handler:
-    """A Python file with ``load(model)`` and ``predict(model, inputs)``, asked at ``/predict``.
+    """A Python file with ``load(model)`` and ``predict(model, inputs)``, served at ``/predict``.
 
-    ``source`` is what it said when it was deployed, ``filename`` where it lay then.
+    ``source`` and ``filename`` are the file's content and path when it was deployed.
     """
 
     path = "/predict"
@@ -245,9 +245,9 @@ class Handler:
     def __init__(self, source: Path, filename: str, url: str) -> None:
         module = types.ModuleType("handler")
         module.__file__ = filename
-        sys.modules[module.__name__] = module  # dataclasses and the like look their module up
+        sys.modules[module.__name__] = module  # dataclasses look up their module here
         code = source.read_text(encoding="utf-8")
-        # its tracebacks, inspect.getsource and torch.jit.script read it there
+        # tracebacks, inspect.getsource and torch.jit.script read the source there
         linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
         exec(compile(code, filename, "exec", dont_inherit=True), module.__dict__)
         for name in ("load", "predict"):
@@ -290,7 +290,7 @@ def _number(body: Mapping[str, Any], name: str, default: Any, low: float, high: 
 
 
 def _seed(request_id: str) -> int:
-    """Drawn from the request's id, so that another replica gives the same answer to the same request."""
+    """A seed from the request's id, so that another replica gives the same answer to the same request."""
     return int.from_bytes(hashlib.sha256(request_id.encode()).digest()[:7])
 
 

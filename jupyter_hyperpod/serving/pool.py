@@ -1,4 +1,4 @@
-"""The replicas as the gateway knows them, and the requests that wait for one of them."""
+"""The gateway's pool of replicas, and the queue of requests that wait for one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .pulse import Pulse
 
 @dataclass
 class Replica:
-    """One replica. ``retired``: it gets no further request, and ``departing``: not even where it is needed after all;
+    """One replica. ``retired``: it gets no further request; ``departing``: even if it is needed again;
     ``ending``: it has been told to end.
     """
 
@@ -34,15 +34,15 @@ class Replica:
     started_s: float
     state: str = "loading"
     path: str = ""
-    progress: tuple[int, int] = (0, 0)  # bytes loaded, of how many
+    progress: tuple[int, int] = (0, 0)  # bytes loaded, bytes in all
     outstanding: int = 0
     retired: bool = False
     departing: bool = False
     ending: bool = False
-    heard_s: float = field(default_factory=time.monotonic)  # excused while this process stood still
-    told_s: float = field(default_factory=time.monotonic)  # never excused: people time a loss by it
+    heard_s: float = field(default_factory=time.monotonic)  # corrected if this process stood still
+    told_s: float = field(default_factory=time.monotonic)  # never corrected: losses are timed by it
     error: dict[str, Any] | None = None
-    pulse: Pulse | None = None  # how it stood when it began to be silent
+    pulse: Pulse | None = None  # its state when its silence began
 
     @property
     def answers(self) -> bool:
@@ -50,17 +50,17 @@ class Replica:
         return self.state == "ready" and not self.retired
 
     def say(self, kind: str) -> None:
-        """Tell the replica something; one that has gone does not mind."""
+        """Send the replica a message; ignored if it has gone."""
         with suppress(WebSocketClosedError):
             self.link.write_message(json.dumps({"type": kind}))
 
 
 class QueueFull(Exception):
-    """More requests wait than may."""
+    """Too many requests wait."""
 
 
 class Pool:
-    """Hands replicas to requests: the one with the fewest outstanding, in the order in which the requests came."""
+    """Hands replicas to requests: the one with the fewest outstanding, in the order of the requests."""
 
     def __init__(self, slots: int, queue: int) -> None:
         self.replicas: dict[str, Replica] = {}
@@ -81,13 +81,13 @@ class Pool:
         return self.waiting + sum(replica.outstanding for replica in self)
 
     def ready(self) -> list[Replica]:
-        """Those that may be given a request."""
+        """Replicas that may get a request."""
         return [replica for replica in self if replica.answers]
 
     async def take(self, avoid: Collection[str] = (), again: bool = False) -> Replica:
         """Wait for a replica with a free slot and take the slot; give it back with `give`.
 
-        One to ``avoid`` is given only where no other has a free slot. A request that is sent ``again`` goes first and
+        One to ``avoid`` is used only where no other has a free slot. A request that is sent ``again`` comes first and
         is never refused. Raises QueueFull.
         """
         if again or not self.waiting:
@@ -112,7 +112,7 @@ class Pool:
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Give free slots to those that wait, oldest first."""
+        """Give free slots to waiting requests, oldest first."""
         while self._waiting:
             future, avoid = self._waiting[0]
             if not future.done():

@@ -1,4 +1,4 @@
-"""What a process of this host does, as /proc tells: whether it is stopped, and how much it has computed."""
+"""Reads from /proc whether a process of this host is stopped, and how much CPU time it has used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Pulse:
 
 
 def pulse(pid: int) -> Pulse | None:
-    """Read it now; None where there is no such process."""
+    """Read the pulse now; None where the process does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -1,8 +1,8 @@
-"""One request's way to a replica and back, and to another replica where the first one dies.
+"""Passes a request to a replica and its answer back, and retries with another replica where one dies.
 
 An answer is a function of the request and its id, so a request may be sent again at any time before its answer is
-whole. An answer that has begun to stream is computed again elsewhere; what the client has got already is compared with
-it and left out.
+complete. If a replica dies during a stream, another one computes the answer again; the part that the client already has
+is compared and left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .context import AUTHORIZATION, CREATED, REQUEST_ID
 from .counters import Ledger
 from .pool import Pool, QueueFull, Replica
 
-BREAKS = 5  # a request that was being answered when so many replicas died may be what they died of
+BREAKS = 5  # a request that was in progress when this many replicas died may be the cause
 PAUSE_S = 0.05
 KEPT, KEPT_S, KEPT_BYTES = 1024, 60.0, 1 << 20
 STREAM = "text/event-stream"
@@ -37,7 +37,7 @@ class Unanswered(Exception):
 
 @dataclass(slots=True)
 class Request:
-    """What a client asks; ``stream`` gets the pieces of an answer that is streamed."""
+    """A client's request; ``stream`` gets the pieces of a streamed answer."""
 
     path: str
     body: bytes
@@ -46,14 +46,14 @@ class Request:
     stream: Callable[[bytes], Awaitable[None]] | None = None
 
     def headers(self, key: str) -> HTTPHeaders:
-        """What the replica is sent."""
+        """The headers for the replica."""
         fields = {AUTHORIZATION: key, REQUEST_ID: self.request_id, CREATED: str(self.created)}
         length = str(len(self.body))
         return HTTPHeaders({**fields, "Content-Type": "application/json", "Content-Length": length, "Host": "replica"})
 
     @property
     def identity(self) -> tuple[str, bytes]:
-        """The same for a request that is made again."""
+        """An identity that is equal for a repeated request."""
         return self.request_id, hashlib.sha256(self.path.encode() + b"\0" + self.body).digest()
 
 
@@ -67,7 +67,7 @@ class Answer:
 
 
 class _Incoming:
-    """An answer as it comes in: kept until it is whole, or passed on where it is a stream."""
+    """An arriving answer: kept until it is complete, or passed on if it is a stream."""
 
     def __init__(self, request: Request, passed: _Passed) -> None:
         self.status = 0
@@ -77,12 +77,12 @@ class _Incoming:
         self._skip, self._skipped = passed.length, hashlib.sha256()
 
     def head(self, status: int, headers: HTTPHeaders) -> None:
-        """The answer begins."""
+        """The head of the answer has arrived."""
         self.status = status
         self.streamed = headers.get("Content-Type", "").startswith(STREAM) and status == 200
 
     async def piece(self, content: bytes) -> None:
-        """More of it has come. Raises Unanswered where it differs from what the client has got already."""
+        """A piece has arrived. Raises Unanswered where it differs from the part that the client already has."""
         if not self.streamed:
             self.body += content
             return
@@ -98,7 +98,7 @@ class _Incoming:
 
 
 class _Passed:
-    """What the client has got of a stream."""
+    """The part of a stream that the client has received."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -107,7 +107,7 @@ class _Passed:
 
 @dataclass(slots=True)
 class _Known:
-    """A request that is being answered, or was a short time ago, and how many wait for it."""
+    """A request in progress or answered shortly before, and the number of clients that wait for it."""
 
     task: asyncio.Task[Answer]
     waiting: int = 0
@@ -115,7 +115,7 @@ class _Known:
 
 
 class Relay:
-    """Sends requests to replicas; ``key`` proves to them who asks, ``answered`` is called with who answered."""
+    """Sends requests to replicas; ``key`` authenticates the gateway, ``answered`` is called with the replica."""
 
     def __init__(
         self, pool: Pool, ledger: Ledger, key: str, timeout_s: float, answered: Callable[[Replica], None]
@@ -125,7 +125,7 @@ class Relay:
         self._known: OrderedDict[tuple[str, bytes], _Known] = OrderedDict()
 
     async def answer(self, request: Request) -> Answer:
-        """Return the answer. A request that is made again while it is answered, or within a minute, is answered once.
+        """Return the answer. A request repeated meanwhile, or within a minute, is computed only once.
 
         Raises Unanswered, or QueueFull where too many wait.
         """
@@ -158,7 +158,7 @@ class Relay:
             del self._known[identity]
 
     async def probe(self, replica: Replica, request: Request) -> None:
-        """Ask one replica something, to see that it answers; its connection will tell where it does not."""
+        """Send one replica a test request; its connection breaks if it does not answer."""
         incoming = _Incoming(request, _Passed())
         replica.outstanding += 1
         try:

@@ -1,6 +1,6 @@
-"""A replica: one process a node. It loads the model, answers requests over HTTP, and tells the gateway how it stands.
+"""The replica's process: one per node. It loads the model, answers requests over HTTP, and reports to the gateway.
 
-Everything it says about itself is its whole present state, so that a gateway that is new hears all of it at once.
+Each report holds the whole present state, so that a new gateway knows everything after one report.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Replica:
         return 1 if self.error else 0
 
     def drain(self) -> None:
-        """Take no further request, finish those that are being answered, then end."""
+        """Take no further request, finish those in progress, then end."""
         self.state = "draining"
         self._changed.set()
         self._leave.set()
@@ -100,11 +100,11 @@ class Replica:
         self.progress = (done, total)
 
     def _enter(self, stage: str) -> None:
-        """Called by the thread that loads, too; it is not held up by telling the gateway at once."""
+        """Enter a stage. The loading thread calls this, too, so it does not wait for the gateway."""
         self.stages[stage] = time.time()
 
     def facts(self) -> dict[str, Any]:
-        """Everything the gateway has to know."""
+        """The replica's state for the gateway."""
         me = {"replica": self.name, "node": self.site.node, "pid": os.getpid(), "host": self.site.host}
         now = {"state": self.state, "tasks": self.tasks, "error": self.error, "progress": self.progress}
         return (
@@ -136,7 +136,7 @@ class Replica:
             return None
 
     async def _talk(self, link: WebSocketClientConnection) -> None:
-        """Tell the gateway every change, and every quarter of a second that nothing has changed, until it is gone."""
+        """Report every change to the gateway, and at least four times per second, until the gateway has gone."""
         telling = asyncio.create_task(self._tell(link))
         try:
             while (message := await link.read_message()) is not None:
@@ -159,12 +159,12 @@ class Replica:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A request is being answered."""
+        """Count a request that begins."""
         self.tasks += 1
         self._idle.clear()
 
     def end(self) -> None:
-        """It has been, or whoever asked has gone."""
+        """Count a request that is answered, or whose client has gone."""
         self.tasks -= 1
         if not self.tasks:
             self._idle.set()
@@ -208,7 +208,7 @@ class _Answer(_Asked):
             self.work = asyncio.create_task(self._answer(replica.served))
             await self.work
         except asyncio.CancelledError:
-            pass  # nobody waits for the answer any more
+            pass  # the client has gone
         finally:
             replica.end()
 
@@ -250,7 +250,7 @@ class _Answer(_Asked):
 
 
 def application(replica: Replica) -> Application:
-    """What a replica answers."""
+    """The routes of a replica."""
     settings = {"replica": replica}
     routes = [(r"/healthz", _Health, settings), (r"/predict|/v1/completions", _Answer, settings)]
     return Application(routes, log_function=lambda handler: None)

@@ -1,7 +1,7 @@
-"""The replicas of a deployment over time: who came and went, how many there should be, and what is said about it.
+"""Manages a deployment's replicas: decides their number, retires and replaces them, and journals what happens.
 
-The supervisor starts what is missing; here replicas are chosen that go, and what happened is journaled. A replica's
-stages are timed from the decision that it is for, to its first answer.
+The supervisor starts missing replicas; this module chooses the replicas to retire. The stages of a replica are timed
+from the decision to start it to its first answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class ReplicaManager:
-    """``view`` is what the journal tells of the deployment so far."""
+    """``view`` is the fold of the deployment's journal so far."""
 
     def __init__(self, site: Site, pool: Pool, journal: JournalWriter, view: View) -> None:
         serve = site.serve
@@ -51,18 +51,18 @@ class ReplicaManager:
         self._readings: deque[Reading] = deque()
         self._looked_s = time.monotonic()
         self._members: list[str] = []
-        self._drained_s: dict[str, float] = {}  # node -> when its replicas were told to go
-        self._missed: dict[str, tuple[str, bool]] = {}  # incident not made up for yet -> node, and whether it resumed
+        self._drained_s: dict[str, float] = {}  # node -> when its replicas were told to leave
+        self._missed: dict[str, tuple[str, bool]] = {}  # open incident -> node, and whether answers have resumed
 
     # -- how many ----------------------------------------------------------------------------------------------
 
     @property
     def target(self) -> int:
-        """How many replicas there should be: as many as wanted, unless the supervisor lends their nodes to others."""
+        """How many replicas there should be: the wanted number, unless the supervisor lends nodes to other jobs."""
         return self.wanted if self.cap is None else min(self.wanted, self.cap)
 
     def look(self) -> None:
-        """Read the load, decide, and act on it."""
+        """Read the load, decide on the number of replicas, and act on it."""
         now_s = time.monotonic()
         self._readings.append(Reading(now_s, self._pool.outstanding))
         horizon_s = now_s - self.limits.scale_down_delay_s - 1.0
@@ -81,7 +81,7 @@ class ReplicaManager:
         self.adjust()
 
     def told_to_scale(self, target: int, by_supervisor: bool, decided_s: float) -> None:
-        """Somebody else said how many: the supervisor lends or gives back nodes, a person wants so many for now."""
+        """Take a number from outside: the supervisor lends or returns nodes, or a person wants a number for now."""
         if by_supervisor:
             self.cap = target if target < self.wanted else None
         else:
@@ -91,7 +91,7 @@ class ReplicaManager:
         self.adjust()
 
     def recall(self, target: int) -> None:
-        """What a gateway before this one had decided."""
+        """Restore the last decision of an earlier gateway."""
         self.wanted, self.cap = target, None
 
     def _want(self, target: int, decided_s: float) -> None:
@@ -102,7 +102,7 @@ class ReplicaManager:
             self._decided_s.pop()
 
     def adjust(self) -> None:
-        """Retire replicas that are too many, take back those that are needed after all, end those that are done."""
+        """Retire surplus replicas, take back retired ones that are needed again, end those without requests."""
         staying = [replica for replica in self._pool if not replica.retired]
         if len(staying) > self.target:
             loads = {replica.name: replica.outstanding for replica in staying}
@@ -120,7 +120,7 @@ class ReplicaManager:
         self._form()
 
     def leave_node(self, node: str, told_s: float) -> int:
-        """The replicas that a node had at the time ``told_s`` are to go; returns how many of them are known."""
+        """Retire the replicas that a node had at the time ``told_s``; returns how many of them are known."""
         self._drained_s[node] = told_s
         leaving = [replica for replica in self._pool if replica.node == node and replica.started_s < told_s]
         for replica in leaving:
@@ -131,7 +131,7 @@ class ReplicaManager:
     # -- who ---------------------------------------------------------------------------------------------------
 
     def heard(self, facts: Mapping[str, Any], link: WebSocketHandler) -> Replica:
-        """A replica says how it stands."""
+        """Handle a replica's report."""
         replica = self._pool.replicas.get(facts["replica"])
         if replica is None or replica.link is not link:
             replica = self._greet(facts, link)
@@ -142,7 +142,7 @@ class ReplicaManager:
         for stage, time_s in facts["stages"].items():
             self._tell(replica, stage, time_s)
         if replica.state == "draining" and not replica.ending:
-            replica.retired = replica.departing = True  # it was told to go by its node
+            replica.retired = replica.departing = True  # its node was told to leave
         if replica.state != before:
             self.adjust()
         return replica
@@ -152,7 +152,7 @@ class ReplicaManager:
         decided_s = self._decided_s.popleft() if name not in self._told and self._decided_s else started_s
         line, known = Line(facts["host"], facts["port"]), self._pool.replicas.get(name)
         if known is not None and known.line.address == line.address:
-            line = known.line  # linked again: what it is being asked has to end should it be given up
+            line = known.line  # it has reconnected: its requests in progress have to end if it is given up
         replica = Replica(name, facts["node"], facts["pid"], facts["host"], line, link, decided_s, started_s)
         replica.retired = replica.departing = started_s < self._drained_s.get(replica.node, 0.0)
         self._pool.replicas[name] = replica
@@ -178,7 +178,7 @@ class ReplicaManager:
             return
         del self._pool.replicas[replica.name]
         replica.line.close()
-        asyncio.get_running_loop().call_later(SILENT_S, replica.line.cut)  # its last answers may still be on their way
+        asyncio.get_running_loop().call_later(SILENT_S, replica.line.cut)  # its last answers may still arrive
         if replica.error is not None:
             self.failure = replica.error
             text = f"the replica on {replica.node} could not load the model: {replica.error['message']}"
@@ -207,13 +207,13 @@ class ReplicaManager:
     def _fence_the_silent(self, now_s: float) -> None:
         away_s, self._looked_s = now_s - self._looked_s, now_s
         for replica in list(self._pool):
-            if away_s > AWAY_S:  # this process stood still itself: what it was told meanwhile has not been read yet
+            if away_s > AWAY_S:  # this process stood still itself and has not read the reports yet
                 replica.heard_s = min(now_s, replica.heard_s + away_s)
             if self._hangs(replica, now_s - replica.heard_s):
-                if replica.host == LOOPBACK:  # on this host, then; its pid is still its own, since its link is open
+                if replica.host == LOOPBACK:  # on this host; its pid is not reused, because its link is open
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(replica.pid, signal.SIGKILL)
-                replica.line.cut()  # nothing else ends what a host that is out of reach was asked
+                replica.line.cut()  # nothing else ends the requests to an unreachable host
                 replica.link.close()
                 self.left(replica, replica.told_s)
 
@@ -228,7 +228,7 @@ class ReplicaManager:
         return silent_s > patience_s(stopped=stopped, loading=replica.state == "loading", computes=computes)
 
     def _form(self) -> None:
-        """Journal who answers, where that has changed, and that what was lost is made up for."""
+        """Journal the answering replicas where they have changed, and that lost ones are replaced."""
         ready = self._pool.ready()
         if [replica.name for replica in ready] == self._members:
             return

@@ -1,6 +1,6 @@
-"""What the gateway answers over HTTP: OpenAI's completions and models, predict, health; and where replicas report.
+"""The gateway's HTTP routes: OpenAI's completions and models, predict, health, and the replicas' reports.
 
-Everything needs a token: people's, or what gateway and replicas show each other.
+Every route needs a token: the clients' one, or the one between gateway and replicas.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PATHS = {"completions": "/v1/completions", "predict": "/predict"}
 
 
 class _Guarded(RequestHandler):
-    """Refuses everybody without the token."""
+    """Refuses requests without the token."""
 
     deployment: Deployment
 
@@ -48,7 +48,7 @@ class _Guarded(RequestHandler):
         return shows(self.request.headers.get(AUTHORIZATION), self.deployment.token)
 
     def refuse_stranger(self) -> None:
-        """Answer whoever does not have the token."""
+        """Answer a request without the token."""
         self.set_header("WWW-Authenticate", "Bearer")
         path = self.deployment.site.job.path / "token"
         self.refuse(401, f"send the header `Authorization: Bearer TOKEN`; the token is in {path}")
@@ -85,7 +85,7 @@ class _Models(_Guarded):
 
 @stream_request_body
 class _Ask(_Guarded):
-    """Refusals wait for the body to be over, as tornado's own: whoever is cut off while sending hears no reason."""
+    """Refuses only after the body has arrived, as tornado does; a client that is cut off earlier would not see why."""
 
     work: asyncio.Task[Answer] | None = None
 
@@ -137,7 +137,7 @@ class _Ask(_Guarded):
         except Unanswered as error:
             self._fail(error)
         except (asyncio.CancelledError, StreamClosedError):
-            pass  # nobody waits for the answer any more
+            pass  # the client has gone
         else:
             if answer.streamed:
                 self.finish()
@@ -160,13 +160,13 @@ class _Ask(_Guarded):
         await self.flush()
 
     def on_connection_close(self) -> None:
-        super().on_connection_close()  # what waits for the rest of a body ends
+        super().on_connection_close()  # ends the wait for the rest of a body
         if self.work is not None:
             self.work.cancel()
 
 
 class _Link(WebSocketHandler):
-    """A replica's connection: it says how it stands, and is told when to end."""
+    """The connection of a replica, for its reports and the order to end."""
 
     deployment: Deployment
     replica: Replica | None = None
@@ -181,7 +181,7 @@ class _Link(WebSocketHandler):
 
     def on_message(self, message: str | bytes) -> None:
         if self.replica is None:
-            commands.obey_all(self.deployment)  # it may come of a command that has not been read yet
+            commands.obey_all(self.deployment)  # its report may result from a command that has not been read yet
         before = self.replica.state if self.replica else ""
         self.replica = self.deployment.replicas.heard(json.loads(message), self)
         if self.replica.state == "ready" != before:
@@ -201,7 +201,7 @@ class _Nothing(_Guarded):
 
 
 def _streamed(body: bytes) -> bool:
-    """Whether the answer is to come in pieces; what is not JSON is refused by the replica."""
+    """Whether the client wants the answer in pieces; the replica refuses a body that is not JSON."""
     with suppress(ValueError, RecursionError):
         found: Any = json.loads(body)
         return isinstance(found, dict) and found.get("stream") is True
@@ -209,7 +209,7 @@ def _streamed(body: bytes) -> bool:
 
 
 def application(deployment: Deployment) -> Application:
-    """Everything the gateway answers."""
+    """The routes of the gateway."""
     settings = {"deployment": deployment}
     routes = [
         (r"/healthz", _Health, settings),
