@@ -1,4 +1,4 @@
-/** What a person can ask for, wherever the button stands: dialogs, requests, and what went wrong. */
+/** The actions behind all buttons and commands: dialogs, requests, and error messages. */
 
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -11,9 +11,9 @@ import type { IJobSummary } from './model/views';
 import type { NodeAction } from './nodes';
 import { tellRefusal } from './refusals';
 
-/** Settings of the browser's side; the server has its own. */
+/** Settings of the browser; the server has its own. */
 export interface IPreferences {
-  /** The switch "Break something". */
+  /** The state of the switch "Break something". */
   allowFaults: boolean;
   nodes: number;
   spares: number;
@@ -40,15 +40,15 @@ export class Actions {
 
   preferences: IPreferences = DEFAULTS;
 
-  /** Runs the cell of a job once more; null where there are no notebooks. */
+  /** Runs the cell of a job again; null where there are no notebooks. */
   rerunner: ((job: IJobSummary, near: Node | null) => Promise<void>) | null =
     null;
 
-  /** Where a preference is kept beyond this page; set by who has the settings. */
+  /** Stores a preference beyond this page; the settings plugin sets it. */
   keep: ((name: keyof IPreferences, value: boolean) => Promise<void>) | null =
     null;
 
-  /** Whether the means to break something are shown: a person's own switch, unless the server forbids it. */
+  /** Whether buttons that inject faults are shown: by the user's switch, unless the server forbids it. */
   get faultsAllowed(): boolean {
     return this.preferences.allowFaults && !this.faultsForbidden;
   }
@@ -78,19 +78,19 @@ export class Actions {
     }
   }
 
-  /** Do something about a node. */
+  /** Ask for a remedy at a node. */
   async remedy(node: string, action: NodeAction): Promise<void> {
     await this._ask(api =>
       action === 'heal' ? api.healNode(node) : api.askNode(node, action)
     );
   }
 
-  /** Whether a job came from a cell, and cells can be run here. */
+  /** Whether a job came from a cell, and cells can run here. */
   canRerun(job: IJobSummary): boolean {
     return this.rerunner !== null && !!job.origin.cell_id;
   }
 
-  /** Run the cell of a job once more: the one whose output `near` is in, or the one it came from. */
+  /** Run the cell of a job again: the cell whose output contains `near`, else the cell that the job came from. */
   async rerun(job: IJobSummary, near: Node | null): Promise<void> {
     await this.rerunner?.(job, near);
   }
@@ -99,7 +99,7 @@ export class Actions {
     this._show.job(id);
   }
 
-  /** The files of a mount, where there is a file browser. */
+  /** Show the files of a mount, where there is a file browser. */
   showFiles(mount: string): void {
     this._show.files(mount);
   }
@@ -133,7 +133,7 @@ export class Actions {
       this._trans.__('Stop %1?', this._name(id)),
       serves
         ? this._trans.__(
-            'Requests under way are answered; after that nobody answers at its address.'
+            'Requests in progress are answered; after that its address does not answer.'
           )
         : this._trans.__(
             'It ends at the next step. A stopped job cannot be continued.'
@@ -196,7 +196,7 @@ export class Actions {
     return result.button.accept;
   }
 
-  /** Make a request; what the server refuses is shown as it says it. */
+  /** Make a request; a refusal is shown in the server's words. */
   private async _ask(request: (api: Api) => Promise<unknown>): Promise<void> {
     try {
       await request(this._model.api);

@@ -1,5 +1,5 @@
 /**
- * The only file that makes requests: REST for what a person asks, one websocket for what happened.
+ * All requests to the server: REST for actions, one websocket for events. No other file makes requests.
  */
 
 import { URLExt } from '@jupyterlab/coreutils';
@@ -15,21 +15,21 @@ import type {
   IJobView
 } from './model/views';
 
-/** Where the server extension answers, below the server's base URL. */
+/** The path of the server extension below the server's base URL. */
 export const ROOT = 'jupyter_hyperpod/api/v1';
 const FIRST_DELAY_MS = 500;
 const LONGEST_DELAY_MS = 30_000;
 
-/** What this server is and allows. */
+/** The version and the settings of this server. */
 export interface IServerSettings {
   version: string;
   store: string;
-  /** Directory of the notebooks; empty where they are no files. */
+  /** Directory of the notebooks; empty where they are not files. */
   root: string;
   allow_faults: boolean;
 }
 
-/** A shared area and how it is; `state` is ready, remote, detached, hangs or broken. */
+/** A mount and its health; `state` is ready, remote, detached, hangs or broken. */
 export interface IMount {
   name: string;
   driver: string;
@@ -42,7 +42,7 @@ export interface IMount {
   free_bytes: number | null;
 }
 
-/** What a plan is asked for: times in seconds, `rate` in failures per instance-hour. */
+/** The request of a plan: times in seconds, `rate` in failures per instance-hour. */
 export interface IPlanRequest {
   instances: number;
   rate: number;
@@ -55,20 +55,20 @@ export interface IPlanRequest {
   simulate?: boolean;
 }
 
-/** A table; headers that begin with '>' are of columns aligned to the right. */
+/** A table; a header with a leading '>' aligns its column to the right. */
 export interface ISheet {
   headers: string[];
   rows: { text: string; tone: string }[][];
 }
 
-/** A plan with its words and its picture (SVG), as the server has them. */
+/** A plan with its text and its picture (SVG), from the server. */
 export interface IPlan {
   plan: { title: string[]; lines: string[] };
   sheets: ISheet[];
   picture: string;
 }
 
-/** Whom a fault is aimed at. */
+/** The target of a fault. */
 export type FaultTarget =
   | { rank: number }
   | { node: string }
@@ -81,7 +81,7 @@ export type ServerMessage =
   | { type: 'jobs'; jobs: IJobSummary[] }
   | { type: 'problem'; text: string; topic?: string };
 
-/** A request that the server refused; `message` and `hint` are meant to be shown as they are. */
+/** A request that the server refused; show `message` and `hint` unchanged. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -106,7 +106,7 @@ export class Api {
     return found.mounts;
   }
 
-  /** The entries of a directory of a mount behind the name `after`, as many as make a page. */
+  /** One page of a mount's directory: the entries behind the name `after`. */
   contentsAfter(path: string, after: string): Promise<Contents.IModel> {
     const query = `after=${encodeURIComponent(after)}`;
     return this._request(`contents/${URLExt.encodeParts(path)}?${query}`);
@@ -127,12 +127,12 @@ export class Api {
     return this._request('cluster/stop', {});
   }
 
-  /** Bring a node that is cut off back to the network. */
+  /** Reconnect a node that is cut off from the network. */
   healNode(node: string): Promise<IClusterView> {
     return this._request('cluster/heal', { node });
   }
 
-  /** Ask by hand for a remedy at a node, or for its return to service. */
+  /** Request a remedy for a node, or its return to service. */
   askNode(
     node: string,
     action: 'drain' | 'reboot' | 'replace' | 'resume'
@@ -155,7 +155,7 @@ export class Api {
     });
   }
 
-  /** Open the websocket once; Stream is who keeps it open. */
+  /** Open the websocket once; Stream keeps it open. */
   openSocket(): WebSocket {
     const { wsUrl, token, appendToken, WebSocket: Socket } = this.connection;
     const query =
@@ -191,12 +191,12 @@ export class Api {
 /** `waiting`: the connection is lost and will be tried again. */
 export type StreamState = 'closed' | 'connecting' | 'open' | 'waiting';
 
-/** What a stream needs to know and to reach; tests give their own. */
+/** The surroundings of a stream; tests pass their own. */
 export interface IStreamOptions {
   open: () => WebSocket;
-  /** Where the client stands in a topic; undefined asks for a snapshot. */
+  /** The client's position in a topic; undefined asks for a snapshot. */
   cursor: (topic: string) => Cursor | undefined;
-  /** A number in [0, 1) that keeps many clients from coming back at once. */
+  /** A random number in [0, 1), so that many clients do not reconnect at once. */
   jitter?: () => number;
 }
 
@@ -206,7 +206,7 @@ export function backoffMs(attempt: number, jitter: number): number {
   return Math.round(delay * (1 - jitter / 4));
 }
 
-/** One websocket that comes back by itself and resumes from its cursors. */
+/** One websocket that reconnects by itself and resumes from its cursors. */
 export class Stream implements IDisposable {
   constructor(options: IStreamOptions) {
     this._options = options;
@@ -229,7 +229,7 @@ export class Stream implements IDisposable {
     return this._isDisposed;
   }
 
-  /** Follow a topic from where the client stands; opens the connection where there is none. */
+  /** Follow a topic from the client's position; opens the connection if needed. */
   watch(topic: string): void {
     this._topics.add(topic);
     if (this._state === 'closed') {
@@ -269,7 +269,7 @@ export class Stream implements IDisposable {
     socket.onclose = () => this._onClose();
   }
 
-  /** Forget the present socket without hearing of it again. */
+  /** Drop the present socket and ignore its later events. */
   private _drop(): void {
     const socket = this._socket;
     this._socket = null;
@@ -335,7 +335,7 @@ export class Stream implements IDisposable {
   private _isDisposed = false;
 }
 
-/** The message in a frame, or null for what is not of the protocol. Events that are not whole are left out. */
+/** The message in a frame, or null for an unknown one. Incomplete events are left out. */
 function decode(frame: unknown): ServerMessage | null {
   let message: any;
   try {

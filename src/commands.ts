@@ -29,7 +29,7 @@ const JOB = {
   }
 } as const;
 
-/** Commands that need no widget. A command on a job asks which one where its arguments do not say. */
+/** Commands that need no widget. A command on a job asks for the job where its arguments have none. */
 export function addCommands(
   commands: CommandRegistry,
   shared: IShared,
@@ -111,7 +111,7 @@ function elastic(jobs: IJobSummary[]): IJobSummary[] {
   return jobs.filter(job => job.maximum > job.minimum);
 }
 
-/** Do something with the job that `id` names, the only one there is, or the one a person picks. */
+/** Run an action on the job `id`, else on the only job, else on the job that the user picks. */
 async function withJob(
   { actions, trans }: IShared,
   id: unknown,

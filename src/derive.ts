@@ -1,4 +1,4 @@
-/** What views show but do not hold: pure functions of a view. */
+/** Values computed from a view for display: pure functions. */
 
 import { TERMINAL_STATES } from './model/events';
 import type {
@@ -10,10 +10,10 @@ import type {
   IUserError
 } from './model/views';
 
-/** Points of the history that a present rate is taken from. */
+/** Points of the history from which the present rate is computed. */
 const RATE_POINTS = 12;
 
-/** Fraction of the steps that are done, or null where nobody said how many there are. */
+/** Fraction of the steps that are done, or null where the total is unknown. */
 export function progress(job: IJobSummary): number | null {
   const total = job.session?.total_steps;
   return total ? Math.min(1, job.step / total) : null;
@@ -28,15 +28,15 @@ export function failureOf(job: IJobSummary): string | null {
   return state === 'failed' ? reason || null : null;
 }
 
-/** What members of a job load at present, taken together. */
+/** The present loading of all members of a job together. */
 export interface ILoading {
   fraction: number;
   bytes_per_s: number;
-  /** Until the last of them is done; null before anything has arrived. */
+  /** Seconds until the last of them is done; null before the first bytes. */
   remaining_s: number | null;
 }
 
-/** How far a job is with its model; null where no member loads one. */
+/** A job's progress of loading its model; null where no member loads. */
 export function loading(job: IJobSummary): ILoading | null {
   const active = job.loads.filter(load => load.state === 'loading');
   if (!active.length || TERMINAL_STATES.has(job.state)) {
@@ -67,22 +67,22 @@ export function loading(job: IJobSummary): ILoading | null {
   };
 }
 
-/** How a deployment stands: what its gateway last said. */
+/** The state of a deployment, from its gateway's last report. */
 export interface ITraffic {
   ready: number;
   target: number;
   queued: number;
   requestsPerS: number;
-  /** Latency over the last seconds; null while nobody asks. */
+  /** Latency over the last seconds; null without requests. */
   medianS: number | null;
   p99S: number | null;
   answered: number;
   failed: number;
-  /** Fraction of the weights that are there, of those that are being loaded; null where none are. */
+  /** Loaded fraction of the weights; null while none are being loaded. */
   loaded: number | null;
 }
 
-/** What a deployment answers; null for a job that trains. */
+/** The state of a deployment; null for a training job. */
 export function traffic(job: IJobSummary): ITraffic | null {
   if (job.deployment === null) {
     return null;
@@ -108,7 +108,7 @@ export function traffic(job: IJobSummary): ITraffic | null {
   };
 }
 
-/** Steps a second: lately for a job that runs, on the whole for one that has ended. */
+/** Steps per second: the recent rate of a running job, the mean rate of an ended one. */
 export function stepsPerSecond(job: IJobView): number | null {
   const { history } = job;
   if (history.length < 2) {
@@ -139,7 +139,7 @@ export function elapsed(job: IJobSummary, now_s: number): number | null {
   return Math.max(0, (job.ended_s ?? now_s) - job.started_s);
 }
 
-/** The step at which something happened, read off the history; null where no step is known. */
+/** The step at which something happened, from the history; null where unknown. */
 export function stepAt(
   history: readonly HistoryPoint[],
   time_s: number
@@ -168,7 +168,7 @@ export function incidentDuration(incident: IIncident, now_s: number): number {
   return incident.recovery_s ?? Math.max(0, now_s - incident.started_s);
 }
 
-/** Whether a node was lost in an incident: stragglers and steps that are left out cost no member. */
+/** Whether a node was lost in an incident: stragglers and skipped steps cost no member. */
 function lost(incident: IIncident): boolean {
   const went = incident.stages.map(stage => stage.stage);
   return (
@@ -179,7 +179,7 @@ function lost(incident: IIncident): boolean {
   );
 }
 
-/** One line of output, put together from the pieces that came. */
+/** One line of output, joined from its pieces. */
 export interface ILine {
   key: number;
   rank: number | null;
@@ -191,12 +191,12 @@ export interface ILine {
 // Colours and cursor movements of terminals.
 const ESCAPES = /\u001b\[[0-9;?]*[ -/]*[@-~]/g;
 
-/** Plain text of what was written for a terminal. */
+/** The plain text of output for a terminal. */
 export function stripEscapes(text: string): string {
   return text.replace(ESCAPES, '');
 }
 
-/** Lines of a traceback that belong together: a call with its source, or what stands between calls. */
+/** Lines of a traceback that belong together: a call with its source, or the text between calls. */
 export interface IFrame {
   lines: string[];
   /** It is in the person's own cell or file. */
@@ -214,7 +214,7 @@ export function frames(error: IUserError): IFrame[] {
     stripEscapes(String(text)).replace(/\n$/, '').split('\n')
   );
   const files = lines.map(line => CALL.exec(line)?.[1]).filter(Boolean);
-  // What stands above the person's own code is left out, so that theirs comes first.
+  // Frames above the user's own code are left out, so that the user's code comes first.
   const own = files.find(file => /^Cell In\[|^<cell/.test(file!)) ?? files[0];
   const found: IFrame[] = [];
   const numbers: number[] = [];
@@ -242,7 +242,7 @@ export function frames(error: IUserError): IFrame[] {
   return found;
 }
 
-/** Lines of the output in the order in which they began; a carriage return begins its line anew. */
+/** Lines of the output in the order in which they began; a carriage return overwrites its line. */
 export function outputLines(output: readonly IOutput[]): ILine[] {
   const lines: ILine[] = [];
   const open = new Map<string, ILine>();
@@ -269,7 +269,7 @@ export function outputLines(output: readonly IOutput[]): ILine[] {
   return lines;
 }
 
-/** The ranks that wrote something, in order. */
+/** The ranks with output, in order. */
 export function ranksOf(lines: readonly ILine[]): number[] {
   const ranks = new Set(lines.map(line => line.rank));
   return [...ranks]
@@ -285,13 +285,13 @@ export interface ISpan {
   to_s: number;
 }
 
-/** One lane a node: member, spare, or lost. */
+/** One lane per node: member, spare, or lost. */
 export interface ILane {
   node: string;
   spans: ISpan[];
 }
 
-/** Who did what when: lanes by node, in the order of their names. */
+/** The lanes of all nodes, in the order of their names. */
 export function lanes(job: IJobSummary, now_s: number): ILane[] {
   const end = job.ended_s ?? now_s;
   const byNode = new Map<string, ISpan[]>();
@@ -332,7 +332,7 @@ function extend(byNode: Map<string, ISpan[]>, span: ISpan): void {
   byNode.set(span.node, spans);
 }
 
-/** Cut what a node did at its loss, and mark it lost until it appears again or the incident is over. */
+/** End a node's span at its loss, and mark it lost until it appears again or the incident is over. */
 function lose(
   byNode: Map<string, ISpan[]>,
   node: string,

@@ -4,7 +4,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { Api, ROOT } from './api';
 
-/** What is shown of a directory at most; more would freeze the list. */
+/** The most entries shown of a directory; more would freeze the list. */
 export const MOST_ENTRIES = 10_000;
 
 /** A directory's model as the server pages it. */
@@ -12,7 +12,7 @@ interface IPage extends Contents.IModel {
   next?: string | null;
 }
 
-/** Whether a server has said that there is no such file. */
+/** Whether an error means that the file does not exist. */
 export function isAbsent(
   error: unknown
 ): error is ServerConnection.ResponseError {
@@ -24,7 +24,7 @@ export function isAbsent(
 
 /** The mounts as a drive of JupyterLab: `Mounts:NAME/path`. The server speaks Jupyter's contents API. */
 export class MountDrive extends Drive {
-  /** @param onCut called once for a directory of which only so many entries are shown. */
+  /** @param onCut called once per directory that has more entries than are shown. */
   constructor(
     private readonly _api: Api,
     private readonly _trans: TranslationBundle,
@@ -35,7 +35,7 @@ export class MountDrive extends Drive {
       apiEndpoint: `${ROOT}/contents`,
       serverSettings: _api.connection
     });
-    // Extensions for collaboration name their own provider, which the default drive alone has.
+    // Extensions for collaboration name their own provider, which only the default drive has.
     this.contentProviderRegistry.getProvider = () => null;
   }
 
@@ -76,7 +76,7 @@ export class MountDrive extends Drive {
     try {
       return await super.get(path, options);
     } catch (error) {
-      // File browsers answer 404 by going to the top, for ever where the top is what is missing.
+      // File browsers go to the top after a 404, in an endless loop where the top itself is missing.
       throw !path && isAbsent(error) ? new Error(error.message) : error;
     }
   }
@@ -90,7 +90,7 @@ export class MountDrive extends Drive {
     );
   }
 
-  /** Where the browser gets a file of any size. */
+  /** The URL from which the browser downloads a file of any size. */
   async getDownloadUrl(path: string): Promise<string> {
     const url = await super.getDownloadUrl(path);
     const { baseUrl } = this.serverSettings;
@@ -101,7 +101,7 @@ export class MountDrive extends Drive {
     );
   }
 
-  /** Files of mounts have no checkpoints of Jupyter's: saving makes none, and none can be gone back to. */
+  /** Files of mounts have no checkpoints of Jupyter's: saving makes none, and none can be restored. */
   async createCheckpoint(): Promise<Contents.ICheckpointModel> {
     return { id: 'none', last_modified: new Date().toISOString() };
   }

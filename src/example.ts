@@ -1,4 +1,4 @@
-/** The example that the empty panel opens: a notebook of its own, whatever was installed from wherever. */
+/** The example notebook that the empty panel opens. It is part of the bundle, so that every installation has it. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
@@ -28,7 +28,7 @@ with hp.Session(model, optimizer, data, global_batch=32, micro_batch=4, seed=0) 
         print(f"loss {loss:.3f}, state {session.digest()[:12]}")
 `;
 
-/** The notebook, for the kernel that Jupyter would choose. */
+/** The notebook, with Jupyter's default kernel. */
 export function exampleNotebook(
   kernel: { name: string; display_name: string } | null,
   trans: TranslationBundle

@@ -21,16 +21,16 @@ import { isAbsent, MountDrive } from './drive';
 import { mountsIcon } from './icons';
 import { tellRefusal } from './refusals';
 
-/** A question to a mount costs the server a process, so it is asked seldom, and only for who looks. */
+/** A request to a mount costs the server a process, so requests are rare, and only for a visible browser. */
 const REFRESH_MS = 30_000;
-/** JupyterLab's own model asks whether anybody looks or not; ours does it in its place. */
+/** JupyterLab's own model refreshes even when hidden; so it is off, and this file refreshes instead. */
 const NEVER_MS = 2 ** 31 - 1;
 /** An upload changes a directory with each of its parts. */
 const SETTLED_MS = 300;
-/** Where a row says when. */
+/** The element of a row that shows the time. */
 const TIMES = '.jp-DirListing-itemModified, .jp-DirListing-itemCreated';
 
-/** The mounts as a drive, which tells a person of directories that are too large. */
+/** The mounts as a drive, which notifies the user of directories that are too large. */
 export function mountDrive({ model, trans }: IShared): MountDrive {
   return new MountDrive(model.api, trans, (path, shown) => {
     Notification.warning(
@@ -40,7 +40,7 @@ export function mountDrive({ model, trans }: IShared): MountDrive {
   });
 }
 
-/** A file browser of the mounts, with the buttons that one has. */
+/** A file browser for the mounts, with the usual buttons. */
 export function mountBrowser(
   { trans }: IShared,
   drive: MountDrive,
@@ -54,7 +54,7 @@ export function mountBrowser(
     restore: false,
     refreshInterval: NEVER_MS
   });
-  // Nothing is restored, but who opens a path waits until that is said.
+  // Nothing is restored, but opening a path waits for this promise.
   void browser.model.restore(browser.id, false);
   lookWhileShown(browser);
   followChanges(drive, browser, contents);
@@ -85,14 +85,14 @@ export function mountBrowser(
     'refresh',
     new ToolbarButton({
       icon: refreshIcon,
-      tooltip: trans.__('Look at the files again'),
+      tooltip: trans.__('Refresh the files'),
       onClick: () => void browser.model.refresh()
     })
   );
   return browser;
 }
 
-/** Rows are used again, and JupyterLab's listing leaves in them the time of what they showed before. */
+/** JupyterLab's listing reuses rows and leaves the time of the previous file in them; this removes it. */
 function blankUnknownTimes(browser: FileBrowser): void {
   const blank = () => {
     const timeless = new Set<string>();
@@ -120,7 +120,7 @@ function blankUnknownTimes(browser: FileBrowser): void {
   browser.disposed.connect(() => observer.disconnect());
 }
 
-/** List the files whenever the browser comes to the front, and now and then while it is there. */
+/** List the files when the browser comes to the front, and periodically while it is visible. */
 function lookWhileShown(browser: FileBrowser): void {
   const poll = new Poll({
     auto: true,
@@ -139,7 +139,7 @@ function lookWhileShown(browser: FileBrowser): void {
   browser.disposed.connect(() => poll.dispose());
 }
 
-/** Look again when a file of the directory shown has changed: JupyterLab's model does so for its default drive only. */
+/** Refresh when a file of the shown directory has changed: JupyterLab's model does so for its default drive only. */
 function followChanges(
   drive: MountDrive,
   browser: FileBrowser,
@@ -165,12 +165,12 @@ function followChanges(
   });
 }
 
-/** Have the file browser that was there first be the one that commands mean, as if it had just been used. */
+/** Make the default file browser the target of commands, as if it had just been used. */
 export function yieldTo(first: FileBrowser): void {
   for (const type of ['focus', 'blur']) {
     first.node.dispatchEvent(new FocusEvent(type));
   }
-  void first.model.refresh(); // it lists nothing by itself where the page was opened on a file of another drive
+  void first.model.refresh(); // it does not list by itself where the page was opened on a file of another drive
 }
 
 /** Show the top of a mount, or all mounts. */

@@ -1,4 +1,4 @@
-/** What this extension adds to JupyterLab, one plugin a place. */
+/** The plugins of this extension, one per place in JupyterLab. */
 
 import {
   ILayoutRestorer,
@@ -46,7 +46,7 @@ import { StatusWidget } from './status';
 
 const PLUGIN = 'jupyter_hyperpod:plugin';
 
-/** The model, its actions and the words: what every part of this extension shares. */
+/** The shared parts of this extension: the model, its actions and the translations. */
 export const IHyperpod = new Token<IShared>(
   'jupyter_hyperpod:IHyperpod',
   'The state of the cluster and of the training jobs, and what can be asked of them.'
@@ -93,7 +93,7 @@ const core: JupyterFrontEndPlugin<IShared> = {
   }
 };
 
-/** Write the example where the file browser stands, and open it. */
+/** Write the example into the file browser's directory, and open it. */
 async function openExample(
   { commands, serviceManager }: JupyterFrontEnd,
   trans: TranslationBundle,
@@ -257,7 +257,7 @@ const dashboard: JupyterFrontEndPlugin<void> = {
         const name = String(args.name ?? '');
         const widget = known ?? new DashboardWidget(shared, id, name);
         if (widget !== known) {
-          // The name is what a tab is called before the job is known again.
+          // The name is the tab's title until the job is known again.
           widget.title.changed.connect(() => void tracker.save(widget));
         }
         return reveal(app, tracker, widget, 'Training Job', { job: id });

@@ -1,11 +1,11 @@
-/** What a node does at present and what can be done about it: pure functions of the views. */
+/** The present role of a node and its possible remedies: pure functions of the views. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { TERMINAL_STATES } from './model/events';
 import type { IClusterView, IJobSummary, INodeView } from './model/views';
 
-/** What a node is at this moment, whatever it was started as. */
+/** The present role of a node, which may differ from its role at the start. */
 export type NodeRole =
   | 'training'
   | 'answering'
@@ -19,10 +19,10 @@ export type NodeRole =
   | 'lost'
   | 'stopped';
 
-/** What a person may ask for at a node. */
+/** The remedies that a person may request for a node. */
 export type NodeAction = 'heal' | 'drain' | 'resume' | 'reboot' | 'replace';
 
-/** The order in which a summary counts them. */
+/** The order of roles in a summary. */
 export const ROLES: readonly NodeRole[] = [
   'training',
   'answering',
@@ -37,7 +37,7 @@ export const ROLES: readonly NodeRole[] = [
   'stopped'
 ];
 
-/** Who takes part in which way in the jobs that run: a spare that took a place trains, and who lost it stands by. */
+/** The roles of nodes in running jobs: a spare that replaced a member trains, and the replaced node stands by. */
 export function partsOf(jobs: readonly IJobSummary[]): Map<string, NodeRole> {
   const parts = new Map<string, NodeRole>();
   for (const job of jobs) {
@@ -58,7 +58,7 @@ export function partsOf(jobs: readonly IJobSummary[]): Map<string, NodeRole> {
   return parts;
 }
 
-/** The role of one node, given what the jobs say of it. */
+/** The role of one node, from the roles in its jobs. */
 export function roleOf(node: INodeView, part: NodeRole | undefined): NodeRole {
   switch (node.state) {
     case 'busy':
@@ -72,7 +72,7 @@ export function roleOf(node: INodeView, part: NodeRole | undefined): NodeRole {
   }
 }
 
-/** The word for a role; one of a newer server is shown as it is. */
+/** The word for a role; unknown roles of a newer server are shown unchanged. */
 export function roleLabel(role: string, trans: TranslationBundle): string {
   const labels: Record<NodeRole, string> = {
     training: trans.__('training'),
@@ -90,7 +90,7 @@ export function roleLabel(role: string, trans: TranslationBundle): string {
   return Object.hasOwn(labels, role) ? labels[role as NodeRole] : role;
 }
 
-/** What makes sense at a node in its present state, the most needed first. */
+/** The sensible remedies for a node in its present state, the most needed first. */
 export function actionsAt(
   name: string,
   cluster: IClusterView
@@ -102,7 +102,7 @@ export function actionsAt(
   const given = (health?.action ?? 'watch') !== 'watch';
   const remedies: NodeAction[] = given ? ['resume'] : ['drain', 'reboot'];
   switch (node?.state) {
-    case undefined: // a scheduler's
+    case undefined: // a node of a scheduler
       return given ? ['resume'] : ['drain', 'reboot', 'replace'];
     case 'partitioned':
       return ['heal', ...remedies];
@@ -112,6 +112,6 @@ export function actionsAt(
     case 'busy':
       return remedies;
     default:
-      return []; // it comes back by itself
+      return []; // it returns by itself
   }
 }

@@ -1,4 +1,4 @@
-/** What the server refuses, told so that its remedy is read without a click. */
+/** Shows the server's refusals, so that the remedy is readable without a click. */
 
 import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
@@ -6,13 +6,13 @@ import { Widget } from '@lumino/widgets';
 
 import { ApiError } from './api';
 
-/** JupyterLab cuts what is longer. */
+/** JupyterLab cuts longer texts. */
 export const TOAST_LENGTH = 140;
-/** Less of what was found says nothing. */
+/** A shorter part of the finding would be useless. */
 const LEAST_FOUND = 24;
 
 /**
- * The text of a toast: all of it where there is room, else the whole remedy and as much of what was found as fits.
+ * The text of a toast: all of it if it fits, else the whole remedy and as much of the finding as fits.
  * The remedy is the hint, or the last clause of the message: "what was found; what to do".
  */
 export function toastText(message: string, hint: string): string {
@@ -37,7 +37,7 @@ function cut(text: string, room: number): string {
   return kept.slice(0, end > 0 ? end : room).replace(/[\s,;:.]+$/, '');
 }
 
-/** Tell a person that something was refused; all words stand in a dialog where a toast has no room for them. */
+/** Show a refusal as a toast; the whole text is in a dialog where the toast is too small. */
 export function tellRefusal(error: unknown, trans: TranslationBundle): void {
   const { message, hint } =
     error instanceof ApiError ? error : { message: String(error), hint: '' };
@@ -69,7 +69,7 @@ async function showWhole(
     body.node.append(paragraph);
   }
   await showDialog({
-    title: trans.__('This was refused'),
+    title: trans.__('The request was refused'),
     body,
     buttons: [Dialog.okButton({ label: trans.__('Close') })]
   });

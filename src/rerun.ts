@@ -1,4 +1,4 @@
-/** Running the cell of a job once more, wherever it is asked for. */
+/** Runs the cell of a job again. */
 
 import { Notification } from '@jupyterlab/apputils';
 import { PathExt } from '@jupyterlab/coreutils';
@@ -12,7 +12,7 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { IShared } from './components/context';
 import type { IJobSummary } from './model/views';
 
-/** Where a job's cell is: a notebook that is open, and the cell's place in it. */
+/** The place of a job's cell: an open notebook, and the cell's index. */
 interface IPlace {
   panel: NotebookPanel;
   index: number;
@@ -27,7 +27,7 @@ export class Cells {
     private readonly _activate: (id: string) => void
   ) {}
 
-  /** @param near what was clicked on: the output of a cell means that cell. */
+  /** @param near the clicked element: in the output of a cell it means that cell. */
   async rerun(job: IJobSummary, near: Node | null): Promise<void> {
     const { trans } = this._shared;
     const path = notebookPath(job, this._shared.model.settings?.root ?? '');
@@ -52,18 +52,18 @@ export class Cells {
     notebook.activeCellIndex = index;
     notebook.deselectAll();
     await notebook.scrollToItem(index);
-    // It ends with the job: nobody waits for it here.
+    // It ends with the job, so this does not wait for it.
     void NotebookActions.runCells(notebook, [cell], panel.sessionContext);
   }
 
-  /** The cell whose output `near` is in. */
+  /** The cell whose output contains `near`. */
   private _around(near: Node | null): IPlace | null {
     return this._search(panel =>
       panel.content.widgets.findIndex(cell => cell.node.contains(near))
     );
   }
 
-  /** The cell in a notebook that is open: of the job's path, or else of any, since notebooks are renamed. */
+  /** The cell in an open notebook: first by the job's path, then in any notebook, because notebooks are renamed. */
   private _open(job: IJobSummary, path: string): IPlace | null {
     const id = job.origin.cell_id;
     const at = (panel: NotebookPanel) =>
@@ -102,7 +102,7 @@ export class Cells {
   }
 }
 
-/** The notebook a job came from, as the server of `root` names it; empty where it has no such. */
+/** The notebook of a job, relative to the server's `root`; empty where it lies outside. */
 export function notebookPath(job: IJobSummary, root: string): string {
   const told = job.origin.notebook ?? '';
   const above = root.replace(/\/+$/, '') + '/';

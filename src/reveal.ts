@@ -1,16 +1,16 @@
-/** Where a view of the main area is shown: here, or in JupyterLab where this page has room for one widget only. */
+/** Shows a view of the main area: on this page, or in JupyterLab where this page has room for one widget only. */
 
 import { IRouter, JupyterFrontEnd } from '@jupyterlab/application';
 import type { WidgetTracker } from '@jupyterlab/apputils';
 import { URLExt } from '@jupyterlab/coreutils';
 import type { Widget } from '@lumino/widgets';
 
-/** Names, in the address of a page of JupyterLab, what it opens first. */
+/** The query parameter with the view that a page of JupyterLab opens first. */
 const PARAMETER = 'hyperpod-open';
 export const PLANNER = 'planner';
 const JOB = 'job:';
 
-/** What an address asks for. */
+/** The view that an address asks for. */
 export type Target = { planner: true } | { job: string };
 
 /** The address of a page of JupyterLab that shows `target`. */
@@ -20,7 +20,7 @@ export function pageOf(target: Target, baseUrl: string): string {
   return URLExt.join(baseUrl, 'lab') + query;
 }
 
-/** What the query of an address asks for; null where it asks for nothing of ours. */
+/** The view in the query of an address; null where there is none of ours. */
 export function targetOf(search: string): Target | null {
   const value = new URLSearchParams(search).get(PARAMETER) ?? '';
   if (value.startsWith(JOB) && value.length > JOB.length) {
@@ -29,7 +29,7 @@ export function targetOf(search: string): Target | null {
   return value === PLANNER ? { planner: true } : null;
 }
 
-/** Bring a widget to the front of the main area, and into it where it is new; a page of Notebook 7 has no room for it. */
+/** Bring a widget to the front of the main area, and add it if it is new; a page of Notebook 7 has no room for it. */
 export async function reveal<W extends Widget>(
   app: JupyterFrontEnd,
   tracker: WidgetTracker<W>,
@@ -53,7 +53,7 @@ export async function reveal<W extends Widget>(
   return widget;
 }
 
-/** Open what the address of this page asks for, once, when everything else is there. */
+/** Open the view in this page's address, once, after everything else has loaded. */
 export function followAddress(
   app: JupyterFrontEnd,
   router: IRouter,

@@ -4,7 +4,7 @@ import * as React from 'react';
 import { Part } from './components/boundary';
 import { IShared, Shared } from './components/context';
 
-/** A Lumino widget that draws a view with everything views share. */
+/** A Lumino widget that draws a view within the shared context. */
 export abstract class Root extends ReactWidget {
   constructor(protected readonly shared: IShared) {
     super();

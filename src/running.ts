@@ -48,7 +48,7 @@ export class RunningJobs implements IRunningSessions.IManager {
   }
 
   refreshRunning(): void {
-    // The model is always as fresh as the server.
+    // The model is always up to date.
   }
 
   private _detail(job: IJobSummary): string {

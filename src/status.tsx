@@ -6,7 +6,7 @@ import { hyperpodIcon } from './icons';
 import type { IJobSummary } from './model/views';
 import { Root } from './root';
 
-/** The newest active job, or how many there are, in the status bar. */
+/** The newest active job, or the number of active jobs, in the status bar. */
 export class StatusWidget extends Root {
   constructor(
     shared: Root['shared'],

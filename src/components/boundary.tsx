@@ -4,7 +4,7 @@ import { Shared } from './context';
 import { Button } from './parts';
 
 interface IProps {
-  /** The part's name, as a person reads it. */
+  /** The part's name, for people. */
   name: string;
   children?: React.ReactNode;
 }
@@ -13,7 +13,7 @@ interface IState {
   error: unknown;
 }
 
-/** A part of the screen. Where it cannot be drawn it says so in its place, and all others stay as they are. */
+/** A part of the screen. If it cannot be drawn, it shows an error in its place, and all other parts stay. */
 export class Part extends React.Component<IProps, IState> {
   static contextType = Shared;
 

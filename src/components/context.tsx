@@ -5,7 +5,7 @@ import type { Actions } from '../actions';
 import type { HyperpodModel } from '../model/model';
 import type { IJobSummary, IJobView } from '../model/views';
 
-/** What every view is a function of. */
+/** The context from which every view is drawn. */
 export interface IShared {
   model: HyperpodModel;
   actions: Actions;
@@ -14,7 +14,7 @@ export interface IShared {
 
 export const Shared = React.createContext<IShared | null>(null);
 
-/** What was given to the nearest root; every root of this extension gives one. */
+/** The context of the nearest root; every root of this extension provides one. */
 export function useShared(): IShared {
   const shared = React.useContext(Shared);
   if (shared === null) {
@@ -55,14 +55,14 @@ export function useJob(id: string, follow = true): IJobView | null {
   return model.job(id);
 }
 
-/** What is known of a job without following it. */
+/** The summary of a job, without following it. */
 export function useSummary(id: string): IJobSummary | null {
   const { model } = useShared();
   useTopics(id, 'jobs');
   return model.summary(id);
 }
 
-/** The time in seconds, told again every second while `running`. */
+/** The time in seconds, updated every second while `running`. */
 export function useNow(running: boolean): number {
   const [now_s, setNow] = React.useState(() => Date.now() / 1000);
   React.useEffect(() => {

@@ -15,7 +15,7 @@ import { Stat } from './parts';
 /** Replicas whose stages are shown, newest first. */
 const SHOWN = 6;
 
-/** A deployment's load in one line; `narrow` for where words would not fit. */
+/** A deployment's load in one line; `narrow` where words would not fit. */
 export function loadText(
   job: IJobSummary,
   trans: TranslationBundle,
@@ -42,7 +42,7 @@ export function loadText(
   return words.join(' · ');
 }
 
-/** The figures of a deployment that one looks for first. */
+/** The main figures of a deployment. */
 export function DeploymentStats({ job }: { job: IJobView }): JSX.Element {
   const { trans } = useShared();
   const told = traffic(job)!;
@@ -59,7 +59,7 @@ export function DeploymentStats({ job }: { job: IJobView }): JSX.Element {
       </Stat>
       <Stat
         name={trans.__('Requests')}
-        title={trans.__('Answers a second, over the last ten seconds')}
+        title={trans.__('Answers per second, over the last ten seconds')}
       >
         {`${formatCount(told.requestsPerS)}/s`}
       </Stat>
@@ -90,7 +90,7 @@ export function DeploymentStats({ job }: { job: IJobView }): JSX.Element {
   );
 }
 
-/** How long each of the newest replicas took from the decision that it was for to its first answer. */
+/** How long each of the newest replicas took from the decision to start it to its first answer. */
 export function Replicas({ job }: { job: IJobView }): JSX.Element {
   const { trans } = useShared();
   const newestFirst = [...(job.deployment?.replicas ?? [])].reverse();

@@ -5,17 +5,17 @@ import { Aim, FAULTS, Fault, faultsOf } from '../model/events';
 import { useShared } from './context';
 import { Button } from './parts';
 
-/** The faults that have a button of their own; the others are in a list. */
+/** The faults with a button of their own; the others are in a list. */
 const AT_HAND: readonly Fault[] = ['kill', 'hang'];
 
-/** Means to break a target on purpose; nothing where faults are not allowed. */
+/** Buttons that inject faults into a target; nothing where faults are not allowed. */
 export function FaultButtons(props: {
   job: string;
   target: FaultTarget;
-  /** How a person calls the target. */
+  /** The target's name, for people. */
   name: string;
   words: Record<'kill' | 'hang' | 'other', string>;
-  /** The faults that make sense here, where not all of the target's do. */
+  /** The possible faults, where not all faults of the target make sense. */
   only?: readonly Fault[];
 }): JSX.Element | null {
   const { actions, trans } = useShared();

@@ -31,7 +31,7 @@ function title(incident: IIncident, trans: TranslationBundle): string {
     : trans.__('rank %1', incident.rank);
 }
 
-/** One incident: what broke and why, how long each stage took, and on request what was said at each. */
+/** One incident: fault, cause, and the time of each stage; on request the sentences of the stages. */
 export function Incident(props: {
   incident: IIncident;
   ended: boolean;
@@ -106,7 +106,7 @@ export function Incident(props: {
   );
 }
 
-/** Stages as lengths of time, so that the longest is seen at once: detection from the fault on, each other from the one before it. */
+/** A bar with one segment per stage, as long as the stage took. Detection begins at the fault. */
 function StageBar(props: {
   incident: IIncident;
   until_s: number;
@@ -157,7 +157,7 @@ function Stages(props: {
   );
 }
 
-/** How long a stage took; of the detection in a journal of an earlier version that is not known. */
+/** How long a stage took; journals of earlier versions lack the time of detection. */
 function tookText(seconds: number | null, trans: TranslationBundle): string {
   return seconds === null
     ? trans.__('time not known')

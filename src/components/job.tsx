@@ -25,7 +25,7 @@ import { useNow, useShared } from './context';
 import { loadText } from './deployment';
 import { Button, ProgressBar, Stat, StateChip, stepText } from './parts';
 
-/** What can be asked of a job in its present state. */
+/** The buttons for a job in its present state. */
 export function JobActions(props: {
   job: IJobSummary;
   open?: boolean;
@@ -60,7 +60,7 @@ export function JobActions(props: {
   );
 }
 
-/** Name, state, what can be asked, and how far the job is. */
+/** The head of a job: name, state, buttons and progress. */
 export function JobHeader(props: {
   job: IJobView;
   open?: boolean;
@@ -92,7 +92,7 @@ export function JobHeader(props: {
   );
 }
 
-/** Why a job failed where no program of a person's is to blame. */
+/** Why a job failed, where the user's program is not the cause. */
 export function Failure({ job }: { job: IJobSummary }): JSX.Element | null {
   const failure = job.error === null ? failureOf(job) : null;
   return failure === null ? null : (
@@ -102,7 +102,7 @@ export function Failure({ job }: { job: IJobSummary }): JSX.Element | null {
   );
 }
 
-/** What a deployment does: its load, where it answers, and how far it is while it loads. */
+/** The state of a deployment: its load, its address, and its progress while it loads. */
 function DeploymentProgress({ job }: { job: IJobView }): JSX.Element {
   const { trans } = useShared();
   const active = !TERMINAL_STATES.has(job.state);
@@ -129,7 +129,7 @@ function DeploymentProgress({ job }: { job: IJobView }): JSX.Element {
   );
 }
 
-/** The progress bar with its words: the model's loading or steps, percentage, time run, time left. */
+/** The progress bar and its text: loading or steps, percentage, time run, time left. */
 export function JobProgress({ job }: { job: IJobView }): JSX.Element {
   const { trans } = useShared();
   const active = !TERMINAL_STATES.has(job.state);
@@ -171,7 +171,7 @@ export function JobProgress({ job }: { job: IJobView }): JSX.Element {
   );
 }
 
-/** The figures one looks for first. */
+/** The main figures. */
 export function JobStats({
   job,
   full
@@ -190,7 +190,7 @@ export function JobStats({
       </Stat>
       <Stat
         name={trans.__('Throughput')}
-        title={trans.__('Samples a second, over the last steps')}
+        title={trans.__('Samples per second, over the last steps')}
       >
         {rate && session
           ? `${formatCount(rate * session.global_batch)}/s`
@@ -216,7 +216,9 @@ export function JobStats({
       {full && job.checkpoint && (
         <Stat
           name={trans.__('Checkpoint')}
-          title={trans.__('Where training goes on, were everything lost')}
+          title={trans.__(
+            'Training restarts from this checkpoint if everything is lost'
+          )}
         >
           {trans.__('step %1', job.checkpoint.step)}
         </Stat>
@@ -226,9 +228,7 @@ export function JobStats({
           <Stat name={trans.__('Samples')}>{formatCount(job.samples)}</Stat>
           <Stat
             name={trans.__('Batch')}
-            title={trans.__(
-              'Global batch, and the micro-batches it is made of'
-            )}
+            title={trans.__('Global batch, and its number of micro-batches')}
           >
             {session.global_batch}
             <span className="jp-Hp-unit">

@@ -8,7 +8,7 @@ import { useNow, useShared } from './context';
 
 const TICKS = 5;
 
-/** Node by time: who trained or answered, who stood by, who was lost. */
+/** Nodes over time: which trained or answered, stood by, or were lost. */
 export function Lanes({ job }: { job: IJobSummary }): JSX.Element | null {
   const { trans } = useShared();
   const active = !TERMINAL_STATES.has(job.state);

@@ -4,13 +4,13 @@ import { ILine, outputLines, ranksOf } from '../derive';
 import type { IJobView } from '../model/views';
 import { useShared } from './context';
 
-/** So many ranks have a button each; more are chosen from a list. */
+/** Up to this number of ranks have a button each; more are in a list. */
 const RANK_BUTTONS = 12;
-/** Ranks are told apart by this many colours. */
+/** The number of colours for ranks. */
 const RANK_COLOURS = 8;
 
 /**
- * The tail of what the ranks wrote; follows the end until the reader scrolls away from it. `folded` where the same
+ * The tail of the ranks' output; follows the end until the reader scrolls away. `folded` where the same
  * text stands below already: it opens on request.
  */
 export function Output(props: {
@@ -26,7 +26,7 @@ export function Output(props: {
   const [rank, setRank] = React.useState<number | null>(null);
   const box = React.useRef<HTMLDivElement>(null);
   const atEnd = React.useRef(true);
-  // The view grows in place: its last piece tells whether there is something new.
+  // The view grows in place: a new last piece means new output.
   const last = job.output[job.output.length - 1];
   const lines = React.useMemo(
     () => outputLines(job.output),

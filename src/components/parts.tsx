@@ -30,7 +30,7 @@ export function StateChip(props: {
   state: string;
   trans: TranslationBundle;
   title?: string;
-  /** In place of the state's own word. */
+  /** Replaces the word of the state. */
   label?: string;
 }): JSX.Element {
   return (
@@ -77,10 +77,10 @@ export function stepText(step: number, total?: number | null): string {
 const SPARK_WIDTH = 96;
 const SPARK_HEIGHT = 20;
 
-/** The course of the loss, without axes; decorative, since the number stands beside it. */
+/** The loss as a small curve without axes; decorative, since the number is beside it. */
 export const Sparkline = React.memo(function Sparkline(props: {
   history: readonly HistoryPoint[];
-  /** Tells a history that grew in place from the one drawn before. */
+  /** Distinguishes a history that grew in place from the one drawn before. */
   step: number;
 }): JSX.Element {
   return (
@@ -124,7 +124,7 @@ export function Button(props: {
   danger?: boolean;
   primary?: boolean;
   disabled?: boolean;
-  /** Of a switch: whether it is on. */
+  /** Whether a switch is on. */
   pressed?: boolean;
 }): JSX.Element {
   const [busy, setBusy] = React.useState(false);

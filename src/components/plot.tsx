@@ -6,13 +6,13 @@ import { formatInteger, formatLoss } from '../format';
 import type { IJobView } from '../model/views';
 import { useShared } from './context';
 
-/** The system has few colours of its own and wants only those. */
+/** High contrast: only the system's own colours are allowed. */
 const FORCED = '(forced-colors: active)';
 
 /** The band at the bottom in which the number of members is drawn. */
 const BAND = 0.16;
 
-/** A moment worth seeing in the curve. */
+/** A moment marked in the curve. */
 interface IMark {
   step: number;
   open: boolean;
@@ -30,7 +30,7 @@ export function LossPlot(props: {
   const plot = React.useRef<uPlot | null>(null);
   const marks = React.useRef<IMark[]>([]);
   const enough = job.history.length > 1;
-  // The view grows in place: this tells whether it looks different.
+  // The view grows in place: this key changes when it looks different.
   const open = job.incidents.filter(incident => incident.resumed_s === null);
   const drawn = `${job.step} ${job.incidents.length} ${open.length} ${job.history.length}`;
 
@@ -117,7 +117,7 @@ export function LossPlot(props: {
   );
 }
 
-/** The value of one of Lab's theme variables as a canvas understands it. */
+/** The value of one of Lab's theme variables, for a canvas. */
 function themed(name: string): string {
   if (window.matchMedia?.(FORCED).matches) {
     return name.includes('brand') ? 'Highlight' : 'CanvasText';

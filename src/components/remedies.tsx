@@ -5,7 +5,7 @@ import { actionsAt, NodeAction } from '../nodes';
 import { useShared } from './context';
 import { Button } from './parts';
 
-/** What can be done about a node, where it is shown. */
+/** The buttons with the remedies for a node. */
 export function Remedies(props: {
   name: string;
   cluster: IClusterView;
@@ -25,11 +25,11 @@ export function Remedies(props: {
     resume: [trans.__('Resume'), trans.__('Return %1 to service', name)],
     reboot: [
       trans.__('Reboot'),
-      trans.__('Start %1 anew once its jobs have left it', name)
+      trans.__('Reboot %1 once its jobs have left it', name)
     ],
     replace: [
       trans.__('Replace'),
-      trans.__('Have another machine take the place of %1', name)
+      trans.__('Replace %1 by another machine', name)
     ]
   };
   return (

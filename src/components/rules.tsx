@@ -3,7 +3,7 @@ import * as React from 'react';
 import type { IJobView } from '../model/views';
 import { useShared } from './context';
 
-/** How each rank stands with each rule about its output; nothing where the job has no rules. */
+/** The state of each log rule for each rank; nothing where the job has no rules. */
 export function Rules({ job }: { job: IJobView }): JSX.Element | null {
   const { trans } = useShared();
   if (job.rules.length === 0) {

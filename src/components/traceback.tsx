@@ -6,7 +6,7 @@ import type { IJobView } from '../model/views';
 import { useShared } from './context';
 import { Button } from './parts';
 
-/** What the program raised: where, its traceback with the line of the cell, and how to run the cell again. */
+/** The program's error: its place, the traceback with the cell's line, and a button that runs the cell again. */
 export function UserError({ job }: { job: IJobView }): JSX.Element | null {
   const { actions, trans } = useShared();
   const box = React.useRef<HTMLDivElement>(null);

@@ -132,7 +132,7 @@ function Members({ job }: { job: IJobView }): JSX.Element {
         <p className="jp-Hp-quiet">
           {job.deployment
             ? trans.__('None answers.')
-            : trans.__('Nobody has joined yet.')}
+            : trans.__('No member has joined yet.')}
         </p>
       )}
       <ul className="jp-Hp-members">

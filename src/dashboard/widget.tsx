@@ -25,7 +25,7 @@ export class DashboardWidget extends MainAreaWidget<Root> {
   constructor(
     shared: IShared,
     readonly jobId: string,
-    /** As it was known when the tab was open before; the job itself may not be known yet. */
+    /** The name from the previous time that the tab was open; the job may not be known yet. */
     name = ''
   ) {
     super({ content: new DashboardRoot(shared, jobId) });

@@ -20,7 +20,7 @@ export type IEvent = { [K in EventKind]: IEventOf<K> }[EventKind];
 
 export type Aim = 'rank' | 'node' | 'coordinator' | 'supervisor';
 
-/** A kind of fault that can be injected: whom it may be aimed at, and what it does. */
+/** A kind of fault that can be injected: its possible targets and its effect. */
 export interface IFaultClass {
   aims: readonly Aim[];
   sentence: string;
@@ -82,7 +82,7 @@ export const FAULTS = {
 
 export type Fault = keyof typeof FAULTS;
 
-/** The faults that may be aimed at `aim`, in the order of the table. */
+/** The faults with the target `aim`, in the order of the table. */
 export function faultsOf(aim: Aim): Fault[] {
   return (Object.keys(FAULTS) as Fault[]).filter(fault =>
     (FAULTS[fault].aims as readonly Aim[]).includes(aim)
@@ -95,7 +95,7 @@ export const TERMINAL_STATES: ReadonlySet<string> = new Set<JobState>([
   'stopped'
 ]);
 
-/** Whether a value from outside is a whole, known event. */
+/** Whether a value from outside is a complete event of a known kind. */
 export function isEvent(value: unknown): value is IEvent {
   const event = value as IEvent;
   if (typeof event !== 'object' || event === null) {

@@ -27,7 +27,7 @@ export const LOADS_KEPT = 64;
 export const FINDINGS_KEPT = 50;
 export const RULES_KEPT = 256;
 
-/** What each kind of event does to a view; the compiler holds its data against Python's table of events. */
+/** The effect of each kind of event on a view; the compiler checks its data against Python's table of events. */
 type Handlers<V> = { [K in EventKind]?: (view: V, event: IEventOf<K>) => void };
 
 /** Fold an event of a job's journal; returns whether it was new. */
@@ -78,7 +78,7 @@ function keepLast(list: unknown[], count: number): void {
   }
 }
 
-/** What both journals know. */
+/** Folds for kinds of both journals. */
 const SHARED_HANDLERS: Handlers<IJobView | IClusterView> = {
   'incident.stage': (view, event) => {
     foldStage(view.incidents, event);
@@ -143,7 +143,7 @@ const JOB_HANDLERS: Handlers<IJobView> = {
       return;
     }
     if (data.generation > view.generation) {
-      view.error = null; // the job goes on: it was the echo of a loss
+      view.error = null; // the job continues: the loss of a member had caused this error
     }
     view.generation = data.generation;
     view.target = data.target;

@@ -1,10 +1,10 @@
-/** Incidents folded from their stages, the twin of `core/incidents.py`. */
+/** Folds the stages of incidents, the twin of `core/incidents.py`. */
 
 import type { IEventOf } from './events';
 import type { IIncident } from './views';
 
 export const INCIDENTS_KEPT = 200;
-/** Seconds since the Unix epoch: a number beyond it is no time. */
+/** Seconds since the Unix epoch; a larger number cannot be a time. */
 const LATEST_S = 1e12;
 
 /** Fold one `incident.stage` into the list, in place. */
@@ -59,7 +59,7 @@ function openIncident(event: IEventOf<'incident.stage'>): IIncident {
   };
 }
 
-/** When the fault was that a stage tells of, never later than the stage itself; null where it does not say. */
+/** The time of the fault according to a stage, never later than the stage itself; null where the stage lacks it. */
 function unnoticedSince(event: IEventOf<'incident.stage'>): number | null {
   const { since_s } = event.data;
   return typeof since_s === 'number' && Math.abs(since_s) < LATEST_S

@@ -1,5 +1,5 @@
 /**
- * Everything the browser knows, in one place. Views are functions of it; it changes only by what the stream says.
+ * The model: all state of the browser. Views are functions of it; only messages of the stream change it.
  */
 
 import { DisposableDelegate, IDisposable } from '@lumino/disposable';
@@ -10,14 +10,14 @@ import { TERMINAL_STATES } from './events';
 import { foldCluster, foldJob } from './fold';
 import type { Cursor, IClusterView, IJobSummary, IJobView } from './views';
 
-/** Changes are told at most this often, so that a burst of events is one redraw. */
+/** The least time between two notifications, so that a burst of events is one redraw. */
 const QUIET_MS = 50;
-/** Until the first request succeeds; afterwards the stream has its own back-off. */
+/** Retry delay until the first request succeeds; afterwards the stream has its own back-off. */
 const RETRY_MS = 5000;
-/** Views of jobs nobody looks at any more, kept so that coming back needs no snapshot. */
+/** How many views of unwatched jobs are kept, so that watching one again needs no snapshot. */
 const RETIRED_VIEWS = 24;
 
-/** `absent`: the server does not have, or does not open, this extension. */
+/** `absent`: the server lacks this extension, or has not enabled it. */
 export type Connection = 'connecting' | 'online' | 'offline' | 'absent';
 
 /** Topics that changed: `cluster`, `jobs`, `connection`, or a job's id. */
@@ -46,7 +46,7 @@ export class HyperpodModel implements IDisposable {
     return this._changed;
   }
 
-  /** For those who only care about the cluster. */
+  /** Emitted for changes of the cluster only. */
   get clusterChanged(): ISignal<this, void> {
     return this._clusterChanged;
   }
@@ -70,7 +70,7 @@ export class HyperpodModel implements IDisposable {
     return this._summaries !== null;
   }
 
-  /** Newest first. A job that is followed is as fresh as its last event, the others as the server's list. */
+  /** Newest first. A followed job is as new as its last event, the others as the server's list. */
   get jobs(): IJobSummary[] {
     return (this._summaries ?? []).map(
       summary => this._views.get(summary.id) ?? summary
@@ -86,7 +86,7 @@ export class HyperpodModel implements IDisposable {
     return this._views.get(id) ?? null;
   }
 
-  /** What is known of a job, followed or not. */
+  /** The summary of a job, followed or not. */
   summary(id: string): IJobSummary | null {
     return (
       this._views.get(id) ?? this._summaries?.find(job => job.id === id) ?? null
@@ -98,14 +98,14 @@ export class HyperpodModel implements IDisposable {
     return this._problems.get(topic) ?? null;
   }
 
-  /** Where this client stands in a topic: writer to last sequence number. */
+  /** This client's position in a topic: writer to last sequence number. */
   cursor(topic: string): Cursor | undefined {
     return topic === 'cluster'
       ? this._cluster?.seen
       : this._views.get(topic)?.seen;
   }
 
-  /** Ask what the server allows, then follow the cluster and the list of jobs. */
+  /** Read the server's settings, then follow the cluster and the list of jobs. */
   async connect(): Promise<void> {
     window.clearTimeout(this._retry);
     this._setConnection('connecting');
@@ -119,7 +119,7 @@ export class HyperpodModel implements IDisposable {
     }
   }
 
-  /** Have everything drawn again, because of something that is not in the model. */
+  /** Redraw everything, because of a change outside the model. */
   refresh(): void {
     this._tell('connection');
   }
@@ -159,7 +159,7 @@ export class HyperpodModel implements IDisposable {
     this._retire();
   }
 
-  /** A job that was unknown may have appeared since. */
+  /** A job that was unknown may exist by now. */
   private _askAgain(): void {
     for (const job of this._summaries ?? []) {
       if (this._problems.has(job.id) && this._topics.has(job.id)) {
@@ -195,7 +195,7 @@ export class HyperpodModel implements IDisposable {
     if (state === 'waiting') {
       this._setConnection('offline');
     } else if (state === 'open') {
-      // A server that was restarted may allow something else.
+      // A restarted server may have other settings.
       if (this._connection === 'offline') {
         void this._readSettings().then(() => this._tell('connection'));
       }
@@ -244,7 +244,7 @@ export class HyperpodModel implements IDisposable {
           news = foldJob(view, event) || news;
         }
       } catch {
-        // Of another version: the server leaves it out of its views as well, and logs it.
+        // An event of another version: the server leaves it out of its views, too, and logs it.
         news = true;
       }
     }

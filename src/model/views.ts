@@ -1,5 +1,5 @@
 /**
- * What a person sees: the JSON shape of `core/views.py`. Times are seconds since the Unix epoch.
+ * The types of all views: the JSON of `core/views.py`. Times are seconds since the Unix epoch.
  */
 
 import type { IFacts, IFinding as IFound, IMember, JobState } from './facts';
@@ -7,7 +7,7 @@ import type { IFacts, IFinding as IFound, IMember, JobState } from './facts';
 /** Writer to the last sequence number folded. */
 export type Cursor = Record<string, number>;
 
-/** Who was in a generation, by node. */
+/** The members of a generation, by node. */
 export interface IGeneration {
   generation: number;
   time_s: number;
@@ -16,10 +16,10 @@ export interface IGeneration {
   reason: string;
 }
 
-/** What the newest session said of itself. */
+/** The newest session's own description. */
 export type ISession = IFacts['session.opened'];
 
-/** It took `took_s` from the stage before it; the first from the fault on, null where the journal does not say. */
+/** `took_s` counts from the previous stage, for the first from the fault; null where the journal lacks that time. */
 export interface IStage {
   stage: string;
   time_s: number;
@@ -28,8 +28,7 @@ export interface IStage {
 }
 
 /**
- * What broke and how it went on. `started_s` is the fault: its injection, or the last sign of life.
- * Where the journal does not say (`detection_s` is null), it is the detection.
+ * An incident. `started_s` is the time of the fault: its injection, or the last sign of life. Where the journal lacks it (`detection_s` is null), it is the time of detection.
  */
 export interface IIncident {
   incident: string | number;
@@ -54,7 +53,7 @@ export interface IDecision {
   reason: string;
 }
 
-/** What a rank's program raised; journals of other versions may lack what the table says. */
+/** An error of a rank's program; journals of other versions may lack fields. */
 export type IUserError = IFacts['user.error'];
 
 /** `[step, loss, time_s, world_size]` */
@@ -63,7 +62,7 @@ export type HistoryPoint = [number, number | null, number, number];
 /** The newest durable checkpoint; training stood still for `paused_s` of the `took_s` seconds. */
 export type ICheckpoint = IFacts['checkpoint.saved'] & { time_s: number };
 
-/** What a replica of a deployment went through; `took_s` is since it was decided upon. */
+/** A stage of a replica's start; `took_s` counts from the decision to start it. */
 export interface IReplica {
   replica: string;
   node: string;
@@ -78,10 +77,10 @@ export interface IDeployment {
   replicas: IReplica[];
 }
 
-/** How far a member is with the model that it loads, or loaded last. */
+/** A member's progress with its present or last load. */
 export type ILoad = IFacts['model.loading'] & { time_s: number };
 
-/** How the output of a rank stands with a rule about it; `rank` is null for all together. */
+/** The state of a log rule for a rank; `rank` is null for all ranks together. */
 export type IRule = IFacts['rule.state'] & { time_s: number };
 
 export interface IJobView {
@@ -134,10 +133,10 @@ export interface IJobView {
 
 export type INodeView = IFacts['node.state'] & { since_s: number };
 
-/** What a probe said. */
+/** The result of a probe. */
 export type IFinding = IFound & { time_s: number };
 
-/** What a machine has, against what its type should have; null where it is not known. */
+/** The devices of a machine, and those of its type; null where unknown. */
 export interface IDevices {
   type?: string;
   kind?: string;
@@ -150,7 +149,7 @@ export interface IDevices {
   memory_bytes?: number;
 }
 
-/** Health of a node; `action` is what is being done about it, `watch` where there is nothing to do. */
+/** Health of a node; `action` is the remedy in progress, `watch` where none is needed. */
 export interface IHealth {
   action: 'watch' | 'drain' | 'reboot' | 'replace';
   fault: string;
@@ -178,13 +177,13 @@ export interface IClusterView {
   seen: Cursor;
 }
 
-/** What the list of jobs carries of each. */
+/** The fields of each job in the list of jobs. */
 export type IJobSummary = Omit<
   IJobView,
   'output' | 'history' | 'history_stride' | 'decisions' | 'fenced' | 'seen'
 >;
 
-/** The view of a job of which nothing is known yet. */
+/** The view of a job before its first event. */
 export function newJobView(id: string): IJobView {
   return {
     id,
@@ -233,7 +232,7 @@ export function newJobView(id: string): IJobView {
   };
 }
 
-/** The view of a cluster of which nothing is known yet. */
+/** The view of a cluster before its first event. */
 export function newClusterView(): IClusterView {
   return {
     state: 'stopped',

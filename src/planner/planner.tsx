@@ -7,10 +7,10 @@ import { Button } from '../components/parts';
 import { Connection } from '../sidebar/sidebar';
 import { FIRST, IScale, NOTCHES, notchOf, scales, valueAt } from './scales';
 
-/** A slider that moves asks once it rests for so long. */
+/** A moving slider sends its request after it has rested for this time. */
 const REST_MS = 120;
 
-/** What failures cost: sliders beside what the server makes of them. */
+/** The planner: sliders beside the server's answer. */
 export function Planner(): JSX.Element {
   const { trans } = useShared();
   const [request, setRequest] = React.useState<IPlanRequest>(FIRST);
@@ -63,7 +63,7 @@ export function Planner(): JSX.Element {
   );
 }
 
-/** The server's answer to a request that changes while it is asked; an answer that came too late is not shown. */
+/** The server's answer to the newest request; outdated answers are not shown. */
 function usePlan(request: IPlanRequest) {
   const { model } = useShared();
   useTopics('connection');
@@ -76,7 +76,7 @@ function usePlan(request: IPlanRequest) {
   const ask = React.useCallback(
     async (wanted: IPlanRequest) => {
       const mine = ++turn.current;
-      setSimulating(wanted.simulate === true); // takes seconds: one at a time
+      setSimulating(wanted.simulate === true); // takes seconds, so only one at a time
       try {
         const found = await model.api.plan(wanted);
         if (mine === turn.current) {
@@ -103,7 +103,7 @@ function usePlan(request: IPlanRequest) {
     }
   }, [online, ask, request]);
   React.useEffect(() => {
-    turn.current++; // what is still being asked is out of date
+    turn.current++; // requests in progress are out of date
     setSimulating(false);
   }, [request]);
   const simulate = () => ask({ ...request, simulate: true });
@@ -187,7 +187,7 @@ function Answer(props: { plan: IPlan; outdated: boolean }): JSX.Element {
   );
 }
 
-/** A picture that takes the colours of the theme, which it could not as an image. */
+/** An inline picture, which takes the colours of the theme, as an image could not. */
 function Picture({ svg }: { svg: string }): JSX.Element {
   const host = React.useRef<HTMLDivElement>(null);
   React.useEffect(() => {

@@ -1,4 +1,4 @@
-/** Where a slider stands and which figure that is. What follows from the figures is the server's to say. */
+/** Converts positions of sliders to figures and back. The server computes everything else. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
@@ -13,7 +13,7 @@ import {
 /** Positions of a slider, from 0. */
 export const NOTCHES = 400;
 
-/** Every second digit is as far from the first as the third from the second. */
+/** A figure with a slider. On a logarithmic one equal distances are equal ratios. */
 export interface IScale {
   name: keyof Pick<
     IPlanRequest,
@@ -29,7 +29,7 @@ export interface IScale {
   low: number;
   high: number;
   logarithmic: boolean;
-  /** The least step of the figure itself. */
+  /** The smallest step of the figure itself. */
   step: number;
   format: (value: number) => string;
 }
@@ -113,7 +113,7 @@ export function scales(trans: TranslationBundle): IScale[] {
   ];
 }
 
-/** The notch at which a figure stands. */
+/** The notch of a figure. */
 export function notchOf(scale: IScale, value: number): number {
   const within = Math.min(scale.high, Math.max(scale.low, value));
   const part = scale.logarithmic
@@ -122,7 +122,7 @@ export function notchOf(scale: IScale, value: number): number {
   return Math.round(part * NOTCHES);
 }
 
-/** The figure at a notch: two digits that carry meaning where the scale is logarithmic, and never finer than its step. */
+/** The figure at a notch: two significant digits on a logarithmic scale, never finer than its step. */
 export function valueAt(scale: IScale, notch: number): number {
   const part = Math.min(1, Math.max(0, notch / NOTCHES));
   if (!scale.logarithmic) {

@@ -17,7 +17,7 @@ class PlannerRoot extends Root {
   }
 }
 
-/** The planner in the main area; there is one of it. */
+/** The planner in the main area; only one exists. */
 export class PlannerWidget extends MainAreaWidget<Root> {
   constructor(shared: IShared) {
     super({ content: new PlannerRoot(shared) });

@@ -14,10 +14,10 @@ import { Root } from '../root';
 
 export const MIME_TYPE = 'application/vnd.hyperpod.job.v1+json';
 const PLOT_HEIGHT = 150;
-/** Older incidents are in the dashboard. */
+/** How many incidents are shown; older ones are in the dashboard. */
 const INCIDENTS = 4;
 
-/** The live job under its cell. Nothing of it is in the notebook but the job's id. */
+/** The live job under its cell. The notebook holds only the job's id and a snapshot. */
 export class JobRenderer extends Root implements IRenderMime.IRenderer {
   constructor(shared: IShared) {
     super(shared);
@@ -57,7 +57,7 @@ export class JobRenderer extends Root implements IRenderMime.IRenderer {
 function Job(props: {
   id: string;
   snapshot: string;
-  /** The kernel prints what the ranks write below the card. */
+  /** The kernel prints the ranks' output below the card. */
   streams: boolean;
 }): JSX.Element {
   const { model, trans } = useShared();
@@ -79,7 +79,7 @@ function Job(props: {
         {(problem !== null || absent) && props.snapshot && (
           <>
             <p className="jp-Hp-quiet">
-              {trans.__('What the notebook kept of it:')}
+              {trans.__('The last state saved in the notebook:')}
             </p>
             <pre>{props.snapshot}</pre>
           </>

@@ -14,7 +14,7 @@ import { Elsewhere } from './elsewhere';
 import { NodeHealth } from './health';
 import { NodeGrid } from './nodes';
 
-/** The cluster's state, its nodes, and what is known of the selected one. */
+/** The cluster's state, its nodes, and details of the selected node. */
 export function ClusterSection(): JSX.Element {
   const { model, actions, trans } = useShared();
   useTopics('cluster', 'jobs', 'connection');
@@ -61,7 +61,7 @@ export function ClusterSection(): JSX.Element {
   );
 }
 
-/** The one switch that shows the means to break something. */
+/** The switch that shows the buttons for faults. */
 function BreakSwitch(): JSX.Element {
   const { actions, trans } = useShared();
   const on = actions.faultsAllowed;
@@ -83,7 +83,7 @@ function BreakSwitch(): JSX.Element {
   );
 }
 
-/** The button, and why there is need of it: `lost` where nodes ran and nobody answers for them. */
+/** The start button and its reason; `lost`: nodes ran, but their supervisor does not answer. */
 function StartCluster({ lost }: { lost?: string }): JSX.Element {
   const { actions, trans } = useShared();
   const { nodes, spares } = actions.preferences;
@@ -138,7 +138,7 @@ function Nodes({ cluster }: { cluster: IClusterView }): JSX.Element {
   );
 }
 
-/** How many nodes do what at present. */
+/** The number of nodes by present role. */
 function Summary(props: {
   nodes: readonly INodeView[];
   parts: ReadonlyMap<string, NodeRole>;

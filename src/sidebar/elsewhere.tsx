@@ -6,13 +6,13 @@ import { byName } from '../derive';
 import type { IClusterView } from '../model/views';
 import { NodeHealth, STATUS } from './health';
 
-/** More are left to `jupyter hyperpod nodes`; those with something to do about come first. */
+/** The most nodes shown, faulty ones first; `jupyter hyperpod nodes` shows all. */
 const SHOWN = 100;
 
-/** The states of local nodes that look like what is being done about a scheduler's. */
+/** Maps remedies of a scheduler's nodes to the states of local nodes that look alike. */
 const COLOURS: Record<string, string> = { watch: 'ready', replace: 'lost' };
 
-/** Nodes of a scheduler, as the health agents on them tell. */
+/** Nodes of a scheduler, from the events of their health agents. */
 export function Elsewhere(props: {
   cluster: IClusterView;
 }): JSX.Element | null {

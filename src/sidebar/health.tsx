@@ -5,10 +5,10 @@ import { formatDuration } from '../format';
 import type { IClusterView, IDevices, IFinding } from '../model/views';
 
 export const STATUS = 'sagemaker.amazonaws.com/node-health-status';
-/** Older findings are left to `jupyter hyperpod nodes describe`. */
+/** The most findings shown; `jupyter hyperpod nodes describe` shows older ones. */
 const SHOWN = 5;
 
-/** What probes found at a node, what is being done about it, and how earlier incidents went. */
+/** A node's findings, the remedy in progress, and earlier incidents. */
 export function NodeHealth(props: {
   name: string;
   cluster: IClusterView;
@@ -61,7 +61,7 @@ export function NodeHealth(props: {
       {skipped.length > 0 && (
         <details>
           <summary className="jp-Hp-small">
-            {trans.__('What could not be looked at')}
+            {trans.__('Checks that could not run')}
           </summary>
           {skipped.map(finding => (
             <p key={finding.probe} className="jp-Hp-small">
@@ -82,7 +82,7 @@ function Finding({ finding }: { finding: IFinding }): JSX.Element {
   );
 }
 
-/** Expected against found, and how many of them compute. */
+/** The expected, found and busy devices. */
 function devices(
   known: IDevices,
   trans: ReturnType<typeof useShared>['trans']

@@ -7,7 +7,7 @@ import { TERMINAL_STATES } from '../model/events';
 
 const SHOWN = 30;
 
-/** What broke lately, newest first; the newest is unfolded. */
+/** Recent incidents, newest first; the newest is unfolded. */
 export function IncidentsSection(): JSX.Element {
   const { model, trans } = useShared();
   useTopics('jobs', 'connection', ...model.activeJobs.map(job => job.id));

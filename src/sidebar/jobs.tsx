@@ -19,12 +19,12 @@ import { formatDuration, formatLoss } from '../format';
 import { TERMINAL_STATES } from '../model/events';
 import type { IJobSummary } from '../model/views';
 
-/** So many of the newest jobs are followed event by event; the others are as fresh as the list. */
+/** How many of the newest jobs are followed event by event; the others are as new as the list. */
 const FOLLOWED = 8;
-/** What makes a cell a job. */
+/** The line that makes a cell a job. */
 const BEGIN = '%%hyperpod --nodes 4';
 
-/** Jobs, newest first: all that are active, and the last ones that have ended. */
+/** Jobs, newest first: all active ones, and the last ended ones. */
 export function JobsSection(): JSX.Element {
   const { model, actions, trans } = useShared();
   useTopics('jobs', 'connection');
@@ -59,7 +59,7 @@ export function JobsSection(): JSX.Element {
   );
 }
 
-/** What to do where there is no job: the two lines that make one, and a notebook that has them. */
+/** The hint without jobs: the two lines that start one, and a button for the example notebook. */
 function Empty(): JSX.Element {
   const { model, actions, trans } = useShared();
   if (!model.jobsKnown) {
@@ -155,7 +155,7 @@ function JobRow(props: { summary: IJobSummary; follow: boolean }): JSX.Element {
   );
 }
 
-/** How long a job ran that has ended; when, on request. */
+/** How long an ended job ran; the tooltip has the time. */
 function Ended({ job }: { job: IJobSummary }): JSX.Element | null {
   if (job.ended_s === null) {
     return null;

@@ -4,16 +4,16 @@ import { useShared } from '../components/context';
 import type { INodeView } from '../model/views';
 import { NodeRole, roleLabel, roleOf } from '../nodes';
 
-/** Up to so many nodes have their names on them. */
+/** Up to this number of nodes, tiles show names. */
 const NAMED = 24;
-/** Above so many, tiles are as small as they can be told apart. */
+/** Above this number, tiles have the smallest size. */
 const SMALL = 600;
-/** Tiles that are drawn, and left alone, together. */
+/** Tiles per block; a block without news is not drawn again. */
 const BLOCK = 100;
 
 interface ITiles {
   nodes: readonly INodeView[];
-  /** Who takes part in which way in a job. */
+  /** The roles of nodes in a job. */
   parts: ReadonlyMap<string, NodeRole>;
   selected: string | null;
   onSelect: (node: string) => void;
@@ -71,7 +71,7 @@ export function NodeGrid(props: ITiles): JSX.Element {
   );
 }
 
-/** The tile that a key leads to; rows are told from where tiles stand. */
+/** The tile that a key selects; rows are found by the tiles' positions. */
 function destination(
   key: string,
   tiles: HTMLElement[],

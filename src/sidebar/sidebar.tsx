@@ -31,7 +31,7 @@ export function Sidebar(): JSX.Element {
   );
 }
 
-/** Said only when something is wrong with the way to the server. */
+/** A notice, shown only while the connection to the server fails. */
 export function Connection(): JSX.Element | null {
   const { model, trans } = useShared();
   useTopics('connection');

@@ -6,10 +6,10 @@ import { useShared, useTopics } from '../components/context';
 import { Button, Section, StateChip } from '../components/parts';
 import { formatBytes } from '../format';
 
-/** Mounts change seldom, and every question to one is a process on the server. */
+/** Mounts change rarely, and each request to a mount costs a process on the server. */
 const ASK_AGAIN_MS = 30_000;
 
-/** The mounts of the cluster: how each is, and how much room it has. */
+/** The mounts of the cluster, with health and space. */
 export function StorageSection(): JSX.Element {
   const { model, trans } = useShared();
   useTopics('connection');
@@ -52,7 +52,7 @@ export function StorageSection(): JSX.Element {
       actions={
         <Button
           icon={refreshIcon}
-          title={trans.__('Look at the mounts again')}
+          title={trans.__('Refresh the mounts')}
           onClick={ask}
         />
       }

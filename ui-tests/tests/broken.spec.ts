@@ -86,7 +86,7 @@ test('a part that cannot be drawn takes no other part away', async ({
     );
     await openPanel(page);
     const panel = page.locator('.jp-Hp-sidebar');
-    await panel.getByTitle('Look at the mounts again').click();
+    await panel.getByTitle('Refresh the mounts').click();
     await expect(panel.locator('.jp-Hp-broken').first()).toBeVisible();
     await expect(panel).toContainText('The storage cannot be shown');
     await expect(panel.getByText('broken-none').first()).toBeVisible();
