@@ -11,6 +11,8 @@ import {
   test
 } from './fixtures';
 
+test.use({ suite: 'broken' });
+
 const BROKEN = join(__dirname, '..', 'tools', 'broken.py');
 const MIME_TYPE = 'application/vnd.hyperpod.job.v1+json';
 /** What stands on a dashboard where nothing is broken. */

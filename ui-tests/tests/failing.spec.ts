@@ -2,6 +2,8 @@
 
 import { expect, openNotebook, openPanel, picture, test } from './fixtures';
 
+test.use({ suite: 'failing' });
+
 const CELL = `%%hyperpod --nodes 2 --name raises
 import torch
 import jupyter_hyperpod as hp

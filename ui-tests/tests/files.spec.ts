@@ -5,6 +5,8 @@ import { join } from 'path';
 
 import { expect, picture, test } from './fixtures';
 
+test.use({ suite: 'files' });
+
 test('files of mounts', async ({ page, server }) => {
   const shared = join(server.store, 'shared');
   mkdirSync(join(shared, 'runs', 'checkpoints'), { recursive: true });

@@ -140,9 +140,15 @@ export interface INoise {
   ignore: boolean;
 }
 
-export const test = base.extend<{ noise: INoise }, { server: JupyterServer }>({
+export const test = base.extend<
+  { noise: INoise },
+  { suite: string; server: JupyterServer }
+>({
+  // Each file names its own: it gets a worker, a server and a store that no other file has touched.
+  suite: ['', { scope: 'worker', option: true }],
   server: [
-    async ({}, use) => {
+    async ({ suite }, use) => {
+      expect(suite, 'test.use({ suite: … }) stands in each file').not.toBe('');
       const server = new JupyterServer();
       await server.start();
       await use(server);

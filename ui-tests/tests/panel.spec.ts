@@ -4,6 +4,8 @@ import { ChildProcess, spawn } from 'child_process';
 import { mkdirSync } from 'fs';
 import { join } from 'path';
 
+import { Page } from '@playwright/test';
+
 import {
   expect,
   JupyterServer,
@@ -13,6 +15,8 @@ import {
   SHOTS,
   test
 } from './fixtures';
+
+test.use({ suite: 'panel' });
 
 const REPLAY = join(__dirname, '..', 'tools', 'replay.py');
 
@@ -29,6 +33,13 @@ async function replay(
     writer.once('exit', () => reject(new Error('the replay ended at once')));
   });
   return { id, writer };
+}
+
+/** The layout of the page as the server has it. */
+async function savedLayout(page: Page): Promise<string> {
+  const answer = await page.request.get('/lab/api/workspaces/default');
+  const found = answer.ok() ? await answer.json() : { data: {} };
+  return JSON.stringify(found.data['layout-restorer:data'] ?? '');
 }
 
 test.describe('the panel', () => {
@@ -119,15 +130,13 @@ test.describe('the panel', () => {
     await name.filter({ hasText: 'tinylm' }).first().click();
     const tab = page.locator('.lm-TabBar-tab[data-id^="jp-hyperpod-job-"]');
     await expect(tab).toHaveText('tinylm');
-    await page.waitForFunction(async () => {
-      // The layout is saved a moment later.
-      const { state } = (window as any).jupyterapp.serviceManager
-        ? await fetch('/lab/api/workspaces/default')
-            .then(answer => answer.json())
-            .then(found => ({ state: JSON.stringify(found) }))
-        : { state: '' };
-      return state.includes('jp-hyperpod-job-') || state.includes('tinylm');
-    });
+    const id = (await tab.getAttribute('data-id'))!.replace(
+      'jp-hyperpod-job-',
+      ''
+    );
+    await expect
+      .poll(() => savedLayout(page), 'the layout is saved a moment later')
+      .toContain(id);
     await page.reload({ waitForIsReady: false } as object);
     await expect(tab).toHaveText('tinylm');
   });

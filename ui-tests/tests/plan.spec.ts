@@ -2,6 +2,8 @@
 
 import { expect, picture, test } from './fixtures';
 
+test.use({ suite: 'plan' });
+
 test('the planner tells what failures cost', async ({ noise, page }) => {
   await page.evaluate(async () => {
     // The widget it gives cannot leave the page.

@@ -13,6 +13,8 @@ import {
   test
 } from './fixtures';
 
+test.use({ suite: 'serve' });
+
 test('a deployment answers, loses a replica, and goes on', async ({
   page,
   server

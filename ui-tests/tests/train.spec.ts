@@ -5,6 +5,8 @@
 
 import { expect, openNotebook, openPanel, picture, test } from './fixtures';
 
+test.use({ suite: 'train' });
+
 const CELL = `%%hyperpod --nodes 4 --elastic 2:5 --name browser
 import os, time
 import torch
