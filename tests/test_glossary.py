@@ -20,8 +20,8 @@ ROWS = [
 ]
 GIVEN_UP = sorted({name for row in ROWS if len(row) > 3 for name in re.findall(r"`(\w+)`", row[3])})
 RENAMED_SOON = {
-    "Admission", "Approach", "Balancer", "Commons", "Conductor", "Crew", "Departures", "Ensemble", "Heir", "Intake",
-    "Losses", "Meeting", "Proceedings", "Shelf", "Torn", "Unit",
+    "Admission", "Approach", "Balancer", "Commons", "Conductor", "Departures", "Ensemble", "Heir", "Losses",
+    "Proceedings", "Shelf",
 }  # fmt: skip
 
 
