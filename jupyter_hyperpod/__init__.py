@@ -39,10 +39,9 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module(_PUBLIC[name], __name__), name)
         except ModuleNotFoundError as error:
-            if error.name != "torch":
+            if not (sentence := import_module(".core.extras", __name__).remedy(error)):
                 raise
-            hint = f"jupyter_hyperpod.{name} needs PyTorch: pip install 'jupyter_hyperpod[train]'"
-            raise ModuleNotFoundError(hint, name="torch") from error
+            raise ModuleNotFoundError(f"jupyter_hyperpod.{name}: {sentence}", name=error.name) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

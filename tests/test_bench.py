@@ -284,7 +284,7 @@ def test_a_missing_package_is_named_with_its_extra(installed: Path) -> None:
     status, said = bench_in(installed, "latency", without="torch")
     assert status == 1 and "pip install 'jupyter_hyperpod[train]'" in said
     status, said = bench_in(benchmarks.ROOT, "loading", without="numpy")
-    assert status == 1 and "bench loading needs numpy: pip install 'jupyter_hyperpod[test]'" in said
+    assert status == 1 and "numpy is not installed: pip install 'jupyter_hyperpod[train]'" in said
 
 
 def test_a_model_of_ones_own_is_loaded_as_often_as_asked_for(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_hyperpod.core.extras import EXTRAS
+
 TREE = Path(__file__).resolve().parents[1]
 NAME = "jupyter_hyperpod"
 ROOT = TREE / NAME
@@ -274,6 +276,19 @@ def test_public_names_resolve() -> None:
         import jupyter_hyperpod
 
         jupyter_hyperpod.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_every_optional_package_is_named_with_its_extra(package: str) -> None:
+    project = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    installs = project["optional-dependencies"][EXTRAS[package]]
+    assert any(re.match(rf"{package}\b", requirement) for requirement in installs)
+
+
+def test_a_missing_package_is_a_sentence() -> None:
+    block = "import sys; sys.modules['torch'] = None\n"
+    use = "import jupyter_hyperpod as hp\ntry: hp.load_model\nexcept ImportError as error: print(error)"
+    assert "torch is not installed: pip install 'jupyter_hyperpod[train]'" in run_python(block + use)
 
 
 def test_the_runtime_needs_nothing_of_jupyter_and_no_other_layer(tmp_path: Path) -> None:

@@ -36,18 +36,9 @@ ELSEWHERE = f"in the folder {BESIDE}/ of the project's source: get the source, r
 def run(name: str, **options: Any) -> dict[str, Any]:
     """Run one benchmark and return its report (see `bench.report`).
 
-    Raises SpecError for an unknown name or option, HyperpodError where a package is missing.
+    Raises SpecError for an unknown name or option, HyperpodError where PyTorch is missing.
     """
-    try:
-        return _run(name, _module(name), options)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in ("jupyter_hyperpod", BESIDE, "tests"):
-            raise
-        raise HyperpodError(f"bench {name} needs {missing}: pip install 'jupyter_hyperpod[test]'") from error
-
-
-def _run(name: str, module: ModuleType, options: dict[str, Any]) -> dict[str, Any]:
+    module = _module(name)
     known = list(signature(module.run).parameters)
     for option in options.keys() - set(known):
         if option == "peers" and not _beside():
@@ -66,7 +57,7 @@ def _module(name: str) -> ModuleType:
             raise SpecError(f"bench {name} is not installed, only {', '.join(HERE)}; it is {ELSEWHERE}")
         raise SpecError(f"no benchmark named {name!r}; expected one of {', '.join(places)}")
     if find_spec("torch") is None:
-        raise HyperpodError("the benchmarks need PyTorch: pip install 'jupyter_hyperpod[train]'")
+        raise HyperpodError("the benchmarks need torch: pip install 'jupyter_hyperpod[train]'")
     return import_module(places[name], __name__)
 
 

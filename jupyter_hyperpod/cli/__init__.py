@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ..core.errors import HyperpodError, UserError
+from ..core.extras import remedy
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HyperpodError as error:
         terminal.note(f"error: {error}")
         return 2 if isinstance(error, UserError) else 1
+    except ModuleNotFoundError as error:
+        if not (sentence := remedy(error)):
+            raise
+        terminal.note(f"error: {sentence}")
+        return 1
     except KeyboardInterrupt:
         terminal.clear()
         return 130
