@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -23,10 +22,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ClusterError, Conflict, SpecError, StoreError
+from ..core.errors import ClusterError, Conflict, SpecError
 from ..core.mount_spec import MountSpec
 from ..mounts import credentials, drivers, probe, table
 from ..storage.store import Store, private_directory, write_private
+from ..system.locks import one_at_a_time
 from ..system.processes import Identity, alive, identify, session_members, signal_group
 from .cluster import daemon_environment
 
@@ -209,23 +209,9 @@ def _end(server: Identity, patience_s: float) -> None:
 @contextmanager
 def _one_at_a_time(store: Store, name: str) -> Iterator[None]:
     path = private_directory(store.root / "mounts") / f"{name}.lock"
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from error
-    deadline = time.monotonic() + ATTACH_TIMEOUT_S
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Conflict(f"mount {name!r} is being attached or detached by another process") from None
-                time.sleep(_POLL_S)
+    busy = f"mount {name!r} is being attached or detached by another process"
+    with one_at_a_time(path, busy, ATTACH_TIMEOUT_S):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _run(argv: Sequence[str], timeout_s: float, secrets: dict[str, str]) -> None:

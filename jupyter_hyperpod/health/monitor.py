@@ -21,6 +21,7 @@ from ..core.events import Event
 from ..core.health import ACTIONS, BY_HAND, Finding, labels, passed
 from ..policy.decision import Decision
 from ..policy.healing import Past, Remedy, heal
+from ..system.processes import start_ticks
 from . import kernel
 from .probes import HOST, Place, Probe, take
 
@@ -306,11 +307,11 @@ class Monitor:
 
 def boot() -> str:
     """An id that changes with every boot of this machine, or of the container that acts as one."""
-    with suppress(OSError, IndexError):
-        with open("/proc/1/stat") as file:
-            started = file.read().rpartition(")")[2].split()[19]
+    with suppress(OSError):
         with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()[:8]}-{started}-{os.uname().nodename}"
+            boot_id = file.read().strip()[:8]
+        if (started := start_ticks(1)) is not None:
+            return f"{boot_id}-{started}-{os.uname().nodename}"
     return ""
 
 

@@ -13,7 +13,6 @@ No process waits long for another one: it fetches a block itself where the other
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import mmap
 import os
@@ -32,6 +31,7 @@ from typing import Protocol
 
 from ..core.errors import SpecError, StoreError
 from ..core.units import parse_bytes
+from ..system.locks import take_byte_lock, take_lock
 
 BLOCK_BYTES = 4 << 20
 LIMIT_BYTES = 16 << 30
@@ -234,7 +234,7 @@ class BlockCache:
         """The ledger, locked; None where another process has held it for too long."""
         descriptor = os.open(self.root / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not _wait_for(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)):
+            if not take_lock(descriptor, WAIT_S, _POLL_S):
                 yield None
                 return
             text = os.pread(descriptor, 32, 0).strip()
@@ -253,9 +253,7 @@ class BlockCache:
         with suppress(OSError):
             (self.root / key).mkdir(mode=0o700, exist_ok=True)
             descriptor = os.open(self.root / key / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            # the lock belongs to the open file, not to the process, so threads exclude each other, too
-            about = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-            _wait_for(lambda: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, about))
+            take_byte_lock(descriptor, number, WAIT_S, _POLL_S)
         try:
             yield
         finally:
@@ -266,18 +264,6 @@ class BlockCache:
 class _Ledger:
     def __init__(self, total: int) -> None:
         self.total = total
-
-
-def _wait_for(lock: object, timeout_s: float = WAIT_S) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            lock()  # type: ignore[operator]
-            return True
-        except (BlockingIOError, PermissionError):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
 
 
 def _mapped(descriptor: int, size: int) -> memoryview:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import selectors
@@ -24,6 +23,7 @@ from ..core.errors import HyperpodError, NotFound, StoreError
 from ..core.mount_spec import MountSpec
 from ..core.units import format_duration
 from ..storage.store import Store, private_directory
+from ..system.locks import open_lock, take_lock
 from . import drivers, table
 
 TIMEOUT_S = 2.0
@@ -179,20 +179,11 @@ def _hangs(name: str, path: str, timeout_s: float) -> str:
 
 def _lock(store: Store, file: str, name: str, deadline: float) -> int:
     """Allow one question per mount at a time, so that a mount that hangs blocks one process, not more and more."""
-    path = private_directory(store.root / "mounts") / file
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from error
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                raise Hangs(f"mount {name!r} has not answered an earlier question yet") from None
-            time.sleep(0.01)
+    descriptor = open_lock(private_directory(store.root / "mounts") / file)
+    if not take_lock(descriptor, deadline - time.monotonic()):
+        os.close(descriptor)
+        raise Hangs(f"mount {name!r} has not answered an earlier question yet")
+    return descriptor
 
 
 def abandon(process: subprocess.Popen[bytes]) -> None:

@@ -11,12 +11,10 @@ here), ``changed`` (changed in the store), ``conflict`` (both).
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +22,7 @@ from typing import Any
 
 from ..core.errors import Conflict, NotFound, SpecError, StoreError
 from ..core.mount_spec import MountSpec
+from ..system.locks import one_at_a_time
 from . import copying, remote
 from .table import Mounts
 
@@ -289,24 +288,11 @@ class Repository:
         path = self._record_path(name).removesuffix(".json") + ".lock"
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _MODES[self.spec.access])
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}") from error
-        deadline = time.monotonic() + WAIT_S
-        try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise Conflict(f"{name} is being imported or exported by another process") from None
-                    time.sleep(_POLL_S)
-                except OSError:
-                    break
+        busy = f"{name} is being imported or exported by another process"
+        with one_at_a_time(path, busy, WAIT_S, _MODES[self.spec.access], where_possible=True):
             yield
-        finally:
-            os.close(descriptor)
 
 
 def child(path: str, directory: str) -> tuple[str, bool] | None:

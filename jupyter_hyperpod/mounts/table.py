@@ -6,7 +6,6 @@ The table is one private file in the store. ``shared://NAME/path`` and ``NAME://
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pwd
@@ -20,6 +19,7 @@ from ..core.errors import Conflict, NotFound, SpecError, StoreError
 from ..core.mount_spec import MountSpec
 from ..core.names import validate_name
 from ..storage.store import SHARED, Store, private_directory, write_private
+from ..system.locks import one_at_a_time
 from . import drivers
 
 TABLE = "mounts.json"
@@ -269,15 +269,11 @@ def _read(store: Store) -> list[Any]:
 def _changing(store: Store) -> Iterator[dict[str, MountSpec]]:
     """The table's own mounts (without the default one), written back when the block ends without an error."""
     private_directory(store.root)
-    descriptor = os.open(store.root / f".{TABLE}.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with one_at_a_time(store.root / f".{TABLE}.lock", "the table of mounts is being changed", None):
         specs = {spec.name: spec for spec in map(MountSpec.from_json, _read(store))}
         yield specs
         content = json.dumps({"mounts": [asdict(spec) for spec in specs.values()]}, indent=1)
         write_private(store.root / TABLE, content.encode())
-    finally:
-        os.close(descriptor)
 
 
 def specs_by_prefix(url: str, specs: Mapping[str, MountSpec]) -> MountSpec | None:

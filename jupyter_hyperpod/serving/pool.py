@@ -14,8 +14,8 @@ from typing import Any
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from ..policy.serving import choose
+from ..system.processes import Activity
 from .connection import Line
-from .pulse import Pulse
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Replica:
     heard_s: float = field(default_factory=time.monotonic)  # corrected if this process stood still
     told_s: float = field(default_factory=time.monotonic)  # never corrected: losses are timed by it
     error: dict[str, Any] | None = None
-    pulse: Pulse | None = None  # its state when its silence began
+    activity: Activity | None = None  # its state when its silence began
 
     @property
     def answers(self) -> bool:

@@ -22,10 +22,10 @@ from ..core.views import View
 from ..policy.serving import SILENT_S, Limits, Reading, decide, patience_s, retire
 from ..storage.journal import command_writer
 from ..storage.journal_writer import JournalWriter
+from ..system.processes import activity
 from .connection import Line
 from .context import Site
 from .pool import Pool, Replica
-from .pulse import pulse
 
 AWAY_S = 1.0
 WRITER = "gateway"
@@ -219,10 +219,10 @@ class ReplicaManager:
 
     def _hangs(self, replica: Replica, silent_s: float) -> bool:
         if silent_s < SILENT_S / 2:
-            replica.pulse = None
+            replica.activity = None
             return False
-        now = pulse(replica.pid) if replica.host == LOOPBACK else None
-        before = replica.pulse = replica.pulse or now
+        now = activity(replica.pid) if replica.host == LOOPBACK else None
+        before = replica.activity = replica.activity or now
         computes = now is not None and before is not None and now.ticks > before.ticks
         stopped = now is not None and now.stopped
         return silent_s > patience_s(stopped=stopped, loading=replica.state == "loading", computes=computes)

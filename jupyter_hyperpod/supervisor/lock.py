@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
 from ..control.cluster import LOCK, SOCKET
 from ..core.errors import ClusterError
 from ..storage.store import Store
+from ..system import locks
 from ..system.diagnostics import note
 
 
@@ -24,11 +24,13 @@ class Lock:
         self.before = 0
         self.lost_s: float | None = None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            taken = locks.take_lock(self._file)
+        except OSError:  # a file system without locks
+            taken = False
+        if not taken:
             owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
             os.close(self._file)
-            raise ClusterError(f"a supervisor (process {owner}) already serves {path.parent.parent}") from error
+            raise ClusterError(f"a supervisor (process {owner}) already serves {path.parent.parent}")
         before = os.read(self._file, 32).strip()
         self.before = int(before) if before.isdigit() else 0
         os.lseek(self._file, 0, os.SEEK_SET)

@@ -1,13 +1,10 @@
-"""Makes a process end when its parent ends, however the parent ends."""
+"""The option ``--parent PID`` of a process that ends when its parent ends, however the parent ends."""
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import os
-import signal
 
-_PR_SET_PDEATHSIG = 1
+from .processes import follow_parent
 
 
 def add_parent_option(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +14,4 @@ def add_parent_option(parser: argparse.ArgumentParser) -> None:
 
 def follows(parent: int) -> bool:
     """From now on, end when the process ``parent`` ends (0: never); False where it has ended already."""
-    if not parent:
-        return True
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    return os.getppid() == parent
+    return not parent or follow_parent(parent)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)  # opened before any fork: a child of a process with threads must not
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,22 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class Activity:
+    """Two readings that are equal mean that the process did nothing between; ``ticks`` is CPU time in clock ticks."""
+
+    stopped: bool
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Stat:
+    """Some fields of proc_pid_stat(5); times in clock ticks."""
+
     state: str
     group: int
     session: int
     start: int
+    cpu: int
 
 
 def _stat(pid: int) -> _Stat | None:
@@ -33,7 +45,7 @@ def _stat(pid: int) -> _Stat | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return _Stat(fields[0].decode(), int(fields[2]), int(fields[3]), int(fields[19]))
+    return _Stat(fields[0].decode(), int(fields[2]), int(fields[3]), int(fields[19]), int(fields[11]) + int(fields[12]))
 
 
 def start_ticks(pid: int) -> int | None:
@@ -51,6 +63,12 @@ def identify(pid: int) -> Identity:
 def alive(process: Identity) -> bool:
     """True while this very process runs."""
     return start_ticks(process.pid) == process.start
+
+
+def activity(pid: int) -> Activity | None:
+    """Whether the process is stopped, and the CPU time that it has used; None where there is no such process."""
+    found = _stat(pid)
+    return None if found is None else Activity(found.state in "Tt", found.cpu)
 
 
 def is_stopped(pid: int) -> bool:
@@ -86,10 +104,15 @@ def signal_group(leader: Identity, number: int) -> bool:
     return bool(members)
 
 
+def follow_parent(parent: int) -> bool:
+    """Have the kernel kill this process when its parent ends; False where `parent` has ended already."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return os.getppid() == parent
+
+
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent dies; at once if that has happened already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
+    if not follow_parent(parent):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

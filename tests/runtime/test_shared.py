@@ -61,7 +61,7 @@ def test_memory_outlives_the_process_that_made_it() -> None:
 def test_a_descriptor_that_means_something_else_now_is_refused() -> None:
     segment = Segment(PROBE_BYTES)
     stale = Token(segment.token.pid, segment.token.descriptor, segment.token.inode + 1, PROBE_BYTES)
-    with pytest.raises(OSError, match="closed the segment"):
+    with pytest.raises(OSError, match="has closed the memory file"):
         Attachments().memory(stale)
     assert not can_read(stale.pack() + segment.memory[:])
 

@@ -305,7 +305,6 @@ def test_a_reader_that_falls_while_it_fetches_holds_nobody(
     assert falling.stdout.readline() == "holding\n"
     falling.send_signal(number)
     monkeypatch.setattr(block_cache, "WAIT_S", 0.2)
-    monkeypatch.setattr(block_cache._wait_for, "__defaults__", (0.2,))
     source = Memory(content)
     source.url = "file"
     began_s = time.monotonic()

@@ -6,14 +6,13 @@ exactly one wins, on network file systems, too.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ...storage.store import private_directory
+from ...system.locks import take_lock
 
 LOCK_PATIENCE_S = 1.0
 LOCK_AGAIN_S = 0.001
@@ -70,16 +69,9 @@ class Board:
     def locked(self) -> Iterator[None]:
         """Exclude other processes of this host, except where one holds the lock for too long, or locks do not work."""
         descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        until_s = time.monotonic() + LOCK_PATIENCE_S
         try:
-            while time.monotonic() < until_s:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(LOCK_AGAIN_S)
-                except OSError:
-                    break
+            with suppress(OSError):
+                take_lock(descriptor, LOCK_PATIENCE_S, LOCK_AGAIN_S)
             yield
         finally:
             os.close(descriptor)

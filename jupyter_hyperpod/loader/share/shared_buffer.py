@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
-import struct
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...system.locks import release_byte_lock, take_byte_lock
+from ...system.memory_files import create_memory_file, open_memory_file, seal_length
 from ..memory import LIBC, map_file
 from ..read.plan import HUGE_PAGE_BYTES
 
 TOKEN_BYTES = 32
 FLOAT_BYTES = 4
-_LOCK = struct.Struct("hhqqi")
-_SEALS = 0x0002 | 0x0004  # F_SEAL_SHRINK, F_SEAL_GROW
-_ADD_SEALS = 1033
 _COLLAPSE = 25
 
 
@@ -64,13 +61,12 @@ class Commons:
         """Create an empty one. Raises MemoryError where the system refuses."""
         token = os.urandom(TOKEN_BYTES // 2).hex()
         try:
-            descriptor = os.memfd_create("hyperpod-model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            descriptor = create_memory_file("hyperpod-model", layout(count, sizes)[1])
         except OSError as error:
-            raise MemoryError(f"no memory file for a model: {error.strerror}") from None
+            raise MemoryError(f"no room for a model of {sum(sizes)} bytes: {error.strerror}") from None
         try:
-            os.ftruncate(descriptor, layout(count, sizes)[1])
             os.pwrite(descriptor, token.encode(), 0)
-            fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
+            seal_length(descriptor)
             return cls(descriptor, count, sizes, token)
         except OSError as error:
             os.close(descriptor)
@@ -79,10 +75,9 @@ class Commons:
     @classmethod
     def attach(cls, place: Place, count: int, sizes: Sequence[int]) -> Commons:
         """Open a peer's. Raises OSError where the peer has ended, is on another host or out of reach."""
-        descriptor = os.open(f"/proc/{place.pid}/fd/{place.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_memory_file(place.pid, place.descriptor, place.inode)
         try:
-            status = os.fstat(descriptor)
-            same = status.st_ino == place.inode and status.st_size == layout(count, sizes)[1]
+            same = os.fstat(descriptor).st_size == layout(count, sizes)[1]
             if not same or os.pread(descriptor, TOKEN_BYTES, 0) != place.token.encode():
                 raise FileNotFoundError(errno.ENOENT, f"process {place.pid} holds something else")
             return cls(descriptor, count, sizes, place.token)
@@ -119,11 +114,11 @@ class Commons:
 
     def claim(self, index: int, again: bool = False) -> bool:
         """Take chunk `index`, False where another process has it. `again`: read it beside one that is too slow."""
-        return self._lock(fcntl.F_WRLCK, index, again)
+        return take_byte_lock(self.descriptor, self._claim(index, again))
 
     def release(self, index: int, again: bool = False) -> None:
         """Give a claim back."""
-        self._lock(fcntl.F_UNLCK, index, again)
+        release_byte_lock(self.descriptor, self._claim(index, again))
 
     def usual_s(self) -> float | None:
         """Return the median time that chunks took, None before the first."""
@@ -142,13 +137,8 @@ class Commons:
     def _at(self, offset: int) -> ctypes.c_void_p:
         return ctypes.c_void_p(self._address + offset)
 
-    def _lock(self, kind: int, index: int, again: bool) -> bool:
-        lock = _LOCK.pack(kind, os.SEEK_SET, index + self._count * again, 1, 0)
-        try:
-            fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, lock)
-        except (BlockingIOError, PermissionError):
-            return False
-        return True
+    def _claim(self, index: int, again: bool) -> int:
+        return index + self._count * again
 
 
 def layout(count: int, sizes: Sequence[int]) -> tuple[list[int], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import ctypes
 import fcntl
 import io
 import os
@@ -15,13 +14,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from ...system.processes import close_descriptors, follow_parent, is_stopped
 from ..connection import Channel, Message
 from ..progress import Progress
 
 WORKER_FD = 3
-PR_SET_PDEATHSIG = 1
 HOLD_PARTIAL_LINE_S = 0.05
-_libc = ctypes.CDLL(None, use_errno=True)
 
 WorkerMain = Callable[..., int]  # of its channel, its progress and its links
 
@@ -148,11 +146,7 @@ class WorkerProcess:
 
     def stopped(self) -> bool:
         """True while the process is stopped (SIGSTOP, a debugger)."""
-        try:
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-        except OSError:
-            return False
+        return is_stopped(self.pid)
 
     def reap(self) -> int:
         """Collect the exit status (negative: the signal that killed it) and end what the worker had started."""
@@ -185,8 +179,7 @@ def _worker_life(
     """Everything a worker process is, from fork to exit; never returns."""
     code, me = 1, os.getpid()
     try:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != agent:
+        if not follow_parent(agent):
             os._exit(1)  # it was gone before it could be watched
         os.setpgid(0, 0)
         for number in (signal.SIGCHLD, signal.SIGHUP):
@@ -201,7 +194,7 @@ def _worker_life(
         kept = [(source, WORKER_FD + 1 + place) for place, source in enumerate(links)]
         for source, target in ((null, 0), (out, 1), (err, 2), (sock, WORKER_FD), *kept):
             os.dup2(source, target, inheritable=target < WORKER_FD)
-        _close_from(lowest)
+        close_descriptors(lowest)
         sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
         channel = Channel(socket.socket(fileno=WORKER_FD), secret=None)
         code = main(channel, progress, *(Channel(socket.socket(fileno=target), secret=None) for _, target in kept))
@@ -219,15 +212,6 @@ def _worker_life(
 def _above(descriptor: int, lowest: int) -> int:
     """Duplicate out of the range that is about to be overwritten."""
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD, lowest)
-
-
-def _close_from(lowest: int) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) >= lowest:
-            try:
-                os.close(int(name))
-            except OSError:
-                pass
 
 
 def _text_stream(descriptor: int) -> io.TextIOWrapper:

@@ -12,7 +12,6 @@ Nothing here or in `dcp` is ever unpickled. Others must not be able to write wha
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -30,6 +29,7 @@ from typing import Any
 from ...core.errors import SpecError, StoreError, TrainingError
 from ...mounts import table
 from ...mounts.table import known_mounts, resolve_url
+from ...system.locks import take_lock
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -221,7 +221,7 @@ class Directory:
             raise StoreError(f"checkpoints cannot be written to {self.path}: {error.strerror}") from error
         draft = Draft(path, token, lock)
         with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(lock)
         try:
             path.mkdir(mode=0o700)
         except OSError as error:
@@ -341,9 +341,8 @@ def _remove_abandoned(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
+        if not take_lock(descriptor):
+            return
     except OSError:
         if time.time() - os.fstat(descriptor).st_mtime < ABANDONED_S:
             return

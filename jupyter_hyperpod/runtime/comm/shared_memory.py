@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ...system import memory_files
+
 _TOKEN = struct.Struct(">IIQQ")
 TOKEN_BYTES = _TOKEN.size
 ALIGN_BYTES = 64
@@ -43,8 +45,7 @@ class Segment:
     """``length`` zeroed bytes that peers may map. Freed when neither side holds it any more."""
 
     def __init__(self, length: int) -> None:
-        self._descriptor = os.memfd_create("hyperpod-gradients", os.MFD_CLOEXEC)
-        os.ftruncate(self._descriptor, length)
+        self._descriptor = memory_files.create_memory_file("hyperpod-gradients", length)
         self.memory = mmap.mmap(self._descriptor, length)
         self.token = Token(os.getpid(), self._descriptor, os.fstat(self._descriptor).st_ino, length)
 
@@ -73,10 +74,8 @@ class Attachments:
     def memory(self, token: Token) -> mmap.mmap:
         """Map a peer's segment. Raises OSError where the peer is gone or its descriptors are out of reach."""
         if token not in self._mapped:
-            descriptor = os.open(f"/proc/{token.pid}/fd/{token.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+            descriptor = memory_files.open_memory_file(token.pid, token.descriptor, token.inode)
             try:
-                if os.fstat(descriptor).st_ino != token.inode:
-                    raise FileNotFoundError(f"process {token.pid} has closed the segment {token.descriptor}")
                 self._mapped[token] = mmap.mmap(descriptor, token.length)
             finally:
                 os.close(descriptor)
@@ -90,10 +89,7 @@ class Attachments:
 
 def is_held(token: Token) -> bool:
     """Whether its owner lives and has the segment open."""
-    try:
-        return os.stat(f"/proc/{token.pid}/fd/{token.descriptor}").st_ino == token.inode
-    except OSError:
-        return False
+    return memory_files.is_held(token.pid, token.descriptor, token.inode)
 
 
 def carve(memory: mmap.mmap, shapes: Sequence[tuple[torch.dtype, int]]) -> list[torch.Tensor]:

@@ -1,0 +1,49 @@
+"""Memory files: anonymous files in memory, which other processes of the same user open by process and descriptor."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+_SEALS = 0x0002 | 0x0004  # F_SEAL_SHRINK, F_SEAL_GROW
+_ADD_SEALS = 1033
+
+
+def create_memory_file(name: str, length: int) -> int:
+    """Return the descriptor of a new memory file of `length` zeroed bytes. Raises OSError."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, length)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def seal_length(descriptor: int) -> None:
+    """Let no process change the length of a memory file any more: one that shrinks ends those that map it."""
+    fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
+
+
+def open_memory_file(pid: int, descriptor: int, inode: int) -> int:
+    """Open the memory file that the process `pid` has at `descriptor`.
+
+    Raises OSError where that process is gone or out of reach, and where the descriptor is another file by now.
+    """
+    opened = os.open(_path(pid, descriptor), os.O_RDWR | os.O_CLOEXEC)
+    if os.fstat(opened).st_ino != inode:
+        os.close(opened)
+        raise FileNotFoundError(f"process {pid} has closed the memory file {descriptor}")
+    return opened
+
+
+def is_held(pid: int, descriptor: int, inode: int) -> bool:
+    """Whether the process `pid` lives and still has the memory file open."""
+    try:
+        return os.stat(_path(pid, descriptor)).st_ino == inode
+    except OSError:
+        return False
+
+
+def _path(pid: int, descriptor: int) -> str:
+    return f"/proc/{pid}/fd/{descriptor}"
