@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +26,9 @@ from jupyter_hyperpod.storage.journal import read_kinds
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from tests import phases
 from tests.leaks import MARK, command_line, environments, setting, wait_until_gone
+
+if TYPE_CHECKING:
+    from tests.support.slurm import Testbed
 
 pytest_plugins = ["pytest_jupyter.jupyter_server", "tests.s3.fixtures"]
 
@@ -119,6 +122,17 @@ def unlisted_phases(store: Store) -> list[str]:
     for job_id in store.job_ids():
         found += phases.unlisted(read_kinds(store.job(job_id).events, {"phase.changed"}))
     return found
+
+
+@pytest.fixture(scope="session")
+def switched_on() -> Iterator[Testbed]:
+    """A real SLURM, one for all tests that need it: a controller and four nodes. Skips where there can be none."""
+    from tests.support.slurm import Testbed, missing
+
+    if reason := missing():
+        pytest.skip(f"NO TEST AGAINST SLURM RUNS HERE: {reason}")
+    with Testbed(4, {SHARED_MARK: "slurm"}) as bed:
+        yield bed
 
 
 @pytest.fixture

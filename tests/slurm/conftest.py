@@ -17,9 +17,8 @@ import pytest
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.events import TERMINAL_STATES
 from jupyter_hyperpod.storage.store import Store
-from tests.conftest import SHARED_MARK
 from tests.runtime.conftest import TRAIN, Run, reference
-from tests.support.slurm import CONTROLLER, Testbed, missing
+from tests.support.slurm import CONTROLLER, Testbed
 
 __all__ = ["reference"]
 
@@ -59,14 +58,6 @@ class Gated:
         while not run.of_kind("step.committed") or run.of_kind("step.committed")[-1].data["world_size"] < nodes:
             self.let(step := run.view["step"] + 1)
             run.until_step(step, timeout_s)
-
-
-@pytest.fixture(scope="session")
-def switched_on() -> Iterator[Testbed]:
-    if reason := missing():
-        pytest.skip(f"NO TEST AGAINST SLURM RUNS HERE: {reason}")
-    with Testbed(4, {SHARED_MARK: "slurm"}) as bed:
-        yield bed
 
 
 @pytest.fixture
