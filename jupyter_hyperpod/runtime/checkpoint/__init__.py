@@ -1,1 +1,1 @@
-"""Durable checkpoints: files, how they are written behind training's back, and when."""
+"""Durable checkpoints: their files, and writing them in the background of training."""

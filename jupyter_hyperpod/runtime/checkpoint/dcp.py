@@ -1,7 +1,7 @@
-"""torch.distributed.checkpoint over a storage without pickle: tensors in one safetensors file, written without a copy.
+"""A storage for torch.distributed.checkpoint without pickle: tensors in one safetensors file, written without a copy.
 
-DCP's own file system storage keeps its metadata as a pickle. Here everything that a reader needs is in the header of
-the file, which is JSON; what is not a tensor is in the manifest (see `checkpoint`).
+DCP's own file system storage keeps its metadata as a pickle. Here the header of the file, which is JSON, has everything
+that a reader needs; values other than tensors are in the manifest (see `store`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> d
     `between` is called while writing and may raise to give up. Raises OSError, TrainingError.
     """
     writer = Writer(path, between)
-    warnings.filterwarnings("ignore", message=_ALONE)  # one member saves for all: that is what is wanted
+    warnings.filterwarnings("ignore", message=_ALONE)  # intended: one member saves for all
     try:
         dcp_save(dict(tensors), storage_writer=writer, no_dist=True)
     except CheckpointException as error:
@@ -72,7 +72,7 @@ def _cause(error: CheckpointException) -> BaseException:
 
 
 class Writer(StorageWriter):
-    """One file a rank; ``files`` tells of it afterwards."""
+    """Writes one file per rank; ``files`` describes it afterwards."""
 
     def __init__(self, path: Path, between: Between) -> None:
         self._path = path
@@ -83,7 +83,7 @@ class Writer(StorageWriter):
         """A writer is used once."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """The directory is there already."""
+        """The directory exists already."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Nothing to add."""
@@ -107,7 +107,7 @@ class Writer(StorageWriter):
             yield len(text).to_bytes(8, "little") + text
             for item in plan.items:
                 tensor = planner.resolve_data(item)
-                assert isinstance(tensor, torch.Tensor)  # `_entry` has refused anything else
+                assert isinstance(tensor, torch.Tensor)  # `_entry` has refused other values
                 yield as_bytes(tensor.detach().cpu().contiguous())
 
         self.files[self._path.name] = write(self._path, parts(), self._between)
@@ -116,7 +116,7 @@ class Writer(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """The header of the file is all the metadata there is."""
+        """Nothing to write: the header of the file has all metadata."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -125,7 +125,7 @@ class Writer(StorageWriter):
 
 
 class Reader(StorageReader):
-    """Reads what a `Writer` wrote, a tensor at a time, into tensors that are there already."""
+    """Reads a file of `Writer`, one tensor at a time, into existing tensors."""
 
     def __init__(self, path: Path, between: Between) -> None:
         self._path = path
@@ -136,7 +136,7 @@ class Reader(StorageReader):
         """A reader is used once."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What the header of the file tells."""
+        """The metadata in the header of the file."""
         with open(self._path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(size))
@@ -162,7 +162,7 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read every tensor of the plan; of a sharded one, the part that this member holds."""
+        """Read every tensor of the plan; of a sharded one, this member's part."""
         with open(self._path, "rb") as file:
             for item in plan.items:
                 self._between()
@@ -189,7 +189,7 @@ class Reader(StorageReader):
 
 
 def _entry(item: WriteItem) -> dict[str, Any]:
-    """What the header says of a tensor. Raises TrainingError for a part of one, and for types without a name."""
+    """The header's entry of a tensor. Raises TrainingError for a part of one, and for types without a name."""
     about = item.tensor_data
     if about is None:
         raise TrainingError(f"{item.index.fqn} is no tensor; expected tensors only")

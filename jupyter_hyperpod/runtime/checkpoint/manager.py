@@ -1,8 +1,7 @@
-"""The durable rung of one session: state is copied at a step boundary, written behind training's back, and taken up.
+"""Manages a session's durable checkpoints: copies the state at a step boundary, writes it in the background, loads it.
 
-One member writes: rank 0 of the generation. All members hold the same bits, so it does not matter who. Where a member
-is a replica of several ranks, each of them copies and writes its shards, and all of them hold to one course: between
-steps they tell each other how far they are, and what follows from that follows for all.
+Rank 0 of the generation writes; all members hold the same bits, so any member would do. In a replica of several ranks
+each rank copies and writes its shards. Between steps they exchange their progress, so that all of them decide alike.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .writer import WAIT_S, Holding, Order, Writing, file_of, names
 
 
 class Durable:
-    """Keeps the checkpoints of a session and takes them up. Without settings there are none."""
+    """Writes and loads the checkpoints of a session. Without settings it does nothing."""
 
     def __init__(
         self,
@@ -39,7 +38,7 @@ class Durable:
         session: Mapping[str, Any],
         state_bytes: int,
     ) -> None:
-        """``session``: what a checkpoint must be of, to be of use. Raises SpecError for an unsafe directory."""
+        """``session``: the session that a checkpoint has to match. Raises SpecError for an unsafe directory."""
         self._settings = settings
         self._group = group
         self._state = state
@@ -49,12 +48,12 @@ class Durable:
         self._writing: Writing | None = None
         self._room: list[torch.Tensor] = []
         self._refused: set[str] = set()
-        self._saved: tuple[int, str] | None = None  # step and token of the newest one written or loaded here
+        self._saved: tuple[int, str] | None = None  # step and token of the newest checkpoint written or loaded here
         self._trouble = ""
         self._tidied = False
         self._began_s = self._opened_s = time.monotonic()
         self._every_s = interval.decide(0, 0.0, None, None, state_bytes).value
-        self.no_later_than: int | None = None  # the newest step that may be taken up, where not just any
+        self.no_later_than: int | None = None  # the newest step that may be loaded, None for any
         if self._directory is not None:
             self._directory.check()
         group.on_interval = self._hear_interval
@@ -62,7 +61,7 @@ class Durable:
 
     @property
     def public(self) -> dict[str, str] | None:
-        """Where the checkpoints lie, as the session was told, and how often one is written."""
+        """The path of the checkpoints, as given to the session, and their interval."""
         if self._settings is None:
             return None
         steps, seconds = self._settings.every_steps, self._settings.every_s
@@ -71,13 +70,13 @@ class Durable:
 
     @property
     def _session(self) -> dict[str, Any]:
-        """What a checkpoint must be of: known when the session has joined its cell's sequence of sessions."""
+        """The session that a checkpoint has to match; known once the session has its number in the cell."""
         return {"session": self._group.session} | self._about
 
     # ---- writing ------------------------------------------------------------------------------------------
 
     def step_done(self) -> None:
-        """A step boundary: begin a checkpoint where one is due. Training waits only while the state is copied.
+        """At a step boundary, begin a checkpoint where one is due. Training waits only while the state is copied.
 
         Raises Regroup where this member is a replica of several ranks.
         """
@@ -91,7 +90,7 @@ class Durable:
     def save(self, check: Callable[[], None] = lambda: None) -> tuple[int, str] | None:
         """Write the present state and wait for it: step and token, or None where it cannot be written.
 
-        `check` is called meanwhile and may raise; the checkpoint is finished behind it nevertheless.
+        `check` is called meanwhile and may raise; the checkpoint is still completed in the background.
         """
         self._wait(check)
         if self._saved is None or self._saved[0] != self._state.applied:
@@ -100,7 +99,7 @@ class Durable:
         return self._saved if self._saved is not None and self._saved[0] == self._state.applied else None
 
     def finish(self) -> None:
-        """All steps are done: one more checkpoint, where that is wished. Raises Regroup."""
+        """Write a final checkpoint, if wanted, after all steps. Raises Regroup."""
         if self._settings is None:
             return
         self._group.touch("closing", self._state.applied)
@@ -109,7 +108,7 @@ class Durable:
         self._wait(self._group.poll)
 
     def close(self) -> None:
-        """Wait for what is being written; whoever interrupts that discards it. Raises Regroup as `step_done` does."""
+        """Wait for the checkpoint in progress; an interrupt discards it. Raises Regroup as `step_done` does."""
         try:
             self._wait(lambda: None)
         except Regroup:
@@ -119,9 +118,9 @@ class Durable:
             raise
 
     def leave(self) -> None:
-        """The session is over, well or not: wait for what is being written, where no other rank is needed for that.
+        """At the end of a session, even after an error, wait for the checkpoint in progress if no other rank is needed.
 
-        Whoever leaves with an error leaves alone: the other ranks of its replica would be waited for in vain.
+        A rank that leaves with an error leaves alone, and waiting for the other ranks of its replica would be in vain.
         """
         if self._group.replica == 1:
             self.close()
@@ -146,9 +145,9 @@ class Durable:
             check()
 
     def _proceed(self, begin: bool = False) -> None:
-        """Hear how far all ranks of the replica are; what follows from that, all of them do. Raises Regroup."""
+        """Exchange the progress of all ranks of the replica and act alike on it. Raises Regroup."""
         if self._writing is None:
-            token = self._group.gather(new_token() if begin else "")[0]  # the leader says whether, and which
+            token = self._group.gather(new_token() if begin else "")[0]  # the leader decides whether, and its token
             if token:
                 self._begin(token)
             return
@@ -173,7 +172,7 @@ class Durable:
         self._writing.start()
 
     def _stage(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Copy into memory that is kept from one checkpoint to the next: fresh memory costs more than the copy."""
+        """Copy into memory that is reused for each checkpoint, because fresh memory costs more than the copy."""
         same = len(self._room) == len(tensors) and all(
             a.shape == b.shape and a.dtype == b.dtype for a, b in zip(self._room, tensors, strict=True)
         )
@@ -183,7 +182,7 @@ class Durable:
             room.copy_(tensor)
 
     def _over(self, writing: Writing, committed: bool, error: str) -> None:
-        """Tell of a checkpoint that has been written, or of why it could not be."""
+        """Report a written checkpoint, or why it could not be written."""
         step = writing.order.step
         if not committed:
             if error != self._trouble:
@@ -193,7 +192,7 @@ class Durable:
         self._trouble = ""
         self._saved = (step, writing.order.token)
         if writing.manifest is None:
-            return  # the leader tells of it
+            return  # the leader reports it
         about = {"step": step, "took_s": writing.took_s, "paused_s": writing.paused_s}
         place = {"path": writing.path, "bytes": writing.manifest.size_bytes}
         self._group.journal("checkpoint.saved", about | place)
@@ -203,16 +202,16 @@ class Durable:
             self._every_s = interval.decide(0, observed_s, writing.paused_s, writing.took_s, self._state_bytes).value
 
     def _hear_interval(self, message: Message) -> None:
-        """The coordinator has decided how often, and knows how old the newest checkpoint is."""
+        """Take the interval, and the age of the newest checkpoint, from the coordinator."""
         self._every_s = message["every_s"]
         self._began_s = time.monotonic() - message["age_s"]
 
     # ---- taking up ----------------------------------------------------------------------------------------
 
     def found(self) -> list[tuple[int, str]]:
-        """``(step, token)`` of every checkpoint that could be loaded, newest first; their bytes are not checked yet.
+        """``(step, token)`` of every candidate, newest first; their bytes are not checked yet.
 
-        Raises SpecError where they are of another session.
+        Raises SpecError where they belong to another session.
         """
         if self._directory is None:
             return []
@@ -230,9 +229,9 @@ class Durable:
         return usable
 
     def load(self, step: int, token: str, check: Callable[[], None]) -> None:
-        """Become what the run was after `step`, with all ranks of this replica or none.
+        """Load the state after `step`, on all ranks of this replica or on none.
 
-        Raises Refused, after telling of it, and what `check` raises; Regroup as `step_done` does.
+        Raises Refused, after reporting it, the errors of `check`, and Regroup as `step_done` does.
         """
         assert self._directory is not None
         began_s = time.monotonic()
@@ -258,7 +257,7 @@ class Durable:
         self._group.say({"type": "loaded", "step": step, "path": str(path), "took_s": took_s, "text": text})
 
     def _read(self, name: str, check: Callable[[], None]) -> tuple[Any, list[torch.Tensor], int]:
-        """What this rank held: skeleton, tensors, and the bytes of the whole checkpoint."""
+        """This rank's part: skeleton, tensors, and the bytes of the whole checkpoint."""
         from . import dcp  # half a second to import: only whoever needs it pays, on first use
 
         assert self._directory is not None
@@ -279,7 +278,7 @@ class Durable:
             self._group.warn(str(error))
 
     def _must_fit(self, manifest: Manifest) -> None:
-        """Raise SpecError where a checkpoint is of another session: it would not be the same trajectory."""
+        """Raise SpecError where a checkpoint belongs to another session, which has another trajectory."""
         found = {"replica": 1} | dict(manifest.session)
         expected = json.loads(json.dumps(self._session))
         parts = [

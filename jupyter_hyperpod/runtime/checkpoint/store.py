@@ -1,13 +1,13 @@
-"""Durable checkpoints as files: written aside, committed by their manifest, and never believed unchecked.
+"""Durable checkpoints as files: drafts, committed by their manifest, and verified before they are loaded.
 
-<path>/step-000000000040-<token>/state.safetensors   tensors; of a replica of several ranks, a file for each of them
+<path>/step-000000000040-<token>/state.safetensors   tensors; for a replica of several ranks, one file per rank
 <path>/step-000000000040-<token>/manifest.json       step, session, the files' sizes and SHA-256; written last
-<path>/.saving-<token>/                              one that is being written; whoever writes it holds a lock
+<path>/.saving-<token>/                              a draft in progress; its writer holds a lock
 <path>/.saving-<token>.lock
 
-A directory counts when its manifest is whole and every file is what the manifest says. So a kill, a full disk or a
-driver whose rename is not atomic can leave something that is not believed, but nothing that is believed and wrong.
-Nothing here or in `dcp` is ever unpickled. Others must not be able to write what is read: owner and mode are checked.
+A checkpoint is valid if its manifest is complete and every file matches it. A kill, a full disk or a driver whose
+rename is not atomic can therefore leave an invalid checkpoint, but never a wrong one that looks valid. Nothing here or
+in `dcp` is ever unpickled. Other users must not be able to write the files: owner and mode are checked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ...system.locks import take_lock
 FORMAT = 1
 MANIFEST = "manifest.json"
 READ_BYTES = 4 << 20
-ABANDONED_S = 3600.0  # where the driver knows no locks, age tells what nobody writes any more
+ABANDONED_S = 3600.0  # without locks, a draft without changes for this time counts as abandoned
 _COMMITTED = re.compile(r"step-(\d{12})-([0-9a-f]{12})")
 _SAVING = ".saving-"
 Files = Mapping[str, tuple[int, str]]  # name -> (bytes, SHA-256 in hex)
@@ -42,7 +42,7 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Refused(TrainingError):
-    """A checkpoint that must not be loaded; says what was found and what was expected."""
+    """A checkpoint that must not be loaded, with what was found and what was expected."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
         super().__init__(f"{os.fspath(path)} is not loaded: {reason}")
@@ -54,7 +54,7 @@ class Refused(TrainingError):
 class Checkpoint:
     """How a session keeps durable checkpoints: ``hp.Session(..., checkpoint=hp.Checkpoint("shared://runs/x"))``.
 
-    ``keep`` newest ones stay. One is written every ``every_steps`` steps or ``every_s`` seconds; where neither is
+    The ``keep`` newest ones stay. One is written every ``every_steps`` steps or ``every_s`` seconds; where neither is
     given, the interval follows from the failures seen and the cost measured. ``at_end``: one more when the session
     ends. Raises SpecError for settings that make no sense.
     """
@@ -77,7 +77,7 @@ class Checkpoint:
 
     @property
     def directory(self) -> Directory:
-        """Where they lie on this machine; raises SpecError for what is no path on a mount."""
+        """Their directory on this machine; raises SpecError for anything but a path on a mount."""
         known = known_mounts()
         path = resolve_url(os.fspath(self.path), known)
         if "://" in path:
@@ -88,7 +88,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says of itself. ``skeletons``: of what each rank of the replica that wrote it held."""
+    """The description of a checkpoint. ``skeletons``: one per rank of the replica that wrote it."""
 
     step: int
     token: str
@@ -98,12 +98,12 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """Of its directory."""
+        """The name of its directory."""
         return f"step-{self.step:012d}-{self.token}"
 
     @property
     def size_bytes(self) -> int:
-        """Of all its files."""
+        """The size of all its files."""
         return sum(size for size, _ in self.files.values())
 
     def encode(self) -> bytes:
@@ -131,7 +131,7 @@ class Manifest:
 
 @dataclass
 class Draft:
-    """A checkpoint that is being written; nobody reads it before `Directory.commit`."""
+    """A checkpoint in progress, invisible to readers before `Directory.commit`."""
 
     path: Path
     token: str
@@ -145,7 +145,7 @@ class Directory:
     path: Path
 
     def check(self) -> None:
-        """Raise SpecError where others could write to the directory; one that is missing is no fault."""
+        """Raise SpecError where other users could write to the directory; a missing one is allowed."""
         if reason := _unsafe(self.path, directory=True):
             raise SpecError(
                 f"checkpoints in {self.path} cannot be trusted: {reason}; make it your own with "
@@ -153,7 +153,7 @@ class Directory:
             )
 
     def committed(self) -> Iterator[tuple[int, Path]]:
-        """``(step, path)`` of every checkpoint that was committed, newest first, not yet checked."""
+        """``(step, path)`` of every committed checkpoint, newest first, not yet verified."""
         try:
             names = os.listdir(self.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -208,11 +208,11 @@ class Directory:
         return path / name
 
     def drafted(self, token: str) -> Path:
-        """Where the draft of this token lies."""
+        """The directory of the draft with this token."""
         return self.path / f"{_SAVING}{token}"
 
     def draft(self, token: str) -> Draft:
-        """Begin a checkpoint aside. Raises StoreError where nothing can be written there."""
+        """Begin a draft. Raises StoreError where it cannot be written."""
         path = self.drafted(token)
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -230,7 +230,7 @@ class Directory:
         return draft
 
     def commit(self, draft: Draft, manifest: Manifest) -> Path:
-        """Write the manifest, which is the mark of a whole checkpoint, and give it its name. Raises OSError."""
+        """Write the manifest, which marks a complete checkpoint, and rename the draft. Raises OSError."""
         descriptor = os.open(draft.path / MANIFEST, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(manifest.encode())
@@ -244,7 +244,7 @@ class Directory:
         return final
 
     def discard(self, draft: Draft) -> None:
-        """Leave nothing of a draft; one that was committed has only its lock left."""
+        """Remove a draft; of a committed one, only its lock."""
         shutil.rmtree(draft.path, ignore_errors=True)
         with suppress(OSError):
             os.unlink(f"{draft.path}.lock")
@@ -253,7 +253,7 @@ class Directory:
             draft.lock = -1
 
     def prune(self, keep: int) -> None:
-        """Remove what is older than the `keep` newest whole ones."""
+        """Remove all but the `keep` newest complete ones."""
         whole = 0
         for _, path in list(self.committed()):
             if whole >= keep:
@@ -264,12 +264,12 @@ class Directory:
                 whole += 1
 
     def tidy(self) -> None:
-        """Remove what writers left that were killed. Never raises: it is tried again next time."""
+        """Remove drafts of killed writers. Never raises: the next call tries again."""
         with suppress(OSError):
             for entry in list(os.scandir(self.path)):
                 if entry.name.startswith(_SAVING) and not entry.name.endswith(".lock"):
                     _remove_abandoned(Path(entry.path))
-            for entry in list(os.scandir(self.path)):  # a writer that was killed before it made its directory
+            for entry in list(os.scandir(self.path)):  # locks of writers killed before they made their directory
                 if entry.name.startswith(_SAVING) and entry.name.endswith(".lock"):
                     _remove_abandoned(Path(entry.path.removesuffix(".lock")))
 
@@ -293,12 +293,12 @@ def write(path: Path, parts: Iterator[memoryview | bytes], between: Callable[[],
 
 
 def new_token() -> str:
-    """What tells a checkpoint from any other of the same step."""
+    """A random token that distinguishes checkpoints of the same step."""
     return secrets.token_hex(6)
 
 
 def _unsafe(path: Path, directory: bool = False) -> str:
-    """Why what lies there could have been written by others; empty where it could not, or where nothing is there."""
+    """Why other users could have written a file; empty where they could not, or where it does not exist."""
     try:
         about = os.lstat(path)
     except OSError:
@@ -333,7 +333,7 @@ def _sync(path: Path) -> None:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove a draft that nobody writes any more: its lock is gone, or can be had."""
+    """Remove an abandoned draft: its lock is gone, or free."""
     lock = Path(f"{path}.lock")
     try:
         descriptor = os.open(lock, os.O_WRONLY | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""One checkpoint on its way to storage, behind training's back.
+"""Writes one checkpoint in a background thread while training continues.
 
-Every rank of a replica writes what it holds to a file of its own; the leader (shard 0) makes the draft, and commits it
-when it has heard of all parts. What the ranks tell each other travels between the steps, see `durable`.
+Every rank of a replica writes its part to its own file. The leader (shard 0) creates the draft, and commits it once all
+ranks have reported their parts. The ranks exchange these reports between steps, see `manager`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAIT_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be written: ``session`` is what the checkpoint is of, ``keep`` how many stay."""
+    """The order to write: ``session`` identifies the session, ``keep`` is how many checkpoints stay."""
 
     token: str
     step: int
@@ -34,7 +34,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What this rank writes of it: shard ``shard`` of ``shards``."""
+    """This rank's part: shard ``shard`` of ``shards``."""
 
     skeleton: Any
     tensors: Sequence[torch.Tensor]
@@ -43,10 +43,10 @@ class Holding:
 
 
 class Writing(threading.Thread):
-    """A rank's part of one checkpoint. ``manifest`` and ``path`` are the leader's, once it is committed."""
+    """A rank's part of one checkpoint. ``manifest`` and ``path``: on the leader, after the commit."""
 
     def __init__(self, directory: Directory, order: Order, holding: Holding, began_s: float) -> None:
-        """``began_s``: when training was interrupted for it (monotonic clock); it goes on now."""
+        """``began_s``: when training stopped for the copy (monotonic clock); it continues now."""
         super().__init__(name=f"checkpoint-{order.step}", daemon=True)
         self.order = order
         self.paused_s = time.monotonic() - began_s
@@ -62,15 +62,15 @@ class Writing(threading.Thread):
         self._told = False
 
     def report(self) -> dict[str, Any]:
-        """How far this rank is, as JSON; what it has written is told once."""
-        alive = self.is_alive()  # asked first: whoever is no longer alive has said everything
+        """This rank's progress, as JSON; its written files are reported once."""
+        alive = self.is_alive()  # read first: a thread that has ended has set its result
         part = None
         if not self._told and self._holding.shard and self._holding.shard in self._parts:
             self._told, part = True, list(self._parts[self._holding.shard])
         return {"alive": alive, "error": self._error, "part": part, "committed": self.manifest is not None}
 
     def hear(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """Take in how far all ranks are, by shard: one that failed, and nobody goes on."""
+        """Take the progress of all ranks, by shard. If one has failed, all stop."""
         for shard, report in enumerate(reports):
             if report["part"] is not None:
                 skeleton, files = report["part"]
@@ -79,7 +79,7 @@ class Writing(threading.Thread):
                 self.cancelled.set()
 
     def run(self) -> None:
-        """Write; the leader commits, and removes what is older than those to keep."""
+        """Write the part; the leader commits, and removes older checkpoints."""
         try:
             with suppress(_GivenUp):
                 self._write_part()
@@ -133,16 +133,16 @@ class Writing(threading.Thread):
 
 
 class _GivenUp(Exception):
-    """Nobody waits for this checkpoint any more."""
+    """This checkpoint is not needed any more."""
 
 
 def file_of(shard: int, shards: int) -> str:
-    """Where the tensors of a shard lie, named as other sharded safetensors are."""
+    """The file of a shard's tensors, named like other sharded safetensors files."""
     return "state.safetensors" if shards == 1 else f"state-{shard + 1:05d}-of-{shards:05d}.safetensors"
 
 
 def names(skeleton: Any) -> list[str]:
-    """A name for every tensor of a packed state, in order: where it lies, such as ``model.0.weight``."""
+    """A name for every tensor of a packed state, in order: its path, such as ``model.0.weight``."""
     found: dict[str, None] = {}
 
     def walk(part: Any, path: str) -> Iterator[str]:

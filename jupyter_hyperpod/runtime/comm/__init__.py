@@ -1,1 +1,1 @@
-"""What members exchange: connections, shared memory, sums of gradients, and training state."""
+"""Communication between members: connections, shared memory, gradient reduction, and transfer of training state."""

@@ -1,8 +1,8 @@
-"""The mesh: one authenticated TCP connection a pair of members, made anew for each generation.
+"""The mesh: one authenticated TCP connection per pair of members, new in each generation.
 
 A connection belongs to one generation, so nothing an excluded member sends can reach a later one. An exchange
-can be given up at any moment: the control connection is watched together with the data, and the agent's word
-arrives before any socket error would. Behind this interface c10d process groups (NCCL) can take over.
+can be cancelled at any moment: the control connection is watched together with the data, and the agent's message
+arrives before any socket error. c10d process groups (NCCL) can be used behind the same interface.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SOCKET_BUFFER_BYTES = 4 << 20
 CONNECT_TIMEOUT_S = 0.5
 CALL_AGAIN_S = 0.01
 CALLERS_KEPT = 256
-GREETING_S = 5.0  # a member that calls says all that it has to say at once
+GREETING_S = 5.0  # a member sends its whole greeting at once
 LOOK_S = 0.5
 _HELLO = struct.Struct(f">4sQI{NONCE_BYTES}s")
 
@@ -62,9 +62,9 @@ class Mesh:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange(self, sends: Iterable[Transfer], receives: Iterable[Transfer], control: int, check: Check) -> None:
-        """Send and receive all buffers; both sides name them in the same order, so there are no frames.
+        """Send and receive all buffers; both sides use the same order, so there are no frames.
 
-        `check` is called when the descriptor `control` is readable and may raise to give the exchange up.
+        `check` is called when the descriptor `control` is readable and may raise to cancel the exchange.
         Raises PeerLost when a connection breaks before everything has arrived.
         """
         outgoing, incoming = _queues(sends), _queues(receives)
@@ -101,7 +101,7 @@ class Mesh:
 
 
 def all_gather(exchange: Exchange, rank: int, world_size: int, own: bytes) -> list[bytes]:
-    """What every member shows, by rank; all show as many bytes. Raises whatever ``exchange`` raises."""
+    """Gather the bytes of every member, by rank; all have the same length. Raises the errors of ``exchange``."""
     shown = {peer: memoryview(bytearray(len(own))) for peer in range(world_size) if peer != rank}
     exchange([(peer, memoryview(own)) for peer in shown], list(shown.items()))
     return [bytes(shown[peer]) if peer in shown else own for peer in range(world_size)]
@@ -149,23 +149,23 @@ class _Greeting:
     nonce: bytes = field(default_factory=lambda: os.urandom(NONCE_BYTES))
     inbox: bytes = b""
     transcript: bytes = b""
-    born_s: float = 0.0  # when it was taken up for the generation that is formed
+    born_s: float = 0.0  # when it was accepted for the generation that forms
 
     @property
     def needed(self) -> int:
-        """Bytes of the next message of the other side."""
+        """Length of the other side's next message."""
         if self.initiator:
             return NONCE_BYTES + MAC_BYTES
         return MAC_BYTES if self.transcript else _HELLO.size
 
     @property
     def unanswered(self) -> bool:
-        """Somebody called, and it is not known yet (or only known) for which generation."""
+        """Whether a caller waits for its first answer: its generation is unknown, or has just become known."""
         return not self.initiator and not self.transcript
 
 
 class Door:
-    """A member's listening socket, and the callers that came too early for the generation under way."""
+    """A member's listening socket, and callers that are early for a later generation."""
 
     def __init__(self, listener: socket.socket, secret: bytes) -> None:
         listener.setblocking(False)
@@ -180,7 +180,7 @@ class Door:
         """Connect to every member; the lower rank of a pair calls, the higher answers.
 
         `check` is called when the descriptor `control` is readable and may raise to give up; `unreachable(rank)` is
-        told of a peer that refuses, which is called again and again meanwhile.
+        called for a peer that refuses, and the connection is retried.
         """
         forming = _Forming(self._listener, self._secret, generation, rank, addresses, unreachable)
         callers, self._callers = self._callers, []
@@ -190,7 +190,7 @@ class Door:
             self._callers = forming.leave()
 
     def close(self) -> None:
-        """Hang up on those who wait; the listening socket stays with its owner."""
+        """Close waiting connections; the listening socket stays with its owner."""
         for greeting in self._callers:
             greeting.sock.close()
         self._callers = []
@@ -242,7 +242,7 @@ class _Forming:
         return Mesh(self._generation, self._rank, self._links)
 
     def leave(self) -> list[_Greeting]:
-        """Close what is of no use any more; return callers that may belong to a later generation."""
+        """Close useless connections; return callers that may belong to a later generation."""
         since_s = time.monotonic() - GREETING_S
         young = [g for g in self._greetings.values() if g.unanswered and g.born_s > since_s]
         callers = self._later + young
@@ -269,15 +269,15 @@ class _Forming:
         try:
             self._greet(_Greeting(self._listener.accept()[0], initiator=False))
         except OSError:
-            return  # the caller has hung up already
+            return  # the caller has already gone
         callers = [greeting for greeting in self._greetings.values() if not greeting.initiator]
         if len(callers) > max(CALLERS_KEPT, 2 * len(self._addresses)):
-            self._refuse(callers[0])  # strangers fill all places: a member that came first has been let in long ago
+            self._refuse(callers[0])  # all places are taken; an early member has proved itself by now
         if len(self._later) > max(CALLERS_KEPT, len(self._addresses)):
             self._later.pop(0).sock.close()
 
     def _refuse_the_late(self) -> None:
-        """Hang up on callers that have not proved in time that they belong here."""
+        """Close callers that have not proved the secret in time."""
         if (now_s := time.monotonic()) < self._look_s:
             return
         self._look_s = now_s + LOOK_S
@@ -297,7 +297,7 @@ class _Forming:
         self._send(greeting, greeting.transcript)
 
     def _send(self, greeting: _Greeting, message: bytes) -> bool:
-        """A greeting is small and its socket fresh: it takes all of it, or the peer is gone."""
+        """Send a greeting. It is small and the socket new, so a partial send means that the peer has gone."""
         try:
             if greeting.sock.send(message) == len(message):
                 return True
@@ -321,7 +321,7 @@ class _Forming:
             self._understand(greeting)
 
     def _understand(self, greeting: _Greeting) -> None:
-        """A whole message of the other side is here."""
+        """Handle a complete message of the other side."""
         if greeting.unanswered:
             self._hear_hello(greeting)
             return
@@ -352,7 +352,7 @@ class _Forming:
             self._links[greeting.peer] = self._drop(greeting).sock
 
     def _refuse(self, greeting: _Greeting) -> None:
-        """Hang up; a peer that we called is called again, since it may be between two generations."""
+        """Close; retry a peer that we called, since it may be between two generations."""
         self._drop(greeting).sock.close()
         if greeting.initiator and greeting.peer not in self._links:
             self._to_call.add(greeting.peer)

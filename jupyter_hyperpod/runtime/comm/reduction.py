@@ -1,9 +1,9 @@
-"""Gradients of micro-batches, summed in one fixed binary tree whoever computed them.
+"""Sums gradients of micro-batches in one fixed binary tree, independent of the members that computed them.
 
-Each member keeps the tree nodes it has finished (`Ledger`). To reduce, every member shows each owner that owner's
-slice of its nodes; the owner adds them in the order of the tree and shows the sum. Members on one host read each
-other's memory in place, others are sent the bytes. The nodes stay untouched until the step is committed, so after a
-fault only what was lost is computed again.
+Each member keeps its finished tree nodes (`Ledger`). To reduce, every member gives each owner that owner's slice of its
+nodes; the owner adds them in the order of the tree and returns the sum. Members on one host read each other's memory in
+place, others get the bytes. The nodes stay unchanged until the step is committed, so after a fault only the lost
+micro-batches are computed again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ALIGN = 16
 
 
 class Buffer:
-    """One gradient of all parameters: a flat tensor a dtype, and ``meta`` (float64, 2 + parameters + micro-batches).
+    """One gradient of all parameters: a flat tensor per dtype, and ``meta`` (float64, 2 + parameters + micro-batches).
 
-    ``meta[0]`` is the loss; ``meta[1 + i]`` counts the micro-batches in which parameter i had a gradient; after them
-    comes the loss of each micro-batch. ``meta[-1]`` of a result is not 0 where its gradient is not finite.
+    ``meta[0]`` is the loss; ``meta[1 + i]`` counts the micro-batches in which parameter i had a gradient; then follows
+    the loss of each micro-batch. ``meta[-1]`` of a result is not 0 where its gradient is not finite.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -39,7 +39,7 @@ class Buffer:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Changes whenever torch writes to the buffer, through a view or not."""
+        """A number that changes whenever torch writes to the buffer, even through a view."""
         return tuple(flat._version for flat in self.flats)
 
     def add_(self, other: Buffer) -> Buffer:
@@ -50,7 +50,7 @@ class Buffer:
 
 
 class Layout:
-    """Where each parameter's gradient lies in the flat tensors."""
+    """The place of each parameter's gradient in the flat tensors."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], micro_batches: int = 0) -> None:
         self.parameters = list(parameters)
@@ -69,7 +69,7 @@ class Layout:
 
 
 class Ledger:
-    """The tree nodes this member has finished for the step under way. Siblings are summed as soon as both are here."""
+    """This member's finished tree nodes of the present step. Siblings are summed as soon as both are finished."""
 
     def __init__(self, layout: Layout, micro_batches: int) -> None:
         self.layout = layout
@@ -80,14 +80,14 @@ class Ledger:
         self._plant((0, micro_batches))
 
     def open(self, leaf: int) -> tuple[Buffer, bool]:
-        """Where the gradient of micro-batch `leaf` goes: a buffer to overwrite, or (True) its left sibling, to add."""
+        """The buffer for the gradient of micro-batch `leaf`: overwrite it, or (True) add to the left sibling in it."""
         family = self._parents.get((leaf, leaf + 1))
         if family and family[2] == (leaf, leaf + 1) and family[1] in self.nodes:
             return self.nodes[family[1]], True
         return (self._free.pop() if self._free else Buffer(self.layout)), False
 
     def close(self, leaf: int, buffer: Buffer) -> None:
-        """Record the finished gradient of micro-batch `leaf`, which is in the buffer that `open` gave."""
+        """Record the finished gradient of micro-batch `leaf` in the buffer from `open`."""
         node = (leaf, leaf + 1)
         family = self._parents.get(node)
         if family and self.nodes.get(family[1]) is buffer:
@@ -101,7 +101,7 @@ class Ledger:
             node = parent
 
     def discard(self, buffer: Buffer) -> None:
-        """What `open` gave is spoilt; of a node that it was part of, everything has to be computed again."""
+        """Drop the buffer from `open`; the whole node to which it belonged has to be computed again."""
         self.nodes = {node: kept for node, kept in self.nodes.items() if kept is not buffer}
         self._free.append(buffer)
 
@@ -110,7 +110,7 @@ class Ledger:
         return any(low <= leaf < high for low, high in self.nodes)
 
     def clear(self) -> None:
-        """The step is committed: reuse all buffers."""
+        """Reuse all buffers, because the step is committed."""
         self._free.extend(self.nodes.values())
         self.nodes.clear()
 
@@ -130,7 +130,7 @@ class Ledger:
 class Reduction:
     """Combines the nodes of all members into one sum over all micro-batches.
 
-    ``near`` are the ranks on this host whose memory can be read in place; to and from the others bytes are sent.
+    ``near``: the ranks on this host, whose memory is read in place; with the others bytes are exchanged.
     """
 
     def __init__(self, layout: Layout, micro_batches: int) -> None:
@@ -141,7 +141,7 @@ class Reduction:
         self.attachments = Attachments()
 
     def room(self, keep: Sequence[Buffer]) -> Buffer:
-        """A result buffer that is not one of `keep`, which peers may still ask for."""
+        """A result buffer outside of `keep`, which peers may still need."""
         free = [result for result in self._results if not any(result is kept for kept in keep)]
         chosen = free[0] if free else Buffer(self._layout)
         self._results = [*keep, chosen]
@@ -153,7 +153,7 @@ class Reduction:
         self.attachments.forget_all_but(())
 
     def renew(self, keep: Sequence[Buffer]) -> None:
-        """Take new memory for the next result: an excluded member may still read the one that was given up."""
+        """Use new memory for the next result, because an excluded member may still read the old memory."""
         self._results = [*keep, Buffer(self._layout)]
 
     def reduce(
@@ -162,9 +162,9 @@ class Reduction:
     ) -> Buffer:  # fmt: skip
         """Return `scale` times the sum over the tree (`meta` unscaled), the same bits on every member.
 
-        `keep` are results not to overwrite. With ``look`` every owner also looks whether its slices are finite.
+        `keep`: results not to overwrite. With ``look`` every owner also checks that its slices are finite.
 
-        ``holdings[r]`` are rank r's nodes. Given up half-way (`exchange` raised), it has changed no node.
+        ``holdings[r]`` are rank r's nodes. If it is cancelled (`exchange` raised), no node has changed.
         """
         result = self.room(keep)
         sound = True
@@ -216,7 +216,7 @@ class Reduction:
     def _gather(
         self, result: Buffer, rank: int, world_size: int, near: frozenset[int], exchange: Exchange, sound: bool
     ) -> bool:
-        """Bring the slices of all owners together; True where every owner found its own sound."""
+        """Collect the slices of all owners; True where every owner found its own finite."""
         peers = [peer for peer in range(world_size) if peer != rank]
         tokens = {peer: memoryview(bytearray(TOKEN_BYTES)) for peer in peers if peer in near}
         sends: list[Transfer] = [(peer, memoryview(result.segment.token.pack())) for peer in tokens]
@@ -234,12 +234,12 @@ class Reduction:
             for mine, theirs in zip(result.flats, self.attach(peer, token), strict=True):
                 part = slice(*slices(mine.numel(), world_size)[peer])
                 mine[part].copy_(theirs[part])
-        # nobody may touch a result that a neighbour still reads
+        # no rank may overwrite a result that a neighbour still reads
         exchange([(peer, memoryview(b"r")) for peer in tokens], [(peer, memoryview(bytearray(1))) for peer in tokens])
         return sound and all(word[0] for word in words.values())
 
     def attach(self, peer: int, token: memoryview) -> list[torch.Tensor]:
-        """The flat tensors of a neighbour's buffer, in place. Raises PeerLost where it is gone."""
+        """The flat tensors of a neighbour's buffer, in place. Raises PeerLost where the neighbour has gone."""
         try:
             return carve(self.attachments.memory(Token.unpack(bytes(token))), self._layout.shapes)
         except OSError as error:
@@ -272,7 +272,7 @@ def _tree_sum(node: Node, nodes: dict[Node, torch.Tensor], out: torch.Tensor) ->
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether every element is finite. One pass: a sum carries on whatever is not, and may overflow by itself."""
+    """Whether every element is finite. One pass first: the sum of others is never finite, but it may also overflow."""
     return math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())
 
 

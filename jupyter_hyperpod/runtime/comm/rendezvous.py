@@ -1,7 +1,7 @@
-"""The conventional way to form a group: a central store, hosted by rank 0, tells everybody where everybody listens.
+"""The conventional rendezvous: a central store, hosted by rank 0, gives all members each other's addresses.
 
-Used where the component ``init`` is switched off. The store only carries addresses; who connects there still has to
-prove the job's secret.
+Used where the component ``init`` is switched off. The store holds only addresses; each connection still has to prove
+the job's secret.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def connect(address: Address) -> Any:
 
 
 def meet(store: Any, rank: int, own: Address, world_size: int, check: Callable[[], None]) -> list[Address]:
-    """Say where `own` is, wait until all have, and return all addresses by rank. `check` may raise to give up.
+    """Publish `own`, wait for all others, and return all addresses by rank. `check` may raise to give up.
 
-    Raises OSError where the store is gone.
+    Raises OSError where the store has gone.
     """
     try:
         store.set(str(rank), json.dumps(own))
@@ -52,7 +52,7 @@ def meet(store: Any, rank: int, own: Address, world_size: int, check: Callable[[
             time.sleep(LOOK_AGAIN_S)
         found = [Address(*json.loads(store.get(name))) for name in names]
         store.add("seen", 1)
-        while rank == 0 and store.add("seen", 0) < world_size:  # the store goes with its host
+        while rank == 0 and store.add("seen", 0) < world_size:  # the store ends with its host
             check()
             time.sleep(LOOK_AGAIN_S)
     except (torch.distributed.DistError, RuntimeError) as error:

@@ -1,6 +1,6 @@
-"""Parameters that a replica's ranks hold in parts: what of a DTensor lies in this process, and the way back.
+"""Converts between sharded parameters (DTensors) and this process's local parts of them.
 
-Nothing here imports torch's distributed tensors: where a cell has not, there are none.
+This module never imports torch's distributed tensors: unless the cell has, none exist.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ...core.errors import SpecError
 
 
 def is_shard(value: Any) -> bool:
-    """True for a DTensor, of which this process holds a part."""
+    """Whether this is a DTensor, of which this process holds a part."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What of `tensor` lies in this process: all of it, or a DTensor's local part. Shares its memory."""
+    """This process's part of `tensor`: all of it, or a DTensor's local part. Shares its memory."""
     if not is_shard(tensor):
         return tensor
     with torch.no_grad():
@@ -30,7 +30,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def around(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """`part` as a tensor like `whole`: the inverse of `local`. Shares its memory."""
+    """Wrap `part` as a tensor like `whole`: the inverse of `local`. Shares its memory."""
     if not is_shard(whole):
         return part
     return assembled(part, whole.device_mesh, whole.placements, whole.shape, whole.stride())  # type: ignore[attr-defined]
@@ -52,7 +52,7 @@ def mesh_of(parameters: Sequence[torch.Tensor]) -> Any:
 
 
 def describe(tensor: torch.Tensor) -> list[Any]:
-    """A DTensor's global shape, stride and placement as JSON; raises SpecError for other than one sharded dimension."""
+    """A DTensor's global shape, stride and placement as JSON; raises SpecError unless one dimension is sharded."""
     (placement,) = tensor.placements  # type: ignore[attr-defined]
     if not (placement.is_shard() or placement.is_replicate()):
         raise SpecError(f"a tensor of the state is placed as {placement}; expected Shard(dim) or Replicate()")
@@ -90,7 +90,7 @@ _SAID = {True: "is sharded over {} ranks", False: "is not sharded in one dimensi
 
 
 def _placing(parameter: torch.Tensor) -> tuple[int, bool]:
-    """Over how many ranks, and whether along one dimension of a one-dimensional mesh."""
+    """The number of ranks, and whether it is sharded along one dimension of a one-dimensional mesh."""
     if not is_shard(parameter):
         return 1, False
     mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]

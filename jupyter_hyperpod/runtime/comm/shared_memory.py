@@ -1,7 +1,7 @@
-"""Gradients in memory that members on one host can read in place: no copy through a socket, no file to leave behind.
+"""Memory segments that members on one host read in place, without a copy through a socket or a file on disk.
 
-A segment is an anonymous memory file (memfd). A peer of the same user opens it as ``/proc/<pid>/fd/<n>``, told which
-by a `Token` over the authenticated connection. What is mapped stays valid when its owner dies.
+A segment is an anonymous memory file (memfd). A peer of the same user opens it as ``/proc/<pid>/fd/<n>``, which a
+`Token` names over the authenticated connection. A mapping stays valid when its owner dies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Token:
     length: int
 
     def pack(self) -> bytes:
-        """As it travels: `TOKEN_BYTES` bytes."""
+        """Encode as `TOKEN_BYTES` bytes."""
         return _TOKEN.pack(self.pid, self.descriptor, self.inode, self.length)
 
     @classmethod
@@ -42,7 +42,7 @@ class Token:
 
 
 class Segment:
-    """``length`` zeroed bytes that peers may map. Freed when neither side holds it any more."""
+    """``length`` zeroed bytes that peers may map. Freed when neither side uses it any more."""
 
     def __init__(self, length: int) -> None:
         self._descriptor = memory_files.create_memory_file("hyperpod-gradients", length)
@@ -56,7 +56,7 @@ class Segment:
 def can_read(shown: bytes) -> bool:
     """True if the segment of a packed token followed by `PROBE_BYTES` of its content can be read here, in place.
 
-    The content is random, so a process of the same number on another host cannot be mistaken for the peer.
+    The content is random, so a process with the same pid on another host is not mistaken for the peer.
     """
     try:
         memory = Attachments().memory(Token.unpack(shown[:TOKEN_BYTES]))
@@ -72,7 +72,7 @@ class Attachments:
         self._mapped: dict[Token, mmap.mmap] = {}
 
     def memory(self, token: Token) -> mmap.mmap:
-        """Map a peer's segment. Raises OSError where the peer is gone or its descriptors are out of reach."""
+        """Map a peer's segment. Raises OSError where the peer has gone or its descriptors are not accessible."""
         if token not in self._mapped:
             descriptor = memory_files.open_memory_file(token.pid, token.descriptor, token.inode)
             try:
@@ -82,7 +82,7 @@ class Attachments:
         return self._mapped[token]
 
     def forget_all_but(self, living: Collection[int]) -> None:
-        """Drop what belongs to processes that are members no more, and what its owner holds no more."""
+        """Drop segments of former members, and segments that their owner has closed."""
         for token in [token for token in self._mapped if token.pid not in living or not is_held(token)]:
             del self._mapped[token]
 

@@ -1,4 +1,4 @@
-"""A copy of the training state in shared memory, for newcomers on this host: laid out by donors, stripe by stripe."""
+"""A snapshot of the training state in shared memory: donors write one stripe each, newcomers of this host read them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .shared_memory import PROBE_BYTES, TOKEN_BYTES, Attachments, Segment, Token
 
 
 class Shelf:
-    """Where a donor lays out its stripe. Memory that nobody can be reading any more is used again: it is touched.
+    """A donor's stripe. It reuses memory without readers, because touching new memory is slow.
 
-    The stripe comes after `PROBE_BYTES` random ones: a token alone could mean something else on another host.
+    `PROBE_BYTES` random bytes precede the stripe: a token alone could name another segment on another host.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Shelf:
         self._free = True
 
     def lay_out(self, tensors: Sequence[torch.Tensor], part: int, parts: int) -> Token:
-        """Copy stripe ``part`` of ``parts`` of the tensors; what was laid out before may still be read elsewhere."""
+        """Copy stripe ``part`` of ``parts`` of the tensors; the earlier stripe may still have readers."""
         views = state_codec.stripe(tensors, part, parts)
         size = PROBE_BYTES + sum(map(len, views))
         if self._segment is None or not self._free or len(self._segment.memory) < size:
@@ -37,21 +37,21 @@ class Shelf:
         return self._segment.token
 
     def shown(self) -> str:
-        """What `parse` takes on this host, in hexadecimal: the token and the bytes that prove it right."""
+        """The text for `parse`, in hexadecimal: the token and its probe bytes."""
         assert self._segment is not None
         return (self._segment.token.pack() + self._segment.memory[:PROBE_BYTES]).hex()
 
     def all_read(self) -> None:
-        """Everybody who was shown the stripe has it."""
+        """All readers have finished with the stripe."""
         self._free = True
 
     def give_up(self) -> None:
-        """Nobody needs the stripe any more; who reads it now can finish doing so."""
+        """Release the stripe; present readers can finish."""
         self._segment = None
 
 
 class Room:
-    """Memory that a newcomer touches before it is needed, so that loading is one copy and no page faults."""
+    """Memory that a newcomer touches in advance, so that loading is one copy without page faults."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], copies: int) -> None:
         self._tensors: dict[tuple[torch.dtype, torch.Size], list[torch.Tensor]] = {}
@@ -70,7 +70,7 @@ class Room:
 def read(tensors: Sequence[torch.Tensor], tokens: Sequence[Token], first: int = 0, parts: int = 0) -> None:
     """Fill the tensors from stripes ``first``, ``first + 1``, … of ``parts`` (0: as many as there are tokens).
 
-    Raises OSError, with nothing written yet, where a donor is gone or its memory is on another host.
+    Raises OSError, with nothing written yet, where a donor has gone or its memory is on another host.
     """
     attachments = Attachments()
     memories = [attachments.memory(token) for token in tokens]
@@ -83,7 +83,7 @@ def read(tensors: Sequence[torch.Tensor], tokens: Sequence[Token], first: int = 
 
 
 def parse(text: str) -> Token:
-    """The token in what `Shelf.shown` has shown. Raises OSError for anything else, and where that is out of reach."""
+    """The token in a text of `Shelf.shown`. Raises OSError for another text, and where the segment is out of reach."""
     try:
         content = bytes.fromhex(text)
     except ValueError as error:

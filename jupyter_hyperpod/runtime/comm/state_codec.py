@@ -1,6 +1,6 @@
-"""Training state as raw tensors plus a JSON skeleton: for digests, and for peers that bring a newcomer up to date.
+"""Encodes training state as raw tensors plus a JSON skeleton, for digests and for transfer to newcomers.
 
-Never pickle: a skeleton holds numbers, strings, lists, tuples and dictionaries; anything else is refused by name.
+Never pickle: a skeleton holds numbers, strings, lists, tuples and dictionaries; other types are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dty
 def pack(state: Any) -> tuple[Skeleton, list[torch.Tensor]]:
     """Split `state` (nested containers of tensors and scalars) into a JSON skeleton and its tensors in order.
 
-    Of a sharded tensor, the part that lies in this process. Raises TrainingError for a value that is neither.
+    Of a sharded tensor it takes this process's part. Raises TrainingError for other values.
     """
     tensors: list[torch.Tensor] = []
 
@@ -60,7 +60,7 @@ def untouched(dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
 
 
 def blank(skeleton: Skeleton, take: Callable[..., torch.Tensor] = untouched) -> list[torch.Tensor]:
-    """Tensors of the skeleton's shapes with any content, in order; ``take(dtype, shape)`` finds room for one."""
+    """Tensors of the skeleton's shapes with any content, in order; ``take(dtype, shape)`` allocates one."""
     found: list[torch.Tensor] = []
 
     def walk(part: Skeleton) -> None:
@@ -79,7 +79,7 @@ def blank(skeleton: Skeleton, take: Callable[..., torch.Tensor] = untouched) -> 
 
 
 def unpack(skeleton: Skeleton, tensors: Sequence[torch.Tensor], mesh: Any = None) -> Any:
-    """Inverse of `pack`; ``mesh`` is the one that the sharded tensors lie on."""
+    """Inverse of `pack`; ``mesh`` is that of the sharded tensors."""
     remaining = iter(tensors)
 
     def walk(part: Skeleton) -> Any:
@@ -108,7 +108,7 @@ def digest(state: Any) -> str:
 
 
 def encode(skeleton: Skeleton) -> bytes:
-    """The skeleton as it travels."""
+    """The skeleton as bytes."""
     return json.dumps(skeleton, separators=(",", ":")).encode()
 
 
@@ -118,7 +118,7 @@ def decode(text: bytes | bytearray) -> Skeleton:
 
 
 def length(text: bytes) -> memoryview:
-    """The eight bytes that announce how long `text` is."""
+    """The length of `text` in eight bytes."""
     return memoryview(len(text).to_bytes(8, "big"))
 
 

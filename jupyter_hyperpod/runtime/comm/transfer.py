@@ -1,4 +1,4 @@
-"""State and gradients on their way to members that lack them: shared memory on one host, sockets elsewhere."""
+"""Transfers state and gradients to members that lack them: by shared memory on one host, else by sockets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING = -1
 
 
 class Courier:
-    """One member's part in bringing others, or itself, up to date."""
+    """Sends or receives state and gradients for one member."""
 
     def __init__(self, group: ElasticGroup | LocalGroup, state: TrainingState, gradients: Gradients) -> None:
         self._group = group
@@ -36,32 +36,32 @@ class Courier:
         self._gradients = gradients
         self._shelf = Shelf()
         self._room: Room | None = None
-        self._offered = False  # newcomers outside the generation may be reading
+        self._offered = False  # newcomers outside the generation may be reading it
 
     def expect_state(self) -> None:
-        """This member is a newcomer that will be given the state."""
+        """Prepare memory: this member is a newcomer that will get the state."""
         copies = max(1, round(self._state.expected_bytes() / max(1, self._state.parameter_bytes())))
         self._room = Room([local(parameter) for parameter in self._gradients.parameters], copies)
 
     def newcomers_arrived(self) -> None:
-        """Those who took a snapshot are members now, or will be offered another; one may still be reading this."""
+        """The readers of a snapshot are members now, or get another one; a late one may still be reading this."""
         if self._offered:
             self._shelf.give_up()
         self._offered, self._gradients.depth = False, 1
 
     def release(self) -> None:
-        """Give the memory back: the session is over."""
+        """Free the memory at the end of the session."""
         self._shelf.give_up()
 
     def step_done(self) -> None:
-        """All members have taken part in a step: whatever was laid out for them has been read."""
+        """All members have taken part in a step, so they have read everything offered to them."""
         if not self._offered:
             self._shelf.all_read()
 
     # ---- while the others train ---------------------------------------------------------------------------
 
     def offer(self, message: Message) -> None:
-        """Lay out a stripe of the state, as it is between two steps, for newcomers."""
+        """Offer a stripe of the state between two steps to newcomers."""
         self._gradients.depth, self._offered = HISTORY, True
         skeleton, tensors = state_codec.pack(self._portable())
         part = message["part"]
@@ -77,7 +77,7 @@ class Courier:
         )
 
     def take(self, message: Message) -> str:
-        """Load a snapshot; returns how that went, or "" where it was out of reach."""
+        """Load a snapshot; returns a sentence about it, or "" where it was out of reach."""
         began_s = time.monotonic()
         skeleton = state_codec.decode(message["skeleton"].encode())
         tensors: list[torch.Tensor] = []
@@ -98,7 +98,7 @@ class Courier:
     # ---- when a generation meets --------------------------------------------------------------------------
 
     def replay(self, plan: RecoveryPlan) -> bool:
-        """Give the last reduced gradients to members that missed them, oldest first; True where this is one of them."""
+        """Send the last reduced gradients to members that missed them, oldest first; True where this is one of them."""
         donor, gradients = plan.donors[0], self._gradients
         if plan.rank == donor:
             for rank, steps in plan.replay:
@@ -115,7 +115,7 @@ class Courier:
         return steps > 0
 
     def share(self, plan: RecoveryPlan) -> str:
-        """Give the whole state to newcomers, striped over all donors; a newcomer returns how that went."""
+        """Send the whole state to newcomers, striped over all donors; a newcomer returns a sentence about it."""
         if plan.rank in plan.donors:
             self._give(plan)
         return self._get(plan) if plan.rank in plan.fresh else ""
@@ -172,7 +172,7 @@ class Courier:
             else:
                 receives += [(donor, view) for view in state_codec.stripe(tensors, part, len(plan.donors))]
         self._group.exchange([], receives)
-        for part, token in tokens.items():  # each stripe as soon as it lies there
+        for part, token in tokens.items():  # each stripe as soon as it is ready
             self._group.exchange([], [(plan.donors[part], token)])
             try:
                 read(tensors, [Token.unpack(bytes(token))], part, len(plan.donors))
@@ -192,7 +192,7 @@ class Courier:
         self._room = None
 
     def _portable(self) -> dict[str, Any]:
-        """The state as it travels to newcomers."""
+        """The state, encoded for newcomers."""
         return self._state.as_dict() | {"loss": self._state.loss}
 
 

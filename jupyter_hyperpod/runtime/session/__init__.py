@@ -1,1 +1,1 @@
-"""hp.Session: the training loop of a cell, with all that makes it exact."""
+"""hp.Session, the training loop of a cell: data, gradients, guard, integrity checks, recovery of a step."""

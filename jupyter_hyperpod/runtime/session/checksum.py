@@ -1,12 +1,11 @@
-"""64-bit checksums of tensors at the speed of memory: sums of words, and of those sums with weights, modulo 2**64.
+"""Fast 64-bit checksums of tensors: sums of words, then weighted sums of those, modulo 2**64.
 
-Rows of `ROW` 64-bit words are summed, which is all that is done with most of the memory; the sums of the rows, with
-fixed odd weights of their own, make the checksum. A change within one 64-bit word, and so every flipped bit, is seen
-for certain: it changes one sum, and an odd weight has an inverse. What escapes for certain: words of one row (8 KiB)
-that only changed places, and other changes of several words of one row that add up to 0, such as one bit set in one and
-cleared in another. Two random flips in 100 MB do that less than once in a million times; flips that only set, or only
-clear, the same bit of several words cannot, the highest bits aside. Changes of different rows escape with a chance of
-about 2**-60. Not against an adversary: for that there is SHA-256.
+Rows of `ROW` 64-bit words are summed; the sums of the rows, with fixed odd weights, make the checksum. Every change
+within one 64-bit word, and so every flipped bit, is found: it changes one sum, and an odd weight has an inverse. Not
+found are words of one row (8 KiB) that only changed places, and other changes of several words of one row that add up
+to 0, such as one bit set in one and cleared in another. Two random flips in 100 MB do that less than once in a million
+times; flips that only set, or only clear, the same bit of several words cannot, except for the highest bits. Changes of
+different rows are missed with a chance of about 2**-60. Against an adversary use SHA-256.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 
 WIDTH = 1024
 ROW = 1024
-SMALL_OCTETS = 8 * ROW  # tensors of no more than a row are put together
+SMALL_OCTETS = 8 * ROW  # tensors up to this size are joined
 _MASK = (1 << 64) - 1
 _INCREMENT = 0x9E3779B97F4A7C15
 Words = np.ndarray[Any, np.dtype[np.int64]]
@@ -29,7 +28,7 @@ Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
 @cache
 def _weights(level: int) -> Words:
-    """`WIDTH` odd numbers, the same everywhere (splitmix64)."""
+    """`WIDTH` odd numbers, equal on all members (splitmix64)."""
     z = np.arange(1 + WIDTH * level, 1 + WIDTH * (level + 1), dtype=np.uint64) * np.uint64(_INCREMENT)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -50,9 +49,9 @@ def fold(words: Words, level: int = 0) -> int:
 
 
 class Watched:
-    """Tensors that are looked at again and again; what a look needs is prepared once, and small ones are put together.
+    """Tensors with repeated checksums: views are prepared once, and small tensors are joined.
 
-    Views are made anew where a tensor has moved to other memory.
+    Views are renewed where a tensor has moved to other memory.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -61,13 +60,13 @@ class Watched:
         self._large: list[tuple[int, Octets]] = []
         self._small: list[tuple[slice, Octets]] = []
         self._small_indices: list[int] = []
-        self._apart: list[int] = []  # not in one piece, or on another device
+        self._apart: list[int] = []  # not contiguous, or on another device
         self._gathered: Octets = np.empty(0, np.uint8)
         self._starts: list[int] = []
         self._odd = np.empty(0, np.int64)
 
     def checksums(self) -> Words:
-        """One number for each tensor, of the bytes it has now."""
+        """One number per tensor, of its present bytes."""
         places = [tensor.data_ptr() if _plain(tensor) else -1 for tensor in self.tensors]
         if places != self._places:
             self._prepare()

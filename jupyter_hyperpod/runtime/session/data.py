@@ -1,8 +1,8 @@
-"""Data addressed by index: the sample of any position is known without having read those before it.
+"""Data sets addressed by index: any sample can be read without the ones before it.
 
-So nothing has to be replayed or remembered after a fault: (seed, step, micro-batch) names the samples. The tokens
-are memory-mapped; what one process has read is in the page cache for the next, so a newcomer finds its first batch
-there at once. Tokens in an object store are read through the node's block cache, which outlives its processes too.
+So nothing has to be replayed after a fault: (seed, step, micro-batch) determines the samples. Token files are
+memory-mapped; pages that one process has read are cached for the next, so a newcomer gets its first batch at once.
+Tokens in an object store are read through the node's block cache, which also outlives processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOKENS = {1: torch.uint8, 2: torch.uint16, 4: torch.int32}
 
 @runtime_checkable
 class IndexedData(Protocol):
-    """What a Session needs of a data set. The parameter's name tells `batch` from others of that name."""
+    """The data set that a Session needs. The parameter's name distinguishes `batch` from other methods of that name."""
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -38,7 +38,7 @@ class IndexedData(Protocol):
 
 
 class TokenDataset:
-    """Windows of ``sequence_length`` tokens from a file that holds nothing else: bytes, or with ``token_bytes`` 2 or 4
+    """Windows of ``sequence_length`` tokens from a file of tokens only: bytes, or with ``token_bytes`` 2 or 4
     unsigned 16-bit or signed 32-bit numbers in this machine's byte order.
 
     ``batch(indices)`` returns ``(inputs, targets)``: int64 tensors ``(len(indices), sequence_length)``, targets one
@@ -78,7 +78,7 @@ class TokenDataset:
         return inputs, targets
 
     def _window(self, index: int) -> torch.Tensor:
-        """The tokens of a sample and the one after it, as they are stored."""
+        """The tokens of a sample and the next one, as stored."""
         count = self.sequence_length + 1
         start = index * self.sequence_length * self._token_bytes
         dtype = _TOKENS[self._token_bytes]
@@ -88,7 +88,7 @@ class TokenDataset:
 
 
 def _mapped(path: str) -> mmap.mmap | bytearray:
-    """The file in memory; a private mapping is writable, which torch asks for, and never changes the file."""
+    """Map the file. A private mapping is writable, as torch requires, and never changes the file."""
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size and switched_on("data"):
@@ -130,10 +130,10 @@ class MappedDataset:
 
 
 def indexed(data: Any) -> IndexedData:
-    """Return `data` as a Session needs it. Raises SpecError where samples cannot be addressed by index.
+    """Return `data` in the form that a Session needs. Raises SpecError where samples cannot be addressed by index.
 
-    Data with ``batch(indices)`` is taken as it is. Others have a method of that name that takes something else, such
-    as ``datasets.Dataset.batch(batch_size)``: their samples are read by index.
+    Data with ``batch(indices)`` is used unchanged. Where a method of that name takes something else, such as
+    ``datasets.Dataset.batch(batch_size)``, samples are read by index.
     """
     if isinstance(data, IndexedData) and (parameter := _first_parameter(data.batch)) != "batch_size":
         if parameter == "indices" or not hasattr(data, "__getitem__"):
@@ -153,13 +153,13 @@ def indexed(data: Any) -> IndexedData:
 
 
 def _is_map_style(data: Any) -> bool:
-    """Whether ``data[i]`` is sample i. A mapping and a data frame have items too, by other keys."""
+    """Whether ``data[i]`` is sample i. Mappings and data frames have items, too, but by other keys."""
     other = isinstance(data, (Mapping, torch.utils.data.IterableDataset)) or hasattr(data, "iloc")
     return not other and hasattr(data, "__len__") and hasattr(data, "__getitem__")
 
 
 def _first_parameter(method: Callable[..., Any]) -> str:
-    """The name of a method's first parameter, "" where it has none or does not tell."""
+    """The name of a method's first parameter, "" where it has none or cannot be inspected."""
     try:
         return next(iter(inspect.signature(method).parameters), "")
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""A micro-batch's gradients go where they are kept while autograd still works on the next ones.
+"""Copies each gradient of a micro-batch into its buffer while autograd still computes the others.
 
-Each is taken from its parameter as soon as it is finished: it is in the cache then, and the memory that it leaves is
-there for the next one, instead of as much fresh memory as the model has.
+A gradient is taken from its parameter as soon as it is complete. It is still in the CPU's cache then, and the next
+gradient reuses its memory; otherwise backward would need fresh memory as large as the model.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..comm.shards import is_shard, local
 
 
 class PartialGradient(Exception):
-    """A gradient had been added to others before autograd was done with it, and a sum cannot be taken apart."""
+    """A gradient was added to others before autograd had completed it, and the sum cannot be undone."""
 
 
 class GradientCapture:
-    """Takes the gradients of ``parameters`` into one buffer after the other."""
+    """Moves the gradients of ``parameters`` into one buffer after the other."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._parameters = parameters
@@ -31,17 +31,17 @@ class GradientCapture:
         self._taken: list[bool] = []
 
     def backward(self, loss: torch.Tensor, buffer: Buffer, adding: bool, at_once: bool = True) -> list[bool]:
-        """Run backward of ``loss`` and return which parameters got a gradient; zeros stand for the others.
+        """Run backward of ``loss`` and return which parameters got a gradient; the others are zero.
 
-        What the buffer holds is overwritten, or (``adding``) added to. Unless ``at_once``, all are taken at the end.
+        The buffer is overwritten, or (``adding``) added to. Unless ``at_once``, all gradients are taken at the end.
         Raises PartialGradient, at most once in a session, where nested calls of backward give a parameter its gradient
         in parts, as reentrant checkpointing of a shared layer does.
         """
-        if self._early and not self._hooks:  # only now, so that hooks of the program come first
+        if self._early and not self._hooks:  # registered only now, so that the program's own hooks run first
             self._hooks = [
                 parameter.register_post_accumulate_grad_hook(partial(self._finished, index))
                 for index, parameter in enumerate(self._parameters)
-                if parameter.requires_grad  # one that is frozen now may train later: then it is taken at the end
+                if parameter.requires_grad  # a parameter that is frozen now and trained later is taken at the end
             ]
         self._buffer, self._adding, self._repeated = buffer if at_once else None, adding, False
         self._taken = [False] * len(self._parameters)

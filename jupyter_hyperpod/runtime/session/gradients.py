@@ -1,4 +1,4 @@
-"""Gradients of this member: from a micro-batch's backward into the ledger, out of the reduction onto the parameters."""
+"""Computes this member's gradients, reduces them over all members, and puts the result on the parameters."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ Loss = Callable[[], torch.Tensor]
 
 
 class Gradients:
-    """Computes micro-batches, reduces them over all members and keeps the last result for those that missed it."""
+    """Computes micro-batches, reduces them, and keeps the last results for members that missed them."""
 
     def __init__(self, model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], micro_batches: int) -> None:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
-        self.look = False  # whether gradients are looked at for what is not finite
+        self.look = False  # whether gradients are checked for values that are not finite
         layout = Layout([local(parameter) for parameter in self.parameters], micro_batches)
         self.ledger = Ledger(layout, micro_batches)
         self.reduction = Reduction(layout, micro_batches)
-        self.depth = 1  # how many steps back a member may be to be brought up to date by gradients alone
+        self.depth = 1  # a member at most this many steps behind is brought up to date by gradients alone
         self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
-        self._left: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # shown after a step, with their versions
+        self._left: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # shown after a step, with versions
         self._buffers = Buffers(model)
         self._capture = GradientCapture(self.parameters)
 
     def aside(self) -> Ledger:
-        """A ledger of its own, for micro-batches that are executed again."""
+        """A separate ledger for micro-batches that are executed again."""
         return Ledger(self.ledger.layout, self.micro_batches)
 
     def compute(self, leaf: int, seed: int, loss_of_batch: Loss, aside: Ledger | None = None) -> None:
@@ -51,8 +51,8 @@ class Gradients:
 
         The gradient goes into the ledger, or into another one ``aside``.
 
-        A right sibling is added onto its left one at once: the same bits as a sum later. If that fails half-way, or
-        turns out to have been too early (once in a session, at most), the ledger holds neither of them any more.
+        A right sibling is added onto its left one at once, which gives the same bits as a later sum. If that fails
+        half-way, or was too early (at most once per session), the ledger drops both of them.
         Raises TrainingError where the loss is no scalar that depends on the model.
         """
         ledger = aside or self.ledger
@@ -72,7 +72,7 @@ class Gradients:
     def _backward(
         self, loss_of_batch: Loss, buffer: Buffer, adding: bool, at_once: bool
     ) -> tuple[torch.Tensor, list[bool]]:
-        """The loss, and which parameters have a gradient, which is in the buffer now."""
+        """Run backward into the buffer; return the loss and which parameters have a gradient."""
         for parameter in self.parameters:
             parameter.grad = None
         with unscaled():
@@ -89,7 +89,7 @@ class Gradients:
         return loss.detach(), self._capture.backward(loss, buffer, adding, at_once)
 
     def _note(self, buffer: Buffer, adding: bool, loss: torch.Tensor, leaf: int, taken: list[bool]) -> None:
-        """Keep the loss of a micro-batch, and which parameters it gave a gradient."""
+        """Record the loss of a micro-batch, and which parameters got a gradient."""
         meta = torch.zeros_like(buffer.meta)
         meta[1 : 1 + len(taken)] = torch.tensor(taken)
         meta[0] = meta[1 + len(taken) + leaf] = loss
@@ -116,7 +116,7 @@ class Gradients:
         return result.meta[1 + len(self.parameters) : -1]
 
     def _locate(self, result: Buffer, plan: RecoveryPlan, group: ElasticGroup | LocalGroup) -> None:
-        """Find out together whose micro-batches brought in what is not finite: their losses in ``meta`` become NaN."""
+        """Find, with all members, the micro-batches that are not finite: their losses in ``meta`` become NaN."""
         own = bytearray(self.micro_batches)
         for low, high in plan.holdings[plan.rank]:
             sound = all(is_finite(gradient) for gradient in self.ledger.nodes[low, high].gradients)
@@ -125,12 +125,12 @@ class Gradients:
             self._losses(result)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
 
     def reading(self, result: Buffer, step: int) -> Reading:
-        """What `policy.guard` judges: the same numbers on every member."""
+        """The numbers for `policy.guard`, equal on every member."""
         losses = tuple(self._losses(result).tolist())
         return Reading(step, self.loss_of(result), not result.meta[-1], losses)
 
     def frozen(self) -> Words:
-        """For each parameter, whether it takes no gradient now: what a loop may change on some members only."""
+        """For each parameter, whether it is frozen now, which a loop may change on some members only."""
         return np.array([not parameter.requires_grad for parameter in self.parameters], np.int64)
 
     def show(self, result: Buffer) -> None:
@@ -140,12 +140,12 @@ class Gradients:
             parameter.grad = around(gradient.to(parameter.device), parameter) if count else None
 
     def leave(self) -> None:
-        """The step has been taken; what is shown is the program's to read until the next one: see `refuse_changes`."""
+        """The step is applied; the program may read the gradients until the next step: see `refuse_changes`."""
         shown = ((parameter, parameter.grad) for parameter in self.parameters)
         self._left = [(parameter, grad, grad._version) for parameter, grad in shown if grad is not None]
 
     def refuse_changes(self) -> None:
-        """Raise TrainingError where the program has changed gradients of a step that was taken, to no effect."""
+        """Raise TrainingError where the program has changed gradients of an applied step, which has no effect."""
         for parameter, grad, version in self._left:
             if parameter.grad is grad and grad._version != version and bool(grad.any()):
                 raise TrainingError(
@@ -156,7 +156,7 @@ class Gradients:
         self._left = []
 
     def clip(self, result: Buffer, max_norm: float) -> None:
-        """Scale what is shown down to ``max_norm``, and ``result`` with it: others get that when they missed it."""
+        """Scale the gradients down to ``max_norm``, and ``result``, too, which members get that missed the step."""
         torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
         if self.parameters[0].device.type != "cpu":
             for parameter, gradient in zip(self.parameters, result.gradients, strict=True):
@@ -168,7 +168,7 @@ class Gradients:
         return float(result.meta[0]) / self.micro_batches
 
     def keep(self, result: Buffer) -> None:
-        """``result`` is about to be applied: it may have to be replayed to others."""
+        """Keep ``result``, which is about to be applied: it may have to be replayed to others."""
         self._history = [(result, result.version), *self._history[: self.depth - 1]]
 
     @property
@@ -180,19 +180,19 @@ class Gradients:
     def history(self) -> list[Buffer]:
         """Reduced gradients that can be replayed, the newest first.
 
-        An optimizer or zero_grad that has written to one makes it, and all before it, something else than was applied.
+        If an optimizer or zero_grad has written to one, it and all older ones differ from what was applied.
         """
         return [result for result, _ in takewhile(lambda entry: entry[0].version == entry[1], self._history)]
 
     def forget(self) -> None:
-        """Drop what was computed and reduced: another state has been loaded."""
+        """Drop all computed and reduced gradients, because another state has been loaded."""
         self._history = []
         self.ledger.clear()
 
     def release(self) -> None:
-        """Give the memory back: the session is over."""
+        """Free the memory at the end of the session."""
         for parameter in self.parameters:
-            parameter.grad = None  # a view of memory that goes now
+            parameter.grad = None  # a view of memory that is freed now
         self._capture.release()
         self._history = []
         self.ledger.release()

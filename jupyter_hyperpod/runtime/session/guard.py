@@ -1,4 +1,4 @@
-"""The guard of a session: judges each reduced step before it is applied, alike on every member and in every replay."""
+"""The guard of a session: judges each reduced step before it is applied, with equal results on all members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..worker.local_group import LocalGroup
 
 
 class Watch:
-    """What the judgement needs of the past travels with the training state: see `as_dict`."""
+    """The history that the guard needs is part of the training state: see `as_dict`."""
 
     def __init__(self, guard: Guard | None, group: ElasticGroup | LocalGroup) -> None:
         self.guard = guard
@@ -27,7 +27,7 @@ class Watch:
     def judge(self, reading: Reading, plan: RecoveryPlan | None) -> str:
         """Return why the update of this step is not to be applied, or nothing. Raises TrainingError to stop the job.
 
-        ``plan`` is the one the step was computed by; None in a replay: others have told of it.
+        ``plan``: the plan of the step; None in a replay, which other members have already reported.
         """
         guard = self.guard or BY_DEFAULT
         if guard.non_finite == "ignore":
@@ -48,17 +48,17 @@ class Watch:
         return decision.reason
 
     def as_dict(self) -> dict[str, Any]:
-        """What a newcomer needs to judge as its peers do."""
+        """The guard's history, so that a newcomer judges as its peers do."""
         return {"recent": list(self._recent), "skipped": self._skipped}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over what a peer has seen."""
+        """Load a peer's history."""
         self._recent.clear()
         self._recent.extend(state["recent"])
         self._skipped = state["skipped"]
 
     def _tell(self, reading: Reading, finding: Finding, text: str, plan: RecoveryPlan) -> None:
-        """The coordinator makes an incident of the first word it hears; whoever speaks may be gone before it did."""
+        """Report to the coordinator. All members do, because one may be lost; the first report opens the incident."""
         rank = _owner(finding, plan)
         self._group.say(
             {

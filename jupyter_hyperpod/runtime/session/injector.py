@@ -1,4 +1,4 @@
-"""Carries out the faults of `faults` inside a session: poisons a loss, flips a bit, raises, or ends the process."""
+"""Injects faults into a session: poisons a loss, flips a bit, raises, or ends the process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Injected(RuntimeError):
 
 
 class Injector:
-    """What is to go wrong in one session. `strike` is called before every micro-batch, `poison` with its loss."""
+    """The faults of one session. `strike` is called before every micro-batch, `poison` with its loss."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Injector:
         self._group = group
         self._parameters = [p for p in parameters if local(p).numel()]
         self._optimizer = optimizer
-        self._random = random.Random(os.urandom(8))  # a generator of its own: what people draw stays as it is
+        self._random = random.Random(os.urandom(8))  # separate, so that the program's random numbers stay the same
         self._poisons: list[str] = []
 
     def strike(self, step: int, rank: int) -> None:
-        """Let happen what is due before a micro-batch of ``step``. Raises Injected for ``exception``."""
+        """Inject the due faults before a micro-batch of ``step``. Raises Injected for ``exception``."""
         for fault in faults.due(step, rank):
             if fault.step is None or self._group.once(f"{fault.kind}-{fault.step}-{rank}"):
                 self._strike(fault, step, rank)
@@ -62,7 +62,7 @@ class Injector:
             self._poisons.append(fault.kind)
 
     def poison(self, loss: Any) -> Any:
-        """The loss that the person's function returned, or what is to become of it and of its gradient."""
+        """Return the loss of the user's function, poisoned where a fault is due."""
         if not self._poisons or not isinstance(loss, torch.Tensor):
             return loss
         for kind in self._poisons:

@@ -1,9 +1,9 @@
-"""Silent data corruption, seen from inside a member: one look when a step begins, one before it is applied.
+"""Detects silent data corruption by checksums: taken when a step begins, and compared before it is applied.
 
-`Integrity.seal` takes checksums of the training state. `Integrity.verify` takes them again when the reduced gradient
-is here and compares them, and the gradient's, with those of all members: whatever differs is found before anything
-is applied. With a rate, some micro-batches are executed again by another member. Who was wrong is decided by
-`policy.verdict`, from what all members report to the coordinator.
+`Integrity.seal` takes checksums of the training state. `Integrity.verify` takes them again after the reduction, and
+compares them, and the gradient's checksum, with those of all members, so that a difference is found before anything is
+applied. With a rate, another member executes some micro-batches again. `policy.verdict` decides which member was wrong,
+from the reports of all members to the coordinator.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .state import TrainingState
 
 Compute = Callable[[int, Ledger], None]
 Audit = str | float | None
-_NUMBERS = struct.Struct(">QQQ")  # state when the step began, state now, reduced gradient
+_NUMBERS = struct.Struct(">QQQ")  # checksums of the state when the step began, the state now, the reduced gradient
 _CHECKSUM = struct.Struct(">Q")
 _ALL_BITS = (1 << 64) - 1
-FROZEN = "requires_grad"  # named beside tensors, where members have frozen other parameters
+FROZEN = "requires_grad"  # listed with the tensors where members have frozen different parameters
 _DRAW_RANGE = 1 << 64
 TENSORS_NAMED = 3
 
 
 def rate_of(audit: Audit) -> float | None:
-    """Probability of a re-execution in a step, None where nothing is checked. Raises SpecError for anything else."""
+    """Probability of a re-execution per step, None where nothing is checked. Raises SpecError for anything else."""
     if audit is None:
         return None
     if audit == "state":
@@ -65,7 +65,7 @@ class Look:
         self.numbers = self.watched.checksums()
 
     def again(self) -> Words:
-        """The same memory now; a tensor that the program has written to meanwhile is taken anew."""
+        """Checksums of the same memory now; a tensor that the program has written to meanwhile is read again."""
         numbers = self.watched.checksums()
         for place, (before, now) in enumerate(zip(self.versions, self._versions(), strict=True)):
             if before != now:
@@ -73,7 +73,7 @@ class Look:
         return numbers
 
     def _versions(self) -> list[int]:
-        """torch counts what is written through it; a flipped bit is not."""
+        """Versions of the tensors: torch counts its own writes, a flipped bit is not counted."""
         return [tensor._version for tensor in self.watched.tensors]
 
 
@@ -89,26 +89,26 @@ class Integrity:
         self._seed = seed
         self._rate = rate_of(audit)
         self._sealed: Look | None = None
-        self._doubted: dict[str, int] = {}  # reduced gradients of this step, by member, that were not all the same
+        self._doubted: dict[str, int] = {}  # differing reduced gradients of this step, by member
         self._evidence: dict[str, Any] = {}
 
     def seal(self) -> None:
-        """The state is as it should be from here on: a step begins, or this member has just become another's equal."""
+        """Take the state as correct from here on: a step begins, or this member has just loaded a peer's state."""
         if self._rate is None:
             return
         self._sealed = Look(self._state.applied, self._state.tensors(), self._sealed)
         self._doubted, self._evidence = {}, {}
 
     def renew(self) -> None:
-        """A generation was formed: seal the state where it is another than before."""
+        """A generation was formed: seal the state if it has changed."""
         if self._sealed is not None and self._sealed.step != self._state.applied:
             self.seal()
 
     def verify(self, plan: RecoveryPlan, result: Buffer, compute: Compute) -> None:
         """Compare with all members; ``compute(leaf, ledger)`` executes a micro-batch of this step.
 
-        Raises Regroup where something is wrong (in a job of one process alone: TrainingError) and TrainingError where
-        executions of the same micro-batches differ so that nobody can be proven wrong.
+        Raises Regroup where something is wrong (in a job of a single process: TrainingError), and TrainingError where
+        executions of the same micro-batches differ and no member can be proven wrong.
         """
         if self._rate is None or self._sealed is None:
             return
@@ -126,20 +126,20 @@ class Integrity:
             self._execute_again(plan, leaf, compute)
 
     def statement(self) -> verdict.Statement | None:
-        """What this member tells the coordinator when a generation forms.
+        """This member's statement for the coordinator when a generation forms.
 
-        It looks once more, since its state may be given to newcomers now: what is corrupt must not be passed on.
+        It checks once more, because newcomers may get its state now, and a corrupt state must not be passed on.
         """
         sealed = self._sealed
         if sealed is None or sealed.step != self._state.step:
             return None
         found = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(sealed.again()):016x}"}
-        if self._group.replica > 1:  # its ranks' numbers are put together when it reports
+        if self._group.replica > 1:  # the numbers of its ranks are combined in the report
             return verdict.Statement(step=sealed.step, **(self._evidence | found))
         return verdict.Statement(step=sealed.step, **(found | self._evidence))
 
     def vouch(self, plan: RecoveryPlan | None) -> None:
-        """The state is given away now, in mid-step. Raises Regroup where it changed since it was sealed."""
+        """Check the state before giving it away in mid-step. Raises Regroup where it changed since it was sealed."""
         sealed = self._sealed
         if sealed is None or plan is None or sealed.step != self._state.step:
             return
@@ -150,15 +150,15 @@ class Integrity:
             self._accuse(plan, numbers | {"tensors": own})
 
     def _frozen(self) -> int:
-        """Which parameters are frozen, as a part of the state's number; ranks of a replica tell of tensors alone."""
+        """The set of frozen parameters, as a part of the state's checksum; ranks of a replica only report tensors."""
         return fold(self._gradients.frozen()) if self._group.replica == 1 else 0
 
     def _show(self, plan: RecoveryPlan, own: bytes) -> list[bytes]:
-        """What every member shows, by rank; all show as many bytes."""
+        """Gather the bytes of every member, by rank; all have the same length."""
         return all_gather(self._group.exchange, plan.rank, plan.world_size, own)
 
     def _name(self, plan: RecoveryPlan, now: Words, shown: Sequence[tuple[int, int, int]]) -> dict[str, str]:
-        """Which tensors differ, by member: from what it was itself, or from what most of the intact members have."""
+        """The differing tensors, by member: from the member's own earlier state, or from most of the intact members."""
         assert self._sealed is not None
         frozen = np.array([self._frozen()], np.uint64).tobytes()
         own = self._sealed.numbers.tobytes() + frozen + now.tobytes() + frozen
@@ -176,7 +176,7 @@ class Integrity:
         return found
 
     def _alarm(self, plan: RecoveryPlan, now: Words, shown: Sequence[tuple[int, int, int]]) -> NoReturn:
-        """Something is wrong: say so, and leave the step to a generation without the culprit. Raises Regroup."""
+        """Report an error, and leave the step to a generation without the faulty member. Raises Regroup."""
         sealed, state, gradient = shown[plan.rank]
         frozen = self._frozen()
         own = {"sealed": sealed - frozen, "state": state - frozen, "frozen": frozen}
@@ -186,7 +186,7 @@ class Integrity:
             if self._doubted:
                 evidence["again"] = f"{gradient:016x}"
             self._doubted = {owner: numbers[2] for owner, numbers in zip(plan.owners, shown, strict=True)}
-        self._evidence = evidence  # known before anyone can accuse: that takes the exchange of the next line
+        self._evidence = evidence  # set before the exchange in the next line, after which other members may accuse
         evidence["tensors"] = {}
         for named in self._group.gather(self._name(plan, now, shown)):
             evidence["tensors"] = named | evidence["tensors"]
@@ -217,7 +217,7 @@ class Integrity:
 
     def _sum_of(self, node: Node, compute: Compute) -> int:
         """Checksum of the sum of micro-batches ``node``, computed aside."""
-        self._group.gather(None)  # ranks of a replica compute it together, or not at all
+        self._group.gather(None)  # the ranks of a replica compute it together or not at all
         ledger = self._gradients.aside()
         try:
             for leaf in range(*node):
@@ -235,6 +235,6 @@ def _few(names: Sequence[str]) -> str:
 
 
 def drawn(seed: int, step: int, rate: float, micro_batches: int) -> int | None:
-    """The micro-batch of step ``step + 1`` that is executed again, or None: the same on every member."""
+    """The micro-batch of step ``step + 1`` to execute again, or None; equal on every member."""
     draw = mix(seed, step, -1)
     return mix(draw) % micro_batches if draw < rate * _DRAW_RANGE else None

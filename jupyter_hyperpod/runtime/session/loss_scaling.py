@@ -1,4 +1,4 @@
-"""A loss that a GradScaler has scaled is refused: nobody would unscale the gradients before they are applied."""
+"""Refuses a loss scaled by a GradScaler, because nothing would unscale the gradients before they are applied."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unscaled() -> Iterator[None]:
 
 
 def _kinds(kind: Any) -> list[Any]:
-    """A class and all that are derived from it."""
+    """A class and all its subclasses."""
     return [kind, *(found for derived in kind.__subclasses__() for found in _kinds(derived))]
 
 

@@ -1,4 +1,4 @@
-"""What makes a micro-batch a pure function of (seed, step, index), and what is refused because it would not be."""
+"""Makes a micro-batch a pure function of (seed, step, index): seeds generators, and refuses impure models."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CUDA_WARNING = (
 
 @contextmanager
 def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Seed the generators of torch, Python and (where it is loaded) numpy; put all back as they were afterwards.
+    """Seed the generators of torch, Python and (where it is loaded) numpy; restore all of them afterwards.
 
-    ``device``: where the model is, beside the CPU.
+    ``device``: the model's device besides the CPU.
     """
     numpy: Any = sys.modules.get("numpy")
     python_state = random.getstate()
@@ -51,7 +51,7 @@ class Buffers:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Raise TrainingError if what runs inside changes a buffer: which members see that would depend on the plan."""
+        """Raise TrainingError if what runs inside changes a buffer: which members see it would depend on the plan."""
         if not self._any:
             yield
             return
@@ -83,8 +83,8 @@ def refuse_running_statistics(model: torch.nn.Module) -> None:
 def trained_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
     """The parameters whose gradients are reduced, in the model's order.
 
-    Raises SpecError where there is none, or where the optimizer holds one the model does not: its gradient would be
-    of this member's micro-batches alone. Raises TrainingError for devices that are not supported.
+    Raises SpecError where there is none, or where the optimizer holds a parameter outside the model: its gradient would
+    come from this member's micro-batches alone. Raises TrainingError for unsupported devices.
     """
     chosen = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     parameters = [p for p in model.parameters() if p.requires_grad and id(p) in chosen]

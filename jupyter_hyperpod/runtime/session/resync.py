@@ -1,4 +1,4 @@
-"""How the members of a new generation meet at one step: who sends what to whom, as policy.recovery planned it."""
+"""Brings the members of a new generation to the same step, by the plan of policy.recovery."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORD_BYTES = 16
 
 
 class Resync:
-    """One member's part in every generation of a session. ``plan`` is that of the present one."""
+    """One member's part in every generation of a session. ``plan`` is the present generation's plan."""
 
     def __init__(
         self,
@@ -45,26 +45,27 @@ class Resync:
         self.plan: RecoveryPlan | None = None
         self.redone = 0
         self.courier = Courier(group, state, gradients)
-        self._fresh = ""  # digest of the state that the cell has built
+        self._fresh = ""  # digest of the state that the cell built
         self._arrival = ""
-        self._readers: frozenset[Token] = frozenset()  # neighbours who were shown results since the last meeting
+        self._readers: frozenset[Token] = frozenset()  # neighbours that were shown results since the last resync
         self._unsettled = False
-        self._left = False  # the state is neither that of the beginning nor any more that of a step
+        self._left = False  # the state is neither the initial one nor that of a step
         if isinstance(group, ElasticGroup):
             group.serve, group.take = self._serve, self._take
 
     def join(self, opened: Message) -> None:
-        """Tell of the session and begin where the others are."""
+        """Register the session and begin at the others' step."""
         if self._group.newcomer:
             self.courier.expect_state()
         self._adopt(self._group.join(opened, self.held, self._gradients.micro_batches))
 
     def regroup(self, call: Regroup) -> None:
-        """Form the generation that was called and do what it takes to go on."""
+        """Form the announced generation and resync to continue."""
         self._adopt(self._group.form(call.message, self.held(), self._gradients.micro_batches))
 
     def restore(self, no_later_than: int | None = None) -> int:
-        """Go back to the newest durable checkpoint, with all members that call this at the same step; its step.
+        """Go back to the newest durable checkpoint, together with all members, which call this at the same step.
+        Returns its step.
 
         Raises TrainingError where there is none.
         """
@@ -94,7 +95,7 @@ class Resync:
                 self.regroup(call)
 
     def held(self) -> MemberState:
-        """What this member holds: see policy.recovery.MemberState."""
+        """What this member has computed: see policy.recovery.MemberState."""
         nodes = tuple(self._gradients.ledger.nodes)
         if self._state.step is None:
             self._fresh = self._fresh or self._state.digest()
@@ -102,7 +103,7 @@ class Resync:
         return MemberState(self._state.step, nodes, kept, self._fresh, statement=found)
 
     def _adopt(self, plan: RecoveryPlan) -> None:
-        """Do what the plan says until nobody lacks anything; a call in between starts over with the newer plan."""
+        """Carry out the plan until all members are complete. A new generation meanwhile starts over with its plan."""
         while True:
             try:
                 self._catch_up(plan)
@@ -121,7 +122,7 @@ class Resync:
         self._give_up_results()
         self._unsettled = True
         if plan.rank == plan.donors[0]:
-            self._commits.journal()  # the rank 0 that should have may be gone
+            self._commits.journal()  # the earlier rank 0 may be lost before it could journal this
         if plan.load is not None and plan.rank in plan.loaders and self._state.step is None:
             self._load(plan.load)
         if plan.replay and self.courier.replay(plan):
@@ -140,7 +141,7 @@ class Resync:
             self._arrival = ""
 
     def step_done(self) -> None:
-        """All members have taken part in a step: what nobody needs any more is given up, now that nobody waits."""
+        """All members have taken part in a step: free memory that is not needed any more, while no member waits."""
         self.courier.step_done()
         if self._unsettled:
             living = {token.pid for token in self._group.neighbours}
@@ -148,7 +149,7 @@ class Resync:
             self._unsettled = False
 
     def _give_up_results(self) -> None:
-        """A neighbour that is excluded, but lives, may still read the result of the step that was cut short."""
+        """Give up results that an excluded but living neighbour may still read."""
         if any(is_held(token) for token in self._readers - self._group.neighbours):
             self._gradients.reduction.renew(self._gradients.kept)
         self._readers = self._group.neighbours
@@ -159,9 +160,9 @@ class Resync:
         self.courier.offer(message)
 
     def _through_storage(self, plan: RecoveryPlan) -> bool:
-        """Where peers give no state: one of them writes a checkpoint of this step, and newcomers load that.
+        """Without the component ``peers``: one member writes a checkpoint of this step, and newcomers load it.
 
-        False where state is to come from peers: that component is on, the run begins, or nothing can be written.
+        False where the state comes from peers: the component is on, the run begins, or nothing can be written.
         """
         if switched_on("peers") or plan.step == 0 or plan.load is not None:
             return False
@@ -179,7 +180,7 @@ class Resync:
         return bool(token)
 
     def _load(self, saved: Saved) -> None:
-        """Take up a durable checkpoint. One that turns out to be damaged is not tried again. Raises Regroup."""
+        """Load a durable checkpoint. A damaged one is not tried again. Raises Regroup."""
         try:
             self._durable.load(*saved, self._group.poll)
         except Refused:
@@ -188,15 +189,15 @@ class Resync:
         self._commits.drop()
 
     def _take(self, message: Message) -> None:
-        """A snapshot is laid out for this newcomer."""
+        """Load the snapshot that is offered to this newcomer."""
         self._arrival = self.courier.take(message) or self._arrival
 
 
 def _lost_with_members(before: RecoveryPlan | None, plan: RecoveryPlan) -> int:
-    """How many micro-batches were given to members that are gone, and now to others: at most so many are redone."""
+    """The number of micro-batches of lost members that others now compute: an upper bound of redone ones."""
     if before is None:
         return 0
-    here = {*plan.owners, *plan.parted}  # who has parted had computed nothing of this step
+    here = {*plan.owners, *plan.parted}  # members that left had computed nothing of this step
     gone = [nodes for owner, nodes in zip(before.owners, before.holdings, strict=True) if owner not in here]
     given = {leaf for share in plan.shares for leaf in share}
     return len(given & leaves_of(node for nodes in gone for node in nodes))

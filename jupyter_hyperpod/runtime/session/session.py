@@ -1,4 +1,4 @@
-"""hp.Session: a training loop whose trajectory depends on code, data and seed, never on the cluster's history."""
+"""hp.Session, a training loop whose result depends on code, data and seed, never on the cluster's history."""
 
 from __future__ import annotations
 
@@ -54,28 +54,28 @@ class Step:
     def run(self, loss_function: LossFunction) -> float:
         """Compute this member's micro-batches, reduce, apply the optimizer; return the mean loss of the global batch.
 
-        Raises TrainingError where the step was run already, where a loss is not finite (see `hp.Guard`), and where it
-        was scaled or ``backward()`` was called on it.
+        Raises TrainingError where the step was run already, where a loss is not finite (see `hp.Guard`), is scaled, or
+        had its ``backward()`` called.
 
         ``loss_function(batch)`` returns the scalar mean loss of one micro-batch. It is called with the random
-        generators seeded by (seed, step, micro-batch), so dropout does not depend on who computes it.
+        generators seeded by (seed, step, micro-batch), so dropout does not depend on the member that computes it.
         """
         return self._session._run_step(self.number, loss_function)
 
 
 class Session:
-    """Trains ``model`` with ``optimizer`` on ``data``, on however many members there are.
+    """Trains ``model`` with ``optimizer`` on ``data``, on any number of members.
 
-    ``global_batch`` samples a step are cut into ``global_batch / micro_batch`` micro-batches, fixed for the whole
-    run. ``max_grad_norm`` clips the gradient of the global batch; ``scheduler`` steps once a step. A ``guard`` judges
+    ``global_batch`` samples per step are cut into ``global_batch / micro_batch`` micro-batches, fixed for the whole
+    run. ``max_grad_norm`` clips the gradient of the global batch; ``scheduler`` steps once per step. A ``guard`` judges
     every step before it is applied; without one, a loss that is not finite stops the job.
     ``audit="state"`` compares checksums of the training state and of the reduced gradient among all members before a
     step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
     again on another member, with that probability; None checks nothing. A replica of several ranks is judged by the
     checksums of all of them.
-    ``checkpoint`` is a path (``shared://runs/x``) or an `hp.Checkpoint`: the session goes on from the newest valid one
-    there. Outside a job the session trains in this process alone, with the same results. Raises SpecError for settings
-    that cannot be trained, TrainingError for a model whose state could depend on the number of members.
+    ``checkpoint`` is a path (``shared://runs/x``) or an `hp.Checkpoint`: the session continues from the newest valid
+    one there. Outside a job the session trains in this process alone, with the same results. Raises SpecError for
+    settings that cannot be trained, TrainingError for a model whose state could depend on the number of members.
     """
 
     def __init__(
@@ -105,7 +105,8 @@ class Session:
         self.micro_batches = global_batch // micro_batch
         parameters = trained_parameters(model, optimizer)
         worker = current()
-        # the number of threads is part of the arithmetic: alone, a session uses as many as a rank does by default
+        # the number of threads affects the arithmetic, so a session outside a job uses as many as a rank does by
+        # default
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
         self._group: ElasticGroup | LocalGroup = group_of(worker) if worker is not None else LocalGroup()
@@ -123,13 +124,13 @@ class Session:
             self._group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
         self._planned = 0
         self._step_began_s = 0.0
-        self._computed_s: list[float] = []  # of this step's micro-batches
+        self._computed_s: list[float] = []  # times of this step's micro-batches
 
     # ---- what a person uses -------------------------------------------------------------------------------
 
     @property
     def rank(self) -> int:
-        """This process's place among all that train in the present generation."""
+        """This process's number among those that train in the present generation."""
         group = self._group
         return max(-1, group.rank * group.replica + group.shard)
 
@@ -155,7 +156,7 @@ class Session:
                 raise TrainingError(f"step {step.number} was not run: call step.run(loss_function) once in the loop")
 
     def log(self, **values: float) -> None:
-        """Journal metrics of the step just run (rank 0 speaks for all)."""
+        """Journal metrics of the step just run (only rank 0 writes them)."""
         if self.rank == 0:
             numbers = {name: float(value) for name, value in values.items()}
             self._group.journal(
@@ -165,7 +166,7 @@ class Session:
     def restore(self, no_later_than: int | None = None) -> int:
         """Go back to the newest valid checkpoint (of step ``no_later_than`` or before); return its step.
 
-        Every member must call it at the same step. The steps after it are then taken again. Raises TrainingError
+        Every member must call it at the same step. Later steps are then repeated. Raises TrainingError
         where there is none.
         """
         step = self._resync.restore(no_later_than)
@@ -174,7 +175,7 @@ class Session:
         return step
 
     def digest(self) -> str:
-        """SHA-256 (hex) of parameters, buffers, optimizer and scheduler state: of a replica, what this rank holds."""
+        """SHA-256 (hex) of parameters, buffers, optimizer and scheduler state: for a replica, of this rank's part."""
         return self._state.digest()
 
     def __enter__(self) -> Session:
@@ -218,7 +219,7 @@ class Session:
         return self._state.loss
 
     def _compute(self, loss_function: LossFunction) -> None:
-        """Compute those of this member's micro-batches that it does not hold yet."""
+        """Compute this member's micro-batches that its ledger lacks."""
         plan, ledger = self._plan, self._gradients.ledger
         due = sorted(leaves_of(plan.holdings[plan.rank]))
         while missing := [leaf for leaf in due if not ledger.holds(leaf)]:
@@ -231,7 +232,7 @@ class Session:
                 self._computed_s.append(time.monotonic() - began_s)
 
     def _execute(self, loss_function: LossFunction, leaf: int, aside: Ledger | None = None) -> None:
-        """Compute one micro-batch of the step under way."""
+        """Compute one micro-batch of the present step."""
         at = (self.seed, self.step, leaf)
         indices = sample_indices(*at, self.micro_batch, self.global_batch, len(self.data))
         mine, seed = self._group.part(indices), mix(*at, *self._group.place)
@@ -311,7 +312,7 @@ class Session:
         return Durable(settings, self._group, self._state, about, self._state.expected_bytes())
 
     def _finish(self) -> None:
-        """Stay until every member has come to the end, serving those that fell behind."""
+        """Stay until every member has reached the end, and help members that fell behind."""
         digest = self.digest()
         while True:
             try:

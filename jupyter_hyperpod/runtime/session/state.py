@@ -1,4 +1,4 @@
-"""What a run is at a step: model, optimizer and scheduler, and how many steps have been applied to them."""
+"""The training state: model, optimizer, scheduler, and the number of applied steps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .guard import Watch
 
 
 class TrainingState:
-    """The training state of one rank. ``step`` is None until a newcomer has it; ``loss`` is that of the last step.
+    """The training state of one rank. ``step`` is None until a newcomer has the state; ``loss``: of the last step.
 
-    ``watch`` judges steps before they are applied; what it has seen is part of the state. ``mesh``: the ranks that
-    share the parameters with this one, None where each is whole.
+    ``watch`` judges steps before they are applied; its history is part of the state. ``mesh``: the ranks that share
+    sharded parameters, None without sharding.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class TrainingState:
         return self.step or 0
 
     def apply(self, loss: float, skipped: bool = False) -> None:
-        """Step the optimizer with the gradients that are set. Nothing can interrupt this: it polls nobody.
+        """Step the optimizer with the present gradients. No message can interrupt this.
 
-        In a ``skipped`` step the optimizer does nothing; the scheduler goes on, it follows the number of the step.
+        In a ``skipped`` step only the scheduler steps, because it follows the number of the step.
         """
         if not skipped:
             self._optimizer.step()
@@ -58,12 +58,12 @@ class TrainingState:
         if not skipped:
             self._scheduler.step()
             return
-        with warnings.catch_warnings():  # which makes Python say again what it has said once: not in every step
-            warnings.simplefilter("ignore", UserWarning)  # that a scheduler went first is meant
+        with warnings.catch_warnings():  # it makes Python repeat warnings, so not in every step
+            warnings.simplefilter("ignore", UserWarning)  # stepping the scheduler first is intended here
             self._scheduler.step()
 
     def as_dict(self) -> dict[str, Any]:
-        """Parameters, buffers, optimizer, scheduler and what the guard has seen; the tensors are not copies."""
+        """Parameters, buffers, optimizer, scheduler and guard; the tensors are not copies."""
         state = {"model": dict(self._model.state_dict()), "optimizer": self._optimizer.state_dict()}
         if self._scheduler is not None:
             state["scheduler"] = self._scheduler.state_dict()
@@ -83,7 +83,7 @@ class TrainingState:
         return found
 
     def load(self, state: dict[str, Any], step: int, loss: float) -> None:
-        """Become what a peer was after ``step``."""
+        """Load the state that a peer had after ``step``."""
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         if self._scheduler is not None:
@@ -93,7 +93,7 @@ class TrainingState:
         self.step, self.loss = step, loss
 
     def digest(self) -> str:
-        """SHA-256 (hex) of `as_dict` of what lies in this process, without what the guard has seen."""
+        """SHA-256 (hex) of this process's part of `as_dict`, without the guard."""
         return state_codec.digest({part: value for part, value in self.as_dict().items() if part != "guard"})
 
     def parameter_bytes(self) -> int:

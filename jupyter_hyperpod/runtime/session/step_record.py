@@ -1,4 +1,4 @@
-"""The record of a step: rank 0 journals it, the others keep it in case rank 0 could not."""
+"""Journals the record of each step: rank 0 writes it, the others keep it in case rank 0 is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Commits:
         self._record: dict[str, Any] | None = None
 
     def note(self, step: int, loss: float, plan: RecoveryPlan, took_s: float, redone: int, **more: Any) -> None:
-        """A step was applied here."""
+        """Record a step that was applied here."""
         self._record = {
             "step": step,
             "session": self._group.session,
@@ -47,10 +47,10 @@ class Commits:
             self._record = None
 
     def drop(self) -> None:
-        """The last step was applied from what others sent: it is theirs to journal."""
+        """Drop the record: the last step came from other members, which journal it."""
         self._record = None
 
 
 def finite(value: float) -> float | None:
-    """JSON has no NaN and no infinity."""
+    """The value, or None if it is not finite, since JSON has no NaN and infinity."""
     return value if math.isfinite(value) else None

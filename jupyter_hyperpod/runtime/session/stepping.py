@@ -1,4 +1,4 @@
-"""What a session can step by itself: optimizers and schedulers whose ``step()`` needs nothing else."""
+"""Refuses optimizers and schedulers that a session cannot step, because ``step()`` needs arguments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def refuse_scheduler(scheduler: Any, optimizer: Any) -> None:
 
 def _required(stepped: Any) -> str:
     """The names of the arguments that a call of ``stepped.step()`` must give."""
-    own = getattr(type(stepped), "step", None)  # torch's schedulers wrap the instance's so that it shows its self, too
+    own = getattr(type(stepped), "step", None)  # torch's schedulers wrap the instance's with one that shows self
     try:
         parameters = [*inspect.signature(own or stepped.step).parameters.values()][own is not None :]
     except (TypeError, ValueError):
