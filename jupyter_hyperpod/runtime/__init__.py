@@ -1,4 +1,5 @@
-"""What runs on the nodes: agent, coordinator, worker, and the Session that a person's code holds.
+"""The processes on the nodes: agent, coordinator and worker, and the Session that the user's code holds.
 
-Imports core, policy and storage only; never Jupyter, never the control plane. torch is imported where tensors are.
+Imports core, policy and storage only; never Jupyter, never the control plane. Only modules that handle tensors import
+torch.
 """

@@ -1,8 +1,8 @@
-"""What a journal proves about exactly-once: every micro-batch of every committed step counted once. Pure.
+"""Audits a journal: was every micro-batch of every committed step counted exactly once? Pure.
 
-A step may be journaled more than once: by a rank 0 that was lost just afterwards, and again by the members that had
-to finish the step without it. Then both records must tell of the same loss, to the last bit, and each record by
-itself must name every micro-batch exactly once. What a member writes after it was fenced does not count.
+A step may be journaled more than once: by a rank 0 that was lost just afterwards, and again by the members that had to
+finish the step without it. Then both records must have the same loss, to the last bit, and each record must name every
+micro-batch exactly once. Records that a member writes after it was fenced do not count.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Audit:
 
 @dataclass
 class _Session:
-    """One session's records as they come; ``losses`` is step -> exact loss."""
+    """The records of one session so far; ``losses`` is step -> exact loss."""
 
     name: str
     micro_batches: int | None
@@ -81,13 +81,13 @@ class _Session:
         return found
 
     def gaps(self) -> list[str]:
-        """Steps before the last that no record tells of, after those that a checkpoint had brought along."""
+        """Check that no step is missing between the loaded checkpoint and the last step."""
         missing = [step for step in range(self.first, max(self.losses, default=0)) if step not in self.losses]
         return [f"{self.name}steps {missing} were never committed"] if missing else []
 
 
 def audit(events: Iterable[Event]) -> Audit:
-    """Read a job's events, in any order, and say what they prove."""
+    """Audit a job's events, given in any order."""
     ordered = sorted(events, key=lambda event: event.time_s)
     opened = [event for event in ordered if event.kind == "session.opened"]
     closed = [event for event in ordered if event.kind == "session.closed"]

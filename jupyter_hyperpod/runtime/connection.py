@@ -1,6 +1,6 @@
 """Control connections: JSON frames on a non-blocking socket, authenticated by the job's secret.
 
-Each side first sends a fresh nonce; from both nonces and the secret come two keys, one a direction. Every frame is
+Each side first sends a fresh nonce; both nonces and the secret give two keys, one per direction. Every frame is
 ``length(4) || HMAC-SHA256(key, sequence(8) || payload)[:16] || payload``, so a stranger, a replay, a reflection and
 a frame out of order are all refused. Between an agent and the worker it forked (a socket pair) there is no stranger
 and no secret: the tag is left out.
@@ -29,18 +29,18 @@ NONCE_BYTES = 16
 TAG_BYTES = 16
 FRAME_LIMIT_BYTES = 64 << 20
 STRANGER_LIMIT_BYTES = 4 << 20  # of a frame from a side that has not proved itself yet
-READ_LIMIT_BYTES = 8 << 20  # of one `receive`, so that one talker cannot keep a loop from its other work
+READ_LIMIT_BYTES = 8 << 20  # per `receive`, so that one connection cannot keep a loop from its other work
 HANDSHAKE_TIMEOUT_S = 5.0
-SILENCE_LIMIT_S = 3.0  # what the other side's host does not confirm for so long ends a connection
+SILENCE_LIMIT_S = 3.0  # data unconfirmed by the other side's host for this time ends a connection
 
 
 def is_refusal(error: OSError) -> bool:
-    """True where somebody answered, to say no; False where nothing was heard at all."""
+    """True where the other side refused; False where there was no answer at all."""
     return isinstance(error, ConnectionRefusedError | ConnectionResetError | BrokenPipeError)
 
 
 def prepare(sock: socket.socket) -> None:
-    """Settings of a control connection: small messages leave at once, and a peer that is cut off ends it."""
+    """Set up a control connection: small messages leave at once, and a peer that is cut off ends it."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if sys.platform == "linux":
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * SILENCE_LIMIT_S))
@@ -88,7 +88,7 @@ class Channel:
 
     @property
     def unread(self) -> int:
-        """Bytes that have arrived and are no whole message yet."""
+        """Bytes of an incomplete message that have arrived."""
         return len(self._inbox)
 
     @property

@@ -1,4 +1,4 @@
-"""What a process of a job is told through its environment."""
+"""Reads a job process's context (job, node, addresses) from its environment."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ class Context:
         return cls(job, node, cell, job.spec(), bool(os.environ.get("HYPERPOD_SPARE")), born)
 
     def member(self, pid: int) -> str:
-        """What a worker is called. A node that boots again gives its pids again, but no name ever means two workers."""
+        """A worker's name. It is unique, even though a rebooted node uses the same pids again."""
         return f"{self.node}.{self.born}.{pid}"
 
     @staticmethod
     def node_of(member: str) -> str:
-        """Where a worker of that name is."""
+        """The node of a worker with this name."""
         return member.rsplit(".", 2)[0]
 
     @property
     def endpoint_file(self) -> Path:
-        """Where the coordinator says how it is reached."""
+        """The file with the coordinator's address."""
         return self.job.path / "coordinator.json"
 
     def bind_address(self) -> str:
-        """Where this process may be reached by others: $HYPERPOD_BIND, or else only from this machine.
+        """The address at which others reach this process: $HYPERPOD_BIND, else loopback.
 
-        "auto" means the address from which this node reaches the coordinator, which may begin later than its nodes.
+        "auto" means the address from which this node reaches the coordinator, which may start later than its nodes.
         """
         asked = os.environ.get(BIND_VARIABLE, LOOPBACK)
         if asked != AUTOMATIC:

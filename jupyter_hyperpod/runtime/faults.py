@@ -1,7 +1,7 @@
-"""Faults that can be injected: the same injector serves tests, benchmarks, `%hyperpod fault`, demos and `hp.faults`.
+"""`hp.faults`: arms faults in a worker. Tests, benchmarks, `%hyperpod fault` and demos all use it.
 
-What each kind does is told by `core.events.FAULTS`. Signals and throttling are carried out by the agent, everything
-else by the worker, at a defined point: before its next micro-batch (`injector.Injector`).
+`core.events.FAULTS` describes each kind. The agent carries out signals and throttling; the worker carries out all
+others, at a defined point: before its next micro-batch (`injector.Injector`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def inject(
     factor: float = FACTOR,
     duration_s: float = DURATION_S,
 ) -> None:
-    """Let this process suffer a fault before its next micro-batch, or before its first one of ``step`` as ``rank``.
+    """Inject a fault into this process before its next micro-batch, or before its first one of ``step`` as ``rank``.
 
-    Every rank runs the same cell, so `inject("kill", step=7, rank=1)` in it hits the one that is rank 1 in step 7: once
-    a job, however often that step or the cell is run again. ``factor`` and ``duration_s`` belong to ``throttle``.
+    Every rank runs the same cell, so `inject("kill", step=7, rank=1)` in it hits the one that is rank 1 in step 7, once
+    per job, even if that step or the cell runs again. ``factor`` and ``duration_s`` belong to ``throttle``.
     Raises SpecError for a kind that a rank cannot suffer.
     """
     suffered = [name for name, fault in FAULTS.items() if "rank" in fault.aims]
@@ -51,7 +51,7 @@ def inject(
 
 
 def due(step: int, rank: int) -> list[Armed]:
-    """Disarm and return what is to happen to ``rank`` before a micro-batch of ``step``."""
+    """Disarm and return the faults for ``rank`` that are due before a micro-batch of ``step``."""
     found = [fault for fault in _armed if fault.step in (None, step) and fault.rank in (None, rank)]
     for fault in found:
         _armed.remove(fault)
@@ -59,5 +59,5 @@ def due(step: int, rank: int) -> list[Armed]:
 
 
 def clear() -> None:
-    """Disarm all that has not happened yet."""
+    """Disarm all remaining faults."""
     _armed.clear()

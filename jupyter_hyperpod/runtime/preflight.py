@@ -1,4 +1,4 @@
-"""What a preflight finds on a node: run by every rank of a small job, printed as one line of JSON behind `MARK`."""
+"""Examines a node before training: every rank of a small job runs it and prints JSON after `MARK`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PEERS_S = 60.0
 
 
 def examine(directories: dict[str, str]) -> None:
-    """Probe this node and print what was found; ``directories`` (mount -> path) are shared by all ranks.
+    """Probe this node and print the findings; ``directories`` (mount -> path) are shared by all ranks.
 
-    What is being done is printed before it is, so that somebody who waits in vain knows for what.
+    Each activity is printed before it starts, so that a reader knows what a hanging probe waits for.
     """
     rank, world, node = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["HYPERPOD_NODE"]
     found: dict[str, Any] = {"node": node, "rank": rank, "storage": {}}
@@ -37,7 +37,7 @@ def examine(directories: dict[str, str]) -> None:
 
 
 def train(steps: int, pause_s: float) -> None:
-    """A small training whose every loss depends on data, dropout and optimizer, as any real one's does."""
+    """A small training whose losses depend on data, dropout and optimizer, as in a real one."""
     import torch
 
     from .session.session import Session
@@ -78,7 +78,7 @@ def _devices() -> dict[str, Any]:
 
 
 def _version(answer: probes.Answer) -> tuple[str, str]:
-    """The first line of what `nvidia-smi` printed, and why there is none."""
+    """The first line of `nvidia-smi`'s output, and the reason if there is none."""
     if answer.missing or answer.late:
         return "", "nvidia-smi is not installed" if answer.missing else "nvidia-smi does not answer"
     lines = answer.text.split("\n")
@@ -86,7 +86,7 @@ def _version(answer: probes.Answer) -> tuple[str, str]:
 
 
 def _storage(directory: Path, node: str, world: int) -> dict[str, Any]:
-    """Write random bytes for the others, read theirs. File names are digests: a node may be called anything."""
+    """Write random bytes for the others and read theirs. File names are digests, because node names are arbitrary."""
     found: dict[str, Any] = {"written": "", "read": {}, "took_s": 0.0, "problem": ""}
     content = secrets.token_bytes(PROBE_BYTES)
     began_s = time.monotonic()

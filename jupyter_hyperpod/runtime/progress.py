@@ -1,4 +1,4 @@
-"""A few bytes that a worker and its agent share, so that a beat costs no message: phase, step, pace; and a lease."""
+"""Memory shared by a worker and its agent: phase, step and pace of the worker, and its lease. It saves messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEASE_AT = 64
 _PACE = struct.Struct("<dQ")
 _PACE_AT = 192
 LEASE_POLL_S = 0.005
-_WORDS = slice(128, 144)  # of an elastic event: the call number and what is known of it; calls so far
+_WORDS = slice(128, 144)  # of an elastic event: its call number and its state; number of calls so far
 NONE, PROPOSED, FINAL = range(3)
 UNDECIDED_S = 0.001
 
@@ -26,10 +26,10 @@ class Progress:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
         self._counter = 0
         self.allow(math.inf)
-        self._words = memoryview(self._memory)[_WORDS].cast("Q")  # written and read whole
+        self._words = memoryview(self._memory)[_WORDS].cast("Q")  # written and read atomically
 
     def touch(self, phase: str, step: int) -> None:
-        """Say that something moved: called by the worker at every micro-batch and every phase."""
+        """Record progress: called by the worker at every micro-batch and every phase."""
         self._counter += 1
         _LAYOUT.pack_into(self._memory, 0, self._counter, step, PHASES.index(phase))
 
@@ -39,11 +39,11 @@ class Progress:
         return counter, step, PHASES[min(phase, len(PHASES) - 1)]
 
     def show_pace(self, step: int, seconds: float) -> None:
-        """Say how long a micro-batch of ``step`` took on average: called by the worker."""
+        """Record how long a micro-batch of ``step`` took on average: called by the worker."""
         _PACE.pack_into(self._memory, _PACE_AT, seconds, step)
 
     def pace(self) -> tuple[int, float]:
-        """Return (step, seconds for a micro-batch of it); step 0 before the first."""
+        """Return (step, seconds per micro-batch of it); step 0 before the first."""
         seconds, step = _PACE.unpack_from(self._memory, _PACE_AT)
         return step, seconds
 
@@ -52,7 +52,7 @@ class Progress:
         _LEASE.pack_into(self._memory, _LEASE_AT, until_s)
 
     def wait_until_allowed(self) -> None:
-        """Return while the lease holds: called by the worker before it writes what others will believe."""
+        """Wait until the lease holds: called by the worker before it writes facts."""
         while time.monotonic() > _LEASE.unpack_from(self._memory, _LEASE_AT)[0]:
             time.sleep(LEASE_POLL_S)
 
@@ -81,10 +81,11 @@ class Progress:
         return bool(known == FINAL and self._words[1] >= at)
 
     def propose(self, at: int) -> bool:
-        """Let call number ``at`` and all later ones wait for `decide`; False, and nothing, where it has come already.
+        """Let call number ``at`` and all later ones wait for `decide`; False, without effect, where it has already
+        happened.
 
-        The worker counts, then looks; here is written, then counted: one of both sees the other. The pause lets both
-        writes become visible.
+        The worker counts, then reads the proposal; the agent writes the proposal, then reads the count. So at least one
+        sees the other's write. The pause lets both writes become visible.
         """
         self._words[0] = at * 4 + PROPOSED
         time.sleep(UNDECIDED_S)

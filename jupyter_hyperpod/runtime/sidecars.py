@@ -1,4 +1,4 @@
-"""What watches beside a job's own processes: its output by its rules; its node where no supervisor of ours does."""
+"""Starts helpers beside a job's processes: the log watcher, and a health agent on SLURM's nodes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ WATCHER = "jupyter_hyperpod.health.logwatch"
 
 
 def log_watcher(context: Context) -> subprocess.Popen[bytes] | None:
-    """Start what watches the output of all ranks, where the job has rules about it; it ends with this process."""
+    """Start the log watcher, where the job has log rules; it ends with this process."""
     if not context.spec.log_rules:
         return None
     return _start([WATCHER, "--job", str(context.job.path)], "nobody watches the output")
 
 
 def health_agent(context: Context) -> subprocess.Popen[bytes] | None:
-    """Start it where SLURM runs the node; it ends with this process, and at once where the node has one already."""
+    """Start a health agent where SLURM runs the node; it ends with this process, and at once where the node has one."""
     root, node = os.environ.get(ENVIRONMENT_VARIABLE), os.environ.get("SLURMD_NODENAME")
     if context.spec.backend != "slurm" or not root or not node:
         return None
@@ -31,7 +31,7 @@ def health_agent(context: Context) -> subprocess.Popen[bytes] | None:
 
 
 def _start(module: list[str], otherwise: str) -> subprocess.Popen[bytes] | None:
-    """Start a process that ends with this one; where that cannot be, say so: the job does not need it."""
+    """Start a process that ends with this one; a failure is only a warning, because the job does not need it."""
     command = [sys.executable, "-m", *module, "--parent", str(os.getpid())]
     try:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL)

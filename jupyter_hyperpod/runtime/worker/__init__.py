@@ -1,1 +1,1 @@
-"""The worker: the process in which a person's cell runs, and its place in the group of all workers."""
+"""The worker: the process that runs the user's cell, and its membership in the group of all workers."""

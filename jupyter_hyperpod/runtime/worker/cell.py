@@ -1,4 +1,4 @@
-"""Runs what a person handed in, as a notebook runs a cell or as ``python FILE`` runs a file, and says how it went."""
+"""Runs the user's cell as a notebook does, or file as ``python FILE`` does, and reports the result."""
 
 from __future__ import annotations
 import __future__
@@ -25,16 +25,16 @@ from . import pictures
 
 TRACEBACK_FRAMES = 50
 TRACEBACK_LINES = 500
-MESSAGE, LINE = 1000, 2000  # characters that are journaled of an error's message and of a line of its traceback
+MESSAGE, LINE = 1000, 2000  # most journaled characters of an error's message and of a line of its traceback
 OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
-WIDTH = 79  # of a value that is shown, as IPython has it
+WIDTH = 79  # of a shown value, as in IPython
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
 def run(source: str, spec: JobSpec, first: Callable[[], bool]) -> Message:
-    """Run `source` as ``__main__`` and return what is told of it: done, stopped, or an error.
+    """Run `source` as ``__main__`` and return the report: done, stopped, or an error.
 
-    A cell's last value is shown where `first` says, at its end, that this is rank 0; a file's is not.
+    The last value of a cell, but not of a file, is shown where `first` says, at the end, that this is rank 0.
     """
     filename = spec.filename
     module = types.ModuleType("__main__")
@@ -89,14 +89,14 @@ def _execute(source: str, filename: str, names: dict[str, Any], first: Callable[
 
 
 def _ends_silently(source: str) -> bool:
-    """Whether a semicolon ends the source: then a notebook does not show its value."""
+    """Whether a semicolon ends the source, which hides its value in a notebook."""
     skipped = (tokenize.NEWLINE, tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER, tokenize.DEDENT)
     tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in skipped]
     return bool(tokens) and tokens[-1].string == ";"
 
 
 def display(*values: Any, **_options: Any) -> None:
-    """Print values as a notebook shows them in text. Stands in for IPython's, which a cell need not import."""
+    """Print values as a notebook shows them in text. Replaces IPython's, which a cell need not import."""
     for value in values:
         print(shown(value), flush=True)
         if pictures.is_picture(value):
@@ -107,7 +107,7 @@ def shown(value: Any) -> str:
     """The text a notebook has for a value: its repr; long lists, tuples, sets and dictionaries one element per line."""
     try:
         text = repr(value)
-    except Exception as error:  # a notebook goes on as well
+    except Exception as error:  # a notebook continues, too
         return f"<{type(value).__name__}: its repr raised {type(error).__name__}: {_words(error)}>"
     if len(text) > WIDTH and type(value) in (list, tuple, set, frozenset, dict):
         return pprint.pformat(value, width=WIDTH, sort_dicts=False)
@@ -115,7 +115,7 @@ def shown(value: Any) -> str:
 
 
 def describe(error: BaseException, filename: str) -> dict[str, Any]:
-    """The error as the person should see it: frames of their cell and what it called, none of ours around them."""
+    """The error for the user: frames of the cell and of its callees, without our own frames."""
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename != filename:
         tb = tb.tb_next
@@ -139,7 +139,7 @@ def describe(error: BaseException, filename: str) -> dict[str, Any]:
 
 
 def _words(error: BaseException) -> str:
-    """What an error says; its ``__str__`` may raise, and the traceback module has words for that."""
+    """The message of an error. Its ``__str__`` may raise, for which the traceback module has a text."""
     return str(traceback.TracebackException(type(error), error, None))
 
 
@@ -167,7 +167,7 @@ def _leave_out_own_frames(told: traceback.TracebackException, refusal: bool) -> 
 
 
 def _is_communication(error: BaseException) -> bool:
-    """Whether torch.distributed says that peers could not be reached, which no program is to blame for."""
+    """Whether torch.distributed could not reach peers, which is not the program's fault."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & {"DistError", "DistBackendError"}:
         return True

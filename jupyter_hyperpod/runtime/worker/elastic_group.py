@@ -1,7 +1,7 @@
-"""A member of a job, seen from inside its worker: the process stays, the generation around it changes.
+"""ElasticGroup: a worker's membership in its job. The process stays while generations change.
 
-`ElasticGroup` speaks with the coordinator and holds the mesh. Any wait inside it may raise `Regroup`; the session then
-calls `form`, says what it holds and gets the plan by which it goes on.
+`ElasticGroup` talks to the coordinator and holds the mesh. Any wait inside it may raise `Regroup`; the session then
+calls `form`, reports what it holds and gets the plan by which it continues.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class ElasticGroup(GroupBase):
         self._place = worker.place
         self.shard, self.replica = self._place.shard, self._place.size
         self.place = (self.shard,) if self.replica > 1 else ()
-        self._gathered = 0  # times that the ranks of this replica gathered in this generation
+        self._gathered = 0  # number of gathers of this replica's ranks in this generation
         self._door = Door(worker.listener, worker.context.job.secret())
         self._mesh: Mesh | None = None
         self.generation = 0
-        self.session = 0  # which one of its cell, from 1
+        self.session = 0  # number of the session in its cell, from 1
         self.rank = worker.rank if worker.rank is not None else -1
         self.world_size = worker.world_size
         self.near: frozenset[int] = frozenset()
-        self.neighbours: frozenset[Token] = frozenset()  # a segment of each rank that is near: held while it lives
-        self.serve: Callable[[Message], None] = _ignore  # takes a stripe of the state for newcomers
-        self.take: Callable[[Message], None] = _ignore  # a newcomer loads a snapshot
+        self.neighbours: frozenset[Token] = frozenset()  # a segment per rank on this host, while it lives
+        self.serve: Callable[[Message], None] = _ignore  # offers a stripe of the state to newcomers
+        self.take: Callable[[Message], None] = _ignore  # loads a snapshot on a newcomer
         self._step = 0
         self._hold_step: int | None = None
         self._leave_after: int | None = None
@@ -56,10 +56,10 @@ class ElasticGroup(GroupBase):
         self._probe.memory[:] = os.urandom(PROBE_BYTES)
 
     def join(self, opened: Message, held: Callable[[], MemberState], micro_batches: int) -> RecoveryPlan:
-        """Tell the coordinator that a session opens here and wait for the generation it trains in."""
+        """Report the opened session to the coordinator and wait for its generation."""
         self._worker.sessions += 1
         self.session = self._worker.sessions
-        held()  # a digest takes its time: not when the others wait for it
+        held()  # computed now, because a digest takes long and others would wait for it later
         self.say({"type": "session", "index": self._worker.sessions} | opened)
         self.touch("user", 0)
         try:
@@ -68,7 +68,7 @@ class ElasticGroup(GroupBase):
             return self.form(call.message, held(), micro_batches)
 
     def form(self, message: Message, held: MemberState, micro_batches: int) -> RecoveryPlan:
-        """Form the generation of `message`, or any newer one that overtakes it."""
+        """Form the generation of `message`, or a newer one that replaces it meanwhile."""
         while True:
             try:
                 return self._form(message, held, micro_batches)
@@ -76,12 +76,12 @@ class ElasticGroup(GroupBase):
                 message = newer.message
 
     def poll(self) -> None:
-        """Look whether the coordinator has called, without waiting. Raises Regroup."""
+        """Check for a call of the coordinator, without waiting. Raises Regroup."""
         while (message := self._receive(0.0)) is not None:
             self._obey(message)
 
     def leave_if_asked(self, step: int) -> None:
-        """At a step boundary: where this member is to leave, say that it has, and wait to be ended.
+        """At a step boundary: if this member has to leave, report that it has left, and wait to be ended.
 
         Raises Regroup where the coordinator changes its mind.
         """
@@ -92,7 +92,7 @@ class ElasticGroup(GroupBase):
             self._await_call()
 
     def next_leaf(self, leaf: int) -> None:
-        """Micro-batch `leaf` is about to be computed, which nothing interrupts. Raises Regroup."""
+        """Micro-batch `leaf` is about to be computed without interruption. Raises Regroup."""
         self.poll()
 
     def touch(self, phase: str, step: int) -> None:
@@ -116,11 +116,11 @@ class ElasticGroup(GroupBase):
 
     @property
     def newcomer(self) -> bool:
-        """It begins outside the generation that trains."""
+        """Whether this member begins outside the training generation."""
         return self._worker.rank is None
 
     def lost(self, lost: PeerLost, cause: Exception | None = None) -> NoReturn:
-        """A peer is gone: say so and wait for the generation without it. Raises Regroup."""
+        """Report a lost peer and wait for the generation without it. Raises Regroup."""
         self._suspect(lost.rank)
         try:
             self._await_call()
@@ -133,7 +133,7 @@ class ElasticGroup(GroupBase):
             self._await_call()
 
     def accuse(self, text: str) -> NoReturn:
-        """Checksums differ: say so and wait for the generation that is formed to find out. Raises Regroup."""
+        """Report differing checksums and wait for the next generation, which finds the cause. Raises Regroup."""
         self.say({"type": "accuse", "generation": self.generation, "text": text})
         self._await_call()
 
@@ -150,7 +150,7 @@ class ElasticGroup(GroupBase):
         self.journal("warning.raised", {"text": text})
 
     def come_back(self, step: int) -> None:
-        """Wait until every member is to go back: one that is still in ``step`` needs what the others give up then.
+        """Wait until all members can go back: a member still in ``step`` needs gradients that the others drop then.
 
         Raises Regroup when the generation ends meanwhile.
         """
@@ -159,12 +159,12 @@ class ElasticGroup(GroupBase):
         self._await("back")
 
     def again(self, message: Message) -> NoReturn:
-        """Ask for a generation in which state is found again. Raises Regroup."""
+        """Request a generation in which the members find a common state again. Raises Regroup."""
         self.say(message | {"generation": self.generation})
         self._await_call()
 
     def once(self, name: str) -> bool:
-        """True the first time that any worker of the job asks for ``name``."""
+        """True for the first worker of the job that asks for ``name``."""
         return self._worker.context.job.claim(name)
 
     def injected(self, kind: str, step: int) -> None:
@@ -174,14 +174,14 @@ class ElasticGroup(GroupBase):
         self.say({"type": "struck"})
 
     def finish(self, step: int, digest: str) -> None:
-        """Wait until every member has come to the end, so that all get what they still lack. Raises Regroup."""
+        """Wait until every member has reached the end, to help members that lack something. Raises Regroup."""
         self.touch("closing", step)
         whole = combined(self.gather(digest)) if self.replica > 1 else digest
         self.say({"type": "finished", "generation": self.generation, "step": step, "digest": whole})
         self._await("close")
 
     def close(self) -> None:
-        """The session is over: leave the mesh and shut the door."""
+        """Close the mesh and the listening socket at the end of the session."""
         self._leave_mesh()
         self._door.close()
 
@@ -233,7 +233,7 @@ class ElasticGroup(GroupBase):
         self.say({"type": "report", "generation": self.generation} | asdict(held))
 
     def _meet_neighbours(self) -> None:
-        """Find out whose memory can be read in place: each shows a segment with a secret, the other reads it there."""
+        """Find the ranks whose memory can be read in place: each shows a segment with a secret to the others."""
         show = partial(all_gather, self.exchange, self.rank, self.world_size)
         apart = bool(os.environ.get(SOCKETS_ONLY_VARIABLE))
         seen = show(self._probe.token.pack() + self._probe.memory[:PROBE_BYTES])
@@ -243,7 +243,7 @@ class ElasticGroup(GroupBase):
         self.neighbours = frozenset(Token.unpack(seen[rank][:TOKEN_BYTES]) for rank in self.near)
 
     def _next_tag(self) -> dict[str, int]:
-        """Names what the ranks of this replica gather now."""
+        """The name of the next gather of this replica's ranks."""
         self._gathered += 1
         return {"generation": self.generation, "count": self._gathered}
 
@@ -261,7 +261,7 @@ class ElasticGroup(GroupBase):
             self._obey(message)
 
     def _await_call(self) -> NoReturn:
-        """Wait until another generation is called, and obey what else is said meanwhile. Raises Regroup."""
+        """Wait until another generation is called, and handle other messages meanwhile. Raises Regroup."""
         while True:
             if (message := self._receive(None)) is not None:
                 self._obey(message)
@@ -302,7 +302,7 @@ def _plan(go: Message, micro_batches: int) -> RecoveryPlan:
 
 
 def _of_shard(snapshot: Message, shard: int) -> Message:
-    """What a snapshot of a replica of several ranks has for one of them."""
+    """One rank's part of the snapshot of a replica of several ranks."""
     own = {"skeleton": snapshot["skeleton"][shard], "tokens": [tokens[shard] for tokens in snapshot["tokens"]]}
     return snapshot | own
 

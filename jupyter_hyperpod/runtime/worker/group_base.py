@@ -1,4 +1,4 @@
-"""What every group has: how the ranks of one replica act as one member, and the call to form a new generation."""
+"""The base of all groups: the ranks of one replica act as one member. Also `Regroup`, which calls a new generation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...policy.guard import Reading
 from ..connection import Message
 from .replica_state import folded, mean_reading
 
-# set where nodes are to behave like different hosts although they are one
+# set where nodes of one host should behave like different hosts
 SOCKETS_ONLY_VARIABLE = "HYPERPOD_SOCKETS_ONLY"
 
 

@@ -1,4 +1,4 @@
-"""A session outside a job: one member, no cluster, no coordinator, and the same trajectory."""
+"""LocalGroup: the single member of a session outside a job, with the same trajectory as in a job."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class LocalGroup(GroupBase):
         self.on_interval: Callable[[Message], None] = _ignore
 
     def join(self, opened: Message, held: Callable[[], MemberState], micro_batches: int) -> RecoveryPlan:
-        """Begin at once, with every micro-batch; there is no other state to compare with, so `held` is not asked."""
+        """Begin at once, with every micro-batch. There is no other state to compare with, so `held` is not called."""
         return self._begin(micro_batches)
 
     def form(self, message: Message, held: MemberState, micro_batches: int) -> RecoveryPlan:
-        """Begin again, without the checkpoint that could not be read."""
+        """Begin again, without the unreadable checkpoint."""
         return self._begin(micro_batches)
 
     def come_back(self, step: int) -> None:
         """Nobody to wait for."""
 
     def again(self, message: Message) -> NoReturn:
-        """State is to be found again. Raises Regroup."""
+        """Find the state again. Raises Regroup."""
         raise Regroup(message | {"generation": 0})
 
     def _begin(self, micro_batches: int) -> RecoveryPlan:

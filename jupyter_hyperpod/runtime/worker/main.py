@@ -1,4 +1,4 @@
-"""The worker: the process in which a person's cell runs. Waits for its turn, runs the cell, says how it went."""
+"""The worker's process: waits for its turn, runs the user's cell and reports the result."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .replica import Place
 
 @dataclass
 class Worker:
-    """What the Session needs to know of its process."""
+    """The worker process, for the Session in it."""
 
     context: Context
-    channel: Channel  # where orders come from: the agent, or of a follower its leader
+    channel: Channel  # the source of orders: the agent, or for a follower its leader
     agent: Channel
     progress: Progress
     listener: socket.socket
     member: str
     rank: int | None = None  # when the cell began; None for a newcomer
-    seat: int | None = None  # the rank that it has now
+    seat: int | None = None  # its present rank
     world_size: int = 0
     sessions: int = 0
     place: Place = field(default_factory=Place)
@@ -55,7 +55,7 @@ class Worker:
         self.agent.flush(5.0)
 
     def journal(self, kind: str, data: Message) -> None:
-        """Write an event as this worker, which has to be sure that it is not fenced: it waits where it is not."""
+        """Write an event as this worker; waits until the lease shows that it is not fenced."""
         self.progress.wait_until_allowed()
         if self.reporter is None:
             self.reporter = JournalWriter(self.context.job.events, f"worker-{self.member}")
@@ -64,7 +64,7 @@ class Worker:
         self.reporter.write(kind, data)
 
     def settle(self) -> None:
-        """Stand still until every fact of this worker is on the disk; nobody takes it for hung meanwhile."""
+        """Wait until every fact of this worker is on the disk, without being taken for hung."""
         if self.reporter is not None:
             _, step, phase = self.progress.read()
 
@@ -97,7 +97,7 @@ def main(context: Context, channel: Channel, progress: Progress, *links: Channel
     global _current
     address = context.bind_address()
     if BIND_VARIABLE in os.environ:
-        os.environ[BIND_VARIABLE] = address  # for what listens on behalf of the cell
+        os.environ[BIND_VARIABLE] = address  # for libraries that listen on behalf of the cell
     listener = socket.create_server((address, 0), backlog=256)
     host, port = listener.getsockname()[:2]
     place = Place(shard, links, context.spec.replica)
@@ -128,7 +128,7 @@ def main(context: Context, channel: Channel, progress: Progress, *links: Channel
 
 
 def _launched(context: Context, run: Message, environment: Mapping[str, str]) -> dict[str, str]:
-    """What torchrun adds for the one rank of a node."""
+    """The variables that torchrun sets for the only rank of a node."""
     return {
         "GROUP_RANK": environment["RANK"],
         "GROUP_WORLD_SIZE": environment["WORLD_SIZE"],

@@ -1,4 +1,4 @@
-"""Says in words that pictures are not shown in the output of a job, wherever a notebook would show one."""
+"""Prints, wherever a notebook would show a picture, that a job's output shows none."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 VARIABLE = "MPLBACKEND"
 OURS = "module://jupyter_hyperpod.runtime.worker.matplotlib_backend"
-# of notebooks: they show nothing outside of a kernel, and a node may have inherited their name from one
+# backends of notebooks: useless outside of a kernel, whose environment a node may have inherited
 _OF_KERNELS = ("inline", "ipympl", "nbagg", "widget")
 _told = False
 _folder = "."
 
 
 def prepare(environment: MutableMapping[str, str], folder: str) -> None:
-    """Have matplotlib use our backend where a person has chosen none; pictures may be kept in `folder`."""
+    """Set our backend for matplotlib where the user has chosen none; pictures may be kept in `folder`."""
     global _folder
     _folder = folder
     chosen = environment.get(VARIABLE, "")
@@ -25,7 +25,7 @@ def prepare(environment: MutableMapping[str, str], folder: str) -> None:
 
 
 def tell() -> None:
-    """Say so once per process, among the errors of its rank."""
+    """Print the notice once per process, on standard error."""
     global _told
     if not _told:
         _told = True

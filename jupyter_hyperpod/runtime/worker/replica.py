@@ -1,8 +1,8 @@
-"""A rank's place in its replica: who else shares its model, how they talk, and the environment their cell finds.
+"""A rank's place in its replica: its links to the other ranks, and the environment of its cell.
 
-A replica is the ranks of one node. Shard 0 leads: it alone hears the coordinator, and passes on what it hears in
-between its own orders, so that all ranks get everything in one order. What the others have to say to the
-coordinator goes through the agent, as the leader's does.
+A replica is the ranks of one node. Shard 0 leads: it alone gets the coordinator's messages, and passes them on between
+its own orders, so that all ranks get everything in one order. Messages of all ranks to the coordinator go through the
+agent.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ class Place:
         self._store: Any = None
 
     def order(self, message: Message) -> None:
-        """Tell every linked rank."""
+        """Send to every linked rank."""
         for link in self.links:
             link.send(message)
         for link in self.links:
             link.flush(SEND_PATIENCE_S)
 
     def hear(self) -> list[deque[Message]]:
-        """What each linked rank has said and nobody has taken yet."""
+        """The unread messages of each linked rank."""
         for link, heard in zip(self.links, self._heard, strict=True):
             if not link.closed:
                 heard.extend(link.receive())
         return self._heard
 
     def wait(self, other: Channel) -> None:
-        """Wait until a linked rank, or `other`, has something to say. A rank that is gone says nothing more."""
+        """Wait until a linked rank, or `other`, has a message."""
         select.select([other, *(link for link in self.links if not link.closed)], [], [])
 
     def assemble(self, port: int) -> Message | None:
-        """Find out where every rank of the replica listens: the leader's answer, None on the others."""
+        """Collect the addresses of all ranks of the replica on the leader; None on the others."""
         if self.shard:
             self.order({"type": "hello", "port": port})
             return None

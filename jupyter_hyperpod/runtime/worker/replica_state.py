@@ -1,4 +1,4 @@
-"""What a replica of several ranks holds and says, put together from what each of its ranks holds and says."""
+"""Combines the states, statements and checksums of a replica's ranks into those of the replica."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..session.checksum import fold
 
 
 def merged(parts: list[MemberState]) -> MemberState:
-    """What a replica holds: what all its ranks hold."""
+    """The state of a replica: what all its ranks hold."""
     steps = {part.step for part in parts}
     assert len(steps) == 1, f"ranks of one replica are at different steps: {steps}"
     nodes = tuple(node for node in parts[0].nodes if all(node in part.nodes for part in parts))
@@ -26,7 +26,7 @@ def merged(parts: list[MemberState]) -> MemberState:
 
 
 def stated(statements: Sequence[Statement | None]) -> Statement | None:
-    """What a replica tells of its checksums: nothing unless all its ranks have looked at the same step."""
+    """The statement of a replica; empty unless all its ranks have checked the same step."""
     found = [statement for statement in statements if statement is not None]
     if len(found) < len(statements) or len({statement.step for statement in found}) > 1:
         return None
@@ -36,17 +36,17 @@ def stated(statements: Sequence[Statement | None]) -> Statement | None:
 
 
 def mean_reading(reading: Reading, gather: Callable[[Any], list[Any]]) -> Reading:
-    """The means over the ranks, added up in their order; ``gather`` returns what every rank says."""
+    """The means over the ranks, summed in their order; ``gather`` returns every rank's values."""
     parts = gather([reading.finite, reading.loss, *reading.losses])
     loss, *losses = (sum(numbers) / len(parts) for numbers in zip(*(part[1:] for part in parts), strict=True))
     return Reading(reading.step, loss, all(part[0] for part in parts), tuple(losses))
 
 
 def folded(numbers: Sequence[int]) -> int:
-    """One number of 64 bits for several."""
+    """Combine several 64-bit numbers into one."""
     return fold(np.array(numbers, np.uint64).view(np.int64))
 
 
 def combined(digests: list[str]) -> str:
-    """One SHA-256 (hex) of those of all ranks, in their order."""
+    """Combine the SHA-256 (hex) of all ranks, in their order, into one."""
     return hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -1,9 +1,9 @@
-"""How the ranks of a replica act as one member: what one of them does, all do, and what they hold is of one step.
+"""Synchronises the ranks of a replica so that they act as one member and always hold the same step.
 
-Inside a replica ranks wait for each other in collectives that nothing can interrupt, so none may turn to a new
-generation alone. The leader passes the coordinator's calls on between its own orders, in one stream. An order to
-compute a micro-batch is only given when every rank is free to obey, and what changes the state (a reduced gradient,
-the state of a peer) is only applied when every rank has its part of it. So a replica is never between two steps.
+Inside a replica ranks wait for each other in collectives that cannot be interrupted, so no rank may turn to a new
+generation alone. The leader passes the coordinator's calls on between its own orders, in one stream. It orders a
+micro-batch only when every rank is ready, and a change of the state (a reduced gradient, the state of a peer) is
+applied only when every rank has its part. So a replica is never between two steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RELAYED = ("form", "go", "close", "hold", "offer", "snapshot", "leave", "back")
 
 
 class Leader(ElasticGroup):
-    """Shard 0: hears the coordinator and speaks for the replica."""
+    """Shard 0: talks to the coordinator for the replica."""
 
     def next_leaf(self, leaf: int) -> None:
         """Let all ranks compute `leaf`."""
@@ -32,14 +32,14 @@ class Leader(ElasticGroup):
         self._place.order({"type": "leaf", "generation": self.generation, "leaf": leaf})
 
     def gather(self, value: Any) -> list[Any]:
-        """Collect what all ranks say and tell it to all."""
+        """Collect the values of all ranks and send them to all."""
         tag = self._next_tag()
         values = [value, *(message["value"] for message in self._collect({"type": "part"} | tag))]
         self._place.order({"type": "whole", "values": values} | tag)
         return values
 
     def say(self, message: Message) -> None:
-        """Speak for all ranks; what each lays out for newcomers is told together, by shard."""
+        """Send for all ranks; their stripes for newcomers are combined, by shard."""
         if message["type"] == "offered":
             all_of_them = [message, *self._collect({"type": "offered", "generation": message["generation"]})]
             message = message | {key: [one[key] for one in all_of_them] for key in ("token", "skeleton")}
@@ -90,7 +90,7 @@ class Follower(ElasticGroup):
         assert order["leaf"] == leaf, (order, leaf)
 
     def gather(self, value: Any) -> list[Any]:
-        """Tell the leader and wait for what all say."""
+        """Send to the leader and wait for the values of all."""
         tag = self._next_tag()
         self._place.order({"type": "part", "value": value} | tag)
         whole = self._await("whole")
@@ -98,7 +98,7 @@ class Follower(ElasticGroup):
         return list(whole["values"])
 
     def say(self, message: Message) -> None:
-        """The leader speaks for all; only what is amiss may be known to this rank alone."""
+        """Send only errors, which this rank alone may know; the leader sends everything else."""
         if message["type"] in ("suspect", "accuse"):
             super().say(message)
         elif message["type"] == "offered":
@@ -108,10 +108,10 @@ class Follower(ElasticGroup):
         """The leader writes."""
 
     def leave_if_asked(self, step: int) -> None:
-        """The leader decides; who waits for its orders leaves with it."""
+        """Nothing: the leader decides, and its followers leave with it."""
 
     def once(self, name: str) -> bool:
-        """What happens once happens to the leader."""
+        """False: only the leader is the first."""
         return False
 
     def _report(self, held: MemberState) -> None:
@@ -119,7 +119,7 @@ class Follower(ElasticGroup):
 
 
 def group_of(worker: Worker) -> ElasticGroup:
-    """What a session of this worker trains in."""
+    """The group in which a session of this worker trains."""
     if worker.place.size == 1:
         return ElasticGroup(worker)
     return Leader(worker) if worker.place.shard == 0 else Follower(worker)
