@@ -20,7 +20,7 @@ ROWS = [
 ]
 GIVEN_UP = sorted({name for row in ROWS if len(row) > 3 for name in re.findall(r"`(\w+)`", row[3])})
 RENAMED_SOON = {
-    "Admission", "Approach", "Balancer", "Commons", "Conductor", "Departures", "Ensemble", "Heir", "Losses",
+    "Admission", "Approach", "Balancer", "Conductor", "Departures", "Ensemble", "Heir", "Losses",
     "Proceedings", "Shelf",
 }  # fmt: skip
 

@@ -92,7 +92,7 @@ def load_model(
             meter = Meter(load_plan, began_s)
             with closing(landing):
                 if load_plan.chunks:
-                    settle = landing.settle if checksum else None
+                    reverify = landing.reverify if checksum else None
                     Stream(
                         load_plan.chunks,
                         landing.fetch,
@@ -101,7 +101,7 @@ def load_model(
                         connections,
                         progress=tell,
                         sharers=landing.sharers,
-                        settle=settle,
+                        reverify=reverify,
                     ).run()
                 elif tell is not None:
                     tell(meter.read())

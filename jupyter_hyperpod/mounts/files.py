@@ -65,7 +65,7 @@ class Content(Protocol):
     def close(self) -> None: ...
 
 
-class Shelf(Protocol):
+class MountFiles(Protocol):
     """One mount. Methods raise NotFound, Conflict, Denied, SpecError for no path, StoreError (also Hangs)."""
 
     def look(self, path: str) -> Item:
@@ -93,7 +93,7 @@ class Shelf(Protocol):
         """Move a file, or a directory with its content, into the mount's trash: ``.Trash-UID``."""
 
 
-def shelf(store: Store, name: str) -> Shelf:
+def mount_files(store: Store, name: str) -> MountFiles:
     """Return the files of a mount. Raises NotFound for an unknown mount, Conflict for one that is not mounted here."""
     spec = table.get(store, name)
     if spec.driver == "s3":
@@ -161,39 +161,39 @@ class FileShelf:
         self._store, self._spec = store, spec
 
     def look(self, path: str) -> Item:
-        """See Shelf."""
+        """See MountFiles."""
         return _item(self._spec, self._ask("look", path))
 
     def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
-        """See Shelf."""
+        """See MountFiles."""
         found = self._ask("page", path, after, str(PAGE))
         return [_item(self._spec, entry) for entry in found["entries"]], found["after"]
 
     def content(self, path: str) -> Content:
-        """See Shelf."""
+        """See MountFiles."""
         return FileContent(self._spec, path)
 
     def put(self, path: str, source: Path) -> None:
-        """See Shelf."""
+        """See MountFiles."""
         _refuse_read_only(self._spec)
         with open(source, "rb") as content:
             self._ask("write", path, content=content, timeout_s=WRITE_TIMEOUT_S, lane="write")
 
     def make(self, path: str) -> None:
-        """See Shelf."""
+        """See MountFiles."""
         _refuse_read_only(self._spec)
         self._ask("make", path)
 
     def move(self, path: str, to: str) -> None:
-        """See Shelf."""
+        """See MountFiles."""
         self._change("move", path, to)
 
     def remove(self, path: str) -> None:
-        """See Shelf."""
+        """See MountFiles."""
         self._change("remove", path)
 
     def discard(self, path: str) -> None:
-        """See Shelf."""
+        """See MountFiles."""
         self._change("discard", path)
 
     def _change(self, operation: str, path: str, *more: str) -> None:
@@ -222,7 +222,7 @@ class RepositoryShelf(FileShelf):
         self._repository = Repository(spec, spec.notebook_path, table.table(store))
 
     def look(self, path: str) -> Item:
-        """See Shelf."""
+        """See MountFiles."""
         try:
             return super().look(path)
         except NotFound:
@@ -234,7 +234,7 @@ class RepositoryShelf(FileShelf):
             return item
 
     def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
-        """See Shelf."""
+        """See MountFiles."""
         listed = self._listed(path)
         try:
             here, following = super().page(path, after)
@@ -249,7 +249,7 @@ class RepositoryShelf(FileShelf):
         return every[:PAGE], every[PAGE - 1].name if len(every) > PAGE else following
 
     def content(self, path: str) -> Content:
-        """See Shelf."""
+        """See MountFiles."""
         try:
             return super().content(path)
         except NotFound:
@@ -280,7 +280,7 @@ class ObjectShelf:
         self._spec = spec
 
     def look(self, path: str) -> Item:
-        """See Shelf."""
+        """See MountFiles."""
         name = path.rpartition("/")[2]
         if not path:
             return Item(name, "directory", 0, 0, not self._spec.read_only)
@@ -289,13 +289,13 @@ class ObjectShelf:
             return self._item(remote.entry(system.info(place)) | {"name": name})
 
     def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
-        """See Shelf."""
+        """See MountFiles."""
         found = remote.listing(self._url(path), {self._spec.name: self._spec})
         entries = sorted((one for one in found if one["name"] > after), key=lambda one: str(one["name"]))
         return [self._item(one) for one in entries[:PAGE]], entries[PAGE - 1]["name"] if len(entries) > PAGE else None
 
     def content(self, path: str) -> Content:
-        """See Shelf."""
+        """See MountFiles."""
         item, url = self.look(path), self._url(path)
         if item.kind != "file":
             raise Conflict(f"{url} is no object but a {item.kind}")
@@ -304,7 +304,7 @@ class ObjectShelf:
             return ObjectContent(item, url, system.open(place, "rb", cache_type="none"))
 
     def put(self, path: str, source: Path) -> None:
-        """See Shelf."""
+        """See MountFiles."""
         _refuse_read_only(self._spec)
         system, place = self._at(path)
         with remote.errors("write", self._url(path)):
@@ -313,11 +313,11 @@ class ObjectShelf:
             system.put_file(str(source), place)
 
     def make(self, path: str) -> None:
-        """See Shelf: an object store has no empty directories."""
+        """See MountFiles: an object store has no empty directories."""
         raise Denied(f"mount {self._spec.name!r} is an object store, which has no empty directories: upload a file")
 
     def move(self, path: str, to: str) -> None:
-        """See Shelf."""
+        """See MountFiles."""
         _refuse_read_only(self._spec)
         system, place = self._at(path)
         _, goal = self._at(to)
@@ -330,7 +330,7 @@ class ObjectShelf:
             system.rm_file(place)
 
     def remove(self, path: str) -> None:
-        """See Shelf."""
+        """See MountFiles."""
         _refuse_read_only(self._spec)
         if self.look(path).kind != "file":
             raise Conflict(f"{self._url(path)} is not empty")
@@ -339,7 +339,7 @@ class ObjectShelf:
             system.rm_file(place)
 
     def discard(self, path: str) -> None:
-        """See Shelf: for single objects."""
+        """See MountFiles: for single objects."""
         self.move(path, f".Trash-{os.getuid()}/{secrets.token_hex(4)}/{path}")
 
     def _url(self, path: str) -> str:

@@ -166,11 +166,11 @@ class MountContents(AsyncContentsManager):
 
         return await self._do(path, look)
 
-    def _at(self, path: str, changed: bool = False) -> tuple[files.Shelf, str]:
+    def _at(self, path: str, changed: bool = False) -> tuple[files.MountFiles, str]:
         name, _, inside = path.strip("/").partition("/")
         if changed and not inside:
             raise Denied("mounts are made and removed with `jupyter hyperpod mount`; files belong into one of them")
-        return files.shelf(self._store, name), inside
+        return files.mount_files(self._store, name), inside
 
     def _read(self, path: str, content: bool, kind: str | None, format: str | None, after: str) -> Model:
         if not path:
@@ -204,7 +204,7 @@ class MountContents(AsyncContentsManager):
             root |= {"format": "json", "content": found, "next": None}
         return root
 
-    def _whole(self, place: files.Shelf, inside: str) -> tuple[Item, bytes]:
+    def _whole(self, place: files.MountFiles, inside: str) -> tuple[Item, bytes]:
         with closing(place.content(inside)) as content:
             item = content.item
             if item.bytes > self._limit_bytes:

@@ -14,7 +14,7 @@ import pytest
 from jupyter_hyperpod.loader.share.board import Board
 from jupyter_hyperpod.loader.share.discovery import Notice
 from jupyter_hyperpod.loader.share.peers import MAGIC, NONCE_BYTES, Client, Server, own_address
-from jupyter_hyperpod.loader.share.shared_buffer import Commons
+from jupyter_hyperpod.loader.share.shared_buffer import SharedBuffer
 
 SECRET, SUBJECT = os.urandom(32), b"a model"
 CONTENT = os.urandom(3 << 20)
@@ -68,27 +68,27 @@ def heard(stranger: socket.socket) -> bytes:
 
 
 def test_a_claim_is_one_processs_until_it_dies() -> None:
-    commons = Commons.create(3, [100])
-    other = Commons.attach(commons.place, 3, [100])
-    assert commons.claim(1)
+    buffer = SharedBuffer.create(3, [100])
+    other = SharedBuffer.attach(buffer.place, 3, [100])
+    assert buffer.claim(1)
     assert not other.claim(1)
     assert other.claim(0)
     assert other.claim(1, again=True)
-    commons.release(1)
+    buffer.release(1)
     assert other.claim(1)
-    held = "from jupyter_hyperpod.loader.share.shared_buffer import Commons, Place; import sys; "
-    held += f"own = Commons.attach({commons.place}, 3, [100]); print(own.claim(2), flush=True); sys.stdin.read()"
+    held = "from jupyter_hyperpod.loader.share.shared_buffer import SharedBuffer, Place; import sys; "
+    held += f"own = SharedBuffer.attach({buffer.place}, 3, [100]); print(own.claim(2), flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.readline() == b"True\n"
-        assert not commons.claim(2)
+        assert not buffer.claim(2)
         process.kill()
-    assert commons.claim(2), "whoever held it is gone"
-    commons.view(0, 10, 3)[:] = b"abc"
+    assert buffer.claim(2), "whoever held it is gone"
+    buffer.view(0, 10, 3)[:] = b"abc"
     assert other.private[other.starts[0] + 10 :][:3].tobytes() == b"abc"
     other.private[other.starts[0] + 10] = ord("x")
-    assert bytes(commons.view(0, 10, 3)) == b"abc", "what one writes to its tensors nobody else sees"
+    assert bytes(buffer.view(0, 10, 3)) == b"abc", "what one writes to its tensors nobody else sees"
     with pytest.raises(OSError, match="something else"):
-        Commons.attach(commons.place, 4000, [100])
+        SharedBuffer.attach(buffer.place, 4000, [100])
 
 
 def test_the_first_text_under_a_name_stands_and_the_last_who_leaves_clears_up(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_what_is_no_notice_is_none(text: str) -> None:
 
 
 def test_a_notice_comes_back_as_it_was() -> None:
-    notice = Notice(Commons.create(1, [1]).place, "node-1", "10.0.0.1", 4000)
+    notice = Notice(SharedBuffer.create(1, [1]).place, "node-1", "10.0.0.1", 4000)
     assert Notice.decode(notice.encode()) == notice
 
 

@@ -60,7 +60,7 @@ class Straggler:
         self._write(chunk, RIGHT)
         return "read"
 
-    def settle(self, chunk: Chunk) -> None:
+    def reverify(self, chunk: Chunk) -> None:
         """Mend what the loser wrote."""
         assert self.memory[chunk.place] == WRONG, "asked before the loser had ended"
         self._write(chunk, RIGHT)
@@ -79,7 +79,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_loser_left_is_settled_before_the_load_returns() -> None:
     load_plan, straggler = two_chunks(), Straggler()
     meter = Meter(load_plan, time.monotonic())
-    Stream(load_plan.chunks, straggler.fetch, meter, Counters(), 2, settle=straggler.settle).run()
+    Stream(load_plan.chunks, straggler.fetch, meter, Counters(), 2, reverify=straggler.reverify).run()
     assert [chunk.place for chunk in straggler.settled] == [CHUNK]
     assert straggler.memory == bytes([RIGHT]) * 2 * CHUNK
 
@@ -87,10 +87,12 @@ def test_what_the_loser_left_is_settled_before_the_load_returns() -> None:
 def test_what_cannot_be_settled_ends_the_load() -> None:
     load_plan, straggler = two_chunks(), Straggler()
 
-    def settle(chunk: Chunk) -> None:
+    def reverify(chunk: Chunk) -> None:
         raise LoaderError("model", f"damage at {chunk.place}", "none")
 
-    stream = Stream(load_plan.chunks, straggler.fetch, Meter(load_plan, time.monotonic()), Counters(), 2, settle=settle)
+    stream = Stream(
+        load_plan.chunks, straggler.fetch, Meter(load_plan, time.monotonic()), Counters(), 2, reverify=reverify
+    )
     with pytest.raises(LoaderError, match=f"damage at {CHUNK}"):
         stream.run()
 
@@ -112,5 +114,5 @@ def test_memory_is_mended_where_it_is_not_what_the_manifest_says(tmp_path: Path)
                 for tensor in found.values():
                     tensor.zero_()
                 for chunk in load_plan.chunks:
-                    landing.settle(chunk)
+                    landing.reverify(chunk)
                 assert_same(found, state)

@@ -215,7 +215,7 @@ def test_folders_made_in_a_console_are_no_files(bucket: MountSpec, store: Store,
     table.make_root(spec, root)
     found = Repository(spec, root, table.table(store))
     assert (found.refresh(), list(found.states())) == (1, ["sub/a"])
-    shelf = files.shelf(store, bucket.name)
+    shelf = files.mount_files(store, bucket.name)
     assert [(one.name, one.kind) for one in shelf.page("data", "")[0]] == [("none", "directory"), ("sub", "directory")]
     assert [(one.name, one.kind) for one in shelf.page("data/sub", "")[0]] == [("a", "file")]
     assert shelf.page("data/none", "") == ([], None)
@@ -297,7 +297,7 @@ def test_what_only_the_bucket_has_is_in_the_file_browser(bucket: MountSpec, stor
     table.add(store, spec)
     table.make_root(spec, root)
     assert Repository(spec, root, table.table(store)).refresh() == 3
-    shelf = files.shelf(store, "fs")
+    shelf = files.mount_files(store, "fs")
     Path(root, "b").write_bytes(b"here")
     kinds = [(one.name, one.kind, one.bytes) for one in shelf.page("", "")[0] if not one.name.startswith(".")]
     assert kinds == [("a", "file", 1), ("b", "file", 4), ("sub", "directory", 0)]
@@ -317,7 +317,7 @@ def test_what_only_the_bucket_has_is_in_the_file_browser(bucket: MountSpec, stor
 
 def test_a_bucket_in_the_file_browser(bucket: MountSpec, store: Store, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(files, "PAGE", 2)
-    shelf = files.shelf(store, bucket.name)
+    shelf = files.mount_files(store, bucket.name)
     source = tmp_path / "part"
     source.write_bytes(os.urandom(files.CHUNK_BYTES + 5))
     for name in ("run/b ü.bin", "run/a", "top"):

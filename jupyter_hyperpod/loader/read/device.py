@@ -48,7 +48,7 @@ class DeviceLanding:
         staging.copy(there, buffer[: chunk.bytes])
         return "read"
 
-    def settle(self, chunk: Chunk) -> None:
+    def reverify(self, chunk: Chunk) -> None:
         """See Landing. Each reader has memory of its own: nothing to do."""
 
     def tensor(self, tensor: Placed) -> torch.Tensor:

@@ -31,7 +31,7 @@ class Landing(Protocol):
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         """Read a chunk to where it belongs; called by many threads. "busy": another process reads it, retry soon."""
 
-    def settle(self, chunk: Chunk) -> None:
+    def reverify(self, chunk: Chunk) -> None:
         """Verify a chunk again, because a second reader was cancelled while writing there. Raises LoaderError."""
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
@@ -107,7 +107,7 @@ class HostLanding:
             self._checks.check(chunk, view, cancel)
         return "read"
 
-    def settle(self, chunk: Chunk) -> None:
+    def reverify(self, chunk: Chunk) -> None:
         """See Landing."""
         if self._checks is not None:
             self._checks.check(chunk, self._view(chunk), Cancel())

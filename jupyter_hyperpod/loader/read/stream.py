@@ -2,7 +2,7 @@
 
 Threads are added while they raise the rate (`pace`). Once no chunk is left to start, idle threads request chunks again
 that take much longer than others did. The first reader wins, and the other has stopped before the load returns. Where
-both wrote to the same memory, the chunk is verified once more (`settle`).
+both wrote to the same memory, the chunk is verified once more (`reverify`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .source import Counters
 
 Outcome = Literal["read", "found", "busy"]  # found: it had arrived already; busy: a peer is reading it, retry
 Fetch = Callable[[Chunk, Cancel], Outcome]
-Settle = Callable[[Chunk], None]
+Reverify = Callable[[Chunk], None]
 TICK_S = 0.05
 AGAIN_S = 0.01
 TELL_S = 0.1
@@ -61,12 +61,12 @@ class Stream:
         connections: int | None = None,
         progress: Callback | None = None,
         sharers: int = 1,
-        settle: Settle | None = None,
+        reverify: Reverify | None = None,
     ) -> None:
         self._waiting = deque(_Task(chunk) for chunk in chunks)
         self._with_peers: deque[_Task] = deque()
         self._fetch = fetch
-        self._settle = settle
+        self._reverify = reverify
         self._meter = meter
         self._counters = counters
         self._progress = progress
@@ -209,8 +209,8 @@ class Stream:
     def _lost(self, chunk: Chunk) -> None:
         """A second reader has ended in the middle of a chunk that had already arrived."""
         try:
-            if self._settle is not None:
-                self._settle(chunk)
+            if self._reverify is not None:
+                self._reverify(chunk)
         except BaseException as error:
             self._stop(error)
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from .board import Board
-from .shared_buffer import Commons, Place
+from .shared_buffer import Place, SharedBuffer
 
 HERE = "at-"
 TOKEN_DIGITS = 8
@@ -45,11 +45,11 @@ class Notice:
             return None
 
 
-def meet(board: Board, count: int, sizes: Sequence[int], node: str | None = None) -> Commons:
+def meet(board: Board, count: int, sizes: Sequence[int], node: str | None = None) -> SharedBuffer:
     """Return the existing memory of a rank on this host (with `node`: on this node), else a new one."""
     for name in board.names(HERE):
         notice = Notice.decode(board.get(name) or "")
         if notice is not None and node in (None, notice.node):
             with suppress(OSError):
-                return Commons.attach(notice.place, count, sizes)
-    return Commons.create(count, sizes)
+                return SharedBuffer.attach(notice.place, count, sizes)
+    return SharedBuffer.create(count, sizes)

@@ -23,7 +23,7 @@ from ..read.model_files import Files
 from ..read.plan import BLOCK_BYTES, Chunk, LoadPlan
 from .board import Board
 from .discovery import HERE, Notice, meet
-from .shared_buffer import Commons
+from .shared_buffer import SharedBuffer
 
 INSTANT_S = 1e-6
 
@@ -46,22 +46,22 @@ class Exchange:
         subject = hashlib.sha256(json.dumps([objects, self._size, blocks]).encode()).hexdigest()[:32]
         self._board = Board(directory / f"rows-{subject}")
         with self._board.locked():
-            self._commons: Commons | None = meet(self._board, len(blocks), (len(blocks) * BLOCK_BYTES,), node)
-            notice = Notice(self._commons.place, node or "")
+            self._buffer: SharedBuffer | None = meet(self._board, len(blocks), (len(blocks) * BLOCK_BYTES,), node)
+            notice = Notice(self._buffer.place, node or "")
             self._name = notice.name
             self._board.put(self._name, notice.encode())
 
     def take(self, chunk: Chunk, view: memoryview, late: bool, cancel: Cancel) -> bool:
         """Fill `view` with this rank's columns; False while another rank, unless `late`, has to read the rows."""
-        commons = self._commons
+        buffer = self._buffer
         number = self._numbers[chunk.block]
-        if commons is None or not (commons.seconds[number] or self._bring(commons, number, chunk, late, cancel)):
+        if buffer is None or not (buffer.seconds[number] or self._bring(buffer, number, chunk, late, cancel)):
             return False
-        rows = np.frombuffer(commons.view(0, number * BLOCK_BYTES, chunk.rows * chunk.stride), np.uint8)
+        rows = np.frombuffer(buffer.view(0, number * BLOCK_BYTES, chunk.rows * chunk.stride), np.uint8)
         across = chunk.across or 0
         mine = rows.reshape(chunk.rows, chunk.stride)[:, across : across + chunk.length]
         np.copyto(np.frombuffer(view, np.uint8).reshape(chunk.rows, chunk.length), mine)
-        commons.written(0, number * BLOCK_BYTES, len(rows))
+        buffer.written(0, number * BLOCK_BYTES, len(rows))
         return True
 
     def settle(self, chunk: Chunk) -> None:
@@ -71,33 +71,33 @@ class Exchange:
     def close(self) -> None:
         """Release the memory; nothing more is taken."""
         self._board.leave(self._name, HERE)
-        self._commons = None
+        self._buffer = None
 
-    def _bring(self, commons: Commons, number: int, chunk: Chunk, late: bool, cancel: Cancel) -> bool:
+    def _bring(self, buffer: SharedBuffer, number: int, chunk: Chunk, late: bool, cancel: Cancel) -> bool:
         """Read a block that is this rank's, or that another rank should have read by now."""
-        if number % self._size != self._rank and not (late and self._done(commons)):
+        if number % self._size != self._rank and not (late and self._done(buffer)):
             return False
         again = False
-        if not commons.claim(number):
+        if not buffer.claim(number):
             since_s = self._taken_since.setdefault(number, time.monotonic())
-            again = pace.should_hedge(time.monotonic() - since_s, commons.usual_s() or since_s)
-            if not again or not commons.claim(number, again=True):
+            again = pace.should_hedge(time.monotonic() - since_s, buffer.usual_s() or since_s)
+            if not again or not buffer.claim(number, again=True):
                 return False
         try:
-            if not commons.seconds[number]:
+            if not buffer.seconds[number]:
                 began_s = time.monotonic()
                 file, begin, length = chunk.block
-                commons.reserve(0, number * BLOCK_BYTES, length)
-                self._sources[file].read_into(begin, commons.view(0, number * BLOCK_BYTES, length), cancel)
-                commons.seconds[number] = max(INSTANT_S, time.monotonic() - began_s)
+                buffer.reserve(0, number * BLOCK_BYTES, length)
+                self._sources[file].read_into(begin, buffer.view(0, number * BLOCK_BYTES, length), cancel)
+                buffer.seconds[number] = max(INSTANT_S, time.monotonic() - began_s)
         finally:
-            commons.release(number, again)
+            buffer.release(number, again)
         return True
 
-    def _done(self, commons: Commons) -> bool:
+    def _done(self, buffer: SharedBuffer) -> bool:
         """Whether this rank has read its whole share."""
         mine = range(self._rank, len(self._numbers), self._size)
-        return all(commons.seconds[number] or number in self._settled for number in mine)
+        return all(buffer.seconds[number] or number in self._settled for number in mine)
 
 
 def exchange_of(directory: Path, files: Files, load_plan: LoadPlan, node: str | None) -> Exchange | None:

@@ -87,17 +87,17 @@ class FanOut:
         node, apart = environment.get(NODE_VARIABLE, ""), bool(environment.get(APART_VARIABLE))
         only = node if apart else None
         with board.locked():
-            self._commons = meet(board, len(self._chunks), load_plan.landings, only)
+            self._buffer = meet(board, len(self._chunks), load_plan.landings, only)
             server = None
             if apart or environment.get(BIND_VARIABLE):
                 host = own_address(environment.get(BIND_VARIABLE, LOOPBACK), job.path / ENDPOINT)
                 server = self._serve(host, job.secret(), subject)
-            notice = Notice(self._commons.place, node, *(server.address if server else ()))
-            weakref.finalize(self._commons.private, _leave, os.getpid(), board, notice.name, server)
+            notice = Notice(self._buffer.place, node, *(server.address if server else ()))
+            weakref.finalize(self._buffer.private, _leave, os.getpid(), board, notice.name, server)
             board.put(notice.name, notice.encode())
             self.sharers = sum(other.startswith(notice.name[:STEM]) for other in board.names(HERE))
-        self._hosts = _Hosts(board, self._commons.token, job.secret(), subject, len(self._chunks)) if server else None
-        self._mapping = Mapping(files.names[0], self._commons.private)
+        self._hosts = _Hosts(board, self._buffer.token, job.secret(), subject, len(self._chunks)) if server else None
+        self._mapping = Mapping(files.names[0], self._buffer.private)
         together = server is None or job.spec().replica >= load_plan.tp[1]
         self._exchange = exchange_of(job.path / "fanout", files, load_plan, only) if together else None
 
@@ -108,17 +108,17 @@ class FanOut:
         if outcome != "busy":
             if self._exchange is not None and chunk.across is not None:
                 self._exchange.settle(chunk)
-            self._mapping.look(self._commons.starts[chunk.file] + chunk.place, chunk.bytes)
+            self._mapping.look(self._buffer.starts[chunk.file] + chunk.place, chunk.bytes)
         return outcome
 
-    def settle(self, chunk: Chunk) -> None:
+    def reverify(self, chunk: Chunk) -> None:
         """See Landing."""
         if self._checks is not None:
-            self._checks.check(chunk, self._commons.view(chunk.file, chunk.place, chunk.bytes), Cancel())
+            self._checks.check(chunk, self._buffer.view(chunk.file, chunk.place, chunk.bytes), Cancel())
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
         """See Landing."""
-        landed = self._mapping.bytes[self._commons.starts[tensor.file] :]
+        landed = self._mapping.bytes[self._buffer.starts[tensor.file] :]
         return made.view(landed, tensor, self._files.sources[tensor.file].name).to(self._device)
 
     def close(self) -> None:
@@ -129,29 +129,29 @@ class FanOut:
             self._exchange.close()
 
     def _obtain(self, number: int, chunk: Chunk, cancel: Cancel) -> Outcome:
-        commons = self._commons
-        if commons.seconds[number]:
+        buffer = self._buffer
+        if buffer.seconds[number]:
             return "found"
         late = self._late(number)
-        if not commons.claim(number) and not (late and (commons.claim(number, again=True) or self._late(number, 2))):
+        if not buffer.claim(number) and not (late and (buffer.claim(number, again=True) or self._late(number, 2))):
             return self._busy(number)
         try:
-            if commons.seconds[number]:
+            if buffer.seconds[number]:
                 return "found"
             began_s = time.monotonic()
-            commons.reserve(chunk.file, chunk.place, chunk.bytes)
+            buffer.reserve(chunk.file, chunk.place, chunk.bytes)
             if not self._bring(number, chunk, late, cancel):
                 return self._busy(number)
-            commons.seconds[number] = max(INSTANT_S, time.monotonic() - began_s)
-            commons.written(chunk.file, chunk.place, chunk.bytes)
+            buffer.seconds[number] = max(INSTANT_S, time.monotonic() - began_s)
+            buffer.written(chunk.file, chunk.place, chunk.bytes)
         finally:
-            commons.release(number)
-            commons.release(number, again=True)
+            buffer.release(number)
+            buffer.release(number, again=True)
         return "read"
 
     def _bring(self, number: int, chunk: Chunk, late: bool, cancel: Cancel) -> bool:
         """Get a claimed chunk, from another host or from the store; False where another rank is reading it."""
-        view = self._commons.view(chunk.file, chunk.place, chunk.bytes)
+        view = self._buffer.view(chunk.file, chunk.place, chunk.bytes)
         answer = self._hosts.ask(number, view) if self._hosts is not None else "gone"
         if answer == "later" and not late:
             return False
@@ -172,18 +172,18 @@ class FanOut:
         waited_s = (time.monotonic() - self._busy_since.get(number, time.monotonic())) / times
         if waited_s <= pace.HEDGE_FLOOR_S:
             return False
-        usual_s = self._commons.usual_s()
+        usual_s = self._buffer.usual_s()
         return waited_s > UNKNOWN_S if usual_s is None else pace.should_hedge(waited_s, usual_s)
 
     def _serve(self, host: str, secret: bytes, subject: str) -> Server:
-        seconds, starts, chunks = self._commons.seconds, self._commons.starts, self._chunks
+        seconds, starts, chunks = self._buffer.seconds, self._buffer.starts, self._chunks
 
         def find(number: int) -> tuple[int, int] | None:
             if number >= len(chunks) or not seconds[number]:
                 return None
             return starts[chunks[number].file] + chunks[number].place, chunks[number].bytes
 
-        return Server(host, secret, subject.encode(), self._commons.descriptor, find)
+        return Server(host, secret, subject.encode(), self._buffer.descriptor, find)
 
 
 class _Hosts:

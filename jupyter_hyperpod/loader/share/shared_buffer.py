@@ -37,7 +37,7 @@ class Place:
     token: str
 
 
-class Commons:
+class SharedBuffer:
     """`count` chunks in landings of `sizes` bytes, shared by the processes of one host.
 
     ``seconds[i]`` is how long chunk i took to arrive, 0.0 before. The descriptor, through which peers find the buffer,
@@ -57,7 +57,7 @@ class Commons:
         self.seconds = np.frombuffer(self.memory, np.float32, count, TOKEN_BYTES)
 
     @classmethod
-    def create(cls, count: int, sizes: Sequence[int]) -> Commons:
+    def create(cls, count: int, sizes: Sequence[int]) -> SharedBuffer:
         """Create an empty one. Raises MemoryError where the system refuses."""
         token = os.urandom(TOKEN_BYTES // 2).hex()
         try:
@@ -73,7 +73,7 @@ class Commons:
             raise MemoryError(f"no room for a model of {sum(sizes)} bytes: {error.strerror}") from None
 
     @classmethod
-    def attach(cls, place: Place, count: int, sizes: Sequence[int]) -> Commons:
+    def attach(cls, place: Place, count: int, sizes: Sequence[int]) -> SharedBuffer:
         """Open a peer's. Raises OSError where the peer has ended, is on another host or out of reach."""
         descriptor = open_memory_file(place.pid, place.descriptor, place.inode)
         try:
