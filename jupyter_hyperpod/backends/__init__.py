@@ -1,4 +1,4 @@
-"""They know processes, not training: each backend starts a LaunchPlan somewhere and tells what became of it."""
+"""Backends: each starts the processes of a LaunchPlan on its nodes and reports their state. They know no training."""
 
 from __future__ import annotations
 

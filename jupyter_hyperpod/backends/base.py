@@ -1,5 +1,5 @@
-"""The one seam of backends: what `control` and the supervisor ask of each, and what each offers. Processes only; not
-one word about training.
+"""The interface of all backends, through which `control` and the supervisor use them. It is about processes only, not
+about training.
 
 `Backend` is what a client asks. It keeps no state: each call may come from any process and any thread, and may wait for
 the backend's commands, which have a limit of their own.

@@ -1,4 +1,4 @@
-"""Answers of backends that are known at once, and answers of which only the success is told."""
+"""Helpers for the futures that backends return: an answer known at once, and one that only reports success."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which source a job's processes run: its digest, by which a preloaded interpreter is found or renewed."""
+"""The digest of the source that a job's processes run, by which a preloaded interpreter is found or renewed."""
 
 from __future__ import annotations
 

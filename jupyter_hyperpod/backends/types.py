@@ -1,4 +1,4 @@
-"""What is said across the seam of backends: elements of jobs and their phases, requests, reports, capabilities."""
+"""The types of the backends' interface: elements of jobs and their phases, requests, reports, capabilities."""
 
 from __future__ import annotations
 

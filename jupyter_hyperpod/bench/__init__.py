@@ -1,4 +1,4 @@
-"""What a person measures on a machine of their own: real clusters, real faults, an observer outside.
+"""Benchmarks that users run on their own machines, with real clusters, real faults and an outside observer.
 
 Each benchmark returns its report as JSON. The project's other benchmarks compare with other systems or need rigs: they
 are in the folder `benchmarks` beside this package in a checkout, and an installed package does without them.

@@ -1,4 +1,4 @@
-"""A cell on a warm cluster: from submit to the first line of its own output, as a follower of the journal reads it."""
+"""Measures a cell on a warm cluster: the time from submit to the first line of its output in the journal."""
 
 from __future__ import annotations
 

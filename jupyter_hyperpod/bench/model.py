@@ -1,4 +1,4 @@
-"""A model of your own, from where it is into memory: how long it takes, and how long until the first layer is there."""
+"""Measures how long loading your own model takes, and how long until its first layer has arrived."""
 
 from __future__ import annotations
 

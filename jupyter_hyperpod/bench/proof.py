@@ -1,6 +1,6 @@
-"""Two runs of the same code, one of them disturbed: what the journals prove about the difference.
+"""Compares a disturbed and an undisturbed run of the same code by their journals.
 
-Nothing here is assumed. What one journal proves by itself is said by `runtime.audit`; here two are compared.
+`runtime.audit` checks one journal by itself; this module compares two.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Run:
 
     @property
     def state(self) -> str:
-        """The last state the journal tells of."""
+        """The last state in the journal."""
         states = self.of_kind("job.state")
         return str(states[-1].data["state"]) if states else "pending"
 
     @property
     def session(self) -> dict[str, Any]:
-        """What the session said of itself; raises NotFound where none was opened."""
+        """The session's description; raises NotFound where none was opened."""
         opened = self.of_kind("session.opened")
         if not opened:
             raise NotFound(f"{self.job_id} opened no session; its journal proves nothing")
@@ -61,7 +61,7 @@ class Run:
 
     @cached_property
     def audit(self) -> Audit:
-        """What the journal proves about exactly-once."""
+        """The audit of the journal."""
         return audit(self.events)
 
     @property
@@ -201,7 +201,7 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        """All of it is true."""
+        """Whether all checks hold."""
         return all(holds for _, _, holds in self.checks())
 
 

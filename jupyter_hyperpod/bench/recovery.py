@@ -1,5 +1,5 @@
-"""A member of four is killed or stopped while 100 MB of training state is at work: how long does training stand still,
-and how long until it goes on with as many members as before?"""
+"""Measures recovery: one of four members is killed or stopped, with 100 MB of training state. How long does training
+stand still, and how long until it continues with as many members as before?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMITS = {
 
 
 class Watched(Protocol):
-    """A training that is seen from outside, through its committed steps."""
+    """A training run, observed from outside through its committed steps."""
 
     def commits(self) -> list[Commit]:
         """Every step committed so far."""
@@ -41,7 +41,7 @@ class Watched(Protocol):
 
 @dataclass
 class Result:
-    """Of one arm: stalls by fault, and why it could not go on."""
+    """The result of one arm: stalls by fault, and why it failed."""
 
     name: str
     stalls: dict[str, list[Stall]] = field(default_factory=lambda: {fault: [] for fault in FAULTS})
@@ -86,12 +86,12 @@ def our_life(
 
 
 def some_way_into_a_step(watched: Watched, rng: random.Random) -> None:
-    """Faults come at any moment of a step, not at the one where the observer happens to look."""
+    """Wait a random part of a step, so that faults do not always come when the observer reads a commit."""
     time.sleep(rng.random() * undisturbed_s(watched.commits()))
 
 
 def stall_of(watched: Watched, fault_s: float, nodes: int, noticed: Callable[[], None] | None = None) -> Stall:
-    """Wait until it is at full strength again. Raises ClusterError where that does not happen."""
+    """Wait until the run is at full strength again and return its stall. Raises ClusterError where it fails."""
     generation = max(commit.generation for commit in watched.commits() if commit.time_s <= fault_s)
     watched.until(lambda: any(commit.generation > generation for commit in watched.commits()), SETTLE_TIMEOUT_S)
     if noticed is not None:
@@ -142,7 +142,7 @@ def rows_of(result: Result, nodes: int) -> list[dict[str, Any]]:
 
 
 def our_bars(result: Result) -> list[dict[str, Any]]:
-    """What was measured against our limits."""
+    """The bars: our limits for the measured values."""
     kills, hangs = result.stalls["kill"], result.stalls["hang"]
     values = {}
     if kills:

@@ -1,4 +1,4 @@
-"""What a fault cost, read from the times of committed steps. The same for every system, and pure."""
+"""Computes what a fault cost from the times of committed steps, alike for every system. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ STEADY = 6
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A member says that ``step`` steps are in its model; ``time_s`` is its clock, seconds since the Unix epoch.
+    """A member has applied ``step`` steps; ``time_s`` is its clock, seconds since the Unix epoch.
 
-    ``generation`` changes whenever the group of members was formed anew.
+    ``generation`` changes whenever a new group of members has formed.
     """
 
     time_s: float
@@ -50,7 +50,7 @@ class Stall:
 
 
 def measure(commits: Sequence[Commit], fault_s: float, members: int) -> Stall | None:
-    """What the fault at ``fault_s`` cost a group of ``members``; None while that cannot be told yet."""
+    """What the fault at ``fault_s`` cost a group of ``members``; None while that is not known yet."""
     before = [commit for commit in commits if commit.time_s <= fault_s]
     generation = max(commit.generation for commit in before)
     anew = [commit for commit in commits if commit.generation > generation]

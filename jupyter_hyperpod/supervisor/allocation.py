@@ -1,4 +1,4 @@
-"""The nodes of jobs that schedulers run: how many more to ask for, which to give back. The supervisor calls `step`."""
+"""Requests and returns nodes of jobs that schedulers run. The supervisor calls `step`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coordinators as their supervisor sees them: who stands still is ended, and what happened is told as an incident."""
+"""The supervisor's watchdog of coordinators: ends one that hangs, and journals the loss as an incident."""
 
 from __future__ import annotations
 

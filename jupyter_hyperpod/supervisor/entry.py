@@ -1,4 +1,4 @@
-"""One unfinished job in the supervisor's hands: its commands, its processes' failures, its end."""
+"""The supervisor's record of one unfinished job: its commands, its processes' failures, its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of whole nodes, of coordinators and of the supervisor itself, injected by whoever owns the nodes."""
+"""Injects faults into whole nodes, coordinators and the supervisor itself."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The supervisor's part in healing: it starts this machine's health agent, tells jobs to leave nodes in which something
-was found, and reboots or replaces the nodes of the local cluster. What is asked for stands in the cluster's journal."""
+"""The supervisor's part in healing: it starts this machine's health agent, asks jobs to leave faulty nodes, and reboots
+or replaces nodes of the local cluster. It reads the requested remedies from the cluster's journal."""
 
 from __future__ import annotations
 

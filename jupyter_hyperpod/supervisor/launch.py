@@ -1,4 +1,4 @@
-"""From what was asked to what is started: JobSpec in, LaunchPlan out; and the supervisor itself, once more."""
+"""Turns a JobSpec into a LaunchPlan, and builds the command that restarts the supervisor."""
 
 from __future__ import annotations
 

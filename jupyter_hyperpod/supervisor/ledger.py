@@ -1,4 +1,4 @@
-"""What one job has asked a scheduler for, and what became of each node: the journal knows what schedulers forget."""
+"""A job's requests to its scheduler and the state of each node, kept in the journal because schedulers forget."""
 
 from __future__ import annotations
 

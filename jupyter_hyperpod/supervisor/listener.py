@@ -1,4 +1,4 @@
-"""The supervisor's socket: people's requests come in, each is answered; strangers keep no place for long."""
+"""The supervisor's socket: receives requests and answers each. Silent connections are closed soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One supervisor a store: a file locked for as long as its owner lives."""
+"""The lock that allows one supervisor per store: a file that its owner keeps locked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node as the cluster's journal tells of it, and as those that share out nodes see it."""
+"""Journals the state of each node, and describes free nodes for the scaling policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUT_OF_REACH_S = 3.0
 
 
 class Machines:
-    """Since when each node has been free, and cut off, and what the journal says of it."""
+    """When each node became free or was cut off, and its last journaled state."""
 
     def __init__(self) -> None:
         self._free_since_s: dict[str, float] = {}

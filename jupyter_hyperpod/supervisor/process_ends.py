@@ -1,4 +1,4 @@
-"""What follows when a process of a job ends: its head is started again, failures are counted, the job is given up."""
+"""Handles the end of a job's process: restarts its head, counts failures, gives the job up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs whose journals a new supervisor still reads: a slice per turn, so that requests are answered in between."""
+"""Reads the journals of unfinished jobs for a new supervisor, in slices, so that it answers requests in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to start and to stop, from what there is. Pure: the supervisor observes, this decides, the supervisor acts."""
+"""Decides which processes to start and stop. Pure: the supervisor observes and acts, this module decides."""
 
 from __future__ import annotations
 

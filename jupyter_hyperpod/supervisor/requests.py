@@ -1,4 +1,4 @@
-"""What people ask the supervisor through its socket, and what they are answered."""
+"""Answers the requests that clients send to the supervisor's socket."""
 
 from __future__ import annotations
 

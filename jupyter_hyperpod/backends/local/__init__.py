@@ -1,1 +1,1 @@
-"""Processes of this machine as nodes: a preloaded interpreter is forked instead of started."""
+"""The local backend: processes of this machine act as nodes, forked from a preloaded interpreter."""

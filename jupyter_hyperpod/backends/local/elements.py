@@ -1,4 +1,4 @@
-"""The elements of jobs on this machine: what runs, and how what has ended did, until the job is released."""
+"""Tracks the elements of jobs on this machine: running ones, and results of ended ones until their job is released."""
 
 from __future__ import annotations
 

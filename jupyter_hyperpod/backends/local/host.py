@@ -1,4 +1,4 @@
-"""This machine as the supervisor sees it: one zygote, the nodes forked from it, and a host for the jobs' heads.
+"""Manages this machine for the supervisor: one zygote, the nodes forked from it, and the host of the jobs' heads.
 
 Nodes do not need this object: when the supervisor dies they go on, and a new one adopts them through their sockets.
 """

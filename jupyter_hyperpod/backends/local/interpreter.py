@@ -1,4 +1,4 @@
-"""The preloaded interpreter (zygote) as its host sees it: started, greeted, asked to fork nodes, started again."""
+"""Starts the preloaded interpreter (zygote), asks it to fork nodes, and restarts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One node as its host knows it: what was started there, and how it is reached."""
+"""The host's record of one node: the processes started there, and the connection to it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Nodes with a network of their own, joined by a private switch, so that one can be cut off like a machine whose cable
-is pulled: nothing arrives any more, in either direction, and nobody is told.
+"""Gives each node a network of its own, joined by a private switch, so that a node can be cut off as by pulling its
+cable: packets vanish in both directions without an error.
 
 The switch is a bridge in a network namespace that has no name and no way out; jobs' heads live in it. Every node lives
 in a namespace of its own, joined to the switch by a veth pair. Namespaces exist for as long as somebody holds them:

@@ -1,4 +1,4 @@
-"""One node: a process with a session of its own that starts a job's processes, by fork where that is exact.
+"""The process of one local node, with its own session. It starts a job's processes, by fork where that is equivalent.
 
 Everything a node started dies with it: its processes share its process group, and the kernel kills the
 direct ones when the node's own process ends. It needs no supervisor to go on.

@@ -1,4 +1,4 @@
-"""The loop that the zygote and every node run: requests over a unix socket, children watched by pidfd. One thread."""
+"""The event loop of the zygote and of every node: requests over a unix socket, children watched by pidfd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who comes after the supervisor: the zygote starts it again when it has died, or ends it first where it stands still.
+"""The supervisor's watchdog in the zygote: restarts the supervisor when it has died, and ends it first where it hangs.
 
 A supervisor that connects says how it was started and which file it removes when it takes its leave. While that file is
 there, an end of the connection means that it died.

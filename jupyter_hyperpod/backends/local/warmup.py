@@ -1,4 +1,4 @@
-"""First uses that cost a second of CPU in every new process; done once in the zygote, its forks need not."""
+"""Runs slow first uses of libraries once in the zygote, so that its forks save a second of CPU time each."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""SLURM as a backend: batch scripts and commands as text, and the thread that runs them."""
+"""The SLURM backend: batch scripts and commands as text, and the thread that runs them."""

@@ -1,4 +1,4 @@
-"""The SLURM backend: a scheduler that is asked for nodes by its commands."""
+"""The SLURM backend's class: requests nodes from SLURM through its commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SLURM by its commands. One thread runs them, one after another: nobody waits for a controller that does not answer.
+"""Runs SLURM's commands in one thread, one after another, so that a controller without answers blocks nothing else.
 
 Queries (the queue, the nodes, the history) are for all jobs together and at least `QUERY_EVERY_S` apart.
 """

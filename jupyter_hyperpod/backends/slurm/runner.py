@@ -1,4 +1,4 @@
-"""SLURM at work for a supervisor: elements of arrays are submitted, watched, signalled and given back."""
+"""Submits, watches, signals and cancels elements of SLURM's job arrays for a supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A LaunchPlan as a SLURM array of one-node jobs, and what SLURM says about it, as text. Pure.
+"""Renders a LaunchPlan as a SLURM array of one-node jobs, and parses SLURM's output about it. Pure.
 
 Every node of a job is an array element of its own: what becomes of one is nobody else's end. The elements that must be
 there come from one partition, those that may be taken back from another.

@@ -1,4 +1,4 @@
-"""The agent's connection to its coordinator: made again whenever it has ended, and the source of the member's lease."""
+"""The agent's connection to its coordinator. It reconnects by itself, and extends the member's lease."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONNECT_TIMEOUT_S = 0.5
 
 
 class CoordinatorLink:
-    """``channel`` is None while there is no connection. ``exit_code``: set when the agent has nothing to wait for."""
+    """``channel`` is None while there is no connection. ``exit_code``: set when the agent has to end."""
 
     def __init__(self, context: Context, selector: selectors.BaseSelector) -> None:
         self._context = context
@@ -31,7 +31,7 @@ class CoordinatorLink:
         self._alone_since_s = time.monotonic()
 
     def connect_if_needed(self) -> bool:
-        """Try to connect where it is time to; True where a new connection stands."""
+        """Try to connect if it is time to; True for a new connection."""
         now = time.monotonic()
         if self.channel is not None or now < self._next_connect_s:
             return False
@@ -56,12 +56,12 @@ class CoordinatorLink:
         return True
 
     def tell(self, message: Message) -> None:
-        """Send to the coordinator; what is said while there is none is lost, and said again by `register`."""
+        """Send to the coordinator. Without a connection the message is lost, and `register` sends it again later."""
         if self.channel is not None:
             self.channel.send(message)
 
     def hear(self) -> list[Message]:
-        """What the coordinator has said. A connection that has ended is left."""
+        """The coordinator's messages. Closes an ended connection."""
         assert self.channel is not None
         try:
             messages = self.channel.receive()
@@ -76,7 +76,7 @@ class CoordinatorLink:
         return messages
 
     def push(self) -> None:
-        """Send on what the socket did not take at once; leave a coordinator that never answered the greeting."""
+        """Send pending bytes; disconnect from a coordinator that never answered the greeting."""
         if self.channel is not None:
             self.channel.push()
             if not self.channel.greeted and time.monotonic() - self.channel.born_s > HANDSHAKE_TIMEOUT_S:

@@ -1,13 +1,13 @@
-"""The lease of a member: how long it may go on without a sign of life from its coordinator's host.
+"""The lease of a member: how long it may continue without a sign of life from its coordinator's host.
 
 A coordinator that hears nothing from a member for `BEATS_LOST_S` fences it. A member that is cut off must have stopped
-by then, or what it does would count twice. So every beat that the coordinator's host confirms (TCP) extends the lease
-by `LEASE_S`, counted from when the beat was *sent*: the coordinator has heard it at that time or later, so its
-patience ends later than the lease.
+by then, or its work would count twice. So every beat that the coordinator's host confirms (TCP) extends the lease by
+`LEASE_S`, counted from when the beat was *sent*: the coordinator has heard it at that time or later, so its patience
+ends later than the lease.
 
-A coordinator that is frozen or slow extends it too, since its host confirms what it does not read, and it cannot fence
-anybody before it has read it. A connection that is refused or reset proves that nobody is there to fence: members keep
-training while a coordinator is replaced. Only silence is dangerous.
+A coordinator that is frozen or slow extends it, too: its host confirms beats that it has not read, and it cannot fence
+a member before reading them. A refused or reset connection proves that no coordinator can fence this member: members
+keep training while a coordinator is replaced. Only silence is dangerous.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..connection import Channel
 
 
 class Lease:
-    """Times on the monotonic clock, in seconds. ``lapsed``: it has run out once, which no later sign of life mends."""
+    """Times on the monotonic clock, in seconds. ``lapsed``: it has run out once, for good."""
 
     def __init__(self) -> None:
         self.until_s = math.inf
@@ -28,7 +28,7 @@ class Lease:
         self._beats: deque[tuple[int, float]] = deque()
 
     def look(self, channel: Channel | None, now_s: float) -> None:
-        """See which beats have been confirmed, and whether that is in time."""
+        """Check which beats have been confirmed, and whether in time."""
         self.lapsed = self.lapsed or now_s > self.until_s
         confirmed = channel.confirmed if channel is not None else 0
         while self._beats and self._beats[0][0] <= confirmed:
@@ -41,7 +41,7 @@ class Lease:
         self.until_s = until_s if math.isinf(self.until_s) else max(self.until_s, until_s)
 
     def connected(self, sign_s: float, now_s: float) -> None:
-        """A connection that was asked for at ``sign_s`` stands."""
+        """The connection requested at ``sign_s`` is established."""
         self._beats.clear()
         self.sign(sign_s, now_s)
 
@@ -51,7 +51,7 @@ class Lease:
             self._beats.append((channel.position, sent_s))
 
     def restore(self, sent_s: float, now_s: float) -> bool:
-        """The coordinator itself answered what was sent at ``sent_s``; True where that is recent enough to go on."""
+        """The coordinator itself answered a message sent at ``sent_s``; True if recent enough to continue."""
         if now_s > sent_s + LEASE_S:
             return False
         self.lapsed, self.until_s = False, sent_s + LEASE_S

@@ -1,7 +1,7 @@
-"""The agent: one process a node and job. Forks the worker, captures its output, notices its death, relays.
+"""The agent's process: one per node and job. It forks the worker, captures its output, notices its end, and relays.
 
-It never decides anything: facts go to the coordinator, and what the coordinator says is done. It must stay
-single-threaded, because it forks. Without a coordinator it keeps the worker training and tries to connect again.
+It decides nothing: it reports facts to the coordinator and carries out its orders. It must stay single-threaded,
+because it forks. Without a coordinator it keeps the worker training and tries to reconnect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .worker_process import Output, WorkerProcess
 
 BEAT_S = 0.1
 SAID = 200  # characters of an error's message in a warning
-# what the coordinator says to the agent itself; everything else is passed to the worker
+# messages to the agent itself; all others are passed to the worker
 OWN_MESSAGES = ("release", "restart", "signal", "throttle", "preempt", "elastic", "probe", "resume")
 
 
@@ -114,7 +114,7 @@ class Agent:
             self.selector.register(source, selectors.EVENT_READ)
 
     def _end_worker(self) -> None:
-        """Kill the worker if it lives, journal its last words and say how it ended."""
+        """Kill the worker if it lives, journal its last output and report its end."""
         process, self.process, self.throttle = self.process, None, None
         if process is None:
             return
@@ -175,7 +175,7 @@ class Agent:
     # ---- the coordinator ----------------------------------------------------------------------------------
 
     def _register(self) -> None:
-        """Say who is here; after a reconnection also what the worker has said and how it ended."""
+        """Register with the coordinator; after a reconnection, also repeat the worker's reports and its end."""
         hello = self.status.get("hello")
         if hello is None:
             return
@@ -198,7 +198,7 @@ class Agent:
         )
 
     def _push(self) -> None:
-        """Send on what a socket did not take at once."""
+        """Send pending bytes."""
         if self.process is not None:
             self.process.channel.push()
             if self.process.overdue:
@@ -206,7 +206,7 @@ class Agent:
         self.coordinator.push()
 
     def _keep_lease(self) -> None:
-        """Stop the worker when the lease has run out; only the coordinator can let it go on, since it may be fenced."""
+        """Stop the worker when the lease has run out; only the coordinator can resume it, since it may be fenced."""
         self.lease.look(self.coordinator.channel, time.monotonic())
         process = self.process
         if self.rank is None:
@@ -246,7 +246,7 @@ class Agent:
         self.lease.beat(channel, now)
 
     def _leave_if_preempted(self) -> None:
-        """Say that this node will be taken away; what could not leave by then is ended, which is an ordinary loss."""
+        """Report that this node will be taken away. A worker that does not leave in time is an ordinary loss."""
         now = time.monotonic()
         if self._leave_by_s is None and self._preempted:
             grace_s = self.context.spec.grace_s
@@ -279,7 +279,7 @@ class Agent:
             self.process.resume()
 
     def _elastic(self, message: Message) -> None:
-        """Write an elastic event where the worker looks, and say whether that was in time."""
+        """Propose an elastic event to the worker, and report whether it was in time."""
         assert self.process is not None
         at, progress = message["at"], self.process.progress
         ok = True

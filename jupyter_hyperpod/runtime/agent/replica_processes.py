@@ -1,4 +1,4 @@
-"""The worker processes of one replica as their agent sees them: they live and die together."""
+"""Manages the worker processes of one replica for their agent: they start and end together."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..connection import Channel, Message
 from ..progress import Progress
 from .worker_process import Output, WorkerMain, WorkerProcess
 
-# an exception that a rank raises because another died is no fault of the person's: how long to wait for that death
+# how long an exception is held back: the death of another rank, not the user's code, may have caused it
 ERROR_HELD_S = 1.0
 
 
 def import_ahead(*names: str) -> None:
-    """Import what a cell imports, once for all ranks and for those that replace them; what is missing is left out.
+    """Import the cell's imports once, for all ranks and their replacements; missing modules are left out.
 
-    Generators can be seeded before the cell begins only where their library has been imported by then.
+    Only the generators of libraries that are already imported can be seeded before the cell begins.
     """
     for name in names:
         with suppress(ImportError):
@@ -29,9 +29,9 @@ def import_ahead(*names: str) -> None:
 
 
 class ReplicaProcesses:
-    """``size`` forked ranks of one replica; shard 0 leads. The first that dies takes the others along.
+    """``size`` forked ranks of one replica; shard 0 leads. When one dies, the others are ended.
 
-    What the agent needs of a `WorkerProcess`, a unit offers too. The caller must be single-threaded.
+    It has the methods of `WorkerProcess` that the agent needs. The caller must be single-threaded.
     """
 
     def __init__(self, size: int, main: Callable[[int], WorkerMain]) -> None:
@@ -62,11 +62,11 @@ class ReplicaProcesses:
 
     @property
     def overdue(self) -> bool:
-        """An error has been held long enough: nobody died, so it is the person's."""
+        """Whether an error was held back long enough: no rank died, so it is the program's error."""
         return self._error is not None and time.monotonic() - self._error["at_s"] > ERROR_HELD_S
 
     def receive(self) -> list[Message]:
-        """What the ranks have said; the first error of all when it is clear that no death was its cause."""
+        """The messages of the ranks; the first error only once it is clear that no death caused it."""
         self._hear()
         messages, self._inbox = self._inbox, []
         if self._error is not None and not self._killed and (self.overdue or len(self._exits) == len(self.processes)):
@@ -126,7 +126,7 @@ class ReplicaProcesses:
 
 
 class _Progress:
-    """The progress of all ranks as if it were of one: it stands still only when none moves."""
+    """The combined progress of all ranks: it stands still only when none moves."""
 
     def __init__(self, ranks: list[Progress]) -> None:
         self._ranks = ranks

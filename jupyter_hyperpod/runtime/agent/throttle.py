@@ -1,7 +1,7 @@
-"""Takes CPU time from a worker for real: its agent stops and continues it in turn, many times a second.
+"""Takes CPU time from a worker: its agent stops and continues it many times per second.
 
-A quota of a control group would do the same, but may seldom be set without privileges; this works everywhere and the
-same way. Sleeping costs no CPU time, so only what computes becomes slower.
+A quota of a control group would do the same, but usually needs privileges; this works everywhere. Sleeping costs no CPU
+time, so only computing becomes slower.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One worker process as its agent sees it: forked warm, watched by pidfd, its output captured."""
+"""Manages one worker process for its agent: forks it warm, watches it by pidfd, captures its output."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class WorkerProcess:
         """Collect the exit status (negative: the signal that killed it) and end what the worker had started."""
         if self.status is None:
             os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
-            with suppress(ProcessLookupError):  # its pid, and so its group's, cannot be anybody else's yet
+            with suppress(ProcessLookupError):  # it is not reaped yet, so its pid and process group cannot be reused
                 os.killpg(self.pid, signal.SIGKILL)
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.status

@@ -1,4 +1,4 @@
-"""Callers that have not proved the job's secret: so many at a time, each for a while, and told of in few words."""
+"""Limits callers that have not proved the job's secret, in number and in time, and reports them briefly."""
 
 from __future__ import annotations
 
