@@ -48,7 +48,7 @@ class Remedies(Protocol):
         ...
 
     def look(self, node: str) -> NodeInfo | None:
-        """What the scheduler tells of the node; None where it has no such node."""
+        """What the scheduler shows of the node; None where it does not know the node."""
         ...
 
     def run_on(self, node: str, command: Sequence[str], name: str, log: Path, limit_s: float) -> str:
@@ -99,7 +99,7 @@ class Backend(Protocol):
 
 
 class Machine(Protocol):
-    """What every backend tells of a node: ``drained`` says why it gets no new work, "" where it does."""
+    """What every backend reports of a node: ``drained`` is why it gets no new work, "" where it does."""
 
     @property
     def name(self) -> str: ...
@@ -148,7 +148,7 @@ class Runner(Protocol):
         ...
 
     def ends(self, elements: Sequence[Element]) -> Future[list[Element]]:
-        """How elements ended that `observe` tells of no more."""
+        """The results of ended elements that `observe` no longer reports."""
         ...
 
     def cancel(self, job_id: str, names: Collection[str]) -> Future[None]:
@@ -168,7 +168,7 @@ class Runner(Protocol):
         ...
 
     def close(self, timeout_s: float = 3.0) -> None:
-        """Carry out what was asked for, for at most so long, and leave nothing behind. The only method that waits."""
+        """Carry out pending requests for a limited time, and leave nothing behind. The only method that waits."""
         ...
 
 
@@ -226,7 +226,7 @@ class NodeLike(Machine, Protocol):
 
 
 class Host(Runner, Protocol):
-    """The runner that owns this machine's nodes, and on which the heads of all jobs run. It tells of ends at once."""
+    """The runner that owns this machine's nodes and runs the heads of all jobs. It reports ends at once."""
 
     isolated: bool
 
@@ -244,7 +244,7 @@ class Host(Runner, Protocol):
 
     @property
     def renewable(self) -> bool:
-        """Nothing runs, so that all can be started anew."""
+        """Whether nothing runs, so that everything can be restarted."""
         ...
 
     def open(self, shape: Mapping[str, bool]) -> None:
@@ -256,7 +256,7 @@ class Host(Runner, Protocol):
         ...
 
     def renew(self) -> None:
-        """Start all anew: the installed source has changed."""
+        """Restart everything, because the installed source has changed."""
         ...
 
     def launch_head(self, plan: LaunchPlan) -> bool:

@@ -94,7 +94,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A node as its scheduler tells of it; counts are as the scheduler was configured and has allocated."""
+    """A node as its scheduler shows it; counts are those configured and those allocated."""
 
     name: str
     states: frozenset[str]

@@ -36,7 +36,7 @@ def step_times(commits: Iterable[Commit]) -> dict[int, float]:
 class Stall:
     """All in seconds but ``repeated``.
 
-    ``step_s`` an undisturbed step; ``stall_s`` fault to the next commit of the group that was formed anew, minus one
+    ``step_s`` an undisturbed step; ``stall_s`` fault to the next commit of the new group, minus one
     step; ``regained_s`` fault to the first step that had not been committed before, minus one step: where a system
     begins again from a checkpoint, that includes the ``repeated`` steps; ``strength_s`` fault to the first commit by as
     many members as before.

@@ -151,7 +151,7 @@ def describe(view: View, name: str) -> Answer:
     record = {"node": name, "state": node}
     record |= {backend: None if one is None else _record(one) for backend, one in seen.items()}
     record |= {"health": health, "incidents": incidents}
-    lines = [*_facts(node, info, health), *(_history(health) if health else ["no health agent has told of it yet"])]
+    lines = [*_facts(node, info, health), *(_history(health) if health else ["no health agent has reported it yet"])]
     if incidents:
         lines += ["", "incidents", *report.incidents_table({"incidents": incidents}).render().splitlines()]
     return Answer(record, _findings_table(health), lines)
@@ -163,7 +163,7 @@ def schedulers_known() -> list[str]:
 
 
 def _look(node: str) -> dict[str, NodeInfo | None]:
-    """What each scheduler tells of a node, by backend; None where it has no such node, or cannot be asked."""
+    """What each scheduler shows of a node, by backend; None where it does not know the node or does not answer."""
     found: dict[str, NodeInfo | None] = {}
     for name, _, remedies in schedulers():
         with suppress(ClusterError):

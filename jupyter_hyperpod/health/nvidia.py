@@ -75,7 +75,7 @@ def remapped_rows(text: str) -> list[Finding]:
     """Rows of memory that were, or could not be, replaced by spare rows, in the output of ``QUERY_ROWS``."""
     found = [row for row in _records(text) if row.get("gpu_uuid", "").startswith("GPU-")]
     if not found:
-        return [skipped("nvidia-remapped-rows", "no GPU tells of remapped rows: " + " ".join(text.split())[:160])]
+        return [skipped("nvidia-remapped-rows", "no GPU reports remapped rows: " + " ".join(text.split())[:160])]
     wrong = []
     for row in found:
         name = row["gpu_uuid"]

@@ -80,7 +80,7 @@ class Entry:
         return self.state in TERMINAL_STATES
 
     def recall(self, budget_s: float = math.inf) -> bool:
-        """Read on in the journal for about so long; True once everything is known that an earlier supervisor knew."""
+        """Read the journal for a limited time; True once everything that an earlier supervisor knew has been read."""
         found = self._history.poll(budget_s)
         for event in found or ():
             command = event.data.get("command")

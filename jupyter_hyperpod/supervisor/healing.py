@@ -40,7 +40,7 @@ LEAVE_S = 60.0  # longer than most jobs' grace time: what has not left by then i
 
 @dataclass
 class Repair:
-    """A local node that is to be emptied, and then started anew."""
+    """A local node that is drained first and then restarted."""
 
     action: str
     fault: str

@@ -35,7 +35,7 @@ class Presence:
         self.joined_s: dict[str, float] = {}
 
     def poll(self, budget_s: float = math.inf) -> bool:
-        """Read what is new, for about so long; False where that was not all."""
+        """Read new events for a limited time; False where more are left."""
         found = self._search.poll(budget_s)
         for event in found or ():
             if event.kind == "member.lost" and event.data["cause"] in NODE_GONE:

@@ -54,7 +54,7 @@ def take_lock(store: Store, succeed: bool = False, lost_s: float | None = None) 
     ``succeed``: only in place of one that died, which leaves its socket. Where a person was faster, and has stopped the
     cluster since, there is none, and this raises ClusterError too.
     """
-    _see_the_dead(store, succeed)  # before a store that has been deleted is made anew
+    _see_the_dead(store, succeed)  # before a deleted store is created again
     lock = Lock(store.prepare().cluster / LOCK)
     lock.lost_s = lost_s
     _see_the_dead(store, succeed)  # and where it had to be waited for: who held the lock removes its socket first

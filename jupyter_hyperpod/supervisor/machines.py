@@ -22,7 +22,7 @@ class Machines:
         self.avoided: tuple[str, ...] = ()  # repeat offenders
 
     def lost(self, node: NodeLike, now_s: float) -> bool:
-        """What runs there is of no more use to its job: drained, or cut off for so long that its member was fenced."""
+        """Whether the job has lost this node: it was drained, or cut off until its member was fenced."""
         if not node.cut:
             self._cut_since_s.pop(node.name, None)
             return bool(node.drained)

@@ -25,7 +25,7 @@ class LocalBackend:
         return network.missing() if isolated else ""
 
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
-        """Nothing: the cluster's journal tells of its nodes."""
+        """Nothing: the cluster's journal has its nodes."""
         return {}
 
     def advice(self) -> str:
@@ -37,7 +37,7 @@ class LocalBackend:
         return "jupyter hyperpod nodes"
 
     def remedies(self) -> Remedies | None:
-        """Nothing: the supervisor starts its own nodes anew."""
+        """Nothing: the supervisor restarts its own nodes."""
         return None
 
     def open(self, surroundings: Surroundings) -> LocalHost:

@@ -310,7 +310,7 @@ class LocalHost:
         return self._elements.of(job_id, self.nodes.values())
 
     def ends(self, elements: Sequence[Element]) -> Future[list[Element]]:
-        """Nothing: `observe` tells of every end until the job is released."""
+        """Nothing: `observe` reports every end until the job is released."""
         return settled([])
 
     def cancel(self, job_id: str, names: Collection[str]) -> Future[None]:

@@ -24,7 +24,7 @@ from . import script
 T = TypeVar("T")
 QUERY_EVERY_S = 1.1
 NODES_EVERY_S = 5.0
-WANTED_S = 5.0  # nobody has asked for so long: the scheduler is left in peace
+WANTED_S = 5.0  # without requests for this time, the scheduler is not queried
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "TZ", "SLURM_CONF")
 COMMAND_TIMEOUT_S = 30.0
 AGAIN_S, TRIES = 2.0, 300
@@ -107,7 +107,7 @@ class Slurm:
         return future
 
     def close(self, timeout_s: float) -> None:
-        """Carry out what has been asked for, at most so long, and end the thread."""
+        """Carry out pending requests for a limited time, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -63,7 +63,7 @@ class SlurmRunner:
         return self._slurm.elements(job_id, since_s)
 
     def ends(self, elements: Sequence[Element]) -> Future[list[Element]]:
-        """What accounting tells of elements that the queue has forgotten."""
+        """Reports, from accounting, of elements that the queue has forgotten."""
         arrays = {element.batch for element in elements}
         told: Future[list[Element]] = converted(
             self._slurm.history(arrays), lambda found: [script.ended(element, found) for element in elements]
@@ -129,7 +129,7 @@ class SlurmRunner:
         return replace(plan, env={**plan.env, "HYPERPOD_BIND": address})
 
     def close(self, timeout_s: float = 3.0) -> None:
-        """Carry out what has been asked for, at most so long, and end the thread."""
+        """Carry out pending requests for a limited time, and end the thread."""
         self._slurm.close(timeout_s)
 
 

@@ -173,7 +173,7 @@ def draining(text: str) -> dict[str, str]:
 
 
 def ended(element: Element, found: Mapping[str, tuple[str, str, str]]) -> Element:
-    """An element that the queue has forgotten, as accounting tells of it."""
+    """An element that the queue has forgotten, from accounting."""
     state, node, code = found.get(element.name, (FORGOTTEN, "", ""))
     reason = f"accounting tells exit code {code}" if code else "neither the queue nor accounting knows its end"
     told = named(element.name, state, node or element.node, reason, element.job, element.part)
