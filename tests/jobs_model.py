@@ -1,4 +1,4 @@
-"""Jobs that share a cluster, in simulated time: the real policy and the real conductor of every job, modelled nodes.
+"""Jobs that share a cluster, in simulated time: the real policy and the real controller of every job, modelled nodes.
 
 What is modelled are the supervisor's effects (an agent begins a while after it was asked for) and what agents and
 workers say: they register, run a cell, open sessions, commit steps, leave, are lost and end. All decisions, who gets
@@ -27,13 +27,14 @@ from jupyter_hyperpod.runtime.coordinator import (
     controller,
     draining,
     failures,
+    generations,
     job_state,
     scripts,
     stragglers,
 )
 from jupyter_hyperpod.runtime.coordinator.commands import obey
-from jupyter_hyperpod.runtime.coordinator.controller import Conductor
-from jupyter_hyperpod.runtime.coordinator.phase import STARTS, Phase
+from jupyter_hyperpod.runtime.coordinator.controller import Controller
+from jupyter_hyperpod.runtime.coordinator.phase import Phase
 from jupyter_hyperpod.storage.store import JobStore
 from jupyter_hyperpod.supervisor.reconcile import Begin, Fail, JobFacts, Rescale, Wait, reconcile
 
@@ -44,7 +45,7 @@ NOTHING: dict[str, Any] = {}
 
 
 class Clock:
-    """Stands for the module `time` where the conductor looks at it."""
+    """Stands for the module `time` where the controller looks at it."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -58,12 +59,12 @@ class Clock:
 
 @contextmanager
 def simulated_time() -> Iterator[Clock]:
-    """Every module of a conductor sees this clock."""
+    """Every module of a controller sees this clock."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (stragglers, controller, draining, checkpoints, job_state, failures, scripts):
+        for module in (stragglers, controller, draining, checkpoints, job_state, failures, scripts, generations):
             patch.setattr(module, "time", clock)
-        patch.setattr(job_state, "_free_port", lambda: 1)
+        patch.setattr(generations, "_free_port", lambda: 1)
         yield clock
 
 
@@ -110,7 +111,7 @@ class Journal:
 
 
 class Line:
-    """A connection between an agent and the conductor; what the conductor says arrives at the next tick."""
+    """A connection between an agent and the controller; what the controller says arrives at the next tick."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -165,11 +166,11 @@ class Agent:
             self.status[kind] = {"type": kind, "member": self.member} | data
         if kind == "exited":
             self.status |= {"exited": data["code"], "ago_s": data["ago_s"]}
-        if not self.over and self.job.conductor is not None:
-            self.job.conductor.hear(self.line, {"type": kind, "member": self.member} | data)  # type: ignore[arg-type]
+        if not self.over and self.job.controller is not None:
+            self.job.controller.hear(self.line, {"type": kind, "member": self.member} | data)  # type: ignore[arg-type]
 
     def register(self) -> None:
-        if self.job.conductor is None:
+        if self.job.controller is None:
             self.later(0.05, self.register)
             return
         self.phase = "idle"
@@ -180,7 +181,7 @@ class Agent:
     def return_to_head(self) -> None:
         """Register with another coordinator, and say all that the one before was told."""
         self.line = Line()
-        if self.job.conductor is None:
+        if self.job.controller is None:
             self.later(0.05, self.return_to_head)
         elif self.member in self.job.registered:
             facts = {"node": self.node, "pid": 1, "host": "h", "port": 1, "rank": self.rank, "spare": self.spare}
@@ -262,8 +263,8 @@ class Agent:
         """The worker dies of a signal, and its agent says so."""
         member, self.life, self.trains = self.member, self.life + 1, False
         self.status |= {"exited": -number, "ago_s": 0.0}
-        if self.job.conductor is not None:
-            self.job.conductor.hear(self.line, {"type": "exited", "member": member, "code": -number, "ago_s": 0.0})  # type: ignore[arg-type]
+        if self.job.controller is not None:
+            self.job.controller.hear(self.line, {"type": "exited", "member": member, "code": -number, "ago_s": 0.0})  # type: ignore[arg-type]
 
     def on_restart(self, message: dict[str, Any]) -> None:
         if not self.ended:
@@ -292,7 +293,7 @@ class Agent:
 
 
 class Job:
-    """One job: what its supervisor knows of it, its conductor once its head is up, and its agents."""
+    """One job: what its supervisor knows of it, its controller once its head is up, and its agents."""
 
     def __init__(self, world: World, index: int, plan: Plan) -> None:
         self.world, self.plan, self.spec, self.cell = world, plan, plan.spec, plan.cell
@@ -301,7 +302,7 @@ class Job:
         self.target = self.commanded = plan.spec.nodes
         self.started = False
         self.rest_until_s = 0.0
-        self.conductor: Conductor | None = None
+        self.controller: Controller | None = None
         self.journal = Journal(self.id, world.clock)
         self.agents: dict[str, Agent] = {}
         self.commands: list[Command] = []
@@ -321,14 +322,14 @@ class Job:
         """The coordinator's process is up."""
         context = Context(JobStore(Path("/nowhere")), "head", Path("/nowhere"), self.spec, False, "0")
         view = copy.deepcopy(self.journal.view)
-        self.conductor = Conductor(context, view, self.journal, opened, closed, restarts)  # type: ignore[arg-type]
-        self.conductor.say_phase(STARTS[self.conductor.phase])
+        self.controller = Controller(context, view, self.journal, opened, closed, restarts)  # type: ignore[arg-type]
+        self.controller.begin()
 
     def lose_head(self) -> None:
         """The coordinator's process is killed; the next one begins with the journal, and the agents find it."""
-        if self.conductor is None or self.conductor.ended:
+        if self.controller is None or self.controller.ended:
             return
-        self.conductor = None
+        self.controller = None
         for agent in self.agents.values():
             agent.line.closed = True
         self.world.at(self.world.delay(1.0), self.next_head)
@@ -343,7 +344,7 @@ class Job:
             agent.later(self.world.delay(0.5), agent.return_to_head)
 
     def command(self, target: int) -> None:
-        """What the supervisor tells the job; the conductor reads it when it looks."""
+        """What the supervisor tells the job; the controller reads it when it looks."""
         self.commanded = target
         self.commands.append(
             Command(
@@ -352,7 +353,7 @@ class Job:
         )
 
     def tick(self, now_s: float) -> None:
-        mind = self.conductor
+        mind = self.controller
         if mind is None:
             return
         while self.commands:
@@ -374,13 +375,13 @@ class Job:
 
     def train(self, now_s: float) -> None:
         """All members of the generation commit a step together, unless one has left or all have met."""
-        mind = self.conductor
+        mind = self.controller
         assert mind is not None
         names = {member.member for member in mind.roster.generation()}
         members = [agent for agent in self.agents.values() if agent.member in names]
         if mind.phase is Phase.ADOPTING or not members or len(members) < len(names) or now_s < self.next_step_s:
             return
-        if any(not a.trains or a.generation != mind.generation for a in members):
+        if any(not a.trains or a.generation != mind.state.generation for a in members):
             return
         step = members[0].step
         assert step is not None and all(agent.step == step for agent in members), "members train different steps"
@@ -453,8 +454,8 @@ class World:
         del self.owner[agent.node]
         del agent.job.agents[agent.node]
         agent.job.rest_until_s = self.clock.now_s + REST_S
-        if agent.job.conductor is not None and agent.job.state in ("pending", "running"):
-            agent.job.conductor.hung_up(agent.line)  # type: ignore[arg-type]
+        if agent.job.controller is not None and agent.job.state in ("pending", "running"):
+            agent.job.controller.hung_up(agent.line)  # type: ignore[arg-type]
 
     def run(self, longest_s: float, check: Callable[[World], None]) -> None:
         """Play the schedule until every job has ended; ``check`` is called after each look of the supervisor."""

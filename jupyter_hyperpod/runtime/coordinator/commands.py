@@ -10,69 +10,68 @@ from ...core.events import FAULTS, Command
 from ...core.units import plural
 from .. import faults
 from ..connection import Message
-from .controller import Conductor
+from .controller import Controller
 
 Data = Mapping[str, Any]
 
 
-def obey(conductor: Conductor, command: Command) -> None:
+def obey(controller: Controller, command: Command) -> None:
     """Carry out one command and journal the outcome. Faults aimed at a node belong to whoever owns the nodes."""
     if command.kind == "fault" and command.data["rank"] is None:
-        for member in conductor.roster.members.values():
+        for member in controller.roster.members.values():
             if member.node == command.data["node"]:  # its owner strikes now; signs of life may still come
                 member.signs.struck_s = time.monotonic()
         return
     try:
-        ok, reason = _ORDERS[command.kind](conductor, command.data)
+        ok, reason = _ORDERS[command.kind](controller, command.data)
     except (TypeError, ValueError, KeyError) as error:
         ok, reason = False, f"the command cannot be understood: {error!r}"
     done = {"command": {"writer": command.writer, "seq": command.seq}, "kind": command.kind}
-    conductor.reporter.write("command.done", done | {"ok": ok, "reason": reason})
+    controller.reporter.write("command.done", done | {"ok": ok, "reason": reason})
 
 
-def _stop(conductor: Conductor, data: Data) -> tuple[bool, str]:
-    conductor.end("stopped", data["reason"])
+def _stop(controller: Controller, data: Data) -> tuple[bool, str]:
+    controller.end("stopped", data["reason"])
     return True, data["reason"]
 
 
-def _scale(conductor: Conductor, data: Data) -> tuple[bool, str]:
-    wish, allowed = data["target"], conductor.spec.range
+def _scale(controller: Controller, data: Data) -> tuple[bool, str]:
+    wish, allowed = data["target"], controller.state.spec.range
     target = allowed.clamp(wish)
     reason = f"target is {plural(target, 'node')}" + ("" if target == wish else f"; {wish} is not allowed by {allowed}")
-    conductor.lends = bool(data.get("lends"))
-    conductor.scaled(target, reason)
+    controller.scale(target, bool(data.get("lends")), reason)
     return True, reason
 
 
-def _drain(conductor: Conductor, data: Data) -> tuple[bool, str]:
+def _drain(controller: Controller, data: Data) -> tuple[bool, str]:
     node = str(data["node"])
-    found = [m for m in conductor.roster.members.values() if m.node == node or m.node.startswith(f"{node}.")]
+    found = [m for m in controller.roster.members.values() if m.node == node or m.node.startswith(f"{node}.")]
     for member in found:
-        conductor.departures.unhealthy(member, str(data["cause"]), str(data["reason"]))
+        controller.drain(member, str(data["cause"]), str(data["reason"]))
     return bool(found), f"{node} is left by {plural(len(found), 'member')}" if found else f"no member is on {node}"
 
 
-def _blame(conductor: Conductor, data: Data) -> tuple[bool, str]:
-    members = conductor.roster.generation()
+def _blame(controller: Controller, data: Data) -> tuple[bool, str]:
+    members = controller.roster.generation()
     blamed = [m for m in members if data["rank"] in (None, m.rank)]
     if not blamed:
         return False, f"there is no rank {data['rank']}; ranks are 0 to {len(members) - 1}"
     for member in blamed:
-        conductor.losses.blame(member, str(data["cause"]), str(data["reason"]))
+        controller.blame(member, str(data["cause"]), str(data["reason"]))
     return True, str(data["reason"])
 
 
-def _fault(conductor: Conductor, data: Data) -> tuple[bool, str]:
-    members = conductor.roster.generation()
+def _fault(controller: Controller, data: Data) -> tuple[bool, str]:
+    members = controller.roster.generation()
     member = next((m for m in members if m.rank == data["rank"]), None)
     if member is None:
         return False, f"there is no rank {data['rank']}; ranks are 0 to {len(members) - 1}"
     kind = data["fault"]
     message, done = _order(kind, data)
-    if message["type"] == "fault" and not conductor.trains:
+    if message["type"] == "fault" and not controller.state.trains:
         return False, f"{kind} takes effect in a step of hp.Session, and rank {member.rank} is in none"
     target = {"node": member.node, "rank": member.rank, "member": member.member}
-    conductor.reporter.write("fault.injected", {"fault": kind} | target)
+    controller.reporter.write("fault.injected", {"fault": kind} | target)
     member.signs.struck_s = time.monotonic()
     member.channel.send(message | {"member": member.member})
     return True, f"{done} rank {member.rank} on {member.node}"
@@ -94,7 +93,7 @@ def _order(kind: str, data: Data) -> tuple[Message, str]:
     return {"type": "fault", "fault": kind}, f"{kind} comes with the next micro-batch of"
 
 
-_ORDERS: dict[str, Callable[[Conductor, Data], tuple[bool, str]]] = {
+_ORDERS: dict[str, Callable[[Controller, Data], tuple[bool, str]]] = {
     "stop": _stop,
     "scale": _scale,
     "fault": _fault,

@@ -1,4 +1,4 @@
-"""The coordinator: one a job. Sockets, clock and journals around the `Conductor`, which thinks.
+"""The coordinator: one a job. Sockets, clock and journals around the `Controller`, which thinks.
 
 A kill is noticed in `_hear` (an agent's connection ends, or it says that its worker exited) or in `_tick`
 (heartbeats, progress). Members keep training while there is no coordinator; a new one starts from the journal
@@ -27,8 +27,8 @@ from ..connection import Channel, prepare
 from ..context import Context
 from ..sidecars import log_watcher
 from .commands import obey
-from .controller import Conductor
-from .phase import STARTS, Phase
+from .controller import Controller
+from .phase import Phase
 from .unauthenticated import Strangers
 
 TICK_S = 0.02
@@ -52,25 +52,24 @@ class Coordinator:
         opened, closed = (sum(e.kind == kind for e in events) for kind in ("session.opened", "session.closed"))
         anew = [e.data for e in events if e.kind == "decision.made" and e.data["policy"] == "scripts"]
         restarts = sum(data["value"] == "restart" for data in anew)
-        self.conductor = Conductor(context, view, self.reporter, opened, closed, restarts)
+        self.controller = Controller(context, view, self.reporter, opened, closed, restarts)
         self.commands = follow_commands(context.job.commands)
         done = [event.data for event in events if event.kind == "command.done"]
         self.handled = {(data["command"]["writer"], data["command"]["seq"]) for data in done}
         for data in done:
             if data["kind"] == "stop" and data["ok"]:  # the one before obeyed, and died before it could say so
-                self.conductor.end("stopped", data["reason"])
+                self.controller.end("stopped", data["reason"])
 
     def run(self) -> int:
         """Serve until the job has ended; returns the exit status."""
         listener = self._listen()
         signal.signal(signal.SIGTERM, self._terminated)
-        self.conductor.incidents.succeeded()
-        self.conductor.say_phase(STARTS[self.conductor.phase])
+        self.controller.begin()
         watcher = log_watcher(self.context)
         next_tick_s = 0.0
-        while not self.conductor.ended:
+        while not self.controller.ended:
             if self._told_to_terminate:
-                self.conductor.end("stopped", "the coordinator was told to terminate")
+                self.controller.end("stopped", "the coordinator was told to terminate")
                 break
             for key, _ in self.selector.select(TICK_S):
                 if key.fileobj is listener:
@@ -84,7 +83,7 @@ class Coordinator:
         if watcher is not None:
             watcher.kill()
             watcher.wait()
-        self.conductor.say_final_state()
+        self.controller.say_final_state()
         self.reporter.settle(self._touch)  # what is not in the journal would be done once more
         self._leave_word()
         self.reporter.close()
@@ -97,7 +96,7 @@ class Coordinator:
     def _leave_word(self) -> None:
         """Agents that come too late, or had lost their connection, find that the job has ended."""
         try:
-            write_private(self.context.endpoint_file, json.dumps({"ended": self.conductor.state}).encode())
+            write_private(self.context.endpoint_file, json.dumps({"ended": self.controller.said_state}).encode())
         except StoreError:
             self.context.endpoint_file.unlink(missing_ok=True)
 
@@ -130,7 +129,7 @@ class Coordinator:
             self.strangers.refused(str(error), now)
             messages = []
         for message in messages:
-            self.conductor.hear(channel, message)
+            self.controller.hear(channel, message)
         self._hang_up(self.strangers.heard(channel, now))
         if channel.closed and channel in self.guests:
             self._forget(channel)
@@ -143,7 +142,7 @@ class Coordinator:
     def _forget(self, channel: Channel) -> None:
         self.selector.unregister(channel)
         self.guests.discard(channel)
-        self.conductor.hung_up(channel)
+        self.controller.hung_up(channel)
 
     def _tick(self, now: float) -> None:
         if now >= self._touch_s:
@@ -151,10 +150,10 @@ class Coordinator:
             self._touch()
         self.reporter.flush()
         # while members of an earlier coordinator are still coming, nobody knows which rank is whose
-        for command in self.commands.poll() if self.conductor.phase is not Phase.ADOPTING else ():
+        for command in self.commands.poll() if self.controller.phase is not Phase.ADOPTING else ():
             if (command.writer, command.seq) not in self.handled:
-                obey(self.conductor, command)
-        self.conductor.tick(now)
+                obey(self.controller, command)
+        self.controller.tick(now)
         self._hang_up(self.strangers.look(now))
         for channel in self.guests:
             channel.push()
@@ -167,7 +166,7 @@ class Coordinator:
     def _farewell(self) -> None:
         """Release every agent and wait until each has journaled its worker's last words."""
         proven = {channel for channel in self.guests if channel.authenticated}  # a stranger would be waited for in vain
-        channels = {m.channel for m in self.conductor.roster.members.values()} | proven
+        channels = {m.channel for m in self.controller.roster.members.values()} | proven
         for channel in channels:
             channel.send({"type": "release"})
         deadline = time.monotonic() + FAREWELL_S

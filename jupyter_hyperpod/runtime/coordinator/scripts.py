@@ -9,19 +9,18 @@ in a collective holds nobody up.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.units import plural
 from ...policy import scripts as policy
 from ..connection import Message
+from .actions import Action, Actions, Decide, End, Enter, Release, SayState, Send
 from .incidents import RUNG_NODE, RUNG_PROCESS
+from .job_state import JobState
 from .phase import Phase
 from .roster import Member
-
-if TYPE_CHECKING:
-    from .job_state import Ensemble
 
 ANSWER_S = 1.0
 
@@ -40,10 +39,10 @@ class ElasticEvent:
 
 
 class Scripts:
-    """What an ensemble does for ranks outside any session. ``restarts``: how often they were started again."""
+    """Looks after ranks outside any session. ``restarts``: how often they were started again."""
 
-    def __init__(self, ensemble: Ensemble, restarts: int = 0) -> None:
-        self._ensemble = ensemble
+    def __init__(self, state: JobState, restarts: int = 0) -> None:
+        self._state = state
         self.restarts = restarts
         self._troubles: list[tuple[policy.Trouble, float]] = []
         self._alone: list[Member] = []  # lost their worker, not their agent
@@ -53,136 +52,133 @@ class Scripts:
 
     # ---- losses and errors --------------------------------------------------------------------------------
 
-    def lost(self, member: Member, cause: str, detail: str) -> None:
+    def lost(self, member: Member, cause: str, detail: str) -> Actions:
         """A rank is gone."""
         if not member.channel.closed:
             self._alone.append(member)
-        self._note(member.rank or 0, "lost", f"rank {member.rank} on {member.node}: {cause} ({detail})")
+        yield from self._note(member.rank or 0, "lost", f"rank {member.rank} on {member.node}: {cause} ({detail})")
 
-    def lost_with_coordinator(self, reason: str) -> None:
+    def lost_with_coordinator(self, reason: str) -> Actions:
         """Ranks did not come back to a new coordinator."""
-        self._note(0, "lost", reason)
+        yield from self._note(0, "lost", reason)
 
-    def failed(self, member: Member, text: str, communication: bool) -> None:
+    def failed(self, member: Member, text: str, communication: bool) -> Actions:
         """A rank's cell raised; the echo of a loss, or an error of the program."""
         member.failed = True
-        self._note(member.rank or 0, "communication" if communication else "error", text)
+        yield from self._note(member.rank or 0, "communication" if communication else "error", text)
 
-    def _note(self, rank: int, kind: Any, text: str) -> None:
+    def _note(self, rank: int, kind: Any, text: str) -> Actions:
         self._troubles.append((policy.Trouble(rank, kind, text, 0.0), time.monotonic()))
-        self._judge(time.monotonic())
+        yield from self._judge(time.monotonic())
 
-    def _judge(self, now: float) -> None:
-        ensemble = self._ensemble
+    def _judge(self, now: float) -> Actions:
+        state = self._state
         found = [policy.Trouble(t.rank, t.kind, t.text, now - since_s) for t, since_s in self._troubles]
-        decision = policy.judge(found, self.restarts, ensemble.spec.script_restarts)
+        decision = policy.judge(found, self.restarts, state.spec.script_restarts)
         if decision.value == "fail":
-            ensemble.end("failed", decision.reason)
+            yield End("failed", decision.reason)
         elif decision.value == "restart":
             self.restarts += 1
-            self._begin_anew("restart", decision.reason)
+            yield from self._begin_anew("restart", decision.reason)
 
     # ---- the same ranks anew, or others -------------------------------------------------------------------
 
-    def _begin_anew(self, value: str, reason: str) -> None:
-        ensemble = self._ensemble
-        ensemble.decided("scripts", value, reason)
-        ensemble.say_state("recovering", reason)
-        members = ensemble.roster.generation()
+    def _begin_anew(self, value: str, reason: str) -> Actions:
+        state = self._state
+        yield Decide("scripts", value, reason)
+        yield SayState("recovering", reason)
+        members = state.roster.generation()
         self._nodes = {member.node for member in members}
         for member in members:
-            ensemble.release(member, begins_again=not member.preempted)
+            yield Release(member, begins_again=not member.preempted)
         for member in self._alone:
-            member.channel.send({"type": "restart"})
+            yield Send(member, {"type": "restart"})
         self._alone, self._troubles, self._event, self._room_since_s = [], [], None, None
-        ensemble.gathering_since_s = time.monotonic()
-        ensemble.enter(Phase.GATHERING)
+        yield Enter(Phase.GATHERING)
 
-    def began(self, members: Sequence[Member], reason: str) -> None:
+    def began(self, members: Sequence[Member], reason: str) -> Actions:
         """All ranks run again, in a generation of their own."""
-        ensemble = self._ensemble
-        ensemble.incidents.fenced(ensemble.generation, RUNG_PROCESS)
+        state = self._state
+        state.incidents.fenced(state.generation, RUNG_PROCESS)
         fresh = [m for m in members if m.node not in self._nodes]
-        for incident in list(ensemble.incidents.open):
+        for incident in list(state.incidents.open):
             same = next((m for m in members if m.node == incident.node), None)
             newcomer = same or (fresh.pop(0) if fresh else None)
             if newcomer is not None:
-                ensemble.incidents.replaced(newcomer.member, newcomer.node, RUNG_NODE)
-                ensemble.incidents.rejoined(newcomer.member, "it begins with the script's own checkpoint")
-        ensemble.incidents.restarted(
-            f"the script runs again with {plural(len(members), 'rank')}, restart {self.restarts}"
-        )
-        ensemble.say_state("running", reason)
+                state.incidents.replaced(newcomer.member, newcomer.node, RUNG_NODE)
+                state.incidents.rejoined(newcomer.member, "it begins with the script's own checkpoint")
+        state.incidents.restarted(f"the script runs again with {plural(len(members), 'rank')}, restart {self.restarts}")
+        yield SayState("running", reason)
 
     # ---- elastic events -----------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> Actions:
         """Look whether the ranks should change in number, and how an event fares."""
-        ensemble = self._ensemble
-        if ensemble.session is not None or ensemble.phase is not Phase.RUNNING_SCRIPT:
+        state = self._state
+        if state.session is not None or state.phase is not Phase.RUNNING_SCRIPT:
             return
         if self._troubles:
-            self._judge(now)
+            yield from self._judge(now)
         elif self._event is None:
-            self._look(now)
+            yield from self._look(now)
         elif not self._event.final and now - self._event.proposed_s > ANSWER_S:
-            self._propose(self._event)
-        elif self._event.first_end_s is not None and now - self._event.first_end_s > ensemble.spec.grace_s:
-            self._begin_anew("resize", f"{self._event.reason}; some ranks did not end by themselves")
+            yield from self._propose(self._event)
+        elif self._event.first_end_s is not None and now - self._event.first_end_s > state.spec.grace_s:
+            yield from self._begin_anew("resize", f"{self._event.reason}; some ranks did not end by themselves")
 
-    def _look(self, now: float) -> None:
-        ensemble = self._ensemble
-        members = ensemble.roster.generation()
+    def _look(self, now: float) -> Actions:
+        state = self._state
+        members = state.roster.generation()
         if not members or any(m.calls == 0 or m.done or not m.alive for m in members):
             return  # a script that never asks is left alone
-        here, newcomers = len(members), len(ensemble.roster.newcomers())
+        here, newcomers = len(members), len(state.roster.newcomers())
         preempted = sum(m.preempted for m in members)
-        grows = here < ensemble.target and newcomers > 0
+        grows = here < state.target and newcomers > 0
         self._room_since_s = (self._room_since_s or now) if grows else None
         waited_s = now - (self._room_since_s or now)
-        decision = policy.resize(here, preempted, newcomers, ensemble.target, ensemble.spec.range, waited_s)
+        decision = policy.resize(here, preempted, newcomers, state.target, state.spec.range, waited_s)
         if decision.value or preempted:
             self._event = ElasticEvent(decision.reason)
-            self._propose(self._event)
+            yield from self._propose(self._event)
 
-    def _propose(self, event: ElasticEvent) -> None:
-        members = self._ensemble.roster.generation()
+    def _propose(self, event: ElasticEvent) -> Actions:
+        members = self._state.roster.generation()
         event.at = policy.call_number([m.calls for m in members], event.tries)
         event.tries, event.proposed_s, event.answers = min(event.tries + 1, 8), time.monotonic(), {}
-        self._tell(members, event)
+        yield from self._tell(members, event)
 
-    def _tell(self, members: Sequence[Member], event: ElasticEvent) -> None:
+    def _tell(self, members: Sequence[Member], event: ElasticEvent) -> Actions:
         for member in members:
-            member.channel.send({"type": "elastic", "member": member.member, "at": event.at, "final": event.final})
+            yield Send(member, {"type": "elastic", "member": member.member, "at": event.at, "final": event.final})
 
-    def answered(self, member: Member, message: Message) -> None:
+    def answered(self, member: Member, message: Message) -> Actions:
         """An agent says whether its worker had not come to the call yet."""
         event = self._event
         member.calls = max(member.calls, message["calls"])
         if event is None or event.final or message["at"] != event.at:
             return
         event.answers[member.member] = message["ok"]
-        members = self._ensemble.roster.generation()
+        members = self._state.roster.generation()
         if any(m.member not in event.answers for m in members):
             return
         if not all(event.answers.values()):
-            self._propose(event)
+            yield from self._propose(event)
             return
         event.final = True
-        self._ensemble.decided("scripts", {"call": event.at}, f"{event.reason}: every rank is told in call {event.at}")
-        self._tell(members, event)
+        yield Decide("scripts", {"call": event.at}, f"{event.reason}: every rank is told in call {event.at}")
+        yield from self._tell(members, event)
 
-    def taken_over(self) -> None:
+    def taken_over(self) -> Actions:
         """A new coordinator: what one agent knows as final is final for all, and nothing else is."""
-        members = self._ensemble.roster.generation()
+        members = self._state.roster.generation()
         final = next((m.told["at"] for m in members if m.told and m.told["final"]), None)
         if final is not None:
             self._event = ElasticEvent("an elastic event that the coordinator before had begun", final, final=True)
-            self._tell(members, self._event)
+            yield from self._tell(members, self._event)
         elif any(m.told for m in members):
-            self._tell(members, ElasticEvent(""))
+            yield from self._tell(members, ElasticEvent(""))
 
-    def ended(self, members: Sequence[Member]) -> bool:
+    def ended(self, members: Sequence[Member]) -> Generator[Action, None, bool]:
         """Whether the ranks that have ended so far did so for an elastic event; starts all again when all have."""
         event = self._event
         saw = [m for m in members if m.done and m.saw_event]
@@ -190,5 +186,5 @@ class Scripts:
             return False
         event.first_end_s = event.first_end_s or time.monotonic()
         if all(m.done and m.exited is not None for m in members):
-            self._begin_anew("resize", f"{event.reason}; all ranks have saved and ended")
+            yield from self._begin_anew("resize", f"{event.reason}; all ranks have saved and ended")
         return True

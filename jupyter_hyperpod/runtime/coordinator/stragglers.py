@@ -7,15 +7,16 @@ with a generation of the same members: what they have computed of the step is ke
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from ...core.units import plural
 from ...policy import balance
 from ...policy.batching import assign
-from .draining import Departures
+from .actions import Action, Actions, Decide, Regroup
+from .draining import Draining
 from .incidents import Incident
-from .job_state import Ensemble
+from .job_state import JobState
 from .roster import Member
 
 WINDOW_S = 3.0
@@ -32,41 +33,40 @@ class Slow:
     dismissed: bool = False
 
 
-class Balancer:
-    """``regroup(reason)`` forms a generation of the same members."""
+class Stragglers:
+    """Who is slow, since when, and how micro-batches are shared out for it."""
 
-    def __init__(self, ensemble: Ensemble, departures: Departures, regroup: Callable[[str], None]) -> None:
-        self._ensemble = ensemble
-        self._departures = departures
-        self._regroup = regroup
+    def __init__(self, state: JobState, draining: Draining) -> None:
+        self._state = state
+        self._draining = draining
         self._slow: dict[str, Slow] = {}
         self._paces: dict[str, float] = {}  # by which micro-batches are shared out now; 1 for all who are not in it
         self._rest_until_s = 0.0
 
     def paces(self) -> list[float]:
         """By rank: how many times longer than usual a member needs, as its share is to reflect it."""
-        return [self._paces.get(member.member, 1.0) for member in self._ensemble.roster.generation()]
+        return [self._paces.get(member.member, 1.0) for member in self._state.roster.generation()]
 
-    def committed(self, step: int, spares: int) -> None:
+    def committed(self, step: int, spares: int) -> Actions:
         """A step was committed: the moment to look at everybody's pace; ``spares`` wait at the session."""
-        ensemble, now = self._ensemble, time.monotonic()
-        members = ensemble.roster.generation()
+        state, now = self._state, time.monotonic()
+        members = state.roster.generation()
         self._forget_all_but({member.member for member in members})
         self._say_resumed(step, len(members))
-        if ensemble.session is None or now < self._rest_until_s:
+        if state.session is None or now < self._rest_until_s:
             return
         found = balance.stragglers([self._window(member, now) for member in members], self._slow.keys())
         for member in members:
             if member.member in found and member.member not in self._slow:
                 decision = found[member.member]
-                incident = self._tell(member, decision.reason, now)
+                incident = self._incident(member, decision.reason, now)
                 self._slow[member.member] = Slow(now, decision.value, incident)
         for name in [name for name in self._slow if name not in found]:
             self._recovered(self._slow.pop(name))
         for name, slow in self._slow.items():
             slow.times = found[name].value or slow.times
-        if not self._dismiss(members, spares, now):
-            self._share_out(members, ensemble.session["micro_batches"], now)
+        if not (yield from self._dismiss(members, spares, now)):
+            yield from self._share_out(members, state.session["micro_batches"], now)
 
     def _window(self, member: Member, now: float) -> balance.Window:
         seen = _seen(member, now)
@@ -76,11 +76,11 @@ class Balancer:
         return balance.Window(member.member, member.node, member.rank, tuple(pace for _, pace in seen), span_s, share)
 
     def _sizes(self) -> list[int]:
-        assert self._ensemble.session is not None
+        assert self._state.session is not None
         paces = self.paces()
-        return [len(share) for share in assign(self._ensemble.session["micro_batches"], len(paces), paces)]
+        return [len(share) for share in assign(self._state.session["micro_batches"], len(paces), paces)]
 
-    def _share_out(self, members: list[Member], micro_batches: int, now: float) -> None:
+    def _share_out(self, members: list[Member], micro_batches: int, now: float) -> Actions:
         times = [self._slow[m.member].times if m.member in self._slow else 1.0 for m in members]
         sizes = self._sizes()
         decision = (
@@ -90,13 +90,13 @@ class Balancer:
             return
         self._rest_until_s = now + REST_S
         self._paces = {m.member: pace for m, pace in zip(members, decision.value, strict=True) if pace != 1.0}
-        self._ensemble.decided("balance", list(decision.value), decision.reason)
+        yield Decide("balance", list(decision.value), decision.reason)
         for slow in self._slow.values():
             if "repaired" not in slow.incident.stages:
-                self._ensemble.incidents.stage(slow.incident, "repaired", decision.reason)
-        self._regroup(f"shares follow the members' pace: {decision.reason}")
+                self._state.incidents.stage(slow.incident, "repaired", decision.reason)
+        yield Regroup(f"shares follow the members' pace: {decision.reason}")
 
-    def _dismiss(self, members: list[Member], spares: int, now: float) -> bool:
+    def _dismiss(self, members: list[Member], spares: int, now: float) -> Generator[Action, None, bool]:
         since_s = {name: slow.since_s for name, slow in self._slow.items() if not slow.dismissed}
         decision = balance.replace(since_s, now, spares)
         if decision.value is None:
@@ -104,29 +104,30 @@ class Balancer:
         slow = self._slow[decision.value]
         slow.dismissed = True
         member = next(m for m in members if m.member == decision.value)
-        self._departures.dismiss(member, f"rank {member.rank} on {member.node} is a straggler: {decision.reason}")
+        reason = f"rank {member.rank} on {member.node} is a straggler: {decision.reason}"
+        yield from self._draining.dismiss(member, reason)
         return True
 
     # ---- what people are told -----------------------------------------------------------------------------
 
-    def _tell(self, member: Member, reason: str, now: float) -> Incident:
+    def _incident(self, member: Member, reason: str, now: float) -> Incident:
         since_s = max(_seen(member, now)[0][0], member.signs.struck_s)
-        return self._ensemble.incidents.straggler(member.member, member.node, member.rank, reason, since_s)
+        return self._state.incidents.straggler(member.member, member.node, member.rank, reason, since_s)
 
     def _say_resumed(self, step: int, world_size: int) -> None:
         for slow in self._slow.values():
             if "repaired" in slow.incident.stages and "resumed" not in slow.incident.stages:
                 text = f"step {step} committed by {plural(world_size, 'member')} in their new shares"
-                self._ensemble.incidents.stage(slow.incident, "resumed", text)
+                self._state.incidents.stage(slow.incident, "resumed", text)
 
     def _recovered(self, slow: Slow) -> None:
-        self._ensemble.incidents.stage(slow.incident, "rejoined", "it is as fast as the others again")
+        self._state.incidents.stage(slow.incident, "rejoined", "it is as fast as the others again")
 
     def _forget_all_but(self, members: set[str]) -> None:
         for name in [name for name in self._slow if name not in members]:
             slow = self._slow.pop(name)
             if slow.dismissed:
-                self._ensemble.incidents.stage(slow.incident, "replaced", "it left, and a spare takes its place")
+                self._state.incidents.stage(slow.incident, "replaced", "it left, and a spare takes its place")
         self._paces = {name: pace for name, pace in self._paces.items() if name in members}
 
 

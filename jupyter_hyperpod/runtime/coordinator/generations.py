@@ -1,0 +1,277 @@
+"""How generations of members are formed: the first, the next after every change, and what each is told to do.
+
+The next generation is decided in `regroup` by `policy.membership` and, once every member has said what it holds, told
+how to go on in `plan` by `policy.recovery`.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Generator, Sequence
+
+from ...policy import membership, recovery, verdict
+from ..connection import Message
+from .actions import Action, Actions, Decide, End, Enter, JournalGeneration, Regroup, Release, SayState, Send
+from .checkpoints import Checkpoints
+from .draining import Draining
+from .failures import Failures
+from .incidents import RUNG_SALVAGE
+from .job_state import JobState
+from .joining import Joining
+from .phase import CALLED, Phase
+from .roster import Member
+from .scripts import Scripts
+from .stragglers import Stragglers
+
+FORMING_S = 5.0
+START_WITHOUT_SPARES_S = 0.5
+
+
+class Generations:
+    """Who is a member, by rank, and what every member is told when a generation forms."""
+
+    def __init__(
+        self,
+        state: JobState,
+        joining: Joining,
+        draining: Draining,
+        failures: Failures,
+        checkpoints: Checkpoints,
+        stragglers: Stragglers,
+        scripts: Scripts,
+    ) -> None:
+        self._state = state
+        self._joining = joining
+        self._draining = draining
+        self._failures = failures
+        self._checkpoints = checkpoints
+        self._stragglers = stragglers
+        self._scripts = scripts
+        self._forming_since_s = 0.0
+        self._patience_s = FORMING_S
+        self._lost_all = 0  # how often
+
+    # ---- the first one, and those of a script that begins again ----------------------------------------------
+
+    def start_if_ready(self) -> Actions:
+        """Let the cell begin when enough workers are there."""
+        state = self._state
+        waited_s = time.monotonic() - state.gathering_since_s
+        minimum = state.spec.start_minimum if state.generation == 0 else min(state.spec.range.minimum, state.target)
+        spares_too = waited_s > START_WITHOUT_SPARES_S
+        ready = sorted((m for m in state.roster.newcomers() if spares_too or not m.spare), key=lambda m: m.spare)
+        decision = membership.start(len(ready), state.target, minimum, waited_s, allowed=state.spec.elastic)
+        if not decision.value:
+            return
+        state.generation += 1
+        members = sorted(ready[: decision.value], key=lambda m: _natural(m.node))
+        for rank, member in enumerate(members):
+            member.rank = rank
+        yield Decide("membership", decision.value, decision.reason)
+        yield JournalGeneration(decision.reason)
+        if state.generation > 1:
+            yield from self._scripts.began(members, decision.reason)
+        yield SayState("running", decision.reason)
+        yield from self.run_cells(members)
+        yield Enter(Phase.RUNNING_SCRIPT)
+
+    def run_cells(self, members: Sequence[Member]) -> Actions:
+        """Let workers run the cell, in an environment as torchrun gives it."""
+        members_now = self._state.roster.generation()
+        told = next((m.run for m in members_now if m.run is not None), None)  # by a coordinator before this one
+        host = told["master_host"] if told else next((m.host for m in members_now), "127.0.0.1")
+        port = told["master_port"] if told else _free_port()
+        world = len(members_now)
+        for member in members:
+            place = {"rank": member.rank, "world_size": world, "master_host": host, "master_port": port}
+            member.run = {"type": "run", "restarts": self._scripts.restarts} | place
+            yield Send(member, member.run)
+
+    def welcome_newcomers(self) -> Actions:
+        """Spares run the cell up to its session, once the members' session trains."""
+        state = self._state
+        # where every place is taken, who comes now is in no hurry, and must not slow down those that recover
+        hurry = state.step > 0 and len(state.roster.generation()) < state.target
+        settled = state.committed_in_generation or state.phase is Phase.WAITING or hurry
+        # a newcomer cannot live through sessions that are over
+        if state.trains and settled and state.session_index == 1:
+            yield from self.run_cells([m for m in state.roster.newcomers() if not m.running])
+
+    # ---- the next one ----------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> Actions:
+        """A generation that does not form in time is formed anew."""
+        waited_s = now - self._forming_since_s
+        if self._state.phase in CALLED and waited_s > self._patience_s:
+            self._patience_s *= 2
+            yield Regroup(f"generation {self._state.generation} did not form in {waited_s:.1f} s")
+
+    def begin_session(self) -> Actions:
+        """Whoever is too many leaves before the first step: outside a session no rank can be taken away."""
+        members = self._state.roster.generation()
+        if len(members) > self._state.target:
+            yield Regroup("the session is opened")
+        else:
+            yield from self._call(members)
+
+    def admit(self) -> Actions:
+        """Bring ready newcomers in, at a moment when nothing else is going on."""
+        state = self._state
+        if state.session is None:
+            return
+        ready = state.ready_newcomers()
+        if state.phase is Phase.WAITING and ready:
+            if not self._checkpoints.more_are_coming(len(ready)):
+                yield Regroup("newcomers are ready")
+        elif state.phase is Phase.TRAINING:
+            enter = recovery.at_once(state.incidents.vacancies, state.session["state_bytes"], state.step_time_s)
+            if not enter.value and "peers" in state.spec.components:
+                yield from self._joining.invite()
+                yield from self._joining.meet()
+            elif state.room(len(ready)) and state.committed_in_generation:
+                yield Regroup(f"newcomers are ready, {enter.reason}", tuple(ready))
+
+    def regroup(self, reason: str, newcomers: Sequence[Member]) -> Actions:
+        """Form the next generation of those that are left and of ``newcomers`` that can enter now."""
+        state = self._state
+        if state.ended or state.expected or not state.trains:
+            return  # when all have registered, or are given up, this is decided for all
+        minimum = min(state.spec.range.minimum, state.target)
+        present = state.roster.candidates
+        decision = membership.next_members(present(newcomers), state.target, minimum, state.spec.range)
+        if decision.value is None:
+            ready = state.ready_newcomers()
+            decision = membership.next_members(present(ready), state.target, minimum, state.spec.range)
+        yield Decide("membership", decision.value, f"{reason}: {decision.reason}")
+        if decision.value is None:
+            yield Enter(Phase.WAITING)
+        if not state.roster.generation() and not (yield from self._may_begin_again(decision.value is not None)):
+            return
+        if decision.value is None:
+            yield from self.welcome_newcomers()
+            return
+        yield from self._form(decision.value, f"{reason}: {decision.reason}")
+
+    def _form(self, names: Sequence[str], reason: str) -> Actions:
+        """The members of these names are the next generation, in this order."""
+        state = self._state
+        joining = [state.roster.members[name] for name in names if state.roster.members[name].rank is None]
+        rung = RUNG_SALVAGE if state.roster.generation() else None  # it depends on what newcomers find
+        dropped = [m for m in state.roster.generation() if m.member not in names]
+        for member in dropped:
+            yield Release(member)
+        for rank, name in enumerate(names):
+            state.roster.members[name].rank = rank
+        state.generation += 1
+        yield JournalGeneration(reason)
+        state.incidents.fenced(state.generation, rung)
+        for member in joining:
+            state.incidents.replaced(member.member, member.node)
+        yield from self._call(state.roster.generation())
+
+    def _may_begin_again(self, enough: bool) -> Generator[Action, None, bool]:
+        """All members are lost. Newcomers can take the same trajectory again, but not past an earlier session."""
+        state = self._state
+        state.finishing = False
+        self._checkpoints.lost_all()
+        self._lost_all += enough
+        if state.session_index > 1:
+            text = "all members were lost in a later session of the cell, and there is no durable checkpoint"
+            yield End("failed", text)
+            return False
+        if self._lost_all > state.spec.max_restarts:
+            text = f"all members were lost {self._lost_all} times; max_restarts is {state.spec.max_restarts}"
+            yield End("failed", text)
+            return False
+        return True
+
+    def _call(self, members: Sequence[Member]) -> Actions:
+        """Call members into the present generation: they connect and say what they hold."""
+        state = self._state
+        self._joining.give_up()
+        self._forming_since_s, state.committed_in_generation = time.monotonic(), False
+        self._failures.reconnected()
+        peers = [m.address() for m in members]
+        for member in members:
+            member.report, member.finished, member.leaving, member.left = None, None, False, None
+            member.back = False
+            form = {"type": "form", "generation": state.generation, "rank": member.rank, "members": peers}
+            yield Send(member, form)
+        yield Enter(Phase.FORMING if state.phase is Phase.RUNNING_SCRIPT else Phase.REFORMING)
+        if members:  # whoever is rank 0 now is told when the next checkpoint is due
+            yield from self._checkpoints.say_interval(members[0])
+
+    # ---- what it is told to do -------------------------------------------------------------------------------
+
+    def reported(self, member: Member, message: Message) -> Actions:
+        """A member says what it holds; when all have, the generation is told how to go on."""
+        state = self._state
+        if message["generation"] != state.generation or member.rank is None or state.phase not in CALLED:
+            return
+        nodes = tuple((low, high) for low, high in message["nodes"])
+        checkpoints = tuple((step, token) for step, token in message["checkpoints"])
+        told = message["statement"]
+        place = {"member": member.member, "place": f"rank {member.rank} on {member.node}"}
+        member.statement = verdict.Statement(**(told | place)) if told else None
+        member.report = recovery.MemberState(message["step"], nodes, message["history"], message["digest"], checkpoints)
+        if all(m.report is not None for m in state.roster.generation()):
+            yield from self._plan()
+
+    def _plan(self) -> Actions:
+        state = self._state
+        members = state.roster.generation()
+        reports = [m.report for m in members if m.report is not None]
+        assert state.session is not None
+        charges = verdict.judge([m.statement for m in members if m.statement is not None])
+        if (yield from self._failures.act_upon(charges)):
+            return
+        decision = recovery.plan(reports, state.session["micro_batches"])
+        plan = decision.value
+        state.roster.seat(plan.step)
+        self._checkpoints.state_found(plan, any(report.step is not None for report in reports))
+        value = {"step": plan.step, "shares": [len(share) for share in plan.shares]}
+        yield Decide("recovery", value, decision.reason)
+        self._patience_s, state.planned_step = FORMING_S, plan.step
+        state.sound_s = time.monotonic()
+        self._failures.reconnected()
+        told = {
+            "step": plan.step,
+            "donors": plan.donors,
+            "replay": plan.replay,
+            "fresh": plan.fresh,
+            "held": plan.held,
+            "shares": plan.shares,
+            "owners": [m.member for m in members],
+            "paces": self._stragglers.paces(),
+            "parted": self._draining.parted(),
+            "load": plan.load,
+            "loaders": plan.loaders,
+        }
+        for member in members:
+            yield Send(member, {"type": "go", "generation": state.generation, "rank": member.rank} | told)
+        yield Enter(Phase.CLOSING if state.finishing else Phase.TRAINING)
+        yield from self.admit()
+
+    def record(self, reason: str) -> dict[str, object]:
+        """Who is a member now, who stands by, and why: as journaled."""
+        state = self._state
+        return {
+            "generation": state.generation,
+            "members": [m.public() for m in state.roster.generation()],
+            "spares": [m.public() for m in state.roster.newcomers()],
+            "target": state.target,
+            "reason": reason,
+        }
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """node-2 before node-10."""
+    stem, _, number = name.rpartition("-")
+    return (stem, int(number)) if number.isdecimal() else (name, 0)
+
+
+def _free_port() -> int:
+    """A TCP port on loopback that was free a moment ago, for the person's own process group."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
