@@ -17,6 +17,7 @@ from jupyter_hyperpod.runtime.coordinator import phase as module
 from jupyter_hyperpod.runtime.coordinator.phase import STARTS, TRANSITIONS, Phase, PhaseError, first, step
 from tests import phases
 from tests.jobs_model import Cell, Plan, World, simulated_time
+from tests.runtime.conftest import Submit
 
 SCHEDULES = 150
 LONGEST_S = 2000.0
@@ -131,6 +132,22 @@ def test_simulated_jobs_take_only_listed_transitions_and_most_of_them() -> None:
     assert module.CALLED == {Phase.FORMING, Phase.REFORMING}
 
 
+def test_a_real_job_journals_its_phases_and_its_view_has_the_newest(job: Submit) -> None:
+    run = job(env={"PAUSE_S": "0.02"})
+    run.until_step(3)
+    run.kill(1)
+    run.until_event("incident.stage", stage="resumed")
+    run.kill_coordinator()
+    run.until_event("phase.changed", phase="adopting")
+    view = run.finish()
+    events = run.of_kind("phase.changed")
+    told = [event.data["phase"] for event in events]
+    assert told[:6] == ["gathering", "running script", "forming", "training", "reforming", "training"]
+    assert told[told.index("adopting") :][:3] == ["adopting", "reforming", "training"]
+    assert told[-3:] == ["closing", "running script", "ended"] and view["phase"] == "ended"
+    assert phases.unlisted(events) == [] and len({event.writer for event in events}) == 2
+
+
 # real ways that these schedules do not take
 SELDOM = {
     f"{phase} -> {after}"
@@ -141,5 +158,6 @@ SELDOM = {
         ("FORMING", "WAITING"),
         ("REFORMING", "CLOSING"),
         ("REFORMING", "WAITING"),
+        ("RUNNING_SCRIPT", "WAITING"),
     )
 }

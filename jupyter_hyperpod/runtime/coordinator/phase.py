@@ -73,6 +73,7 @@ TRANSITIONS = (
     Transition(P.GATHERING, P.RUNNING_SCRIPT, "enough workers registered", "the ranks run the cell"),
     Transition(P.RUNNING_SCRIPT, P.GATHERING, "a rank was lost, or an elastic event", "all ranks begin again"),
     Transition(P.RUNNING_SCRIPT, P.FORMING, "every rank opened the session", "the members of the session connect"),
+    Transition(P.RUNNING_SCRIPT, P.WAITING, "the session opened with too few members", "the job waits for members"),
     Transition(P.FORMING, P.TRAINING, "every member reported", "the members train"),
     Transition(P.FORMING, P.REFORMING, "a member was lost, or took too long", "the members connect again"),
     Transition(P.FORMING, P.WAITING, "too few members are left", "the job waits for members"),

@@ -26,7 +26,7 @@ class SessionLifecycle:
 
     def finished(self, member: Member, message: Message) -> Actions:
         """A member has come to the end of its session; when all have, at the same state, it is closed."""
-        if message["generation"] != self._state.generation:
+        if message["generation"] != self._state.generation or not self._state.trains:
             return  # it is called into another one, and says so again when that has formed
         member.finished = message
         self._state.finishing = True
