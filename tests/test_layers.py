@@ -277,7 +277,6 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="the coordinator's parts and its controller still import each other")
 def test_no_modules_import_in_a_circle() -> None:
     assert circles() == []
 
@@ -302,7 +301,6 @@ def depth(name: str, bases: dict[str, tuple[str, ...]]) -> int:
     return max((1 + depth(base, bases) for base in bases[name] if base in bases and base != name), default=0)
 
 
-@pytest.mark.xfail(strict=True, reason="the controller is still derived from parts that it is to own")
 def test_inheritance_is_shallow() -> None:
     bases = {name: found for name, _, found in classes()}
     assert [name for name in bases if depth(name, bases) > DEEPEST_INHERITANCE] == []
