@@ -19,7 +19,7 @@ ROWS = [
     if line.startswith("| ") and not line.startswith("| noun ")
 ]
 GIVEN_UP = sorted({name for row in ROWS if len(row) > 3 for name in re.findall(r"`(\w+)`", row[3])})
-RENAMED_SOON = {"Commons", "Heir", "Shelf"}
+RENAMED_SOON = {"Heir", "Shelf"}
 
 
 @cache
