@@ -8,10 +8,11 @@ which node and who of a job leaves, are the product's own.
 from __future__ import annotations
 
 import copy
+import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from jupyter_hyperpod.core.events import Command, Event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.core.views import apply, new_job_view
+from jupyter_hyperpod.policy.recovery import MemberState
 from jupyter_hyperpod.policy.scaling import Machine
 from jupyter_hyperpod.runtime.context import Context
 from jupyter_hyperpod.runtime.coordinator import (
@@ -35,6 +37,8 @@ from jupyter_hyperpod.runtime.coordinator import (
 from jupyter_hyperpod.runtime.coordinator.commands import obey
 from jupyter_hyperpod.runtime.coordinator.controller import Controller
 from jupyter_hyperpod.runtime.coordinator.phase import Phase
+from jupyter_hyperpod.runtime.protocol import facts, orders
+from jupyter_hyperpod.runtime.protocol.codec import Message, decode, encode
 from jupyter_hyperpod.storage.store import JobStore
 from jupyter_hyperpod.supervisor.reconcile import Begin, Fail, JobFacts, Rescale, Wait, reconcile
 
@@ -145,7 +149,7 @@ class Agent:
     at: tuple[int, bool] | None = None
     over: bool = False
     life: int = 0
-    status: dict[str, Any] = field(default_factory=dict)
+    status: facts.WorkerStatus = facts.WorkerStatus()
 
     def begin(self) -> None:
         """Fork a worker, which says hello when it is ready."""
@@ -153,7 +157,7 @@ class Agent:
         self.member = f"{self.node}.{self.job.world.serial():x}.{self.life}"
         self.rank, self.step, self.trains, self.sessions, self.leave_after, self.hold = None, None, False, 0, None, None
         self.ended, self.phase, self.calls, self.at, self.generation = False, "idle", 0, None, 0
-        self.status = {}
+        self.status = facts.WorkerStatus()
         self.later(self.job.world.delay(1.0), self.register)
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
@@ -161,21 +165,25 @@ class Agent:
         life = self.life
         self.job.world.at(delay_s, lambda: act() if self.life == life and not self.over else None)
 
-    def tell(self, kind: str, **data: Any) -> None:
-        if kind in ("session", "finished", "done"):
-            self.status[kind] = {"type": kind, "member": self.member} | data
-        if kind == "exited":
-            self.status |= {"exited": data["code"], "ago_s": data["ago_s"]}
-        if not self.over and self.job.controller is not None:
-            self.job.controller.hear(self.line, {"type": kind, "member": self.member} | data)  # type: ignore[arg-type]
+    def tell(self, fact: Message) -> None:
+        if isinstance(fact, facts.SessionOpened | facts.SessionFinished | facts.CellDone):
+            self.status = replace(self.status, **{fact.wire: fact})  # type: ignore[arg-type]
+        if isinstance(fact, facts.WorkerExited):
+            self.status = replace(self.status, exited=fact.code, ago_s=fact.ago_s)
+        if not self.over:
+            self.say(fact)
+
+    def say(self, fact: Message) -> None:
+        if self.job.controller is not None:
+            said = json.loads(json.dumps(encode(fact) | {"member": self.member}))
+            self.job.controller.hear(self.line, said)  # type: ignore[arg-type]
 
     def register(self) -> None:
         if self.job.controller is None:
             self.later(0.05, self.register)
             return
         self.phase = "idle"
-        facts = {"node": self.node, "pid": 1, "host": "h", "port": 1, "rank": None, "spare": self.spare}
-        self.tell("register", **facts, status={})
+        self.tell(facts.Register(self.node, 1, "h", 1, None, self.spare, facts.WorkerStatus()))
         self.job.registered.add(self.member)
 
     def return_to_head(self) -> None:
@@ -184,60 +192,58 @@ class Agent:
         if self.job.controller is None:
             self.later(0.05, self.return_to_head)
         elif self.member in self.job.registered:
-            facts = {"node": self.node, "pid": 1, "host": "h", "port": 1, "rank": self.rank, "spare": self.spare}
-            self.tell("register", **facts, status=dict(self.status))
+            self.tell(facts.Register(self.node, 1, "h", 1, self.rank, self.spare, self.status))
 
     def hear(self, message: dict[str, Any]) -> None:
-        kind = message["type"]
-        getattr(self, f"on_{kind}", lambda message: None)(message)
+        order = decode(message)
+        assert order is not None
+        getattr(self, f"on_{order.wire}", lambda order: None)(order)
 
-    def on_run(self, message: dict[str, Any]) -> None:
-        self.rank, self.phase, self.status["run"] = message["rank"], "user", message
+    def on_run(self, order: orders.RunCell) -> None:
+        self.rank, self.phase, self.status = order.rank, "user", replace(self.status, run=order)
         if self.job.cell.sessions:
             self.later(self.job.cell.before_s, self.open)
 
     def open(self) -> None:
         self.sessions += 1
-        facts = {"total_steps": self.job.cell.steps, "global_batch": 8, "micro_batch": 1, "micro_batches": 8}
-        facts |= {"parameters": 1, "state_bytes": 8, "checkpoint": None}
         self.step, self.phase = None, "user"
-        self.status.pop("finished", None)
-        self.tell("session", index=self.sessions, **facts)
+        self.status = replace(self.status, finished=None)
+        self.tell(facts.SessionOpened(self.job.cell.steps, 8, 1, 8, 1, 8, None, self.sessions))
 
-    def on_form(self, message: dict[str, Any]) -> None:
-        self.generation, self.rank, self.trains = message["generation"], message["rank"], False
+    def on_form(self, order: orders.FormGeneration) -> None:
+        self.generation, self.rank, self.trains = order.generation, order.rank, False
         self.leave_after = self.hold = None
         self.later(self.job.world.delay(0.2), self.report)
 
     def report(self) -> None:
-        facts = {"step": self.step, "nodes": [], "history": 0, "digest": "same", "checkpoints": [], "statement": {}}
-        self.tell("report", generation=self.generation, **facts)
+        self.tell(facts.StateReported(self.generation, MemberState(self.step, digest="same")))
 
-    def on_go(self, message: dict[str, Any]) -> None:
-        if message["generation"] == self.generation:
-            self.step, self.trains, self.phase = message["step"], True, "compute"
+    def on_go(self, order: orders.FollowPlan) -> None:
+        if order.generation == self.generation:
+            self.step, self.trains, self.phase = order.plan.step, True, "compute"
             self.job.next_step_s = self.job.world.clock.now_s + self.job.cell.step_s
-            if message["rank"] in message["fresh"]:
-                self.tell("synced", generation=self.generation, text="has the state")
+            if order.plan.rank in order.plan.fresh:
+                self.tell(facts.StateReceived(self.generation, "has the state"))
 
-    def on_leave(self, message: dict[str, Any]) -> None:
-        if message["generation"] == self.generation:
-            self.leave_after = message["after"]
+    def on_leave(self, order: orders.LeaveAfter) -> None:
+        if order.generation == self.generation:
+            self.leave_after = order.after
 
-    def on_hold(self, message: dict[str, Any]) -> None:
-        if message["generation"] == self.generation:
-            self.hold = message["step"]
+    def on_hold(self, order: orders.MeetAfter) -> None:
+        if order.generation == self.generation:
+            self.hold = order.step
 
-    def on_offer(self, message: dict[str, Any]) -> None:
-        facts = {"step": self.step, "part": message["part"], "token": "t", "skeleton": {}}
-        self.later(0.05, lambda: self.tell("offered", generation=message["generation"], **facts))
+    def on_offer(self, order: orders.OfferState) -> None:
+        step = -1 if self.step is None else self.step
+        offered = facts.StateOffered(order.generation, step, ("t",), ("",))
+        self.later(0.05, lambda: self.tell(offered))
 
-    def on_snapshot(self, message: dict[str, Any]) -> None:
-        self.later(self.job.world.delay(0.3), lambda: self.tell("approached", step=message["step"]))
+    def on_snapshot(self, order: orders.TakeSnapshot) -> None:
+        self.later(self.job.world.delay(0.3), lambda: self.tell(facts.SnapshotLoaded(order.step)))
 
-    def on_close(self, message: dict[str, Any]) -> None:
+    def on_close(self, order: orders.CloseSession) -> None:
         self.trains, self.phase = False, "user"
-        self.status.pop("session", None)
+        self.status = replace(self.status, session=None)
         if self.sessions < self.job.cell.sessions:
             self.later(self.job.cell.before_s, self.open)
         else:
@@ -245,36 +251,33 @@ class Agent:
 
     def end(self, elastic: bool) -> None:
         self.phase, self.ended = "done", True
-        self.tell("done", elastic=elastic)
-        self.later(0.05, lambda: self.tell("exited", code=0, ago_s=0.0))
+        self.tell(facts.CellDone(elastic))
+        self.later(0.05, lambda: self.tell(facts.WorkerExited(0, 0.0)))
 
-    def on_elastic(self, message: dict[str, Any]) -> None:
-        at, final = message["at"], message["final"]
+    def on_elastic_call(self, order: orders.CallElasticEvent) -> None:
+        at, final = order.at, order.final
         ok = bool(at) and self.calls < at
         self.at = (at, final) if at and (ok or final) else None
-        self.status |= {"elastic": message} if at else {}
-        self.tell("elastic", at=at, ok=ok, calls=self.calls)
+        self.status = replace(self.status, elastic=order) if at else self.status
+        self.tell(facts.ElasticAnswer(at, ok, self.calls))
 
-    def on_signal(self, message: dict[str, Any]) -> None:
-        if message["member"] == self.member:
-            self.kill(message["number"])
+    def on_signal(self, order: orders.SendSignal) -> None:
+        if order.member == self.member:
+            self.kill(order.number)
 
     def kill(self, number: int = 9) -> None:
         """The worker dies of a signal, and its agent says so."""
-        member, self.life, self.trains = self.member, self.life + 1, False
-        self.status |= {"exited": -number, "ago_s": 0.0}
-        if self.job.controller is not None:
-            self.job.controller.hear(self.line, {"type": "exited", "member": member, "code": -number, "ago_s": 0.0})  # type: ignore[arg-type]
+        self.life, self.trains = self.life + 1, False
+        self.status = replace(self.status, exited=-number, ago_s=0.0)
+        self.say(facts.WorkerExited(-number, 0.0))
 
-    def on_restart(self, message: dict[str, Any]) -> None:
+    def on_restart(self, order: orders.Restart) -> None:
         if not self.ended:
-            member = self.member
             self.life += 1
-            self.tell("exited", code=-9, ago_s=0.0)
-            assert member
+            self.tell(facts.WorkerExited(-9, 0.0))
         self.begin()
 
-    def on_release(self, message: dict[str, Any]) -> None:
+    def on_release(self, order: orders.Release) -> None:
         self.over = True
         self.job.world.at(self.job.world.delay(0.3), lambda: self.job.world.leave(self))
 
@@ -288,8 +291,8 @@ class Agent:
             elif self.job.world.clock.now_s >= self.job.script_until_s:
                 self.end(False)
         if self.member in self.job.registered:
-            facts = {"counter": round(self.job.world.clock.now_s / TICK_S), "phase": self.phase, "calls": self.calls}
-            self.tell("beat", **facts, stopped=False, held_s=None, pace=[0, 0.0])
+            counter = round(self.job.world.clock.now_s / TICK_S)
+            self.tell(facts.Beat(counter, self.step or 0, self.phase, self.calls, False, None, (0, 0.0)))
 
 
 class Job:
@@ -388,21 +391,21 @@ class Job:
         if step >= self.cell.steps:
             for agent in members:
                 agent.trains = False
-                agent.tell("finished", generation=agent.generation, step=step, digest="same")
+                agent.tell(facts.SessionFinished(agent.generation, step, "same"))
             return
         if any(agent.hold is not None and step >= agent.hold for agent in members):
             return
         leavers = [agent for agent in members if agent.leave_after is not None and step >= agent.leave_after]
         for agent in leavers:
             agent.leave_after, agent.trains = None, False
-            agent.tell("left", generation=agent.generation, step=step)
+            agent.tell(facts.MemberLeft(agent.generation, step))
         if leavers:
             return
         for agent in members:
             agent.step = step + 1
         self.next_step_s = now_s + self.cell.step_s
         first = min(members, key=lambda agent: agent.rank or 0)
-        first.tell("committed", generation=first.generation, step=step + 1, step_time_s=self.cell.step_s)
+        first.tell(facts.StepCommitted(step + 1, first.generation, self.cell.step_s))
 
 
 class World:

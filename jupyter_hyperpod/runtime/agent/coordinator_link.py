@@ -9,8 +9,9 @@ import sys
 import time
 
 from ...core.errors import ProtocolError
-from ..connection import HANDSHAKE_TIMEOUT_S, Channel, Message, is_refusal, prepare
+from ..connection import HANDSHAKE_TIMEOUT_S, Channel, is_refusal, prepare
 from ..context import Context
+from ..protocol.codec import Message, decode, encode
 from .lease import Lease
 
 RECONNECT_S = 0.02
@@ -55,19 +56,22 @@ class CoordinatorLink:
         self._selector.register(self.channel, selectors.EVENT_READ)
         return True
 
-    def tell(self, message: Message) -> None:
-        """Send to the coordinator. Without a connection the message is lost, and `register` sends it again later."""
+    def tell(self, member: str, fact: Message) -> None:
+        """Send what ``member`` or its agent says. Without a coordinator it is lost; Register says it again."""
         if self.channel is not None:
-            self.channel.send(message)
+            self.channel.send(encode(fact) | {"member": member})
 
     def hear(self) -> list[Message]:
         """The coordinator's messages. Closes an ended connection."""
         assert self.channel is not None
+        messages = []
         try:
-            messages = self.channel.receive()
+            for found in self.channel.receive():
+                if (order := decode(found)) is not None:
+                    messages.append(order)
         except ProtocolError as error:
             print(f"coordinator refused: {error}", file=sys.stderr)
-            messages = []
+            self.channel.close()
         if self.channel.closed:
             if self.channel.refused:
                 now = time.monotonic()

@@ -12,6 +12,7 @@ import selectors
 import signal
 import sys
 import time
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,11 @@ from ...core.units import first_line
 from ...storage.environment import adopt, begin_with
 from ...storage.journal_writer import JournalWriter
 from ...storage.output import OutputRelay
-from ..connection import Channel, Message
+from ..connection import Channel
 from ..context import Context
+from ..protocol import facts, orders
+from ..protocol.codec import Message, Process
+from ..protocol.dispatch import handlers, handles
 from ..sidecars import health_agent
 from ..worker import main as worker
 from .coordinator_link import CoordinatorLink, unregister
@@ -30,8 +34,6 @@ from .worker_process import Output, WorkerProcess
 
 BEAT_S = 0.1
 SAID = 200  # characters of an error's message in a warning
-# messages to the agent itself; all others are passed to the worker
-OWN_MESSAGES = ("release", "restart", "signal", "throttle", "preempt", "elastic", "probe", "resume")
 
 
 class Agent:
@@ -47,7 +49,9 @@ class Agent:
         self.process: WorkerProcess | ReplicaProcesses | None = None
         self.member = ""
         self.rank: int | None = None
-        self.status: Message = {}
+        self.status = facts.WorkerStatus()
+        self.hello: facts.WorkerReady | None = None
+        self._handlers = handlers(self)
         self.exit_code: int | None = None
         self.lease = self.coordinator.lease
         self.held = False  # the worker is stopped, because its coordinator may have given it up
@@ -107,7 +111,7 @@ class Agent:
         self.member = context.member(process.pid)
         self.rank = None
         self.held = False
-        self.status = {}
+        self.status, self.hello = facts.WorkerStatus(), None
         self.output.begin()
         sources: list[Any] = [*process.pidfds, *process.channels, *process.outputs]
         for source in sources:
@@ -127,43 +131,49 @@ class Agent:
         for output in process.outputs:
             self._journal_output(output.stream, output.drain())
         process.close()
-        self.status["exited"] = code
-        self.coordinator.tell(
-            {"type": "exited", "member": self.member, "code": code, "ago_s": time.monotonic() - self._ended_s}
-        )
+        self.status = replace(self.status, exited=code)
+        self._tell(facts.WorkerExited(code, time.monotonic() - self._ended_s))
 
     def _relay_up(self, process: WorkerProcess | ReplicaProcesses) -> None:
-        for message in process.receive():
-            kind = message["type"]
-            if kind == "error":
-                self._drain_before(process)
-                identity = {"member": self.member, "node": self.context.node, "rank": self.rank}
-                if self.rank is not None:
-                    self.reporter.write("user.error", identity | message["error"])
-                else:
-                    said = first_line(message["error"]["message"], SAID) or message["error"]["type"]
-                    text = f"the cell failed on {self.context.node}, which stands by: {said}"
-                    self.reporter.write("warning.raised", {"text": text})
-            if kind in ("hello", "session", "finished", "done", "error"):
-                self.status[kind] = message
-            if kind == "session":
-                self.status.pop("finished", None)
-            if kind == "hello":
-                self._register()
-            elif kind == "throttle":
-                self._throttle(message)
-            elif kind == "preempt":
-                self._preempted = True
-            else:
-                self.coordinator.tell(message | {"member": self.member})
+        for fact in process.receive():
+            if (handler := self._handlers.get(type(fact))) is not None:
+                handler(fact)
+            if Process.COORDINATOR in fact.receivers:
+                self._tell(fact)
         for channel in process.channels:
             if channel.closed:
                 unregister(self.selector, channel)
 
-    def _drain_before(self, process: WorkerProcess | ReplicaProcesses) -> None:
-        """Output printed before an error is journaled before it."""
-        for output in process.outputs:
+    @handles(facts.WorkerReady)
+    def _ready_to_run(self, hello: facts.WorkerReady) -> None:
+        self.hello = hello
+        self._register()
+
+    @handles(facts.SessionOpened)
+    def _opened(self, session: facts.SessionOpened) -> None:
+        self.status = replace(self.status, session=session, finished=None)
+
+    @handles(facts.SessionFinished)
+    def _finished(self, finished: facts.SessionFinished) -> None:
+        self.status = replace(self.status, finished=finished)
+
+    @handles(facts.CellDone)
+    def _done(self, done: facts.CellDone) -> None:
+        self.status = replace(self.status, done=done)
+
+    @handles(facts.CellFailed)
+    def _failed(self, failed: facts.CellFailed) -> None:
+        """Journal the error, after what was printed before it."""
+        self.status = replace(self.status, error=failed)
+        for output in self.process.outputs if self.process is not None else ():
             self._journal_output(output.stream, output.read())
+        error, node = failed.error, self.context.node
+        if self.rank is not None:
+            found = asdict(error) | {"traceback": list(error.traceback)}
+            self.reporter.write("user.error", {"member": self.member, "node": node, "rank": self.rank} | found)
+        else:
+            said = first_line(error.message, SAID) or error.type
+            self.reporter.write("warning.raised", {"text": f"the cell failed on {node}, which stands by: {said}"})
 
     def _journal_output(self, stream: str, text: str) -> None:
         self.output.write(self.member, self.rank, stream, text)
@@ -176,26 +186,20 @@ class Agent:
 
     def _register(self) -> None:
         """Register with the coordinator; after a reconnection, also repeat the worker's reports and its end."""
-        hello = self.status.get("hello")
+        hello, context = self.hello, self.context
         if hello is None:
             return
-        status = {key: value for key, value in self.status.items() if key != "hello"}
-        if "exited" in status:
-            status["ago_s"] = time.monotonic() - self._ended_s
-        self.coordinator.tell(
-            {
-                "type": "register",
-                "node": self.context.node,
-                "member": self.member,
-                "pid": hello["pid"],
-                "host": hello["host"],
-                "port": hello["port"],
-                "rank": self.rank,
-                "spare": self.context.spare,
-                "status": status,
-            }
-            | ({"ports": hello["ports"]} if "ports" in hello else {})
+        status = self.status
+        if status.exited is not None:
+            status = replace(status, ago_s=time.monotonic() - self._ended_s)
+        self._tell(
+            facts.Register(
+                context.node, hello.pid, hello.host, hello.port, self.rank, context.spare, status, hello.ports
+            )
         )
+
+    def _tell(self, fact: Message) -> None:
+        self.coordinator.tell(self.member, fact)
 
     def _push(self) -> None:
         """Send pending bytes."""
@@ -229,20 +233,11 @@ class Agent:
         self._next_beat_s = now + BEAT_S
         if self.beside is not None:
             self.beside.poll()  # one that has ended is collected
-        counter, step, phase = self.process.progress.read()
-        self.coordinator.tell(
-            {
-                "type": "beat",
-                "member": self.member,
-                "counter": counter,
-                "step": step,
-                "phase": phase,
-                "calls": self.process.progress.calls,
-                "stopped": self.throttle is None and not self.held and self.process.stopped(),
-                "held_s": now if self.held else None,
-                "pace": self.process.progress.pace(),
-            }
-        )
+        progress = self.process.progress
+        counter, step, phase = progress.read()
+        stopped = self.throttle is None and not self.held and self.process.stopped()
+        held_s = now if self.held else None
+        self._tell(facts.Beat(counter, step, phase, progress.calls, stopped, held_s, progress.pace()))
         self.lease.beat(channel, now)
 
     def _leave_if_preempted(self) -> None:
@@ -251,49 +246,75 @@ class Agent:
         if self._leave_by_s is None and self._preempted:
             grace_s = self.context.spec.grace_s
             self._leave_by_s = now + grace_s
-            self.status["leaving"] = {"type": "leaving", "grace_s": grace_s}
-            self.coordinator.tell(self.status["leaving"] | {"member": self.member})
+            leaving = facts.NodePreempted(grace_s)
+            self.status = replace(self.status, leaving=leaving)
+            self._tell(leaving)
         elif self._leave_by_s is not None and now > self._leave_by_s:
             self.exit_code = 0
 
-    def _obey(self, message: Message) -> None:
-        kind = message["type"]
-        if kind == "release":
-            self.exit_code = 0
-        elif kind == "restart":
-            self._end_worker()
-            self._start_worker()
-        elif kind == "preempt":
-            self._preempted = True
-        elif self.process is None or message.get("member") != self.member:
-            return
-        elif kind == "elastic":
-            self._elastic(message)
-        elif kind == "throttle":
-            self._throttle(message)
-        elif kind == "signal":
+    def _mine(self, member: str | None) -> bool:
+        """Whether an order is for the worker that runs now: the one before may have been meant."""
+        return self.process is not None and member in (None, self.member)
+
+    @handles(orders.Release)
+    def _release(self, order: orders.Release) -> None:
+        self.exit_code = 0
+
+    @handles(orders.Restart)
+    def _restart(self, order: orders.Restart) -> None:
+        self._end_worker()
+        self._start_worker()
+
+    @handles(orders.ProbeHost)
+    def _probed(self, order: orders.ProbeHost) -> None:
+        """This host has confirmed it, which is all that was asked."""
+
+    @handles(orders.PreemptNode)
+    def _preempt(self, order: orders.PreemptNode) -> None:
+        self._preempted = True
+
+    @handles(orders.RunCell)
+    def _run_cell(self, order: orders.RunCell) -> None:
+        self.rank = order.rank
+        self.status = replace(self.status, run=order)
+
+    @handles(orders.FormGeneration)
+    def _form(self, order: orders.FormGeneration) -> None:
+        self.rank = order.rank
+
+    @handles(orders.SendSignal)
+    def _signal(self, order: orders.SendSignal) -> None:
+        if self.process is not None and self._mine(order.member):
             self._unthrottle()
-            self.process.signal(message["number"])
-        elif kind == "resume" and self.held and self.lease.restore(message["sent_s"], time.monotonic()):
-            self.held = False
-            self.process.resume()
+            self.process.signal(order.number)
 
-    def _elastic(self, message: Message) -> None:
+    @handles(orders.ResumeWorker)
+    def _resume(self, order: orders.ResumeWorker) -> None:
+        if self.process is not None and self._mine(order.member) and self.held:
+            if self.lease.restore(order.sent_s, time.monotonic()):
+                self.held = False
+                self.process.resume()
+
+    @handles(orders.CallElasticEvent)
+    def _elastic(self, order: orders.CallElasticEvent) -> None:
         """Propose an elastic event to the worker, and report whether it was in time."""
-        assert self.process is not None
-        at, progress = message["at"], self.process.progress
-        ok = True
-        if message["final"] or not at:
-            progress.decide(at)
+        if self.process is None or not self._mine(order.member):
+            return
+        progress, ok = self.process.progress, True
+        if order.final or not order.at:
+            progress.decide(order.at)
         else:
-            ok = progress.propose(at)
-        self.status["elastic"] = {"at": at, "final": message["final"]}
-        self.coordinator.tell({"type": "elastic", "member": self.member, "at": at, "ok": ok, "calls": progress.calls})
+            ok = progress.propose(order.at)
+        self.status = replace(self.status, elastic=order)
+        self._tell(facts.ElasticAnswer(order.at, ok, progress.calls))
 
-    def _throttle(self, message: Message) -> None:
+    @handles(orders.ThrottleWorker)
+    def _throttle(self, order: orders.ThrottleWorker) -> None:
+        if not self._mine(order.member):
+            return
         self._unthrottle()
         if self.process is not None and not self.held:
-            self.throttle = Throttle(self.process, message["factor"], time.monotonic() + message["duration_s"])
+            self.throttle = Throttle(self.process, order.factor, time.monotonic() + order.duration_s)
 
     def _unthrottle(self) -> None:
         if self.throttle is not None:
@@ -322,16 +343,11 @@ class Agent:
                 unregister(self.selector, source)
 
     def _hear_coordinator(self) -> None:
-        for message in self.coordinator.hear():
-            if message["type"] in OWN_MESSAGES:
-                self._obey(message)
-                continue
-            if "rank" in message:
-                self.rank = message["rank"]
-            if message["type"] == "run":
-                self.status["run"] = message
-            if self.process is not None:
-                self.process.channel.send(message)
+        for order in self.coordinator.hear():
+            if (handler := self._handlers.get(type(order))) is not None:
+                handler(order)
+            if Process.WORKER in order.receivers and self.process is not None:
+                self.process.tell(order)
 
     def _on_signal(self, number: int, _: object) -> None:
         """SIGUSR1 and SIGTERM are how a scheduler says that a node is preempted; a second SIGTERM means at once."""

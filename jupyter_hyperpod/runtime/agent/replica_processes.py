@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ..connection import Channel, Message
+from ..connection import Channel
 from ..progress import Progress
+from ..protocol.codec import Message
+from ..protocol.facts import CellFailed
 from .worker_process import Output, WorkerMain, WorkerProcess
 
 # how long an exception is held back: the death of another rank, not the user's code, may have caused it
@@ -47,7 +49,7 @@ class ReplicaProcesses:
         self.progress = _Progress([process.progress for process in self.processes])
         self.outputs: list[Output] = [output for process in self.processes for output in process.outputs]
         self._inbox: list[Message] = []
-        self._error: Message | None = None
+        self._error: CellFailed | None = None
         self._exits: dict[int, int] = {}  # pidfd -> exit status of those that ended by themselves, first come first
 
     @property
@@ -63,7 +65,7 @@ class ReplicaProcesses:
     @property
     def overdue(self) -> bool:
         """Whether an error was held back long enough: no rank died, so it is the program's error."""
-        return self._error is not None and time.monotonic() - self._error["at_s"] > ERROR_HELD_S
+        return self._error is not None and time.monotonic() - self._error.at_s > ERROR_HELD_S
 
     def receive(self) -> list[Message]:
         """The messages of the ranks; the first error only once it is clear that no death caused it."""
@@ -73,6 +75,10 @@ class ReplicaProcesses:
             messages.append(self._error)
             self._error = None
         return messages
+
+    def tell(self, order: Message) -> None:
+        """Pass an order on to the leader."""
+        self.leader.tell(order)
 
     def over(self, pidfd: int) -> bool:
         """The rank behind `pidfd` has ended: True if the unit has, too."""
@@ -118,10 +124,10 @@ class ReplicaProcesses:
 
     def _hear(self) -> None:
         for process in self.processes:
-            for message in process.channel.receive() if not process.channel.closed else ():
-                if message["type"] != "error":
+            for message in process.receive() if not process.channel.closed else ():
+                if not isinstance(message, CellFailed):
                     self._inbox.append(message)
-                elif self._error is None or message["at_s"] < self._error["at_s"]:
+                elif self._error is None or message.at_s < self._error.at_s:
                     self._error = message
 
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ...system.processes import close_descriptors, follow_parent, is_stopped
-from ..connection import Channel, Message
+from ..connection import Channel
 from ..progress import Progress
+from ..protocol.codec import Message, decode, encode
 
 WORKER_FD = 3
 HOLD_PARTIAL_LINE_S = 0.05
@@ -119,7 +120,11 @@ class WorkerProcess:
 
     def receive(self) -> list[Message]:
         """What it has said."""
-        return self.channel.receive()
+        return [said for found in self.channel.receive() if (said := decode(found)) is not None]
+
+    def tell(self, order: Message) -> None:
+        """Pass an order on to it."""
+        self.channel.send(encode(order))
 
     def over(self, pidfd: int) -> bool:
         """True: it is the process behind `pidfd`, which has ended."""

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ...core.errors import SpecError, TrainingError
 from ...core.units import plural
 from ...policy import interval
 from ..comm import state_codec
-from ..connection import Message
+from ..protocol import facts, orders
 from ..session.state import TrainingState
 from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
@@ -60,13 +61,13 @@ class Durable:
         group.checkpoints = self.found
 
     @property
-    def public(self) -> dict[str, str] | None:
+    def public(self) -> facts.CheckpointPlace | None:
         """The path of the checkpoints, as given to the session, and their interval."""
         if self._settings is None:
             return None
         steps, seconds = self._settings.every_steps, self._settings.every_s
         every = plural(steps, "step") if steps else f"{seconds:g} s" if seconds else interval.AUTOMATIC
-        return {"path": os.fspath(self._settings.path), "every": every}
+        return facts.CheckpointPlace(os.fspath(self._settings.path), every)
 
     @property
     def _session(self) -> dict[str, Any]:
@@ -193,18 +194,18 @@ class Durable:
         self._saved = (step, writing.order.token)
         if writing.manifest is None:
             return  # the leader reports it
-        about = {"step": step, "took_s": writing.took_s, "paused_s": writing.paused_s}
+        saved = facts.CheckpointSaved(step, writing.took_s, writing.paused_s)
         place = {"path": writing.path, "bytes": writing.manifest.size_bytes}
-        self._group.journal("checkpoint.saved", about | place)
-        self._group.say({"type": "saved"} | about)
+        self._group.journal("checkpoint.saved", asdict(saved) | place)
+        self._group.say(saved)
         if isinstance(self._group, LocalGroup):
             observed_s = time.monotonic() - self._opened_s
             self._every_s = interval.decide(0, observed_s, writing.paused_s, writing.took_s, self._state_bytes).value
 
-    def _hear_interval(self, message: Message) -> None:
+    def _hear_interval(self, order: orders.CheckpointInterval) -> None:
         """Take the interval, and the age of the newest checkpoint, from the coordinator."""
-        self._every_s = message["every_s"]
-        self._began_s = time.monotonic() - message["age_s"]
+        self._every_s = order.every_s
+        self._began_s = time.monotonic() - order.age_s
 
     # ---- taking up ----------------------------------------------------------------------------------------
 
@@ -254,7 +255,7 @@ class Durable:
         took_s = time.monotonic() - began_s
         text = f"{size / 1e6:.1f} MB of step {step} from its checkpoint in {took_s * 1000:.0f} ms"
         path = self._directory.path / name
-        self._group.say({"type": "loaded", "step": step, "path": str(path), "took_s": took_s, "text": text})
+        self._group.say(facts.CheckpointLoaded(step, str(path), took_s, text))
 
     def _read(self, name: str, check: Callable[[], None]) -> tuple[Any, list[torch.Tensor], int]:
         """This rank's part: skeleton, tensors, and the bytes of the whole checkpoint."""
@@ -273,7 +274,7 @@ class Durable:
 
     def _refuse(self, name: str, error: Refused) -> None:
         self._refused.add(name)
-        self._group.say({"type": "refused", "path": error.path, "reason": error.reason})
+        self._group.say(facts.CheckpointRefused(error.path, error.reason))
         if isinstance(self._group, LocalGroup):
             self._group.warn(str(error))
 

@@ -10,7 +10,7 @@ import torch
 
 from ...core.units import plural
 from ...policy.recovery import RecoveryPlan
-from ..connection import Message
+from ..protocol import facts, orders
 from ..session.gradients import Gradients
 from ..session.state import TrainingState
 from ..worker.elastic_group import ElasticGroup
@@ -60,40 +60,33 @@ class Courier:
 
     # ---- while the others train ---------------------------------------------------------------------------
 
-    def offer(self, message: Message) -> None:
+    def offer(self, order: orders.OfferState) -> None:
         """Offer a stripe of the state between two steps to newcomers."""
         self._gradients.depth, self._offered = HISTORY, True
         skeleton, tensors = state_codec.pack(self._portable())
-        part = message["part"]
-        self._shelf.lay_out(tensors, part, message["parts"])
-        self._group.say(
-            {
-                "type": "offered",
-                "generation": message["generation"],
-                "step": NOTHING if self._state.step is None else self._state.step,
-                "token": self._shelf.shown(),
-                "skeleton": state_codec.encode(skeleton).decode() if part == 0 else "",
-            }
-        )
+        self._shelf.lay_out(tensors, order.part, order.parts)
+        step = NOTHING if self._state.step is None else self._state.step
+        text = state_codec.encode(skeleton).decode() if order.part == 0 else ""
+        self._group.say(facts.StateOffered(order.generation, step, (self._shelf.shown(),), (text,)))
 
-    def take(self, message: Message) -> str:
+    def take(self, order: orders.TakeSnapshot) -> str:
         """Load a snapshot; returns a sentence about it, or "" where it was out of reach."""
         began_s = time.monotonic()
-        skeleton = state_codec.decode(message["skeleton"].encode())
+        skeleton = state_codec.decode(order.skeleton[self._group.shard].encode())
         tensors: list[torch.Tensor] = []
         within_reach = not os.environ.get(SOCKETS_ONLY_VARIABLE)
         try:
-            tokens = [parse(text) for text in message["tokens"]]
+            tokens = [parse(token[self._group.shard]) for token in order.tokens]
             tensors = self._blank(skeleton)
             read(tensors, tokens)
         except OSError:
             within_reach = False
         if not all(self._group.gather(within_reach)):
-            self._group.say({"type": "approached", "step": None})
+            self._group.say(facts.SnapshotLoaded(None))
             return ""
-        self._load(skeleton, tensors, message["step"])
-        self._group.say({"type": "approached", "step": message["step"]})
-        return f"{_how(tensors, len(message['tokens']), began_s)}, while they trained"
+        self._load(skeleton, tensors, order.step)
+        self._group.say(facts.SnapshotLoaded(order.step))
+        return f"{_how(tensors, len(order.tokens), began_s)}, while they trained"
 
     # ---- when a generation meets --------------------------------------------------------------------------
 

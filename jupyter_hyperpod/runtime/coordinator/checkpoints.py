@@ -9,6 +9,8 @@ from ...core.views import View
 from ...policy import interval
 from ...policy.recovery import RecoveryPlan
 from ..connection import Message
+from ..protocol import orders
+from ..protocol.codec import encode
 from .actions import Actions, Decide, Journal, Remove, Send
 from .incidents import RUNG_DURABLE, RUNG_REQUEUED
 from .job_state import JobState
@@ -76,7 +78,7 @@ class Checkpoints:
         if all(member.back for member in members):
             for each in members:
                 each.back = False
-                yield Send(each, {"type": "back", "generation": self._state.generation})
+                yield Send(each, encode(orders.GoBack(self._state.generation)))
 
     def saved(self, member: Member, message: Message) -> Actions:
         """A checkpoint is durable; rank 0 is told when the next one is due."""

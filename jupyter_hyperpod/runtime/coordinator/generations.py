@@ -9,9 +9,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 from ...policy import membership, recovery, verdict
 from ..connection import Message
+from ..protocol import facts, orders
+from ..protocol.codec import decode, encode
 from .actions import Action, Actions, Decide, End, Enter, JournalGeneration, Regroup, Release, SayState, Send
 from .checkpoints import Checkpoints
 from .draining import Draining
@@ -209,12 +212,11 @@ class Generations:
         state = self._state
         if message["generation"] != state.generation or member.rank is None or state.phase not in CALLED:
             return
-        nodes = tuple((low, high) for low, high in message["nodes"])
-        checkpoints = tuple((step, token) for step, token in message["checkpoints"])
-        told = message["statement"]
-        place = {"member": member.member, "place": f"rank {member.rank} on {member.node}"}
-        member.statement = verdict.Statement(**(told | place)) if told else None
-        member.report = recovery.MemberState(message["step"], nodes, message["history"], message["digest"], checkpoints)
+        report = decode(message)
+        assert isinstance(report, facts.StateReported)
+        member.report, found = report.state, report.state.statement
+        place = f"rank {member.rank} on {member.node}"
+        member.statement = replace(found, member=member.member, place=place) if found is not None else None
         if all(m.report is not None for m in state.roster.generation()):
             yield from self._plan()
 
@@ -235,21 +237,13 @@ class Generations:
         self._patience_s, state.planned_step = FORMING_S, plan.step
         state.sound_s = time.monotonic()
         self._failures.reconnected()
-        told = {
-            "step": plan.step,
-            "donors": plan.donors,
-            "replay": plan.replay,
-            "fresh": plan.fresh,
-            "held": plan.held,
-            "shares": plan.shares,
-            "owners": [m.member for m in members],
-            "paces": self._stragglers.paces(),
-            "parted": self._draining.parted(),
-            "load": plan.load,
-            "loaders": plan.loaders,
-        }
+        owners, paces = tuple(m.member for m in members), tuple(self._stragglers.paces())
+        parted = tuple(self._draining.parted())
+        plan = replace(plan, generation=state.generation, owners=owners, parted=parted, paces=paces)
         for member in members:
-            yield Send(member, {"type": "go", "generation": state.generation, "rank": member.rank} | told)
+            assert member.rank is not None
+            order = orders.FollowPlan(state.generation, replace(plan, rank=member.rank))
+            yield Send(member, encode(order))
         yield Enter(Phase.CLOSING if state.finishing else Phase.TRAINING)
         yield from self.admit()
 

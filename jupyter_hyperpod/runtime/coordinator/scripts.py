@@ -16,6 +16,8 @@ from typing import Any
 from ...core.units import plural
 from ...policy import scripts as policy
 from ..connection import Message
+from ..protocol import orders
+from ..protocol.codec import encode
 from .actions import Action, Actions, Decide, End, Enter, Release, SayState, Send
 from .incidents import RUNG_NODE, RUNG_PROCESS
 from .job_state import JobState
@@ -149,7 +151,7 @@ class Scripts:
 
     def _tell(self, members: Sequence[Member], event: ElasticEvent) -> Actions:
         for member in members:
-            yield Send(member, {"type": "elastic", "member": member.member, "at": event.at, "final": event.final})
+            yield Send(member, encode(orders.CallElasticEvent(member.member, event.at, event.final)))
 
     def answered(self, member: Member, message: Message) -> Actions:
         """An agent says whether its worker had not come to the call yet."""

@@ -10,6 +10,7 @@ from ...core.errors import TrainingError
 from ...policy.guard import BY_DEFAULT, Finding, Guard, Reading, hint, judge
 from ...policy.recovery import RecoveryPlan
 from ..context import Context
+from ..protocol import facts
 from ..worker.elastic_group import ElasticGroup
 from ..worker.local_group import LocalGroup
 
@@ -60,16 +61,8 @@ class Watch:
     def _tell(self, reading: Reading, finding: Finding, text: str, plan: RecoveryPlan) -> None:
         """Report to the coordinator. All members do, because one may be lost; the first report opens the incident."""
         rank = _owner(finding, plan)
-        self._group.say(
-            {
-                "type": "anomaly",
-                "step": reading.step,
-                "cause": finding.cause,
-                "action": finding.action,
-                "owner": plan.owners[rank] if rank is not None else None,
-                "text": text,
-            }
-        )
+        owner = plan.owners[rank] if rank is not None else None
+        self._group.say(facts.AnomalyFound(reading.step, finding.cause, finding.action, owner, text))
 
     def _warn_once(self, reading: Reading) -> None:
         if self._warned or math.isfinite(reading.loss):

@@ -12,6 +12,7 @@ import torch
 from ...core.errors import SpecError
 from .. import faults
 from ..comm.shards import is_shard, local
+from ..protocol import orders
 from ..worker.elastic_group import ElasticGroup
 from ..worker.local_group import LocalGroup
 
@@ -49,9 +50,9 @@ class Injector:
         if fault.kind in faults.SIGNALS:
             os.kill(os.getpid(), faults.SIGNALS[fault.kind])
         elif fault.kind == "throttle":
-            self._group.say({"type": "throttle", "factor": fault.factor, "duration_s": fault.duration_s})
+            self._group.say(orders.ThrottleWorker(fault.factor, fault.duration_s))
         elif fault.kind == "preempt":
-            self._group.say({"type": "preempt"})
+            self._group.say(orders.PreemptNode())
         elif fault.kind == "exception":
             raise Injected(f"this exception was injected into rank {rank} in step {step}")
         elif fault.kind == "flip-parameter":

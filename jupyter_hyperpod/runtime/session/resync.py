@@ -11,7 +11,7 @@ from ..checkpoint.manager import Durable
 from ..checkpoint.store import Refused
 from ..comm.shared_memory import Token, is_held
 from ..comm.transfer import Courier
-from ..connection import Message
+from ..protocol import facts, orders
 from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
 from ..worker.local_group import LocalGroup
@@ -53,7 +53,7 @@ class Resync:
         if isinstance(group, ElasticGroup):
             group.serve, group.take = self._serve, self._take
 
-    def join(self, opened: Message) -> None:
+    def join(self, opened: facts.SessionOpened) -> None:
         """Register the session and begin at the others' step."""
         if self._group.newcomer:
             self.courier.expect_state()
@@ -61,7 +61,7 @@ class Resync:
 
     def regroup(self, call: Regroup) -> None:
         """Form the announced generation and resync to continue."""
-        self._adopt(self._group.form(call.message, self.held(), self._gradients.micro_batches))
+        self._adopt(self._group.form(call.order, self.held(), self._gradients.micro_batches))
 
     def restore(self, no_later_than: int | None = None) -> int:
         """Go back to the newest durable checkpoint, together with all members, which call this at the same step.
@@ -81,7 +81,7 @@ class Resync:
         self._commits.drop()
         self._state.step, self._left = None, True
         try:
-            self._group.again({"type": "restore"})
+            self._group.again(facts.RestoreAsked(self._group.generation))
         except Regroup as call:
             self.regroup(call)
         return self._state.applied
@@ -109,7 +109,7 @@ class Resync:
                 self._catch_up(plan)
                 break
             except Regroup as newer:
-                plan = self._group.form(newer.message, self.held(), self._gradients.micro_batches)
+                plan = self._group.form(newer.order, self.held(), self._gradients.micro_batches)
         self._group.touch("compute", self._state.applied)
 
     def _catch_up(self, plan: RecoveryPlan) -> None:
@@ -137,7 +137,7 @@ class Resync:
         if self._state.step is None:
             self._state.step = plan.step
         if self._arrival:
-            self._group.say({"type": "synced", "generation": plan.generation, "text": self._arrival})
+            self._group.say(facts.StateReceived(plan.generation, self._arrival))
             self._arrival = ""
 
     def step_done(self) -> None:
@@ -154,10 +154,10 @@ class Resync:
             self._gradients.reduction.renew(self._gradients.kept)
         self._readers = self._group.neighbours
 
-    def _serve(self, message: Message) -> None:
+    def _serve(self, order: orders.OfferState) -> None:
         """Lay out a part of the state for newcomers, unless it is corrupt."""
         self._integrity.vouch(self.plan)
-        self.courier.offer(message)
+        self.courier.offer(order)
 
     def _through_storage(self, plan: RecoveryPlan) -> bool:
         """Without the component ``peers``: one member writes a checkpoint of this step, and newcomers load it.
@@ -184,13 +184,13 @@ class Resync:
         try:
             self._durable.load(*saved, self._group.poll)
         except Refused:
-            self._group.again({"type": "unreadable", "step": saved[0]})
+            self._group.again(facts.CheckpointUnreadable(self._group.generation, saved[0]))
         self._gradients.forget()
         self._commits.drop()
 
-    def _take(self, message: Message) -> None:
+    def _take(self, order: orders.TakeSnapshot) -> None:
         """Load the snapshot that is offered to this newcomer."""
-        self._arrival = self.courier.take(message) or self._arrival
+        self._arrival = self.courier.take(order) or self._arrival
 
 
 def _lost_with_members(before: RecoveryPlan | None, plan: RecoveryPlan) -> int:

@@ -20,6 +20,7 @@ from ..checkpoint.store import Checkpoint
 from ..comm.mesh import PeerLost
 from ..comm.reduction import Buffer, Ledger
 from ..comm.shards import check
+from ..protocol import facts
 from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
 from ..worker.local_group import LocalGroup
@@ -281,15 +282,15 @@ class Session:
 
     def _join(self) -> None:
         self._resync.join(
-            {
-                "total_steps": self._planned,
-                "global_batch": self.global_batch,
-                "micro_batch": self.micro_batch,
-                "micro_batches": self.micro_batches,
-                "parameters": sum(p.numel() for p in self._gradients.parameters),
-                "state_bytes": self._state.expected_bytes(),
-                "checkpoint": self._durable.public,
-            }
+            facts.SessionOpened(
+                total_steps=self._planned,
+                global_batch=self.global_batch,
+                micro_batch=self.micro_batch,
+                micro_batches=self.micro_batches,
+                parameters=sum(p.numel() for p in self._gradients.parameters),
+                state_bytes=self._state.expected_bytes(),
+                checkpoint=self._durable.public,
+            )
         )
 
     def _open_checkpoints(self, checkpoint: str | Checkpoint | None) -> Durable:

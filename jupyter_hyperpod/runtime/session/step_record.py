@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ...policy.recovery import RecoveryPlan
+from ..protocol import facts
 from ..worker.elastic_group import ElasticGroup
 from ..worker.local_group import LocalGroup
 
@@ -38,7 +39,7 @@ class Commits:
         }
         if plan.rank == 0:
             self.journal()
-            self._group.say({"type": "committed", "step": step, "generation": plan.generation, "step_time_s": took_s})
+            self._group.say(facts.StepCommitted(step, plan.generation, took_s))
 
     def journal(self) -> None:
         """Write the record of the last step, unless that has been done."""

@@ -20,9 +20,10 @@ from typing import Any
 from ...core.errors import Fenced, HyperpodError, Stopped
 from ...core.spec import JobSpec
 from ...core.units import cut, plural
-from ..connection import Message
+from ..protocol import facts
 from . import pictures
 
+DONE, STOPPED = "done", "stopped"
 TRACEBACK_FRAMES = 50
 TRACEBACK_LINES = 500
 MESSAGE, LINE = 1000, 2000  # most journaled characters of an error's message and of a line of its traceback
@@ -31,8 +32,8 @@ WIDTH = 79  # of a shown value, as in IPython
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
-def run(source: str, spec: JobSpec, first: Callable[[], bool]) -> Message:
-    """Run `source` as ``__main__`` and return the report: done, stopped, or an error.
+def run(source: str, spec: JobSpec, first: Callable[[], bool]) -> facts.CellFailed | str:
+    """Run `source` as ``__main__``: its error, or that it is DONE, or STOPPED for a reason that is not its own.
 
     The last value of a cell, but not of a file, is shown where `first` says, at the end, that this is rank 0.
     """
@@ -49,14 +50,19 @@ def run(source: str, spec: JobSpec, first: Callable[[], bool]) -> Message:
     try:
         _execute(source, filename, module.__dict__, None if spec.script else first)
     except (Stopped, Fenced):
-        return {"type": "stopped"}
+        return STOPPED
     except SystemExit as leaving:
         if leaving.code in (None, 0):
-            return {"type": "done"}
-        return {"type": "error", "at_s": time.monotonic(), "error": describe(leaving, filename)}
+            return DONE
+        return _failed(leaving, filename)
     except BaseException as error:
-        return {"type": "error", "at_s": time.monotonic(), "error": describe(error, filename)}
-    return {"type": "done"}
+        return _failed(error, filename)
+    return DONE
+
+
+def _failed(error: BaseException, filename: str) -> facts.CellFailed:
+    told = describe(error, filename)
+    return facts.CellFailed(time.monotonic(), facts.CellError(**told | {"traceback": tuple(told["traceback"])}))
 
 
 def _see_folder(folder: str) -> None:

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from ...policy.batching import holdings_of
 from ...policy.membership import COMPUTE, WARM_UP
 from ...policy.recovery import MemberState, RecoveryPlan, Saved
 from .. import faults
 from ..comm.mesh import Address, Door, Mesh, PeerLost, Transfer, all_gather
 from ..comm.shared_memory import PROBE_BYTES, TOKEN_BYTES, Segment, Token, can_read
-from ..connection import Message
+from ..protocol import facts, orders
+from ..protocol.codec import Message
+from ..protocol.dispatch import handlers, handles
 from .group_base import SOCKETS_ONLY_VARIABLE, GroupBase, Regroup
 from .main import Worker, switched_on
 from .replica import refuse_stragglers
 from .replica_state import combined
+
+M = TypeVar("M", bound=Message)
 
 
 class ElasticGroup(GroupBase):
@@ -45,40 +48,41 @@ class ElasticGroup(GroupBase):
         self.world_size = worker.world_size
         self.near: frozenset[int] = frozenset()
         self.neighbours: frozenset[Token] = frozenset()  # a segment per rank on this host, while it lives
-        self.serve: Callable[[Message], None] = _ignore  # offers a stripe of the state to newcomers
-        self.take: Callable[[Message], None] = _ignore  # loads a snapshot on a newcomer
+        self.serve: Callable[[orders.OfferState], None] = _ignore  # offers a stripe of the state to newcomers
+        self.take: Callable[[orders.TakeSnapshot], None] = _ignore  # loads a snapshot on a newcomer
         self._step = 0
         self._hold_step: int | None = None
         self._leave_after: int | None = None
         self.checkpoints: Callable[[], Sequence[Saved]] = list  # those that a member without state could load
-        self.on_interval: Callable[[Message], None] = _ignore
+        self.on_interval: Callable[[orders.CheckpointInterval], None] = _ignore
+        self._handlers = handlers(self)
         self._probe = Segment(PROBE_BYTES)
         self._probe.memory[:] = os.urandom(PROBE_BYTES)
 
-    def join(self, opened: Message, held: Callable[[], MemberState], micro_batches: int) -> RecoveryPlan:
+    def join(self, opened: facts.SessionOpened, held: Callable[[], MemberState], micro_batches: int) -> RecoveryPlan:
         """Report the opened session to the coordinator and wait for its generation."""
         self._worker.sessions += 1
         self.session = self._worker.sessions
         held()  # computed now, because a digest takes long and others would wait for it later
-        self.say({"type": "session", "index": self._worker.sessions} | opened)
+        self.say(replace(opened, index=self._worker.sessions))
         self.touch("user", 0)
         try:
             self._await_call()
         except Regroup as call:
-            return self.form(call.message, held(), micro_batches)
+            return self.form(call.order, held(), micro_batches)
 
-    def form(self, message: Message, held: MemberState, micro_batches: int) -> RecoveryPlan:
-        """Form the generation of `message`, or a newer one that replaces it meanwhile."""
+    def form(self, call: orders.FormGeneration, held: MemberState, micro_batches: int) -> RecoveryPlan:
+        """Form the generation of `call`, or any newer one that overtakes it."""
         while True:
             try:
-                return self._form(message, held, micro_batches)
+                return self._form(call, held)
             except Regroup as newer:
-                message = newer.message
+                call = newer.order
 
     def poll(self) -> None:
         """Check for a call of the coordinator, without waiting. Raises Regroup."""
-        while (message := self._receive(0.0)) is not None:
-            self._obey(message)
+        while (order := self._receive(0.0)) is not None:
+            self._obey(order)
 
     def leave_if_asked(self, step: int) -> None:
         """At a step boundary: if this member has to leave, report that it has left, and wait to be ended.
@@ -88,7 +92,7 @@ class ElasticGroup(GroupBase):
         self.poll()
         if self._leave_after is not None and step >= self._leave_after:
             self.touch("closing", step)
-            self.say({"type": "left", "generation": self.generation, "step": step})
+            self.say(facts.MemberLeft(self.generation, step))
             self._await_call()
 
     def next_leaf(self, leaf: int) -> None:
@@ -134,14 +138,14 @@ class ElasticGroup(GroupBase):
 
     def accuse(self, text: str) -> NoReturn:
         """Report differing checksums and wait for the next generation, which finds the cause. Raises Regroup."""
-        self.say({"type": "accuse", "generation": self.generation, "text": text})
+        self.say(facts.CorruptionFound(self.generation, text))
         self._await_call()
 
     def say(self, message: Message) -> None:
         """Send to the coordinator."""
         self._worker.say(message)
 
-    def journal(self, kind: str, data: Message) -> None:
+    def journal(self, kind: str, data: dict[str, Any]) -> None:
         """Write an event as this worker."""
         self._worker.journal(kind, data)
 
@@ -155,12 +159,12 @@ class ElasticGroup(GroupBase):
         Raises Regroup when the generation ends meanwhile.
         """
         self.touch("user", step)
-        self.say({"type": "back", "generation": self.generation})
-        self._await("back")
+        self.say(facts.ReadyToGoBack(self.generation))
+        self._await(orders.GoBack)
 
-    def again(self, message: Message) -> NoReturn:
+    def again(self, message: facts.RestoreAsked | facts.CheckpointUnreadable) -> NoReturn:
         """Request a generation in which the members find a common state again. Raises Regroup."""
-        self.say(message | {"generation": self.generation})
+        self.say(message)
         self._await_call()
 
     def once(self, name: str) -> bool:
@@ -171,14 +175,14 @@ class ElasticGroup(GroupBase):
         """Journal a fault that the cell asked for."""
         place = {"node": self._worker.context.node, "rank": self.rank, "member": self._worker.member}
         self.journal("fault.injected", {"fault": kind, "step": step} | place)
-        self.say({"type": "struck"})
+        self.say(facts.FaultStruck())
 
     def finish(self, step: int, digest: str) -> None:
         """Wait until every member has reached the end, to help members that lack something. Raises Regroup."""
         self.touch("closing", step)
         whole = combined(self.gather(digest)) if self.replica > 1 else digest
-        self.say({"type": "finished", "generation": self.generation, "step": step, "digest": whole})
-        self._await("close")
+        self.say(facts.SessionFinished(self.generation, step, whole))
+        self._await(orders.CloseSession)
 
     def close(self) -> None:
         """Close the mesh and the listening socket at the end of the session."""
@@ -190,14 +194,14 @@ class ElasticGroup(GroupBase):
             self._mesh.close()
             self._mesh = None
 
-    def _form(self, message: Message, held: MemberState, micro_batches: int) -> RecoveryPlan:
+    def _form(self, call: orders.FormGeneration, held: MemberState) -> RecoveryPlan:
         self._leave_mesh()
         self._gathered = 0
         self._hold_step = None
         self._leave_after = None
-        self.generation, self.rank = message["generation"], message["rank"]
+        self.generation, self.rank = call.generation, call.rank
         self._worker.seat = self.rank
-        addresses = [self._address(peer) for peer in message["members"]]
+        addresses = [self._address(peer) for peer in call.members]
         self.world_size = len(addresses)
         control = self._worker.channel.fileno()
         if switched_on("init"):
@@ -207,7 +211,7 @@ class ElasticGroup(GroupBase):
         self._mesh = self._door.form(self.generation, self.rank, addresses, control, self.poll, self._suspect)
         self._meet_neighbours()
         self._report(held)
-        return _plan(self._await("go"), micro_batches)
+        return self._await(orders.FollowPlan).plan
 
     def _meet_at_store(self, addresses: list[Address]) -> list[Address]:
         """Learn the addresses at a central store of rank 0, as torchrun's workers do. Raises Regroup."""
@@ -217,20 +221,20 @@ class ElasticGroup(GroupBase):
         try:
             if self.rank == 0:
                 store, port = rendezvous.host(own.host)
-                self.say({"type": "rendezvous", "generation": self.generation, "port": port})
+                self.say(facts.RendezvousStore(self.generation, port))
             else:
-                store = rendezvous.connect(Address(addresses[0].host, self._await("rendezvous")["port"]))
+                store = rendezvous.connect(Address(addresses[0].host, self._await(facts.RendezvousStore).port))
             return rendezvous.meet(store, self.rank, own, self.world_size, self.poll)
         except OSError:
             self.lost(PeerLost(0))
 
-    def _address(self, peer: Message) -> Address:
-        return Address(peer["host"], peer["ports"][self.shard] if self.replica > 1 else peer["port"])
+    def _address(self, peer: orders.Peer) -> Address:
+        return Address(peer.host, peer.ports[self.shard] if self.replica > 1 else peer.port)
 
     def _report(self, held: MemberState) -> None:
         if held.step is None:  # looked up only now: a spare may have waited for long
             held = replace(held, checkpoints=tuple(self.checkpoints()))
-        self.say({"type": "report", "generation": self.generation} | asdict(held))
+        self.say(facts.StateReported(self.generation, held))
 
     def _meet_neighbours(self) -> None:
         """Find the ranks whose memory can be read in place: each shows a segment with a secret to the others."""
@@ -242,70 +246,72 @@ class ElasticGroup(GroupBase):
         self.near = frozenset(rank for rank in range(self.world_size) if readable[rank] and read_by[rank])
         self.neighbours = frozenset(Token.unpack(seen[rank][:TOKEN_BYTES]) for rank in self.near)
 
-    def _next_tag(self) -> dict[str, int]:
-        """The name of the next gather of this replica's ranks."""
+    def _next_tag(self) -> tuple[int, int]:
+        """Names what the ranks of this replica gather now: the generation, and a count of such gatherings in it."""
         self._gathered += 1
-        return {"generation": self.generation, "count": self._gathered}
+        return self.generation, self._gathered
 
     def _suspect(self, rank: int) -> None:
-        self.say({"type": "suspect", "generation": self.generation, "rank": rank})
+        self.say(facts.PeerSuspected(self.generation, rank))
 
-    def _await(self, kind: str) -> Message:
-        """Wait for a message of this kind and generation. Raises Regroup when another generation is called."""
+    def _await(self, kind: type[M]) -> M:
+        """Wait for an order of this kind and generation. Raises Regroup when another generation is called."""
         while True:
-            message = self._receive(None)
-            if message is None:
-                continue
-            if message["type"] == kind and message["generation"] == self.generation:
-                return message
-            self._obey(message)
+            order = self._receive(None)
+            if isinstance(order, kind) and getattr(order, "generation", None) == self.generation:
+                return order
+            if order is not None:
+                self._obey(order)
 
     def _await_call(self) -> NoReturn:
         """Wait until another generation is called, and handle other messages meanwhile. Raises Regroup."""
         while True:
-            if (message := self._receive(None)) is not None:
-                self._obey(message)
+            if (order := self._receive(None)) is not None:
+                self._obey(order)
 
     def _receive(self, timeout_s: float | None) -> Message | None:
         return self._worker.receive(timeout_s)
 
-    def _obey(self, message: Message) -> None:
-        refuse_stragglers(message, 0)
-        kind = message["type"]
-        if kind == "form":
-            raise Regroup(message)
-        if kind == "fault" and message["member"] == self._worker.member:
-            faults.inject(message["fault"])
-        elif kind == "interval":
-            self.on_interval(message)
-        elif kind == "snapshot" and self.generation == 0:
-            self.take(message if self.replica == 1 else _of_shard(message, self.shard))
-        elif kind == "offer" and message["generation"] == self.generation:
-            self.serve(message)
-        elif kind == "hold" and message["generation"] == self.generation:
-            self._hold_step = message["step"]
+    def _obey(self, order: Message) -> None:
+        """Act upon an order; one that was meant for an earlier moment is ignored."""
+        refuse_stragglers(order, 0)
+        if (handler := self._handlers.get(type(order))) is not None:
+            handler(order)
+
+    @handles(orders.FormGeneration)
+    def _regroup(self, call: orders.FormGeneration) -> None:
+        raise Regroup(call)
+
+    @handles(orders.InjectFault)
+    def _suffer(self, order: orders.InjectFault) -> None:
+        if order.member == self._worker.member:
+            faults.inject(order.fault)
+
+    @handles(orders.CheckpointInterval)
+    def _set_interval(self, order: orders.CheckpointInterval) -> None:
+        self.on_interval(order)
+
+    @handles(orders.TakeSnapshot)
+    def _take_snapshot(self, order: orders.TakeSnapshot) -> None:
+        if self.generation == 0:
+            self.take(order)
+
+    @handles(orders.OfferState)
+    def _offer_state(self, order: orders.OfferState) -> None:
+        if order.generation == self.generation:
+            self.serve(order)
+
+    @handles(orders.MeetAfter)
+    def _meet_after(self, order: orders.MeetAfter) -> None:
+        if order.generation == self.generation:
+            self._hold_step = order.step
             self.meet_if_told()
-        elif kind == "leave" and message["generation"] == self.generation:
-            self._leave_after = message["after"]
+
+    @handles(orders.LeaveAfter)
+    def _leave_then(self, order: orders.LeaveAfter) -> None:
+        if order.generation == self.generation:
+            self._leave_after = order.after
 
 
-def _plan(go: Message, micro_batches: int) -> RecoveryPlan:
-    shares = tuple(tuple(share) for share in go["shares"])
-    replay = tuple((rank, steps) for rank, steps in go["replay"])
-    held = tuple(tuple((low, high) for low, high in nodes) for nodes in go["held"])
-    load = tuple(go["load"]) if go["load"] else None
-    return RecoveryPlan(
-        go["step"], tuple(go["donors"]), replay, tuple(go["fresh"]), held, shares,
-        holdings_of(held, shares, micro_batches), load, tuple(go["loaders"]), go["generation"], go["rank"],
-        tuple(go["owners"]), tuple(go["parted"]), tuple(go["paces"]),
-    )  # fmt: skip
-
-
-def _of_shard(snapshot: Message, shard: int) -> Message:
-    """One rank's part of the snapshot of a replica of several ranks."""
-    own = {"skeleton": snapshot["skeleton"][shard], "tokens": [tokens[shard] for tokens in snapshot["tokens"]]}
-    return snapshot | own
-
-
-def _ignore(message: Message) -> None:
+def _ignore(order: Message) -> None:
     """Nobody to do it yet."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...policy.guard import Reading
-from ..connection import Message
+from ..protocol import orders
 from .replica_state import folded, mean_reading
 
 # set where nodes of one host should behave like different hosts
@@ -14,11 +14,11 @@ SOCKETS_ONLY_VARIABLE = "HYPERPOD_SOCKETS_ONLY"
 
 
 class Regroup(Exception):
-    """A new generation is being formed; ``message`` names its members."""
+    """A new generation is being formed; ``order`` names its members."""
 
-    def __init__(self, message: Message) -> None:
-        super().__init__(f"generation {message['generation']}")
-        self.message = message
+    def __init__(self, order: orders.FormGeneration) -> None:
+        super().__init__(f"generation {order.generation}")
+        self.order = order
 
 
 class GroupBase:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ...core.errors import TrainingError
 from ...policy.batching import holdings_of
 from ...policy.recovery import MemberState, RecoveryPlan, Saved
 from ..comm.mesh import PeerLost, Transfer
 from ..comm.shared_memory import Token
-from ..connection import Message
+from ..protocol import facts, orders
+from ..protocol.codec import Message
 from .group_base import GroupBase, Regroup
 
 
@@ -23,26 +24,27 @@ class LocalGroup(GroupBase):
     near: frozenset[int] = frozenset()
     neighbours: frozenset[Token] = frozenset()
     session = 1
+    generation = 0
     newcomer = False
 
     def __init__(self) -> None:
         self.checkpoints: Callable[[], Sequence[Saved]] = list
-        self.on_interval: Callable[[Message], None] = _ignore
+        self.on_interval: Callable[[orders.CheckpointInterval], None] = _ignore
 
-    def join(self, opened: Message, held: Callable[[], MemberState], micro_batches: int) -> RecoveryPlan:
+    def join(self, opened: facts.SessionOpened, held: Callable[[], MemberState], micro_batches: int) -> RecoveryPlan:
         """Begin at once, with every micro-batch. There is no other state to compare with, so `held` is not called."""
         return self._begin(micro_batches)
 
-    def form(self, message: Message, held: MemberState, micro_batches: int) -> RecoveryPlan:
+    def form(self, call: orders.FormGeneration, held: MemberState, micro_batches: int) -> RecoveryPlan:
         """Begin again, without the unreadable checkpoint."""
         return self._begin(micro_batches)
 
     def come_back(self, step: int) -> None:
         """Nobody to wait for."""
 
-    def again(self, message: Message) -> NoReturn:
+    def again(self, message: facts.RestoreAsked | facts.CheckpointUnreadable) -> NoReturn:
         """Find the state again. Raises Regroup."""
-        raise Regroup(message | {"generation": 0})
+        raise Regroup(orders.FormGeneration(0, 0, ()))
 
     def _begin(self, micro_batches: int) -> RecoveryPlan:
         share = (tuple(range(micro_batches)),)
@@ -86,7 +88,7 @@ class LocalGroup(GroupBase):
     def say(self, message: Message) -> None:
         """Nobody listens."""
 
-    def journal(self, kind: str, data: Message) -> None:
+    def journal(self, kind: str, data: dict[str, Any]) -> None:
         """No journal outside a job."""
 
     def once(self, name: str) -> bool:
@@ -107,5 +109,5 @@ class LocalGroup(GroupBase):
         """Nothing to close."""
 
 
-def _ignore(message: Message) -> None:
+def _ignore(order: Message) -> None:
     """Nobody to do it yet."""

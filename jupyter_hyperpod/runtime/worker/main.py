@@ -11,15 +11,18 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...core.errors import Fenced
 from ...storage.journal_writer import JournalWriter
 from ...storage.store import SHARED
-from ..connection import Channel, Message
+from ..connection import Channel
 from ..context import BIND_VARIABLE, MEMBER_VARIABLE, Context
 from ..progress import Progress
+from ..protocol import facts, orders, replica
+from ..protocol.codec import Message, decode, encode
 from . import cell, pictures
-from .replica import Place
+from .replica import ReplicaRank
 
 
 @dataclass
@@ -36,7 +39,7 @@ class Worker:
     seat: int | None = None  # its present rank
     world_size: int = 0
     sessions: int = 0
-    place: Place = field(default_factory=Place)
+    place: ReplicaRank = field(default_factory=ReplicaRank)
     inbox: list[Message] = field(default_factory=list)
     reporter: JournalWriter | None = None
 
@@ -44,17 +47,17 @@ class Worker:
         """The next message from the coordinator, waiting at most ``timeout_s`` (None: for ever)."""
         if not self.inbox:
             select.select([self.channel], [], [], timeout_s)
-            self.inbox.extend(self.channel.receive())
+            self.inbox.extend(order for found in self.channel.receive() if (order := decode(found)) is not None)
             if self.channel.closed and not self.inbox:
                 raise Fenced("who gives orders to this process is gone")
         return self.inbox.pop(0) if self.inbox else None
 
     def say(self, message: Message) -> None:
         """Send to the coordinator, through the agent."""
-        self.agent.send(message)
+        self.agent.send(encode(message))
         self.agent.flush(5.0)
 
-    def journal(self, kind: str, data: Message) -> None:
+    def journal(self, kind: str, data: dict[str, Any]) -> None:
         """Write an event as this worker; waits until the lease shows that it is not fenced."""
         self.progress.wait_until_allowed()
         if self.reporter is None:
@@ -100,34 +103,37 @@ def main(context: Context, channel: Channel, progress: Progress, *links: Channel
         os.environ[BIND_VARIABLE] = address  # for libraries that listen on behalf of the cell
     listener = socket.create_server((address, 0), backlog=256)
     host, port = listener.getsockname()[:2]
-    place = Place(shard, links, context.spec.replica)
-    orders = channel if shard == 0 else links[0]
-    me = Worker(context, orders, channel, progress, listener, context.member(os.getpid()), place=place)
+    place = ReplicaRank(shard, links, context.spec.replica)
+    source = channel if shard == 0 else links[0]
+    me = Worker(context, source, channel, progress, listener, context.member(os.getpid()), place=place)
     os.environ[MEMBER_VARIABLE] = me.member
     _current = me
     if (ports := place.assemble(port)) is not None:
-        me.say({"type": "hello", "pid": os.getpid(), "host": host, "port": port} | ports)
+        me.say(facts.WorkerReady(os.getpid(), host, port, ports))
     try:
-        while (message := me.receive(None)) is None or message["type"] != "run":
+        while not isinstance(order := me.receive(None), orders.RunCell):
             pass
     except Fenced:
         return 0
-    me.rank, me.world_size = message["rank"], message["world_size"]
+    me.rank, me.world_size = order.rank, order.world_size
     me.seat = me.rank
-    environment = place.environment(message)
-    _prepare(context, environment | (_launched(context, message, environment) if place.size == 1 else {}))
+    environment = place.environment(order)
+    _prepare(context, environment | (_launched(context, order, environment) if place.size == 1 else {}))
     progress.touch("user", 0)
     outcome = cell.run(Path(context.cell).read_text(), context.spec, lambda: me.seat == 0 and shard == 0)
     me.settle()
     progress.touch("done", 0)
-    if shard == 0 or outcome["type"] != "done":
-        me.say(outcome | {"elastic": progress.detected})
-    if outcome["type"] == "done":
-        place.order({"type": "ended"})
-    return 0 if outcome["type"] == "done" else 1
+    if isinstance(outcome, facts.CellFailed):
+        me.say(outcome)
+    if outcome is not cell.DONE:
+        return 1
+    if shard == 0:
+        me.say(facts.CellDone(progress.detected))
+    place.order(replica.RankEnded())
+    return 0
 
 
-def _launched(context: Context, run: Message, environment: Mapping[str, str]) -> dict[str, str]:
+def _launched(context: Context, run: orders.RunCell, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that torchrun sets for the only rank of a node."""
     return {
         "GROUP_RANK": environment["RANK"],
@@ -136,7 +142,7 @@ def _launched(context: Context, run: Message, environment: Mapping[str, str]) ->
         "ROLE_WORLD_SIZE": environment["WORLD_SIZE"],
         "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": context.job.id,
-        "TORCHELASTIC_RESTART_COUNT": str(run["restarts"]),
+        "TORCHELASTIC_RESTART_COUNT": str(run.restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(context.spec.script_restarts),
     }
 

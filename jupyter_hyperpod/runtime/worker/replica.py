@@ -12,15 +12,18 @@ import select
 import socket
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...core.errors import Fenced, TrainingError
-from ..connection import Channel, Message
+from ..connection import Channel
+from ..protocol import orders, replica
+from ..protocol.codec import Message, decode, encode
 
 SEND_PATIENCE_S = 5.0
 
 
-class Place:
+class ReplicaRank:
     """One rank of a replica; ``links`` lead from the leader to every other rank, or from that one to the leader."""
 
     def __init__(self, shard: int = 0, links: Sequence[Channel] = (), size: int = 1) -> None:
@@ -32,8 +35,9 @@ class Place:
 
     def order(self, message: Message) -> None:
         """Send to every linked rank."""
+        encoded = encode(message) if self.links else {}
         for link in self.links:
-            link.send(message)
+            link.send(encoded)
         for link in self.links:
             link.flush(SEND_PATIENCE_S)
 
@@ -41,35 +45,36 @@ class Place:
         """The unread messages of each linked rank."""
         for link, heard in zip(self.links, self._heard, strict=True):
             if not link.closed:
-                heard.extend(link.receive())
+                heard.extend(said for found in link.receive() if (said := decode(found)) is not None)
         return self._heard
 
     def wait(self, other: Channel) -> None:
         """Wait until a linked rank, or `other`, has a message."""
         select.select([other, *(link for link in self.links if not link.closed)], [], [])
 
-    def assemble(self, port: int) -> Message | None:
+    def assemble(self, port: int) -> tuple[int, ...] | None:
         """Collect the addresses of all ranks of the replica on the leader; None on the others."""
         if self.shard:
-            self.order({"type": "hello", "port": port})
+            self.order(replica.FollowerReady(port))
             return None
         if not self.links:
-            return {}
+            return ()
         while not all(heard := self.hear()):
             if any(link.closed for link in self.links):
                 raise Fenced("a rank of this replica has ended before it could begin")
             select.select(self.links, [], [])
-        return {"ports": [port, *(said.popleft()["port"] for said in heard)]}
+        first = [said.popleft() for said in heard]
+        return (port, *(said.port for said in first if isinstance(said, replica.FollowerReady)))
 
-    def environment(self, run: Message) -> dict[str, str]:
+    def environment(self, run: orders.RunCell) -> dict[str, str]:
         """The cell's environment, as torchrun gives it: of the job, or of this replica where it has several ranks."""
         if self.size == 1:
-            rank = run["rank"] if run["rank"] is not None else -1
-            return _variables(rank, 0, run["world_size"], 1, run["master_host"], run["master_port"])
+            rank = run.rank if run.rank is not None else -1
+            return _variables(rank, 0, run.world_size, 1, run.master_host, run.master_port)
         if self.shard == 0:
-            run = run | {"replica_port": self._host_store()}
+            run = replace(run, replica_port=self._host_store())
             self.order(run)
-        own = _variables(self.shard, self.shard, self.size, self.size, "127.0.0.1", run["replica_port"])
+        own = _variables(self.shard, self.shard, self.size, self.size, "127.0.0.1", run.replica_port or 0)
         # init_process_group finds the leader's store, as a rank under torchrun finds its agent's; ranks of one host
         # talk on loopback
         return own | {
@@ -88,7 +93,7 @@ class Place:
 
 def refuse_stragglers(message: Message, shard: int) -> None:
     """Raise TrainingError where a rank has ended its cell while the others train."""
-    if message["type"] == "ended":
+    if isinstance(message, replica.RankEnded):
         raise TrainingError(
             f"shard {shard} of this replica ended its cell while the others are in hp.Session: open it on every rank"
         )

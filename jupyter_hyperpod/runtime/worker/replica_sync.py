@@ -9,18 +9,19 @@ applied only when every rank has its part. So a replica is never between two ste
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from ...policy.recovery import MemberState
-from ...policy.verdict import Statement
-from ..connection import Message
+from ..protocol import facts, replica
+from ..protocol.codec import Message, Process
 from .elastic_group import ElasticGroup
 from .main import Worker
 from .replica import refuse_stragglers
 from .replica_state import merged
 
-RELAYED = ("form", "go", "close", "hold", "offer", "snapshot", "leave", "back")
+M = TypeVar("M", bound=Message)
 
 
 class Leader(ElasticGroup):
@@ -29,54 +30,57 @@ class Leader(ElasticGroup):
     def next_leaf(self, leaf: int) -> None:
         """Let all ranks compute `leaf`."""
         self.poll()
-        self._place.order({"type": "leaf", "generation": self.generation, "leaf": leaf})
+        self._place.order(replica.ComputeMicroBatch(self.generation, leaf))
 
     def gather(self, value: Any) -> list[Any]:
         """Collect the values of all ranks and send them to all."""
         tag = self._next_tag()
-        values = [value, *(message["value"] for message in self._collect({"type": "part"} | tag))]
-        self._place.order({"type": "whole", "values": values} | tag)
-        return values
+        given = self._collect(replica.ValueGiven, lambda said: (said.generation, said.count) == tag)
+        values = (value, *(said.value for said in given))
+        self._place.order(replica.ValuesGathered(*tag, values))
+        return list(values)
 
     def say(self, message: Message) -> None:
         """Send for all ranks; their stripes for newcomers are combined, by shard."""
-        if message["type"] == "offered":
-            all_of_them = [message, *self._collect({"type": "offered", "generation": message["generation"]})]
-            message = message | {key: [one[key] for one in all_of_them] for key in ("token", "skeleton")}
+        if isinstance(message, facts.StateOffered):
+            generation = message.generation
+            every = [message, *self._collect(facts.StateOffered, lambda said: said.generation == generation)]
+            tokens = tuple(token for said in every for token in said.token)
+            message = replace(message, token=tokens, skeleton=tuple(text for said in every for text in said.skeleton))
         super().say(message)
 
     def _receive(self, timeout_s: float | None) -> Message | None:
-        message = super()._receive(timeout_s)
-        if message is not None and message["type"] in RELAYED:
-            self._place.order(message)
-        return message
+        order = super()._receive(timeout_s)
+        if order is not None and Process.FOLLOWER in order.receivers:
+            self._place.order(order)
+        return order
 
     def _report(self, held: MemberState) -> None:
-        tag = {"type": "report", "generation": self.generation}
-        super()._report(merged([held, *map(_state, self._collect(tag))]))
+        parts = self._collect(facts.StateReported, lambda said: said.generation == self.generation)
+        super()._report(merged([held, *(said.state for said in parts)]))
 
-    def _collect(self, wanted: Message) -> list[Message]:
-        """One message that holds `wanted` from every other rank; those of older generations are forgotten."""
-        found: dict[int, Message] = {}
+    def _collect(self, kind: type[M], wanted: Callable[[M], bool]) -> list[M]:
+        """One message of a kind from every other rank; those of older generations are forgotten."""
+        found: dict[int, M] = {}
         while True:
             self.poll()
             for shard, said in enumerate(self._place.hear(), start=1):
-                if shard not in found and (message := self._taken(said, shard, wanted)):
+                if shard not in found and (message := self._taken(said, shard, kind, wanted)):
                     found[shard] = message
             if len(found) == self.replica - 1:
                 return [found[shard] for shard in sorted(found)]
             self._place.wait(self._worker.channel)
 
-    def _taken(self, said: deque[Message], shard: int, wanted: Message) -> Message | None:
-        """The first message that holds `wanted`, taken out; those of other generations are dropped."""
+    def _taken(self, said: deque[Message], shard: int, kind: type[M], wanted: Callable[[M], bool]) -> M | None:
+        """The first message that is wanted, taken out; those of other generations are dropped."""
         messages = list(said)
         said.clear()
         found = None
         for message in messages:
             refuse_stragglers(message, shard)
-            if found is None and wanted.items() <= message.items():
+            if found is None and isinstance(message, kind) and wanted(message):
                 found = message
-            elif message["generation"] == self.generation:
+            elif getattr(message, "generation", None) == self.generation:
                 said.append(message)
         return found
 
@@ -86,25 +90,25 @@ class Follower(ElasticGroup):
 
     def next_leaf(self, leaf: int) -> None:
         """Wait until all ranks compute `leaf`."""
-        order = self._await("leaf")
-        assert order["leaf"] == leaf, (order, leaf)
+        order = self._await(replica.ComputeMicroBatch)
+        assert order.leaf == leaf, (order, leaf)
 
     def gather(self, value: Any) -> list[Any]:
         """Send to the leader and wait for the values of all."""
         tag = self._next_tag()
-        self._place.order({"type": "part", "value": value} | tag)
-        whole = self._await("whole")
-        assert whole["count"] == tag["count"], (whole, tag)
-        return list(whole["values"])
+        self._place.order(replica.ValueGiven(*tag, value))
+        whole = self._await(replica.ValuesGathered)
+        assert (whole.generation, whole.count) == tag, (whole, tag)
+        return list(whole.values)
 
     def say(self, message: Message) -> None:
         """Send only errors, which this rank alone may know; the leader sends everything else."""
-        if message["type"] in ("suspect", "accuse"):
+        if isinstance(message, facts.PeerSuspected | facts.CorruptionFound):
             super().say(message)
-        elif message["type"] == "offered":
+        elif isinstance(message, facts.StateOffered):
             self._place.order(message)
 
-    def journal(self, kind: str, data: Message) -> None:
+    def journal(self, kind: str, data: dict[str, Any]) -> None:
         """The leader writes."""
 
     def leave_if_asked(self, step: int) -> None:
@@ -115,7 +119,7 @@ class Follower(ElasticGroup):
         return False
 
     def _report(self, held: MemberState) -> None:
-        self._place.order({"type": "report", "generation": self.generation} | asdict(held))
+        self._place.order(facts.StateReported(self.generation, held))
 
 
 def group_of(worker: Worker) -> ElasticGroup:
@@ -123,9 +127,3 @@ def group_of(worker: Worker) -> ElasticGroup:
     if worker.place.size == 1:
         return ElasticGroup(worker)
     return Leader(worker) if worker.place.shard == 0 else Follower(worker)
-
-
-def _state(report: Message) -> MemberState:
-    nodes = tuple((low, high) for low, high in report["nodes"])
-    statement = Statement(**report["statement"]) if report["statement"] else None
-    return MemberState(report["step"], nodes, report["history"], report["digest"], statement=statement)

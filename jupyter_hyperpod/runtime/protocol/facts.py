@@ -1,0 +1,293 @@
+"""Facts: what agents and workers tell the coordinator. Those of a worker pass through its agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...policy.recovery import MemberState
+from .codec import Message, Process, message
+from .orders import CallElasticEvent, RunCell
+
+COORDINATOR, AGENT, WORKER, FOLLOWER = Process
+
+
+# ---- of a worker ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlace:
+    """Where a session keeps its checkpoints, as a person wrote it, and how often one is written, in words."""
+
+    path: str
+    every: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellError:
+    """The exception of a cell. ``line``: of the cell. ``communication``: peers could not be reached."""
+
+    type: str
+    message: str
+    traceback: tuple[str, ...]
+    line: int | None
+    communication: bool
+
+
+@message("hello", WORKER, AGENT)
+class WorkerReady(Message):
+    """The worker waits for its cell and can be reached by others; ``ports``: of all ranks of its replica."""
+
+    pid: int
+    host: str
+    port: int
+    ports: tuple[int, ...] = ()
+
+
+@message("session", WORKER, (AGENT, COORDINATOR))
+class SessionOpened(Message):
+    """The cell has opened a session, its ``index``-th."""
+
+    total_steps: int
+    global_batch: int
+    micro_batch: int
+    micro_batches: int
+    parameters: int
+    state_bytes: int
+    checkpoint: CheckpointPlace | None
+    index: int = 0
+
+
+@message("report", (WORKER, FOLLOWER), (COORDINATOR, WORKER))
+class StateReported(Message):
+    """What the member holds, or a follower, whose leader reports for the replica."""
+
+    generation: int
+    state: MemberState
+
+
+@message("rendezvous", (WORKER, COORDINATOR), (COORDINATOR, WORKER))
+class RendezvousStore(Message):
+    """Rank 0 serves the generation's store at ``port``; the coordinator tells the others."""
+
+    generation: int
+    port: int
+
+
+@message("suspect", (WORKER, FOLLOWER), COORDINATOR)
+class PeerSuspected(Message):
+    """The connection to ``rank`` is broken."""
+
+    generation: int
+    rank: int
+
+
+@message("accuse", (WORKER, FOLLOWER), COORDINATOR)
+class CorruptionFound(Message):
+    """Checksums differ: a generation is formed to find out whose are wrong."""
+
+    generation: int
+    text: str
+
+
+@message("synced", WORKER, COORDINATOR)
+class StateReceived(Message):
+    """A newcomer has got the state; ``text``: from whom, and how long that took."""
+
+    generation: int
+    text: str
+
+
+@message("committed", WORKER, COORDINATOR)
+class StepCommitted(Message):
+    """Rank 0 has applied a step."""
+
+    step: int
+    generation: int
+    step_time_s: float
+
+
+@message("anomaly", WORKER, COORDINATOR)
+class AnomalyFound(Message):
+    """The guard judged a step; ``owner``: the member that computed the micro-batch, where that is known."""
+
+    step: int
+    cause: str
+    action: str
+    owner: str | None
+    text: str
+
+
+@message("struck", WORKER, COORDINATOR)
+class FaultStruck(Message):
+    """A fault that the cell asked for strikes now."""
+
+
+@message("left", WORKER, COORDINATOR)
+class MemberLeft(Message):
+    """The member has finished its last step."""
+
+    generation: int
+    step: int
+
+
+@message("offered", (WORKER, FOLLOWER), (COORDINATOR, WORKER))
+class StateOffered(Message):
+    """A stripe of the state after ``step`` (-1: none) lies in shared memory; ``token`` and ``skeleton`` by shard."""
+
+    generation: int
+    step: int
+    token: tuple[str, ...]
+    skeleton: tuple[str, ...]
+
+
+@message("approached", WORKER, COORDINATOR)
+class SnapshotLoaded(Message):
+    """A newcomer holds the state after ``step``; None: it could not read it."""
+
+    step: int | None
+
+
+@message("back", WORKER, COORDINATOR)
+class ReadyToGoBack(Message):
+    """The cell goes back to a checkpoint; the worker waits for the others."""
+
+    generation: int
+
+
+@message("restore", WORKER, COORDINATOR)
+class RestoreAsked(Message):
+    """The worker has given its state up and waits for a generation that loads a checkpoint."""
+
+    generation: int
+
+
+@message("unreadable", WORKER, COORDINATOR)
+class CheckpointUnreadable(Message):
+    """The checkpoint that the plan names cannot be read here."""
+
+    generation: int
+    step: int
+
+
+@message("saved", WORKER, COORDINATOR)
+class CheckpointSaved(Message):
+    """A checkpoint was written in ``took_s``; training waited ``paused_s``."""
+
+    step: int
+    took_s: float
+    paused_s: float
+
+
+@message("loaded", WORKER, COORDINATOR)
+class CheckpointLoaded(Message):
+    """A checkpoint was loaded; ``text``: how much, and how long that took."""
+
+    step: int
+    path: str
+    took_s: float
+    text: str
+
+
+@message("refused", WORKER, COORDINATOR)
+class CheckpointRefused(Message):
+    """A checkpoint is not used, for ``reason``."""
+
+    path: str
+    reason: str
+
+
+@message("finished", WORKER, (AGENT, COORDINATOR))
+class SessionFinished(Message):
+    """The member has come to the end of its session."""
+
+    generation: int
+    step: int
+    digest: str
+
+
+@message("done", WORKER, (AGENT, COORDINATOR))
+class CellDone(Message):
+    """The cell has ended well; ``elastic``: after an elastic event."""
+
+    elastic: bool
+
+
+@message("error", (WORKER, FOLLOWER), (AGENT, COORDINATOR))
+class CellFailed(Message):
+    """The cell raised, at ``at_s`` on the node's monotonic clock."""
+
+    at_s: float
+    error: CellError
+
+
+# ---- of an agent ---------------------------------------------------------------------------------------------
+
+
+@message("leaving", AGENT, COORDINATOR)
+class NodePreempted(Message):
+    """The node will be taken away after ``grace_s``."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """What a coordinator has to know of a worker that was there before it. ``exited``: its status, ``ago_s`` ago."""
+
+    run: RunCell | None = None
+    session: SessionOpened | None = None
+    finished: SessionFinished | None = None
+    done: CellDone | None = None
+    error: CellFailed | None = None
+    leaving: NodePreempted | None = None
+    elastic: CallElasticEvent | None = None
+    exited: int | None = None
+    ago_s: float | None = None
+
+
+@message("register", AGENT, COORDINATOR)
+class Register(Message):
+    """A worker is ready, or a new coordinator is there. ``rank``: of a worker that is a member already."""
+
+    node: str
+    pid: int
+    host: str
+    port: int
+    rank: int | None
+    spare: bool
+    status: WorkerStatus
+    ports: tuple[int, ...] = ()
+
+
+@message("beat", AGENT, COORDINATOR)
+class Beat(Message):
+    """The worker's progress, ten times per second.
+
+    ``counter`` moves with every micro-batch and phase. ``calls``: of elastic_event_detected(). ``held_s``: when the
+    beat was sent, where the agent has stopped the worker. ``pace``: a step, and seconds for a micro-batch of it.
+    """
+
+    counter: int
+    step: int
+    phase: str
+    calls: int
+    stopped: bool
+    held_s: float | None
+    pace: tuple[int, float]
+
+
+@message("exited", AGENT, COORDINATOR)
+class WorkerExited(Message):
+    """The worker ended ``ago_s`` ago; ``code``: its exit status, negative for a signal."""
+
+    code: int
+    ago_s: float
+
+
+@message("elastic", AGENT, COORDINATOR)
+class ElasticAnswer(Message):
+    """``ok``: the worker had not come to call ``at`` yet."""
+
+    at: int
+    ok: bool
+    calls: int
