@@ -372,7 +372,7 @@ class Job:
             assert mind.final is not None
             mind.say_final_state()
             self.state, self.reason = mind.final
-            for agent in list(self.agents.values()):
+            for agent in [agent for agent in self.agents.values() if not agent.over]:  # the others leave already
                 agent.over = True
                 self.world.at(self.world.delay(0.3), lambda agent=agent: self.world.leave(agent))  # type: ignore[misc]
 
