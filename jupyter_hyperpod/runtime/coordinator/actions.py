@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..connection import Message
+from ..protocol.codec import Message
 from .phase import Phase
 from .roster import Member
 
@@ -19,7 +19,7 @@ class Send:
     """Tell a member, or the agent that speaks for it."""
 
     member: Member
-    message: Message
+    order: Message
 
 
 @dataclass(frozen=True, slots=True)

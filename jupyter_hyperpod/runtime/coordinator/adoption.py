@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...core.units import plural
 from ...policy import membership
+from ..protocol import orders
 from .actions import Actions, Decide, Enter, Journal, Regroup, Send
 from .generations import Generations
 from .job_state import JobState
@@ -59,7 +60,7 @@ class Adoption:
         for member in members:
             if state.session_over and member.session is not None and member.session["index"] <= state.session_index:
                 member.session = None
-                yield Send(member, {"type": "close", "generation": state.generation})
+                yield Send(member, orders.CloseSession(state.generation))
         yield from self._generations.run_cells([m for m in members if not m.running])
         yield from self._scripts.taken_over()
         yield from self._lifecycle.open_session()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from ...core.views import View
 from ...policy import interval
 from ...policy.recovery import RecoveryPlan
 from ..connection import Message
 from ..protocol import orders
-from ..protocol.codec import encode
 from .actions import Actions, Decide, Journal, Remove, Send
 from .incidents import RUNG_DURABLE, RUNG_REQUEUED
 from .job_state import JobState
@@ -47,7 +45,7 @@ class Checkpoints:
         yield Decide("recovery", "restart all", reason)
         for member in others:
             yield Remove(member)
-            yield Send(member, {"type": "restart"})
+            yield Send(member, orders.Restart())
         self.coming = len(others) + (not lost.channel.closed)
         self._coming_until_s = time.monotonic() + RETURN_S
 
@@ -78,7 +76,7 @@ class Checkpoints:
         if all(member.back for member in members):
             for each in members:
                 each.back = False
-                yield Send(each, encode(orders.GoBack(self._state.generation)))
+                yield Send(each, orders.GoBack(self._state.generation))
 
     def saved(self, member: Member, message: Message) -> Actions:
         """A checkpoint is durable; rank 0 is told when the next one is due."""
@@ -116,9 +114,8 @@ class Checkpoints:
         decision = interval.decide(
             self._state.incidents.count, observed_s, paused_s, took_s, int(self._state.session["state_bytes"] or 0)
         )
-        if interval.worth_saying(self._every_s, decision.value):
+        if self._every_s is None or interval.worth_saying(self._every_s, decision.value):
             self._every_s = decision.value
             yield Decide("checkpoint", round(decision.value, 3), decision.reason)
         age_s = time.monotonic() - self._saved_at_s
-        order: dict[str, Any] = {"type": "interval", "every_s": self._every_s, "age_s": age_s}
-        yield Send(member, order)
+        yield Send(member, orders.CheckpointInterval(self._every_s, age_s))

@@ -9,7 +9,8 @@ from typing import Any
 from ...core.events import FAULTS, Command
 from ...core.units import plural
 from .. import faults
-from ..connection import Message
+from ..protocol import orders
+from ..protocol.codec import Message
 from .controller import Controller
 
 Data = Mapping[str, Any]
@@ -67,30 +68,30 @@ def _fault(controller: Controller, data: Data) -> tuple[bool, str]:
     if member is None:
         return False, f"there is no rank {data['rank']}; ranks are 0 to {len(members) - 1}"
     kind = data["fault"]
-    message, done = _order(kind, data)
-    if message["type"] == "fault" and not controller.state.trains:
+    order, done = _order(kind, data, member.member)
+    if isinstance(order, orders.InjectFault) and not controller.state.trains:
         return False, f"{kind} takes effect in a step of hp.Session, and rank {member.rank} is in none"
     target = {"node": member.node, "rank": member.rank, "member": member.member}
     controller.reporter.write("fault.injected", {"fault": kind} | target)
     member.signs.struck_s = time.monotonic()
-    member.channel.send(message | {"member": member.member})
+    member.tell(order)
     return True, f"{done} rank {member.rank} on {member.node}"
 
 
-def _order(kind: str, data: Data) -> tuple[Message, str]:
+def _order(kind: str, data: Data, member: str) -> tuple[Message, str]:
     """What the agent or the worker is told, and the words for it."""
     if kind in faults.SIGNALS:
         number = faults.SIGNALS[kind]
-        return {"type": "signal", "number": int(number)}, f"{number.name} sent to"
+        return orders.SendSignal(member, int(number)), f"{number.name} sent to"
     if kind == "preempt":
-        return {"type": "preempt"}, "the node is preempted of"
+        return orders.PreemptNode(member), "the node is preempted of"
     if kind == "throttle":
         factor, duration_s = data.get("factor") or faults.FACTOR, data.get("duration_s") or faults.DURATION_S
-        message = {"type": "throttle", "factor": factor, "duration_s": duration_s}
-        return message, f"1/{factor:g} of the CPU time for {duration_s:g} s is left to"
+        order = orders.ThrottleWorker(factor, duration_s, member)
+        return order, f"1/{factor:g} of the CPU time for {duration_s:g} s is left to"
     if kind not in FAULTS:
         raise ValueError(f"fault {kind!r} is unknown")
-    return {"type": "fault", "fault": kind}, f"{kind} comes with the next micro-batch of"
+    return orders.InjectFault(member, kind), f"{kind} comes with the next micro-batch of"
 
 
 _ORDERS: dict[str, Callable[[Controller, Data], tuple[bool, str]]] = {

@@ -16,6 +16,8 @@ from ...core.views import View
 from ...storage.journal_writer import JournalWriter
 from ..connection import Channel, Message
 from ..context import Context
+from ..protocol import facts, orders
+from ..protocol.codec import encode
 from .actions import (
     Action,
     BeginSession,
@@ -153,7 +155,7 @@ class Controller:
         if message["rank"] is not None and known is None and adopted is None:
             reason = f"{name} belongs to an older generation: its node begins again with a new worker"
             self._do(Decide("membership", f"fence {name}", reason))
-            channel.send({"type": "restart"})
+            channel.send(encode(orders.Restart()))
             return
         member = self.roster.add(message, channel, time.monotonic())
         if known is None:
@@ -180,7 +182,7 @@ class Controller:
     def _on_beat(self, member: Member, message: Message) -> None:
         member.beat(message, time.monotonic())
         if message["held_s"] is not None:
-            self._do(Send(member, {"type": "resume", "member": member.member, "sent_s": message["held_s"]}))
+            self._do(Send(member, orders.ResumeWorker(member.member, message["held_s"])))
 
     def _on_session(self, member: Member, message: Message) -> None:
         member.session, member.finished = message, None
@@ -250,7 +252,7 @@ class Controller:
     def _on_rendezvous(self, member: Member, message: Message) -> None:
         if message["generation"] == self.state.generation:
             for other in self.roster.generation()[1:]:
-                self._do(Send(other, {key: message[key] for key in ("type", "generation", "port")}))
+                self._do(Send(other, facts.RendezvousStore(message["generation"], message["port"])))
 
     def _on_back(self, member: Member, message: Message) -> None:
         self._apply(self.checkpoints.back(member, message))
@@ -273,7 +275,7 @@ class Controller:
             for newcomer in self.roster.newcomers():
                 if newcomer.snapshot is not None:  # of a state that is given up now
                     del self.roster.members[newcomer.member]
-                    self._do(Send(newcomer, {"type": "restart"}))
+                    self._do(Send(newcomer, orders.Restart()))
             self._do(Regroup("the session goes back to its newest checkpoint"))
 
     def _on_suspect(self, member: Member, message: Message) -> None:
@@ -324,8 +326,8 @@ class Controller:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Send(member, message):
-                member.channel.send(message)
+            case Send(member, order):
+                member.tell(order)
             case Journal(kind, data, durable):
                 self.reporter.write(kind, data, durable=durable)
             case Decide(policy, value, reason):
@@ -342,7 +344,7 @@ class Controller:
                 self._apply(self.generations.begin_session())
             case Release(member, begins_again):
                 del self.roster.members[member.member]
-                member.channel.send({"type": "restart" if begins_again else "release"})
+                member.channel.send(encode(orders.Restart() if begins_again else orders.Release()))
                 self._apply(self.joining.gone(member))
             case Remove(member):
                 del self.roster.members[member.member]

@@ -11,6 +11,7 @@ from collections.abc import Generator
 
 from ...core.health import BY_HAND
 from ...policy import membership
+from ..protocol import orders
 from .actions import Action, Actions, Decide, JournalGeneration, Regroup, Release, Send
 from .job_state import JobState
 from .joining import Joining
@@ -113,7 +114,7 @@ class Draining:
         for member in done[: max(0, len(here) - state.target)]:
             member.leaving = True
             yield Decide("membership", {"release": [member.node]}, f"rank {member.rank} has ended its cell")
-            yield Send(member, {"type": "release"})
+            yield Send(member, orders.Release())
 
     def _marked(self, member: Member, policy: str, at_rest: str) -> Generator[Action, None, bool]:
         """Mark a member that has to go, and release one that only stands by; whether it is to leave at a step's end."""
@@ -147,7 +148,7 @@ class Draining:
         for member in asked:
             member.leaving = True
             member.stands_by = self._unsettled_since_s is not None and not member.preempted
-            yield Send(member, {"type": "leave", "generation": state.generation, "after": step})
+            yield Send(member, orders.LeaveAfter(state.generation, step))
 
     def _part(self, members: list[Member], now: float) -> Actions:
         assert self._left_since_s is not None

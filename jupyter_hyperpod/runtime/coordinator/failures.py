@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator
 
 from ...policy import membership, program, verdict
+from ..protocol import orders
 from .actions import Action, Actions, Decide, End, Journal, Regroup, Remove, SayState, Send
 from .checkpoints import Checkpoints
 from .incidents import CORRUPTION, PROGRAM
@@ -147,7 +148,7 @@ class Failures:
         yield End("failed", text)
 
     def _fence(self, member: Member, cause: str, reason: str, since_s: float) -> Actions:
-        yield Send(member, {"type": "signal", "member": member.member, "number": int(signal.SIGKILL)})
+        yield Send(member, orders.SendSignal(member.member, int(signal.SIGKILL)))
         yield from self._lose(member, cause, reason, since_s)
 
     def _lose(self, member: Member, cause: str, detail: str, since_s: float) -> Actions:
@@ -194,7 +195,7 @@ class Failures:
         if cause == membership.PARTITION:
             reason = f"{lost.node} begins again with a new worker as soon as it can be reached"
             yield Decide("recovery", "wait", reason)
-            yield Send(lost, {"type": "restart"})
+            yield Send(lost, orders.Restart())
             return
         self._crashes[lost.node] = self._crashes.get(lost.node, 0) + 1
         if self._crashes[lost.node] > CRASHES_IN_A_ROW:
@@ -202,12 +203,12 @@ class Failures:
                 f"{lost.node} lost {CRASHES_IN_A_ROW} workers without a committed step in between: not restarted again"
             )
             yield Decide("recovery", "give up", reason)
-            yield Send(lost, {"type": "release"})
+            yield Send(lost, orders.Release())
             if not state.roster.members:
                 yield End("failed", f"{lost.member}: {reason}")
             return
         yield Decide("recovery", "restart", f"the agent of {lost.node} is alive: it forks a new worker")
-        yield Send(lost, {"type": "restart"})
+        yield Send(lost, orders.Restart())
 
     def _look_for_the_left_behind(self, since_s: float) -> Actions:
         """Some have left their session or go back, others wait for them in a further step: no generation mends that."""

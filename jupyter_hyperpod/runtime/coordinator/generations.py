@@ -14,7 +14,7 @@ from dataclasses import replace
 from ...policy import membership, recovery, verdict
 from ..connection import Message
 from ..protocol import facts, orders
-from ..protocol.codec import decode, encode
+from ..protocol.codec import decode
 from .actions import Action, Actions, Decide, End, Enter, JournalGeneration, Regroup, Release, SayState, Send
 from .checkpoints import Checkpoints
 from .draining import Draining
@@ -83,12 +83,11 @@ class Generations:
         """Let workers run the cell, in an environment as torchrun gives it."""
         members_now = self._state.roster.generation()
         told = next((m.run for m in members_now if m.run is not None), None)  # by a coordinator before this one
-        host = told["master_host"] if told else next((m.host for m in members_now), "127.0.0.1")
-        port = told["master_port"] if told else _free_port()
+        host = told.master_host if told else next((m.host for m in members_now), "127.0.0.1")
+        port = told.master_port if told else _free_port()
         world = len(members_now)
         for member in members:
-            place = {"rank": member.rank, "world_size": world, "master_host": host, "master_port": port}
-            member.run = {"type": "run", "restarts": self._scripts.restarts} | place
+            member.run = orders.RunCell(member.rank, world, host, port, self._scripts.restarts)
             yield Send(member, member.run)
 
     def welcome_newcomers(self) -> Actions:
@@ -195,12 +194,12 @@ class Generations:
         self._joining.give_up()
         self._forming_since_s, state.committed_in_generation = time.monotonic(), False
         self._failures.reconnected()
-        peers = [m.address() for m in members]
+        peers = tuple(m.address() for m in members)
         for member in members:
             member.report, member.finished, member.leaving, member.left = None, None, False, None
             member.back = False
-            form = {"type": "form", "generation": state.generation, "rank": member.rank, "members": peers}
-            yield Send(member, form)
+            assert member.rank is not None
+            yield Send(member, orders.FormGeneration(state.generation, member.rank, peers))
         yield Enter(Phase.FORMING if state.phase is Phase.RUNNING_SCRIPT else Phase.REFORMING)
         if members:  # whoever is rank 0 now is told when the next checkpoint is due
             yield from self._checkpoints.say_interval(members[0])
@@ -243,7 +242,7 @@ class Generations:
         for member in members:
             assert member.rank is not None
             order = orders.FollowPlan(state.generation, replace(plan, rank=member.rank))
-            yield Send(member, encode(order))
+            yield Send(member, order)
         yield Enter(Phase.CLOSING if state.finishing else Phase.TRAINING)
         yield from self.admit()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ...policy import recovery
 from ...policy.decision import Decision
 from ..connection import Message
+from ..protocol import orders
 from .actions import Actions, Decide, Send
 from .job_state import JobState
 from .phase import Phase
@@ -74,7 +75,7 @@ class Joining:
         reason = f"{', '.join(names)} can join: the members meet when step {self.hold_step} is committed"
         yield Decide("membership", {"after": self.hold_step}, reason)
         for member in self._state.roster.generation():
-            yield Send(member, {"type": "hold", "generation": self._state.generation, "step": self.hold_step})
+            yield Send(member, orders.MeetAfter(self._state.generation, self.hold_step))
 
     def give_up(self) -> None:
         """Another generation, or session, begins: what the donors of this one were asked for is void."""
@@ -87,7 +88,7 @@ class Joining:
             yield from self._arrived()
 
     def _offer(self, donor: Member, part: int, parts: int) -> Send:
-        return Send(donor, {"type": "offer", "generation": self._state.generation, "part": part, "parts": parts})
+        return Send(donor, orders.OfferState(self._state.generation, part, parts))
 
     def offered(self, member: Member, message: Message) -> Actions:
         """A donor has copied its stripe; when all have for the same step, the newcomers load the snapshot."""
@@ -106,10 +107,10 @@ class Joining:
             del attempt.stripes[attempt.donors[part]]
             yield self._offer(self._state.roster.members[attempt.donors[part]], part, len(stripes))
         if not late:
-            snapshot = {"type": "snapshot", "step": newest, "skeleton": stripes[0]["skeleton"]}
+            tokens = tuple(stripe["token"] for stripe in stripes)
+            snapshot = orders.TakeSnapshot(newest, stripes[0]["skeleton"], tokens)
             for name in attempt.newcomers:
-                tokens = [stripe["token"] for stripe in stripes]
-                yield Send(self._state.roster.members[name], snapshot | {"tokens": tokens})
+                yield Send(self._state.roster.members[name], snapshot)
 
     def approached(self, member: Member, step: int | None) -> Actions:
         """A newcomer has loaded the snapshot of this step; None: it could not."""

@@ -25,6 +25,8 @@ from ...storage.journal_writer import JournalWriter
 from ...storage.store import write_private
 from ..connection import Channel, prepare
 from ..context import Context
+from ..protocol import orders
+from ..protocol.codec import encode
 from ..sidecars import log_watcher
 from .commands import obey
 from .controller import Controller
@@ -168,7 +170,7 @@ class Coordinator:
         proven = {channel for channel in self.guests if channel.authenticated}  # a stranger would be waited for in vain
         channels = {m.channel for m in self.controller.roster.members.values()} | proven
         for channel in channels:
-            channel.send({"type": "release"})
+            channel.send(encode(orders.Release()))
         deadline = time.monotonic() + FAREWELL_S
         while (open_channels := [c for c in channels if not c.closed]) and time.monotonic() < deadline:
             for channel in open_channels:

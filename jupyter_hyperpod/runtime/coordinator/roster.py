@@ -12,6 +12,7 @@ from ...policy.program import Seat
 from ...policy.recovery import MemberState
 from ...policy.verdict import Statement
 from ..connection import Channel, Message
+from ..protocol import codec, facts, orders
 from .incidents import Incident
 
 PROBE_S = 0.25
@@ -57,7 +58,7 @@ class Member:
     rank: int | None = None
     planned: bool = False  # it has been told how to go on, in a generation of this session
     joined: int | None = None  # after which step, where others had trained before it
-    run: Message | None = None
+    run: orders.RunCell | None = None
     session: Message | None = None
     finished: Message | None = None
     back: bool = False  # it is to go back to a checkpoint, and waits for the others
@@ -119,15 +120,18 @@ class Member:
         stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
         silent_s = now - self.beat_s
         if silent_s > PROBE_S and self.probe is None:
-            self.channel.send({"type": "probe"})
+            self.tell(orders.ProbeHost())
             self.probe = self.channel.position
         unreachable = self.probe is not None and self.channel.confirmed < self.probe
         return Pulse(self.member, silent_s, now - self.progress_s, self.phase, stopped, unreachable)
 
-    def address(self) -> dict[str, object]:
-        """As peers are told how to reach it."""
-        found: dict[str, object] = {"member": self.member, "host": self.host, "port": self.port}
-        return found | ({"ports": self.ports} if self.ports else {})
+    def address(self) -> orders.Peer:
+        """Where its peers reach it."""
+        return orders.Peer(self.member, self.host, self.port, self.ports)
+
+    def tell(self, order: codec.Message) -> None:
+        """Send an order to its agent, or through it to its worker."""
+        self.channel.send(codec.encode(order))
 
     def public(self) -> dict[str, object]:
         """As journaled in generation.formed."""
@@ -146,13 +150,14 @@ class Roster:
         known = self.members.get(message["member"])
         self.arrived += 1
         order = known.order if known else self.arrived
-        status = message["status"]
+        status, register = message["status"], codec.decode(message)
+        assert isinstance(register, facts.Register)
         member = Member(
             message["member"], message["node"], channel, message["host"], message["port"], order, message["spare"],
             now, now, Signs(now, now, now), tuple(message.get("ports", ())),
             rank=known.rank if known else message["rank"],
             planned=known.planned if known else False, joined=known.joined if known else None,
-            run=status.get("run"), session=status.get("session"), finished=status.get("finished"),
+            run=register.status.run, session=status.get("session"), finished=status.get("finished"),
             done="done" in status,
             told=status.get("elastic"), saw_event=status.get("done", {}).get("elastic", False),
         )  # fmt: skip

@@ -17,7 +17,6 @@ from ...core.units import plural
 from ...policy import scripts as policy
 from ..connection import Message
 from ..protocol import orders
-from ..protocol.codec import encode
 from .actions import Action, Actions, Decide, End, Enter, Release, SayState, Send
 from .incidents import RUNG_NODE, RUNG_PROCESS
 from .job_state import JobState
@@ -94,7 +93,7 @@ class Scripts:
         for member in members:
             yield Release(member, begins_again=not member.preempted)
         for member in self._alone:
-            yield Send(member, {"type": "restart"})
+            yield Send(member, orders.Restart())
         self._alone, self._troubles, self._event, self._room_since_s = [], [], None, None
         yield Enter(Phase.GATHERING)
 
@@ -151,7 +150,7 @@ class Scripts:
 
     def _tell(self, members: Sequence[Member], event: ElasticEvent) -> Actions:
         for member in members:
-            yield Send(member, encode(orders.CallElasticEvent(member.member, event.at, event.final)))
+            yield Send(member, orders.CallElasticEvent(member.member, event.at, event.final))
 
     def answered(self, member: Member, message: Message) -> Actions:
         """An agent says whether its worker had not come to the call yet."""

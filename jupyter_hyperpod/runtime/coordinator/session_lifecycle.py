@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...core.units import first_line
 from ..connection import Message
+from ..protocol import orders
 from .actions import Actions, BeginSession, End, Enter, Journal, Send
 from .job_state import JobState
 from .phase import CALLED, Phase
@@ -47,7 +48,7 @@ class SessionLifecycle:
         self._state.session_over = True
         for member in members:
             member.session = None
-            yield Send(member, {"type": "close", "generation": self._state.generation})
+            yield Send(member, orders.CloseSession(self._state.generation))
         yield Enter(Phase.RUNNING_SCRIPT)
 
     def error(self, member: Member, error: Message) -> Actions:
