@@ -144,8 +144,9 @@ class Run:
     def execute_again(self) -> None:
         """A micro-batch is drawn; in the program ``counter`` it depends on how often the process has turned."""
         owner = self.random.randrange(len(self.members))
+        draw = self.random.getrandbits(64)  # one per audit, as in `integrity`
         done: list[tuple[int, str]] = []
-        while (rank := next_execution(done, owner, len(self.members), self.random.getrandbits(64))) is not None:
+        while (rank := next_execution(done, owner, len(self.members), draw)) is not None:
             done.append((rank, str(self.members[rank].turns if self.program == "counter" else 0)))
         found = of_executions([checksum for _, checksum in done])
         if found.value is not None:
