@@ -71,7 +71,7 @@ def test_a_file_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert submit.startswith("jupyter hyperpod submit llama.py --nodes 5 --elastic 2:8 ")
     assert path.read_text().startswith(f"# {submit}\n# llama-3.1-8b: ")
     assert main(command) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ RUNTIME = Path(jupyter_hyperpod.runtime.__file__).parent
 json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists)
 numbers = st.floats(allow_nan=False)
 st.register_type_strategy(float, numbers)
+st.register_type_strategy(Mapping, st.dictionaries(st.text(), st.text()))
 everything = st.sampled_from(list(MESSAGES.values())).flatmap(
     lambda cls: st.builds(
         cls,

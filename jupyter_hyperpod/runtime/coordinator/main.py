@@ -126,12 +126,11 @@ class Coordinator:
             return  # hung up on a moment ago
         now = time.monotonic()
         try:
-            messages = channel.receive()
+            for message in channel.receive():
+                self.controller.hear(channel, message)
         except ProtocolError as error:
             self.strangers.refused(str(error), now)
-            messages = []
-        for message in messages:
-            self.controller.hear(channel, message)
+            channel.close()
         self._hang_up(self.strangers.heard(channel, now))
         if channel.closed and channel in self.guests:
             self._forget(channel)
