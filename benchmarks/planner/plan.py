@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import os
 import random
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from benchmarks import ROOT
 from benchmarks.recovery.chaos import Blow, reach, strike
 from jupyter_hyperpod.bench.laboratory import (
     LANGUAGE_MODEL,
@@ -92,7 +94,9 @@ def _rate() -> float:
 def _in_a_process(instances: int) -> tuple[float, float, float, float]:
     """CPU seconds, peak bytes, failures and goodput of `year` in an interpreter of its own."""
     command = [sys.executable, "-c", YEAR, str(instances)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     took_s, peak, failures, goodput = json.loads(done.stdout)
     return took_s, peak, failures, goodput
 

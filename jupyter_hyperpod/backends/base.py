@@ -5,10 +5,10 @@ about training.
 the backend's commands, which have a limit of their own.
 
 `Runner` is a backend at work for one supervisor: a `Scheduler` is asked for nodes, the `Host` owns this machine's.
-The supervisor calls them on its one thread, so no method waits for anything: what takes time is answered by a Future,
-or by what `observe` tells later.
+The supervisor calls them on its one thread, so no method waits for anything: a slow one returns a Future, or shows its
+result in a later `observe`.
 
-What is said across the seam is in `types`. A further backend is a folder beside these, with a class that offers
+`types` has the types of this interface. A further backend is a folder beside these, with a class that offers
 `Backend`, and a line in `core.backends`. The cases that every backend has to pass are in `tests/backends/`.
 """
 
@@ -24,7 +24,7 @@ from .types import Capabilities, Element, NodeInfo, Request, Surroundings
 
 
 class Remedies(Protocol):
-    """Acts on nodes that a scheduler has. Called by clients and by health agents; every method waits for the scheduler
+    """Acts on a scheduler's nodes. Called by clients and by health agents; every method waits for the scheduler
     and raises ClusterError where it refuses."""
 
     def installed(self) -> bool:
@@ -32,7 +32,7 @@ class Remedies(Protocol):
         ...
 
     def carry_out(self, node: str, action: str, why: str) -> str:
-        """Ask for "drain", "reboot" or "replace", and return what was asked; ``why`` stands at a drained node."""
+        """Ask for "drain", "reboot" or "replace", and return what was asked; a drained node shows ``why``."""
         ...
 
     def resume(self, node: str) -> None:
@@ -122,7 +122,7 @@ class Runner(Protocol):
 
     @property
     def fresh_s(self) -> float:
-        """When what `observe` tells was asked for, on the monotonic clock."""
+        """When the answer that `observe` gives was requested, on the monotonic clock."""
         ...
 
     @property
@@ -132,11 +132,11 @@ class Runner(Protocol):
 
     @property
     def nodes_s(self) -> float:
-        """When what `nodes` tells was asked for, on the monotonic clock."""
+        """When the contents of `nodes` were requested, on the monotonic clock."""
         ...
 
     def tick(self, now_s: float) -> None:
-        """Look after what does not announce itself. Called several times a second while there is a job."""
+        """Do what nothing else triggers: due queries, nodes that hang. Called often while there is a job."""
         ...
 
     def launch(self, plan: LaunchPlan, request: Request) -> Future[int]:
@@ -144,7 +144,7 @@ class Runner(Protocol):
         ...
 
     def observe(self, job_id: str, since_s: float = -1.0) -> list[Element] | None:
-        """The job's elements; None where nobody has looked since then (monotonic clock)."""
+        """The job's elements; None if the newest answer was requested before ``since_s`` (monotonic clock)."""
         ...
 
     def ends(self, elements: Sequence[Element]) -> Future[list[Element]]:
@@ -173,14 +173,14 @@ class Runner(Protocol):
 
 
 class Scheduler(Runner, Protocol):
-    """A runner without nodes of its own: it asks a scheduler for them, and somebody has to keep the books."""
+    """A runner without nodes of its own: it asks a scheduler for them; `supervisor.ledger` records the requests."""
 
     def names(self, batch: int, count: int) -> list[str]:
         """The names of a batch's elements."""
         ...
 
     def element(self, name: str, state: str, node: str, reason: str, job: str, part: str) -> Element | None:
-        """An element as it was journaled; None for a name that is none."""
+        """The element with these journaled values; None if ``name`` cannot be one of this scheduler's."""
         ...
 
     def held(self, element: Element, requeued: bool) -> str:
@@ -260,7 +260,7 @@ class Host(Runner, Protocol):
         ...
 
     def launch_head(self, plan: LaunchPlan) -> bool:
-        """Begin to start a job's head; False where that cannot be now."""
+        """Begin to start a job's head; False if that is impossible at present."""
         ...
 
     def signal_head(self, job_id: str, number: int) -> None:

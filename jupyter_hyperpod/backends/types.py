@@ -32,7 +32,7 @@ class Capabilities:
 
 
 class Phase(Enum):
-    """How far an element is. Each state that a backend knows belongs to one phase."""
+    """How far an element is; each backend maps its own states to these. Not a job's phase (`coordinator.phase`)."""
 
     QUEUED = "it only lacks a node, or time"
     WAITING = "it does not run now, and will: it is about to start, or held, or suspended"
@@ -46,8 +46,8 @@ class Element:
     """One process of a job on one node, or the wish for one.
 
     ``name``: what the backend calls it. ``state`` and ``reason``: the backend's own words. ``node``: empty while it
-    waits. ``part``: `BASE` or `ELASTIC`. ``batch``: the number that `launch` returned. ``aliases``: what the job may
-    call the node where it is not alone there. ``status``: the exit status, negative for a signal, None where nobody
+    waits. ``part``: `BASE` or `ELASTIC`. ``batch``: the number that `launch` returned. ``aliases``: other
+    names of a node with several elements. ``status``: the exit status, negative for a signal, None where nobody
     knows.
     """
 
@@ -134,7 +134,7 @@ class Surroundings:
     """What a supervisor gives a backend that begins to work for it.
 
     ``directory``: for sockets and logs. ``selector``: callbacks registered there are called on the supervisor's thread.
-    ``report`` hears of nodes and ends at once, from a backend that learns of them at once. ``preload``: modules that
+    ``report`` is called at once with each `Report`, by a backend that gets such news at once. ``preload``: modules that
     jobs need. ``isolated``: each node has a network of its own. ``successor``: how the supervisor is started again.
     """
 

@@ -1,4 +1,4 @@
-"""The table of backends: the one place that knows them by name. A further backend is a folder and a line here.
+"""The table of backends, by name. A further backend is a folder and a line here; its options are in `core.spec`.
 
 Names stand in specifications, journals and on command lines, so this table needs nothing of the backends themselves:
 a module is imported when its backend is asked for.
@@ -21,7 +21,7 @@ DEFAULT_BACKEND = "local"
 
 def load(name: str) -> Any:
     """The backend of that name, a `backends.base.Backend`. Raises SpecError for a name that is not in the table."""
-    if name not in BACKENDS:
-        raise SpecError(f"backend {name[:80]!r} is not available; expected one of {', '.join(BACKENDS)}")
+    if not isinstance(name, str) or name not in BACKENDS:
+        raise SpecError(f"backend {str(name)[:80]!r} is not available; expected one of {', '.join(BACKENDS)}")
     module, _, attribute = BACKENDS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)()

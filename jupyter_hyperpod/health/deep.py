@@ -1,6 +1,6 @@
 """Deep checks of cores, memory, disk, network and devices. They run on request and take minutes.
 
-python -m jupyter_hyperpod.health.deep SECONDS      one core's part of the first
+python -m jupyter_hyperpod.health.deep SECONDS      the stress of one core
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ OWN = ".hyperpod"
 STATES = ("released", "imported", "exported", "dirty", "changed", "conflict")
 WAIT_S = 600.0
 _MODES = {"private": 0o600, "group": 0o660, "everyone": 0o644}
-_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)

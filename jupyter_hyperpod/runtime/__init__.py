@@ -1,5 +1,5 @@
-"""The processes on the nodes: agent, coordinator and worker, and the Session that the user's code holds.
+"""The processes of a job: agent, coordinator and worker, their messages, and the Session that the user's code holds.
 
-Imports core, policy and storage only; never Jupyter, never the control plane. Only modules that handle tensors import
-torch.
+Never imports Jupyter or the control plane; `tests/test_layers.py` lists what it may import. Only modules that handle
+tensors import torch.
 """

@@ -1,1 +1,1 @@
-"""The supervisor: the daemon that owns the machines of one store. It starts, replaces and ends processes."""
+"""The supervisor: the daemon that owns the nodes of one store. It starts, replaces and ends processes."""

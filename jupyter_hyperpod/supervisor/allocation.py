@@ -60,7 +60,7 @@ def wanted(spec: JobSpec, target: int) -> dict[str, int]:
 def still_leaving(sent_away: Mapping[str, float], running: Collection[str], now_s: float) -> dict[str, float]:
     """Of elements told to leave (name -> when), those that need not be told again.
 
-    What the scheduler has queued again has the name of what was told, and what stays for long may not have heard it.
+    An element that was requeued keeps its name, and one that stays for long may not have received the order.
     """
     told = sent_away.items()
     return {name: told_s for name, told_s in told if name in running and now_s < told_s + SENT_AGAIN_S}

@@ -20,7 +20,7 @@ SUPERVISOR = "supervisor"
 
 
 class Pulse:
-    """Whether one job's coordinator moves: it touches the file that says how it is reached, twice a second."""
+    """Whether one job's coordinator is alive: it touches its endpoint file twice a second."""
 
     def __init__(self, endpoint: Path) -> None:
         self._endpoint = endpoint
@@ -31,7 +31,7 @@ class Pulse:
         self.struck_s = -math.inf  # when a fault was injected into it, on the monotonic clock
 
     def standstill(self, pid: int, now_s: float) -> str:
-        """Why the coordinator with this process id has to be ended, or nothing; to be asked every second or oftener."""
+        """Why the coordinator with this process id has to be ended, or ""; call it at least once a second."""
         if (away_s := now_s - self._asked_s) > AWAY_S:  # the whole machine may have stood still
             self._since_s += away_s
         self._asked_s = now_s

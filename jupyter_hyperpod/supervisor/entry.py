@@ -33,9 +33,9 @@ _LOG_LINES, _LOG_BYTES = 8, 1 << 14
 
 
 class Entry:
-    """Raises SpecError or StoreError where the job cannot be read.
+    """One unfinished job. Raises SpecError or StoreError if the job cannot be read.
 
-    What stands in its journal is known when `recall` has said so: the journal of a long job takes a while.
+    A long journal takes a while: the state is complete once `recall` has returned True.
     """
 
     def __init__(self, store: Store, job: JobStore) -> None:

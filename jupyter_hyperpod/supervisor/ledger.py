@@ -24,9 +24,9 @@ BEFORE_S = 5.0  # by so much a queue may be older than what was journaled of it
 
 
 class Presence:
-    """Nodes of which the job's coordinator has heard, as its journal tells; times in seconds since the Unix epoch.
+    """Which nodes have joined the job and which were lost, by its coordinator's events; times since the Unix epoch.
 
-    ``lost_s``: when those were lost that have not been heard of again. ``joined_s``: when each has joined last.
+    ``lost_s``: when each node was lost that has not joined again. ``joined_s``: when each joined last.
     """
 
     def __init__(self, entry: Entry) -> None:
@@ -50,7 +50,7 @@ class Presence:
 class Seen:
     """An element as it was journaled last; ``began_s`` is when it was first seen to run, on the monotonic clock.
 
-    ``idle_s``: until when it is known not to have run there, in seconds since the Unix epoch; 0 where nobody looked.
+    ``idle_s``: it did not run on its node before this time, in seconds since the Unix epoch; 0 if that is unknown.
     ``requeued``: it waits again, after it had a node.
     """
 
@@ -70,7 +70,7 @@ class Seen:
 
 
 class Ledger:
-    """``batches``: number -> (part, how many elements). ``seen``: name -> the element's newest state.
+    """A job's requests. ``batches``: number -> (part, how many). ``seen``: name -> the element's newest state.
 
     ``dismissed``: names of those that were told to end, so that their end is no failure, whatever its name.
     ``rest_until_s``: nothing is asked for before, on the monotonic clock.
@@ -212,7 +212,7 @@ class Ledger:
             self._count_failure(seen, now_s)
 
     def _works(self) -> bool:
-        """What nodes run is not to blame: somebody has joined since the last failure, or runs it now."""
+        """Whether the job itself can run: a node has joined since the last failure, or runs it now."""
         if max(self._presence.joined_s.values(), default=-math.inf) >= self._failed_s:
             return True
         return any(other.element.phase is Phase.RUNNING and self._heard(other) for other in self.seen.values())
@@ -231,7 +231,7 @@ class Ledger:
             self._entry.pen.write("warning.raised", {"text": text})
 
     def _count_returned(self, before: Seen, now_s: float) -> None:
-        """The scheduler lets what never gets further wait for long, so asking again slows down, too."""
+        """The scheduler requeues elements that never join; request less and less often then."""
         self._presence.poll()
         self._returned = 0 if self._heard(before) else self._returned + 1
         if self._returned > 1:

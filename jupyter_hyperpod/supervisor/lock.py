@@ -13,9 +13,9 @@ from ..system.diagnostics import note
 
 
 class Lock:
-    """Held while this process lives, whatever way it ends. ``before`` is the process id of the owner before, or 0.
+    """The store's lock, held until this process ends, in whatever way. ``before``: the previous owner's pid, or 0.
 
-    ``lost_s``: when that one was lost, in seconds since the Unix epoch, None where nobody noticed.
+    ``lost_s``: when the previous owner was lost, in seconds since the Unix epoch; None if nobody noticed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,8 +51,8 @@ class Lock:
 def take_lock(store: Store, succeed: bool = False, lost_s: float | None = None) -> Lock:
     """Become the only supervisor; the one before was lost at ``lost_s``. Raises ClusterError where there is one.
 
-    ``succeed``: only in place of one that died, which leaves its socket. Where a person was faster, and has stopped the
-    cluster since, there is none, and this raises ClusterError too.
+    ``succeed``: only replace a supervisor that died, which leaves its socket. If a user has stopped the cluster
+    meanwhile, there is no socket, and this raises ClusterError too.
     """
     _see_the_dead(store, succeed)  # before a deleted store is created again
     lock = Lock(store.prepare().cluster / LOCK)

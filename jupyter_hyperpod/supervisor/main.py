@@ -1,4 +1,4 @@
-"""The daemon that owns the machines of one store: it starts, replaces and ends processes, and decides nothing itself.
+"""The daemon that owns the nodes of one store: it starts and ends processes, as `reconcile` and `policy` decide.
 
     python -m jupyter_hyperpod.supervisor.main --store DIR --nodes N --spares K
 

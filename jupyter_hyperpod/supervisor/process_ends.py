@@ -31,7 +31,7 @@ class ProcessEnds:
                 self._host.signal_head(entry.job.id, signal.SIGKILL)
 
     def see_to_its_end(self, entry: Entry, kill_at_s: float, now_s: float) -> None:
-        """A job that was told to stop: its head ends it, unless there is none any more or it takes too long."""
+        """A job was told to stop: its head ends it; the supervisor does if there is no head, or if it is late."""
         if entry.job.id not in self._host.head.jobs and self._host.head.state != "starting":
             if entry.look_for_end(now_s, READ_S) is False:
                 self._give_up(entry, "stopped", entry.stop_reason)
@@ -53,7 +53,7 @@ class ProcessEnds:
             entry.rest_until_s = now_s  # lost with its node: it is replaced at once, whatever others had failed of
 
     def bereft(self, entry: Entry, report: ExitReport, now_s: float) -> None:
-        """A job's head is gone: either it had ended the job, or it is started again."""
+        """A job's head is gone: start it again, unless it had ended the job."""
         ended = entry.look_for_end(now_s, READ_S)
         entry.bereft = report if ended is None else None
         if ended is False:

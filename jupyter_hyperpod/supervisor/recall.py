@@ -12,7 +12,7 @@ READ_S = 0.05  # per turn, before requests are answered
 
 
 class Recall:
-    """Reads what the journals of jobs tell of the time before."""
+    """Reads what happened to the jobs before this supervisor started."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, tuple[Entry, int]] = {}

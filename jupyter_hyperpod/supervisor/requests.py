@@ -19,7 +19,7 @@ REQUESTS = "poke, status, stop, node-fault, heal, or extend where there are no n
 
 
 class Cluster(Protocol):
-    """What requests are about: the supervisor, as far as people reach it."""
+    """The part of the supervisor that requests read and change."""
 
     store: Store
     host: Host

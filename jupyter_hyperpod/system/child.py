@@ -1,4 +1,4 @@
-"""The option ``--parent PID`` of a process that ends when its parent ends, however the parent ends."""
+"""The option ``--parent PID``: a process with it ends when that parent ends, however the parent ends."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def accept(listener: socket.socket) -> Channel | None:
 
 
 class Silent:
-    """Connections without a first message. Where too many wait, the oldest is closed."""
+    """Connections that have sent no message yet. If there are too many, the oldest is closed."""
 
     def __init__(self) -> None:
         self._waiting: dict[Channel, None] = {}

@@ -21,7 +21,7 @@ def create_memory_file(name: str, length: int) -> int:
 
 
 def seal_length(descriptor: int) -> None:
-    """Let no process change the length of a memory file any more: one that shrinks ends those that map it."""
+    """Fix the length of a memory file for good: if it shrank, processes that map it would be killed."""
     fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
 
 

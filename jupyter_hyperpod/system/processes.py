@@ -22,7 +22,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Two readings that are equal mean that the process did nothing between; ``ticks`` is CPU time in clock ticks."""
+    """What a process does: between two equal readings it did nothing. ``ticks``: CPU time, in clock ticks."""
 
     stopped: bool
     ticks: int

@@ -56,7 +56,7 @@ class LocalHost:
     ) -> None:
         """``isolated``: every node has a network of its own, and can be cut off.
 
-        ``heir`` is what the zygote is told, so that it can start the supervisor again: see `heir.Heir`.
+        ``heir`` is what the zygote is told, so that it can start the supervisor again: see `supervisor_watchdog`.
         """
         self.directory = directory
         self.nodes: dict[str, LocalNode] = {}

@@ -140,7 +140,7 @@ class GroupServer(Server):
 
 
 def leave(life: Callable[[], int]) -> None:
-    """Run ``life()`` as everything a forked process is; never returns."""
+    """Run ``life()`` as the whole life of a forked process; never returns."""
     status = 1
     try:
         status = life()

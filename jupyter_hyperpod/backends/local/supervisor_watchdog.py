@@ -24,9 +24,9 @@ RESTARTS, WITHIN_S = 5, 60.0
 
 
 class Heir:
-    """``start(arguments)`` starts a process. Times are on the monotonic clock, in seconds.
+    """Watches the supervisor from the zygote. ``start(arguments)`` starts a new one. Times are on the monotonic clock.
 
-    The successor is told since when there was no supervisor, as seconds since the Unix epoch.
+    The new one is told when the old one was lost, in seconds since the Unix epoch.
     """
 
     def __init__(self, directory: Path, start: Callable[[list[str]], object]) -> None:

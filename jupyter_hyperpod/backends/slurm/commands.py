@@ -1,4 +1,4 @@
-"""Runs SLURM's commands in one thread, one after another, so that a controller without answers blocks nothing else.
+"""Runs SLURM's commands in one thread, one after another, so that a `slurmctld` without answers blocks nothing else.
 
 Queries (the queue, the nodes, the history) are for all jobs together and at least `QUERY_EVERY_S` apart.
 """

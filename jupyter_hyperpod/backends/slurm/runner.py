@@ -30,6 +30,8 @@ class SlurmRunner:
 
     def __init__(self, slurm: Slurm | None = None) -> None:
         self._slurm = slurm or Slurm()
+        self._nodes: dict[str, SlurmNode] = {}
+        self._nodes_s: float | None = None  # when those were asked for
 
     # -- what is known -----------------------------------------------------------------------------------------
 
@@ -46,8 +48,11 @@ class SlurmRunner:
     @property
     def nodes(self) -> Mapping[str, SlurmNode]:
         """The nodes of all partitions, as they were read last."""
-        states, draining = self._slurm.node_states(), self._slurm.draining
-        return {name: SlurmNode(name, state, draining.get(name, "")) for name, (state, _) in states.items()}
+        if self._nodes_s != self.nodes_s:  # thousands of nodes, asked for once per element
+            states, draining = self._slurm.node_states(), self._slurm.draining
+            self._nodes = {name: SlurmNode(name, state, draining.get(name, "")) for name, (state, _) in states.items()}
+            self._nodes_s = self.nodes_s
+        return self._nodes
 
     @property
     def nodes_s(self) -> float:

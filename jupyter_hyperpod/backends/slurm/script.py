@@ -1,6 +1,6 @@
 """Renders a LaunchPlan as a SLURM array of one-node jobs, and parses SLURM's output about it. Pure.
 
-Every node of a job is an array element of its own: what becomes of one is nobody else's end. The elements that must be
+Every node of a job is an array element of its own, so the end of one does not end others. The elements that must be
 there come from one partition, those that may be taken back from another.
 Formats: sbatch(1) and squeue(1) of 22.05.
 """

@@ -1,6 +1,6 @@
-"""What the parts of a coordinator want done. Only the controller does it, one action after the other.
+"""The actions that the parts of a controller ask for. Only `Controller._do` carries them out, in order.
 
-A part yields actions, so that it sees what came of each before it goes on.
+A part is a generator: the controller carries out each action that it yields, before the part continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .roster import Member
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Tell a member, or the agent that speaks for it."""
+    """Send an order to a member's agent, which passes a worker's orders on."""
 
     member: Member
     order: Message
@@ -49,7 +49,7 @@ class JournalGeneration:
 
 @dataclass(frozen=True, slots=True)
 class SayState:
-    """Journal the state of the job where it is a new one."""
+    """Journal the job's state if it has changed."""
 
     state: str
     reason: str
@@ -57,14 +57,14 @@ class SayState:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Go to another phase."""
+    """Change the job's phase; `phase.TRANSITIONS` must have the transition."""
 
     phase: Phase
 
 
 @dataclass(frozen=True, slots=True)
 class Regroup:
-    """Form the next generation of the members that are left and of ``newcomers`` that can enter now."""
+    """Form the next generation from the remaining members and ``newcomers``."""
 
     reason: str
     newcomers: tuple[Member, ...] = ()
@@ -72,7 +72,7 @@ class Regroup:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Send a member home, its node is free; or let its node begin again with a newcomer."""
+    """End a member and its agent; with ``begins_again``, the agent stays and forks a new worker."""
 
     member: Member
     begins_again: bool = False
@@ -80,7 +80,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A member is gone: forget it."""
+    """Forget a member that is gone."""
 
     member: Member
 

@@ -1,4 +1,4 @@
-"""How a new coordinator takes over the members of the one before it, and what becomes of those that do not return."""
+"""Takes over the members of the previous coordinator. Members that do not register again in time are lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ADOPTION_S = 3.0
 
 
 class Adoption:
-    """Goes on where the coordinator before stopped."""
+    """Continues the job where the previous coordinator stopped."""
 
     def __init__(
         self, state: JobState, generations: Generations, scripts: Scripts, lifecycle: SessionLifecycle

@@ -1,4 +1,4 @@
-"""The coordinator's side of the durable rung: how often, how old the newest checkpoint is, and what was refused."""
+"""The coordinator's part in checkpoints: when the next one is due, how old the newest is, and which were refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RETURN_S = 10.0  # how long restarted workers are waited for
 
 
 class Checkpoints:
-    """Knows of the job's durable checkpoints, by its view and by what members say."""
+    """What is known of the job's checkpoints, from its journal and from members' messages."""
 
     def __init__(self, state: JobState, view: View) -> None:
         self._state = state
@@ -57,7 +57,7 @@ class Checkpoints:
         return False
 
     def state_found(self, plan: RecoveryPlan, held: bool) -> None:
-        """How the members of a generation come to their state: ``held`` by one of them, or else as planned."""
+        """Note where a generation gets its state: from a member that has it (``held``), or else as the plan says."""
         if plan.load is not None:
             self._saved_at_s = time.monotonic()
         cut_short = self._state.step > 0 and any(
@@ -69,7 +69,7 @@ class Checkpoints:
             self._all_lost = False
 
     def back(self, member: Member, message: Message) -> Actions:
-        """A member is to go back to a checkpoint: it gives its state up when all have come to that."""
+        """A member will go back to a checkpoint: it discards its state once all members are ready to."""
         members = self._state.roster.generation()
         if message["generation"] == self._state.generation:
             member.back = True

@@ -17,7 +17,7 @@ Data = Mapping[str, Any]
 
 
 def obey(controller: Controller, command: Command) -> None:
-    """Carry out one command and journal the outcome. Faults aimed at a node belong to whoever owns the nodes."""
+    """Carry out one command and journal the outcome. The supervisor injects faults that are aimed at a node."""
     if command.kind == "fault" and command.data["rank"] is None:
         for member in controller.roster.members.values():
             if member.node == command.data["node"]:  # its owner strikes now; signs of life may still come

@@ -1,8 +1,8 @@
-"""The controller: hears what members say, asks the part that knows, and does what that part wants done.
+"""The controller: passes each message to the part that it concerns, and carries out the actions that the part yields.
 
 Each part owns its data and yields actions; `_do` is the one place that carries them out. A kill comes in through
-`failures`; `generations` decides who goes on, and how. Every decision is journaled with its sentence. Sockets and the
-clock belong to `main`; here the present time is asked for, never waited for.
+`failures`; `generations` decides who continues, and how. Every decision is journaled with its sentence. `main` has the
+sockets and waits on them; the controller reads the clock, but never waits.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Controller:
         self._say_phase(STARTS[self.phase])
 
     def hear(self, channel: Channel, message: Message) -> None:
-        """Take in what an agent or its worker says; what nobody understands, or a fenced member says, is ignored."""
+        """Handle a message from an agent or its worker. Unknown messages and those of fenced members are ignored."""
         if self.ended:
             return
         if message["type"] == "register":
@@ -120,7 +120,7 @@ class Controller:
             self._apply(self.failures.hung_up(member))
 
     def tick(self, now: float) -> None:
-        """Look at the clock: who has been silent for too long?"""
+        """Act on the time that has passed: silent members, deadlines, members that wait to join or leave."""
         away_s, self._ticked_s = now - self._ticked_s, now
         if self.ended:
             return
@@ -290,13 +290,13 @@ class Controller:
         self._apply(self.failures.exited(member, message["code"], message["ago_s"]))
 
     def _on_struck(self, member: Member, message: Message) -> None:
-        """The cell has asked for a fault."""
+        """A fault that the cell asked for strikes the member now."""
         member.signs.struck_s = time.monotonic()
 
     # ---- what people and supervisors command ----------------------------------------------------------------
 
     def scale(self, target: int, lends: bool, reason: str) -> None:
-        """The owner wishes for another number of members; ``lends``: others want the nodes."""
+        """Set the number of members that the job should have; ``lends``: other jobs have nodes that its owner wants."""
         self.draining.lends, self.state.target = lends, target
         if len(self.roster.generation()) > target and not self.state.trains:
             reason += "; ranks outside hp.Session leave when a session opens, when they end, or at an elastic event"
@@ -305,11 +305,11 @@ class Controller:
         self._apply(self.generations.admit())
 
     def drain(self, member: Member, cause: str, reason: str) -> None:
-        """Something was found at a member's node that makes it leave."""
+        """A health finding makes the member leave its node at the end of a step."""
         self._apply(self.draining.unhealthy(member, cause, reason))
 
     def blame(self, member: Member, cause: str, reason: str) -> None:
-        """Somebody who watches a member from outside calls it broken."""
+        """A log rule calls the member broken: fence it."""
         self._apply(self.failures.blame(member, cause, reason))
 
     # ---- what is done -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Members that leave alive: at a step boundary, so that nobody else restarts and nothing is computed twice.
 
-A member that is asked to leave finishes the step it is told, says so and waits; the others form a generation without
-it and go on. It computed nothing of the step that follows, so nothing of that step is lost.
+A member that is asked to leave finishes the named step, reports that, and waits; the others form a generation without
+it and continue. It has computed nothing of the next step, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPLACEMENT_S = 10.0
 
 
 class Draining:
-    """Who has been asked to leave, and who has; the others regroup without them, with those that can enter at once."""
+    """Which members were asked to leave and which have left; the next generation forms without them."""
 
     def __init__(self, state: JobState, joining: Joining) -> None:
         self._state = state
@@ -117,7 +117,7 @@ class Draining:
             yield Send(member, orders.Release())
 
     def _marked(self, member: Member, policy: str, at_rest: str) -> Generator[Action, None, bool]:
-        """Mark a member that has to go, and release one that only stands by; whether it is to leave at a step's end."""
+        """Release a spare at once; mark a member, and return True if it has to leave at the end of a step."""
         if member.preempted:
             return False
         member.preempted = True

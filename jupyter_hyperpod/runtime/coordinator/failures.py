@@ -1,7 +1,8 @@
-"""Members that are lost: how that is noticed, who is fenced, and what becomes of the node.
+"""Lost members: how a loss is noticed, who is fenced, and whether the node gets a new worker.
 
-A loss is told by an agent (its worker exited), by the end of an agent's connection, by silence (`policy.membership`) or
-by evidence of corruption (`policy.verdict`). Who is silent or corrupt is killed before the others go on without it.
+A member is lost when its agent reports that the worker exited, when its agent's connection ends, when it is silent
+(`policy.membership`), or when it computed wrong numbers (`policy.verdict`). A silent or wrong member is killed before
+the others continue without it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Failures:
         self._crashes: dict[str, int] = {}  # workers that a node lost since the last committed step
 
     def tick(self, now: float) -> Actions:
-        """Look at the clock: who has been silent, or in the way, for too long?"""
+        """Fence a member that has been silent, or has held the others up, for too long."""
         state = self._state
         members = [m for m in (*state.roster.generation(), *state.roster.newcomers()) if m.alive]
         step_s, floor_s = state.step_time_s, state.spec.hang_timeout_s
@@ -63,7 +64,7 @@ class Failures:
             yield from self._look_for_the_left_behind(now - timeout_s)
 
     def excuse(self, away_s: float, now: float) -> None:
-        """This process stood still for so long, maybe with the whole machine: nobody is to blame for that time."""
+        """This process did not run for ``away_s`` (a suspended machine?): do not count that time as silence."""
         for member in self._state.roster.members.values():
             member.excuse(away_s, now)
         self._suspects = {rank: min(now, since + away_s) for rank, since in self._suspects.items()}
@@ -73,11 +74,11 @@ class Failures:
         self._suspects.setdefault(rank, time.monotonic())
 
     def reconnected(self) -> None:
-        """Members connect anew, or every connection stands: who could not be reached before is suspected no more."""
+        """A new generation connects, or is connected: drop the suspicions of the old one."""
         self._suspects.clear()
 
     def settled(self) -> None:
-        """A step was committed: workers do not crash in a row any more."""
+        """A step was committed: start to count consecutive crashes from 0."""
         self._crashes.clear()
 
     def hung_up(self, member: Member) -> Actions:
@@ -211,7 +212,7 @@ class Failures:
         yield Send(lost, orders.Restart())
 
     def _look_for_the_left_behind(self, since_s: float) -> Actions:
-        """Some have left their session or go back, others wait for them in a further step: no generation mends that."""
+        """End the job if members left their session, or went back, while others wait for them in a later step."""
         members = self._state.roster.generation()
         said = {m.rank: f"left its session after step {m.finished['step']}" for m in members if m.finished}
         said |= {m.rank: "goes back to a checkpoint" for m in members if m.back}

@@ -1,7 +1,7 @@
-"""How generations of members are formed: the first, the next after every change, and what each is told to do.
+"""Forms generations, the first one and the next after every change, and tells each member what to do.
 
-The next generation is decided in `regroup` by `policy.membership` and, once every member has said what it holds, told
-how to go on in `plan` by `policy.recovery`.
+`regroup` decides with `policy.membership` who is in the next generation. When every member has reported its state,
+`reported` decides with `policy.recovery` how they continue.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Generations:
             yield Regroup(f"generation {self._state.generation} did not form in {waited_s:.1f} s")
 
     def begin_session(self) -> Actions:
-        """Whoever is too many leaves before the first step: outside a session no rank can be taken away."""
+        """Surplus members leave before the first step, because no rank can leave outside a session."""
         members = self._state.roster.generation()
         if len(members) > self._state.target:
             yield Regroup("the session is opened")

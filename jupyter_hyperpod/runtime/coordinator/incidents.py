@@ -10,6 +10,7 @@ from typing import Any
 from ...core.units import plural
 from ...policy.membership import NODE_LOST
 
+# how training came back: finish the step, a spare, a new process, another or a restarted node, a checkpoint, the seed
 RUNG_SALVAGE, RUNG_SPARE, RUNG_PROCESS, RUNG_NODE, RUNG_DURABLE, RUNG_REQUEUED = range(6)
 STRAGGLER = "straggler"
 HEAD = "head"  # where coordinators run; what happened to one is first told by the supervisor
@@ -28,8 +29,8 @@ class Incident:
     rank: int | None
     cause: str
     stages: list[str] = field(default_factory=list)
-    started_s: float = 0.0  # on the clock of who told of it, as seconds since the Unix epoch
-    climbed: bool = False  # its rung is that of the state's way back, whoever takes the place later
+    started_s: float = 0.0  # seconds since the Unix epoch, on the clock of the process that journaled it
+    climbed: bool = False  # its rung says how the state came back; a later replacement does not change that
 
 
 class Incidents:
@@ -39,7 +40,7 @@ class Incidents:
     """
 
     def __init__(self, journal: Journal, past: Sequence[Mapping[str, Any]] = ()) -> None:
-        """``past``: the incidents of a job's view, which those that are still open are taken up from."""
+        """``past``: the incidents in the job's view; those that are still open continue."""
         self._journal = journal
         names = (record["incident"] for record in past)
         self._count = max((int(name[1:]) for name in names if name.startswith("i")), default=0)

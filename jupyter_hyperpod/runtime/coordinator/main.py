@@ -1,4 +1,4 @@
-"""The coordinator: one a job. Sockets, clock and journals around the `Controller`, which thinks.
+"""The coordinator's process, one per job: sockets, timers and journals around the `Controller`, which decides.
 
 A kill is noticed in `_hear` (an agent's connection ends, or it says that its worker exited) or in `_tick`
 (heartbeats, progress). Members keep training while there is no coordinator; a new one starts from the journal
@@ -39,7 +39,7 @@ FAREWELL_S = 2.0
 
 
 class Coordinator:
-    """The effects of one coordinator; `run` is its whole life."""
+    """One coordinator's sockets, timers and files; `run` returns when the job has ended."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -1,6 +1,7 @@
-"""The phases of a job and every way from one to another: the coordinator's state machine on a page.
+"""The phases of a job and all transitions between them: the coordinator's state machine on a page.
 
-`TRANSITIONS` is the whole table. `step` refuses what is not in it.
+`TRANSITIONS` is the whole table; its triggers are text for readers. A part changes the phase by yielding
+`actions.Enter`; `Controller._enter` looks the transition up with `step`, which refuses all others, and journals it.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from ...core.errors import HyperpodError
 
 
 class Phase(Enum):
-    """What the members of a job are at, as their coordinator knows it. The value is what the journal holds."""
+    """What the members of a job are doing, as their coordinator knows it. The value is written to the journal."""
 
     GATHERING = "gathering"
-    """Workers register. When enough are there they become the ranks, and run the cell."""
+    """Workers register. When there are enough, they get ranks and run the cell."""
 
     RUNNING_SCRIPT = "running script"
-    """The ranks run the person's program outside hp.Session: before it, between two, after the last, or without any."""
+    """The ranks run the user's code outside hp.Session: before, between or after sessions, or without one."""
 
     FORMING = "forming"
-    """Every rank has opened the session. The members connect and say what they hold, for the first time in it."""
+    """Every rank has opened the session. For the first time in it, the members connect and report their state."""
 
     TRAINING = "training"
-    """The members have a plan and commit steps. Only now newcomers enter, and members leave."""
+    """The members have a plan and commit steps. Newcomers join, and members leave, at the end of a step."""
 
     REFORMING = "reforming"
-    """Membership has changed. The members connect again, and go on when all have said what they hold."""
+    """Membership has changed. The members connect again, and continue when all have reported their state."""
 
     WAITING = "waiting"
     """Too few members are left to train. Those that are there wait for newcomers."""
@@ -36,7 +37,7 @@ class Phase(Enum):
     """This coordinator is new. The members of the one before register again; they train meanwhile."""
 
     CLOSING = "closing"
-    """A member has come to the end of the session. The others follow; nobody enters or leaves."""
+    """A member has finished the session. The others finish it too; nobody joins or leaves."""
 
     ENDED = "ended"
     """The job is over: it succeeded, failed or was stopped."""
@@ -110,7 +111,7 @@ CALLED = frozenset({Phase.FORMING, Phase.REFORMING})
 
 
 def first(*, ended: bool, members: bool, session: bool, session_over: bool) -> Phase:
-    """Where a coordinator begins, by what the journal says: whether there are ``members``, and a ``session``."""
+    """The first phase of a coordinator, according to the journal: were there ``members``, and a ``session``?"""
     if ended:
         return Phase.ENDED
     if members:

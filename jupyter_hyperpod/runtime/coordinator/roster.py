@@ -23,7 +23,7 @@ PACES_KEPT = 64
 class Signs:
     """When a member last gave a sign of life, on the coordinator's monotonic clock, seconds.
 
-    People time a fault by them, so they are never excused, unlike the times by which a member is judged.
+    Incidents are timed by them, so they never change; the times that decide about a loss do (`Member.excuse`).
     """
 
     heard_s: float  # its agent said something
@@ -32,7 +32,7 @@ class Signs:
     struck_s: float = -math.inf  # a fault was injected into it
 
     def fault_s(self, cause: str) -> float:
-        """When the fault was by which it was lost: its injection, unless it gave that sign of life later."""
+        """When the fault happened: at its injection, or at the last sign of life if that came later."""
         return max(self.struck_s, {STOPPED: self.ran_s, HUNG: self.moved_s}.get(cause, self.heard_s))
 
 
@@ -110,13 +110,13 @@ class Member:
             self.stopped_since_s = now
 
     def excuse(self, away_s: float, now: float) -> None:
-        """Do not count a time in which it could not be heard."""
+        """Do not count ``away_s`` as silence: the coordinator did not run."""
         self.beat_s, self.progress_s = min(now, self.beat_s + away_s), min(now, self.progress_s + away_s)
         if self.stopped_since_s is not None:
             self.stopped_since_s = min(now, self.stopped_since_s + away_s)
 
     def pulse(self, now: float) -> Pulse:
-        """What `policy.membership.lost` needs to know. Who is silent is sent something, to see if its host answers."""
+        """The facts for `policy.membership.lost`. A silent member is sent a `ProbeHost`, to see if its host answers."""
         stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
         silent_s = now - self.beat_s
         if silent_s > PROBE_S and self.probe is None:

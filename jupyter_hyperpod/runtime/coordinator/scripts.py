@@ -1,7 +1,8 @@
 """Cells and scripts without hp.Session: every rank is started again after a loss, and when the job changes in size.
 
-An elastic event reaches all ranks in the same call of elastic_event_detected(): the agents write a call number ahead
-of everybody where their workers look (`progress`), say whether it was in time, and only when all were is it final.
+An elastic event reaches all ranks in the same call of elastic_event_detected(). Each agent writes the number of a later
+call into memory that its worker reads (`progress`), and reports whether the worker had not made that call yet. The
+number is final when that is so for all.
 A rank that comes to an undecided call waits there. It waits for agents, never for another rank, so a rank that stands
 in a collective holds nobody up.
 """

@@ -1,6 +1,6 @@
-"""Stragglers of one job: noticed by their pace, told as incidents, given less to compute, and replaced where they stay.
+"""Stragglers of one job: noticed by pace, journaled as incidents, given less to compute, replaced if they stay slow.
 
-Any shares give the same bits, so who computes how much is free to follow the members' speed. New shares take effect
+Shares never change the bits, so they may follow the members' speed. New shares take effect
 with a generation of the same members: what they have computed of the step is kept.
 """
 

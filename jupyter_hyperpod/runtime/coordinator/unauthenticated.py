@@ -15,8 +15,8 @@ TELL_EVERY_S = 60.0
 class Strangers:
     """``tell(text)`` is called for the first refusal, and then once per minute with the number of the others.
 
-    Members prove themselves within a moment, so where all places are taken, who came first has to go. The methods
-    return whom to hang up on.
+    A member proves the secret at once, so if there are too many callers, the oldest is disconnected. The methods
+    return the connections to close.
     """
 
     def __init__(self, tell: Callable[[str], object]) -> None:
@@ -45,7 +45,7 @@ class Strangers:
         return []
 
     def look(self, now: float) -> list[Channel]:
-        """Whose time is over. To be called now and then: what was not told yet is told when it may be."""
+        """Return callers whose time is over, and report refusals that were held back. Call it regularly."""
         if self._untold and now - self._told_s >= TELL_EVERY_S:
             were = "connection was" if self._untold == 1 else "connections were"
             more = f"{self._untold} {were} refused in the last {now - self._told_s:.0f} s"

@@ -1,8 +1,8 @@
 """How a typed message becomes a JSON object and is read again: field by field, as its annotations say.
 
 A message is a frozen dataclass made by `message`. On the wire it is ``{"type": ..., field: ...}``; a field of a
-dataclass is an object, a tuple is an array. A field whose default is None is left out while it is None, a field that
-nobody knows is ignored, and a field that is missing takes its default.
+dataclass is an object, a tuple is an array. A field whose default is None is left out while it is None, an unknown
+field is ignored, and a missing field takes its default.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Process(Enum):
 
 
 class Message:
-    """``wire``: its type on the wire. ``senders``, ``receivers``: the processes that say it and that act upon it."""
+    """The base of all messages. ``wire``: its ``type`` in JSON. ``senders`` send it, ``receivers`` act on it."""
 
     __slots__ = ()
     wire: ClassVar[str]
@@ -54,7 +54,7 @@ MESSAGES: dict[str, type[Message]] = {}
 def message(
     wire: str, sender: Process | tuple[Process, ...], to: Process | tuple[Process, ...]
 ) -> Callable[[type[M]], type[M]]:
-    """Make a class a message that ``sender`` says and ``to`` receives."""
+    """Turn a class into a message that ``sender`` sends and ``to`` receives."""
 
     def made(plain: type[M]) -> type[M]:
         cls = dataclass(frozen=True, slots=True)(plain)

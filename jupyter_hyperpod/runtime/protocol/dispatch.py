@@ -1,4 +1,4 @@
-"""The method that acts upon each message: `handles` marks it, `handlers` collects those of a process's parts."""
+"""Finds the method for each message: `handles` marks a method, `handlers` collects the marked ones of some objects."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ COORDINATOR, AGENT, WORKER, FOLLOWER = Process
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlace:
-    """Where a session keeps its checkpoints, as a person wrote it, and how often one is written, in words."""
+    """The path of a session's checkpoints, as the user wrote it, and how often one is written, as a phrase."""
 
     path: str
     every: str
@@ -59,7 +59,7 @@ class SessionOpened(Message):
 
 @message("report", (WORKER, FOLLOWER), (COORDINATOR, WORKER))
 class StateReported(Message):
-    """What the member holds, or a follower, whose leader reports for the replica."""
+    """The training state that a member holds. A follower sends it to its leader, which reports for the replica."""
 
     generation: int
     state: MemberState
@@ -83,7 +83,7 @@ class PeerSuspected(Message):
 
 @message("accuse", (WORKER, FOLLOWER), COORDINATOR)
 class CorruptionFound(Message):
-    """Checksums differ: a generation is formed to find out whose are wrong."""
+    """Checksums of members differ. The coordinator forms a generation, in whose reports it finds the wrong one."""
 
     generation: int
     text: str
@@ -198,7 +198,7 @@ class CheckpointRefused(Message):
 
 @message("finished", WORKER, (AGENT, COORDINATOR))
 class SessionFinished(Message):
-    """The member has come to the end of its session."""
+    """The member has finished its session."""
 
     generation: int
     step: int
@@ -232,7 +232,7 @@ class NodePreempted(Message):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """What a coordinator has to know of a worker that was there before it. ``exited``: its status, ``ago_s`` ago."""
+    """What a new coordinator must know of an older worker. ``exited``: its exit status, ``ago_s`` seconds ago."""
 
     run: RunCell | None = None
     session: SessionOpened | None = None
@@ -247,7 +247,7 @@ class WorkerStatus:
 
 @message("register", AGENT, COORDINATOR)
 class Register(Message):
-    """A worker is ready, or a new coordinator is there. ``rank``: of a worker that is a member already."""
+    """Sent when a worker is ready, and again to a new coordinator. ``rank``: None unless the worker has one already."""
 
     node: str
     pid: int
@@ -263,8 +263,8 @@ class Register(Message):
 class Beat(Message):
     """The worker's progress, ten times per second.
 
-    ``counter`` moves with every micro-batch and phase. ``calls``: of elastic_event_detected(). ``held_s``: when the
-    beat was sent, where the agent has stopped the worker. ``pace``: a step, and seconds for a micro-batch of it.
+    ``counter`` moves with every micro-batch and phase. ``calls``: of elastic_event_detected(). ``held_s``: when
+    this was sent, or None unless the agent has stopped the worker. ``pace``: a step, and its seconds per micro-batch.
     """
 
     counter: int
@@ -286,7 +286,7 @@ class WorkerExited(Message):
 
 @message("elastic", AGENT, COORDINATOR)
 class ElasticAnswer(Message):
-    """``ok``: the worker had not come to call ``at`` yet."""
+    """The answer to `CallElasticEvent`; ``ok``: in time, because the worker had not made call ``at`` yet."""
 
     at: int
     ok: bool

@@ -25,7 +25,7 @@ class Restart(Message):
 
 @message("probe", COORDINATOR, AGENT)
 class ProbeHost(Message):
-    """Nothing is to be done: the coordinator looks whether the agent's host confirms it."""
+    """The agent does nothing: the coordinator only wants its host to confirm (TCP) that this arrived."""
 
 
 @message("signal", COORDINATOR, AGENT)
@@ -38,7 +38,7 @@ class SendSignal(Message):
 
 @message("resume", COORDINATOR, AGENT)
 class ResumeWorker(Message):
-    """A worker that its agent has stopped goes on; ``sent_s``: the time of the beat that this answers."""
+    """The agent resumes a worker that it stopped without a lease; ``sent_s``: of the `Beat` that this answers."""
 
     member: str
     sent_s: float
@@ -77,7 +77,7 @@ class PreemptNode(Message):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Where a member can be reached; ``ports``: of the ranks of a replica, by shard."""
+    """The address of a member; ``ports``: one per rank of a replica, by shard."""
 
     member: str
     host: str
@@ -87,7 +87,7 @@ class Peer:
 
 @message("run", (COORDINATOR, WORKER), (AGENT, WORKER, FOLLOWER))
 class RunCell(Message):
-    """The worker runs the cell. ``rank`` None: as a newcomer. ``replica_port``: of the store of a replica's ranks."""
+    """The worker runs the cell. ``rank`` None: as a newcomer. ``replica_port``: of the store of its replica."""
 
     rank: int | None
     world_size: int
@@ -150,7 +150,7 @@ class TakeSnapshot(Message):
 
 @message("go_back", (COORDINATOR, WORKER), (WORKER, FOLLOWER))
 class GoBack(Message):
-    """All members are to go back to a checkpoint: each gives its state up."""
+    """All members go back to a checkpoint: each discards its state."""
 
     generation: int
 

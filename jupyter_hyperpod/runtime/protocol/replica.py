@@ -26,7 +26,7 @@ class ComputeMicroBatch(Message):
 
 @message("part", FOLLOWER, WORKER)
 class ValueGiven(Message):
-    """What one rank says in the ``count``-th gathering of a generation."""
+    """One rank's value in the ``count``-th exchange among a replica's ranks, in one generation."""
 
     generation: int
     count: int
@@ -35,7 +35,7 @@ class ValueGiven(Message):
 
 @message("whole", WORKER, FOLLOWER)
 class ValuesGathered(Message):
-    """What all ranks have said in that gathering, by shard."""
+    """The values of all ranks in that exchange, by shard."""
 
     generation: int
     count: int

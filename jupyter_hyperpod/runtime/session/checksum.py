@@ -2,7 +2,7 @@
 
 Rows of `ROW` 64-bit words are summed; the sums of the rows, with fixed odd weights, make the checksum. Every change
 within one 64-bit word, and so every flipped bit, is found: it changes one sum, and an odd weight has an inverse. Not
-found are words of one row (8 KiB) that only changed places, and other changes of several words of one row that add up
+found: words of one row (8 KiB) that only changed places, and other changes of several words of one row that add up
 to 0, such as one bit set in one and cleared in another. Two random flips in 100 MB do that less than once in a million
 times; flips that only set, or only clear, the same bit of several words cannot, except for the highest bits. Changes of
 different rows are missed with a chance of about 2**-60. Against an adversary use SHA-256.
