@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+from jupyter_hyperpod.storage.journal import command_writer
 from tests.conftest import SHARED_MARK
 from tests.leaks import marked_processes
 
@@ -57,3 +58,30 @@ def test_a_machine_that_stands_still_loses_nobody(job: Submit, reference: Run) -
     view = run.finish()
     assert view["incidents"] == [], run.story()
     run.same_as(reference)
+
+
+def test_a_number_of_steps_that_is_a_float(job: Submit, reference: Run) -> None:
+    run = job(TRAIN.replace("steps(24)", "steps(47 / 2)"))
+    run.finish()
+    run.same_as(reference)
+
+
+def test_a_worker_that_says_what_nobody_can_read_fails_its_cell(job: Submit) -> None:
+    say = "from jupyter_hyperpod.runtime.session import session\nsession.math.ceil = lambda count: 'many'\n"
+    reason = job(say + TRAIN, nodes=1).finish("failed")["reason"]
+    assert reason == "ProtocolError on rank 0: message 'session': field 'total_steps': expected int, found 'many'"
+
+
+def test_a_log_rule_that_comes_with_the_stop_changes_nothing(job: Submit) -> None:
+    run = job("import time\ntime.sleep(60)\n", nodes=2, script_restarts=3)
+    run.until_event("phase.changed", phase="running script")
+    coordinator = run.coordinator_pid()
+    os.kill(coordinator, signal.SIGSTOP)
+    try:
+        with command_writer(run.store.job(run.job_id).commands, "test") as journal:
+            journal.append("stop", {"reason": "enough"})
+            journal.append("blame", {"rank": 0, "cause": "log rule", "reason": "it hangs"})
+    finally:
+        os.kill(coordinator, signal.SIGCONT)
+    assert run.finish("stopped")["reason"] == "enough"
+    assert not run.of_kind("member.lost")

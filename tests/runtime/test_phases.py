@@ -58,7 +58,7 @@ def test_the_table_says_everything_once() -> None:
     ("before", "after", "words"),
     [
         (Phase.ENDED, Phase.TRAINING, "from 'ended' it goes to nothing: it is the last"),
-        (Phase.TRAINING, Phase.GATHERING, "a job cannot go from 'training' to 'gathering'; from 'training' it goes to"),
+        (Phase.TRAINING, Phase.FORMING, "a job cannot go from 'training' to 'forming'; from 'training' it goes to"),
         (Phase.GATHERING, Phase.GATHERING, "from 'gathering' it goes to running script, ended"),
     ],
 )
@@ -159,5 +159,8 @@ SELDOM = {
         ("REFORMING", "CLOSING"),
         ("REFORMING", "WAITING"),
         ("RUNNING_SCRIPT", "WAITING"),
+        ("TRAINING", "GATHERING"),
+        ("CLOSING", "GATHERING"),
+        ("WAITING", "GATHERING"),
     )
 }

@@ -47,6 +47,7 @@ class Agent:
         self.coordinator = CoordinatorLink(context, self.selector)
         self.throttle: Throttle | None = None
         self.process: WorkerProcess | ReplicaProcesses | None = None
+        self._ending: WorkerProcess | ReplicaProcesses | None = None  # the last words of which are read
         self.member = ""
         self.rank: int | None = None
         self.status = facts.WorkerStatus()
@@ -122,6 +123,7 @@ class Agent:
         process, self.process, self.throttle = self.process, None, None
         if process is None:
             return
+        self._ending = process
         self._ended_s = time.monotonic()
         process.signal(signal.SIGKILL)
         code = process.reap()
@@ -131,6 +133,7 @@ class Agent:
         for output in process.outputs:
             self._journal_output(output.stream, output.drain())
         process.close()
+        self._ending = None
         self.status = replace(self.status, exited=code)
         self._tell(facts.WorkerExited(code, time.monotonic() - self._ended_s))
 
@@ -165,7 +168,8 @@ class Agent:
     def _failed(self, failed: facts.CellFailed) -> None:
         """Journal the error, after what was printed before it."""
         self.status = replace(self.status, error=failed)
-        for output in self.process.outputs if self.process is not None else ():
+        process = self.process or self._ending
+        for output in process.outputs if process is not None else ():
             self._journal_output(output.stream, output.read())
         error, node = failed.error, self.context.node
         if self.rank is not None:

@@ -14,9 +14,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from ...core.errors import ProtocolError
 from ...system.processes import close_descriptors, follow_parent, is_stopped
 from ..connection import Channel
 from ..progress import Progress
+from ..protocol import facts
 from ..protocol.codec import Message, decode, encode
 
 WORKER_FD = 3
@@ -119,8 +121,15 @@ class WorkerProcess:
         return [self.pidfd]
 
     def receive(self) -> list[Message]:
-        """What it has said."""
-        return [said for found in self.channel.receive() if (said := decode(found)) is not None]
+        """What it has said. What cannot be read fails the cell: what follows it could not be trusted."""
+        said = []
+        for found in self.channel.receive():
+            try:
+                said.append(decode(found))
+            except ProtocolError as error:
+                wrong = facts.CellError("ProtocolError", str(error), (), None, False)
+                said.append(facts.CellFailed(time.monotonic(), wrong))
+        return [fact for fact in said if fact is not None]
 
     def tell(self, order: Message) -> None:
         """Pass an order on to it."""

@@ -178,6 +178,8 @@ class Controller:
         if "leaving" in status and name in self.roster.members:
             self._apply(self.draining.preempted(member, status["leaving"]["grace_s"]))
         self._apply(self.generations.welcome_newcomers())
+        if self.phase is Phase.WAITING:  # a newcomer may have become ready while there was no coordinator
+            self._apply(self.generations.admit())
 
     def _on_beat(self, member: Member, message: Message) -> None:
         member.beat(message, time.monotonic())
@@ -354,6 +356,8 @@ class Controller:
 
     def _enter(self, phase: Phase) -> None:
         """Go to another phase and journal it; PhaseError where the table has no such transition."""
+        if self.ended:
+            return  # what was decided in the same pass as the end comes too late
         sentence = step(self.phase, phase).sentence
         self.state.phase = phase
         self.state.expected.clear()

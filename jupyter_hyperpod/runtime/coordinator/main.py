@@ -152,6 +152,8 @@ class Coordinator:
         self.reporter.flush()
         # while members of an earlier coordinator are still coming, nobody knows which rank is whose
         for command in self.commands.poll() if self.controller.phase is not Phase.ADOPTING else ():
+            if self.controller.ended:
+                break
             if (command.writer, command.seq) not in self.handled:
                 obey(self.controller, command)
         self.controller.tick(now)

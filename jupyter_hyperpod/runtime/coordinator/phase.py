@@ -95,6 +95,9 @@ TRANSITIONS = (
     Transition(P.ADOPTING, P.WAITING, "too few members returned", "the job waits for members"),
     Transition(P.ADOPTING, P.RUNNING_SCRIPT, "the members returned, outside a session", "the ranks run the cell"),
     Transition(P.ADOPTING, P.GATHERING, "a rank was lost outside a session", "all ranks begin again"),
+    Transition(P.TRAINING, P.GATHERING, "the cells ended for an elastic event in a session", "all ranks begin again"),
+    Transition(P.CLOSING, P.GATHERING, "the cells ended for an elastic event in a session", "all ranks begin again"),
+    Transition(P.WAITING, P.GATHERING, "the cells ended for an elastic event in a session", "all ranks begin again"),
     *_ENDS,
 )
 _TABLE = {(transition.before, transition.after): transition for transition in TRANSITIONS}

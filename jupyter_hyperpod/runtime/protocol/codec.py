@@ -188,6 +188,8 @@ def _scalar_reader(hint: Any) -> Read:
     def read(value: Any) -> Any:
         if type(value) in kinds:
             return value
+        if hint is int and type(value) is float and value.is_integer():
+            return int(value)
         raise _Wrong(f"expected {hint.__name__}, found {_shown(value)}")
 
     return read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -283,7 +284,7 @@ class Session:
     def _join(self) -> None:
         self._resync.join(
             facts.SessionOpened(
-                total_steps=self._planned,
+                total_steps=math.ceil(self._planned),  # `steps(epochs * samples / batch)` is a float
                 global_batch=self.global_batch,
                 micro_batch=self.micro_batch,
                 micro_batches=self.micro_batches,
