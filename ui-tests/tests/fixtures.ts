@@ -191,6 +191,24 @@ export const test = base.extend<
   ]
 });
 
+const REPLAY = join(ROOT, 'ui-tests', 'tools', 'replay.py');
+
+/** Begin to write a recorded journal; gives the job's id. */
+export async function replay(
+  server: JupyterServer,
+  ...options: string[]
+): Promise<{ id: string; writer: ChildProcess }> {
+  const writer = spawn(PYTHON, [REPLAY, server.store, ...options], {
+    env: { ...server.environment, PYTHONPATH: ROOT },
+    stdio: ['ignore', 'pipe', 'inherit']
+  });
+  const id = await new Promise<string>((resolve, reject) => {
+    writer.stdout!.once('data', data => resolve(String(data).trim()));
+    writer.once('exit', () => reject(new Error('the replay ended at once')));
+  });
+  return { id, writer };
+}
+
 /** Write a notebook where the server's files are, and open it. */
 export async function openNotebook(
   page: Page,

@@ -1,39 +1,14 @@
 /** The panel at the width that JupyterLab gives it: nothing is cut off, in light, dark and forced colours. */
 
-import { ChildProcess, spawn } from 'child_process';
+import { ChildProcess } from 'child_process';
 import { mkdirSync } from 'fs';
 import { join } from 'path';
 
 import { Page } from '@playwright/test';
 
-import {
-  expect,
-  JupyterServer,
-  openPanel,
-  picture,
-  PYTHON,
-  SHOTS,
-  test
-} from './fixtures';
+import { expect, openPanel, picture, replay, SHOTS, test } from './fixtures';
 
 test.use({ suite: 'panel' });
-
-const REPLAY = join(__dirname, '..', 'tools', 'replay.py');
-
-async function replay(
-  server: JupyterServer
-): Promise<{ id: string; writer: ChildProcess }> {
-  const options = [REPLAY, server.store, '--steps', '5000', '--health'];
-  const writer = spawn(PYTHON, options, {
-    env: { ...server.environment, PYTHONPATH: join(__dirname, '..', '..') },
-    stdio: ['ignore', 'pipe', 'inherit']
-  });
-  const id = await new Promise<string>((resolve, reject) => {
-    writer.stdout!.once('data', data => resolve(String(data).trim()));
-    writer.once('exit', () => reject(new Error('the replay ended at once')));
-  });
-  return { id, writer };
-}
 
 /** The layout of the page as the server has it. */
 async function savedLayout(page: Page): Promise<string> {
@@ -53,7 +28,7 @@ test.describe('the panel', () => {
     page,
     server
   }) => {
-    ({ writer } = await replay(server));
+    ({ writer } = await replay(server, '--steps', '5000', '--health'));
     await openPanel(page);
     const panel = page.locator('#jp-hyperpod-sidebar');
     await expect(panel.locator('.jp-Hp-node')).toHaveCount(5);
@@ -124,7 +99,7 @@ test.describe('the panel', () => {
     page,
     server
   }) => {
-    ({ writer } = await replay(server));
+    ({ writer } = await replay(server, '--steps', '5000', '--health'));
     await openPanel(page);
     const name = page.locator('.jp-Hp-sidebar .jp-Hp-job .jp-Hp-name');
     await name.filter({ hasText: 'tinylm' }).first().click();

@@ -1,41 +1,22 @@
 /** The browser's side alone, on a recorded journal that is written while it is watched. Nothing trains here. */
 
-import { ChildProcess, spawn } from 'child_process';
-import { join } from 'path';
+import { ChildProcess } from 'child_process';
 
 import { Page } from '@playwright/test';
 
 import {
   expect,
   ICell,
-  JupyterServer,
   openNotebook,
   openPanel,
   picture,
-  PYTHON,
+  replay,
   test
 } from './fixtures';
 
 test.use({ suite: 'recorded' });
 
-const REPLAY = join(__dirname, '..', 'tools', 'replay.py');
 const MIME_TYPE = 'application/vnd.hyperpod.job.v1+json';
-
-/** Begin to write a recorded journal; gives the job's id. */
-async function replay(
-  server: JupyterServer,
-  ...options: string[]
-): Promise<{ id: string; writer: ChildProcess }> {
-  const writer = spawn(PYTHON, [REPLAY, server.store, ...options], {
-    env: { ...server.environment, PYTHONPATH: join(__dirname, '..', '..') },
-    stdio: ['ignore', 'pipe', 'inherit']
-  });
-  const id = await new Promise<string>((resolve, reject) => {
-    writer.stdout!.once('data', data => resolve(String(data).trim()));
-    writer.once('exit', () => reject(new Error('the replay ended at once')));
-  });
-  return { id, writer };
-}
 
 /** The longest that the main thread was away in two seconds of live updates, in milliseconds. */
 async function longestPause(page: Page): Promise<number> {
