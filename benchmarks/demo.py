@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from benchmarks import ROOT
-from jupyter_hyperpod.bench.proof import Comparison
+from jupyter_hyperpod.bench.proof import RunComparison
 from jupyter_hyperpod.cli.terminal import Terminal
 from jupyter_hyperpod.control import cluster, lookup
 from jupyter_hyperpod.core.errors import HyperpodError
@@ -36,7 +36,7 @@ def main() -> int:
             cluster.ensure_started(store)
             cluster.wait_ready(store)
             _execute(NOTEBOOK, terminal)
-            comparison = Comparison.read(lookup.job_id(store, DISTURBED), lookup.job_id(store, UNDISTURBED), store)
+            comparison = RunComparison.read(lookup.job_id(store, DISTURBED), lookup.job_id(store, UNDISTURBED), store)
             holds = _report(comparison, terminal)
         except HyperpodError as error:
             terminal.note(f"error: {error}")
@@ -85,7 +85,7 @@ def _execute(path: Path, terminal: Terminal) -> None:
     terminal.line(f"{time.monotonic() - started_s:6.1f} s  done")
 
 
-def _report(comparison: Comparison, terminal: Terminal) -> bool:
+def _report(comparison: RunComparison, terminal: Terminal) -> bool:
     holds = comparison.holds
     terminal.line()
     terminal.line(comparison.table().render(terminal.paint))

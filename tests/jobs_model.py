@@ -22,7 +22,7 @@ from jupyter_hyperpod.core.events import Command, Event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.core.views import apply, new_job_view
 from jupyter_hyperpod.policy.recovery import MemberState
-from jupyter_hyperpod.policy.scaling import Machine
+from jupyter_hyperpod.policy.scaling import ScalableNode
 from jupyter_hyperpod.runtime.context import Context
 from jupyter_hyperpod.runtime.coordinator import (
     checkpoints,
@@ -499,7 +499,7 @@ class World:
     def reconcile(self) -> None:
         """Look and act as the supervisor does."""
         jobs = {job.id: job for job in self.unfinished}
-        machines = [Machine(name, spare, name not in self.owner) for name, spare in self.names.items()]
+        machines = [ScalableNode(name, spare, name not in self.owner) for name, spare in self.names.items()]
         self.actions = reconcile([job.facts() for job in jobs.values()], machines)
         for action in self.actions:
             job = jobs[action.job_id]

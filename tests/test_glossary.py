@@ -19,7 +19,6 @@ ROWS = [
     if line.startswith("| ") and not line.startswith("| noun ")
 ]
 GIVEN_UP = sorted({name for row in ROWS if len(row) > 3 for name in re.findall(r"`(\w+)`", row[3])})
-RENAMED_SOON = {"Heir", "Shelf"}
 
 
 @cache
@@ -48,14 +47,6 @@ def test_the_owner_exists(row: list[str]) -> None:
         assert (ROOT / owner).exists(), f"{row[0]} is said to be owned by {owner}"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason="is being renamed", strict=False))
-        if name in RENAMED_SOON
-        else name
-        for name in GIVEN_UP
-    ],
-)
+@pytest.mark.parametrize("name", GIVEN_UP)
 def test_no_class_and_no_module_has_an_old_name(name: str) -> None:
     assert named().get(name, []) == [], f"the glossary says that nothing is called {name}"

@@ -306,7 +306,6 @@ def test_inheritance_is_shallow() -> None:
     assert [name for name in bases if depth(name, bases) > DEEPEST_INHERITANCE] == []
 
 
-@pytest.mark.xfail(strict=True, reason="some names are still in use in two packages")
 def test_no_two_public_classes_share_a_name() -> None:
     found: dict[str, list[str]] = {}
     for name, path, _ in classes():

@@ -16,7 +16,7 @@ from jupyter_hyperpod.policy.membership import NODE_LOST
 from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor.allocation import SENT_AGAIN_S, still_leaving
-from jupyter_hyperpod.supervisor.entry import ENDPOINT, Entry
+from jupyter_hyperpod.supervisor.entry import ENDPOINT, JobEntry
 from jupyter_hyperpod.supervisor.ledger import Ledger
 
 
@@ -29,7 +29,7 @@ class Books:
 
     def __init__(self, store: Store) -> None:
         spec = JobSpec("job", store.put_cell("pass"), nodes=2, backend="slurm", slurm={"partition": "train"})
-        self.entry = Entry(store, store.create_job(spec))
+        self.entry = JobEntry(store, store.create_job(spec))
         self.journal = event_writer(self.entry.job.events, "coordinator")
         self.slurm = Slurm()
         self.now_s = time.monotonic()

@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_hyperpod.backends.local import warm
 from jupyter_hyperpod.backends.local.host import LocalHost
-from jupyter_hyperpod.backends.types import HEAD, ExitReport, NodeReport, Report, Request
+from jupyter_hyperpod.backends.types import HEAD, ExitReport, LaunchRequest, NodeReport, Report
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.errors import ClusterError, ProtocolError
 from jupyter_hyperpod.core.spec import LaunchPlan
@@ -76,7 +76,7 @@ class Bench:
     def start(self, plan: LaunchPlan, node: str) -> bool:
         if node == HEAD:
             return self.host.launch_head(plan)
-        return self.host.launch(plan, Request((node,))).exception() is None
+        return self.host.launch(plan, LaunchRequest((node,))).exception() is None
 
     def turn(self, seconds: float = 0.02) -> bool:
         import time

@@ -15,7 +15,7 @@ from jupyter_hyperpod.storage.journal import read_kinds
 from jupyter_hyperpod.storage.store import Store
 
 
-def run(store: Store, *words: str) -> nodes.Answer:
+def run(store: Store, *words: str) -> nodes.MountReport:
     parser = argparse.ArgumentParser()
     verb = words[0]
     (nodes.add_node_options if verb == "nodes" else nodes.add_health_options)(parser)
@@ -53,8 +53,8 @@ def test_a_deep_check_that_is_interrupted_leaves_no_label(store: Store) -> None:
 
 
 def test_what_a_check_finds_elsewhere_is_asked_for_and_told_once_of_that_machine(store: Store) -> None:
-    looked = check.Looked([failed("devices", "isolate", "DeviceMissing", "7 of 8")], {"cpus": 3}, "boot-of-n7")
-    looked = check.Looked.from_json(looked.to_json())
+    looked = check.NodeCheck([failed("devices", "isolate", "DeviceMissing", "7 of 8")], {"cpus": 3}, "boot-of-n7")
+    looked = check.NodeCheck.from_json(looked.to_json())
     asked: list[tuple[str, ...]] = []
     for _ in range(2):
         told = check.judge(store, "n7", looked, True, lambda *words: asked.append(words))
@@ -70,7 +70,7 @@ def test_a_remedy_that_is_refused_is_not_told_as_if_it_were_under_way(store: Sto
     def refuse(*_: str) -> None:
         raise ClusterError("access denied")
 
-    looked = check.Looked([failed("devices", "isolate", "DeviceMissing", "7 of 8")], {}, "")
+    looked = check.NodeCheck([failed("devices", "isolate", "DeviceMissing", "7 of 8")], {}, "")
     with pytest.raises(ClusterError):
         check.judge(store, "n7", looked, False, refuse)
     assert check.known(store, "n7")["action"] == "watch"
@@ -79,7 +79,7 @@ def test_a_remedy_that_is_refused_is_not_told_as_if_it_were_under_way(store: Sto
 def test_with_node_recovery_none_a_check_only_labels(store: Store) -> None:
     run(store, "health", "recovery", "None")
     asked: list[tuple[str, ...]] = []
-    looked = check.Looked([failed("devices", "isolate", "DeviceMissing", "7 of 8")], {}, "")
+    looked = check.NodeCheck([failed("devices", "isolate", "DeviceMissing", "7 of 8")], {}, "")
     assert check.judge(store, "n7", looked, False, lambda *words: asked.append(words))["action"] == "replace"
     assert not asked
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.bench.proof import Comparison, Run
+from jupyter_hyperpod.bench.proof import Run, RunComparison
 from jupyter_hyperpod.core.events import Event
 
 STEPS, MICRO_BATCHES, KILL_AFTER = 6, 4, 3
@@ -67,12 +67,12 @@ def committed_again(run: Run, **data: Any) -> Run:
     return Run(run.job_id, tuple(sorted((*run.events, again), key=lambda event: event.time_s)))
 
 
-def figure(comparison: Comparison, what: str) -> str:
+def figure(comparison: RunComparison, what: str) -> str:
     return next(shown for name, shown, _ in comparison.checks() if what in name)
 
 
 def test_a_recovery_is_measured_from_the_journal() -> None:
-    comparison = Comparison(run_of(killed=True), run_of(killed=False))
+    comparison = RunComparison(run_of(killed=True), run_of(killed=False))
     assert comparison.holds, comparison.table().render()
     assert comparison.step_s == 1.0 and comparison.killed_step == 4
     assert comparison.recovery_s == pytest.approx(4.75 - 3.5), "the step that was under way belongs to it"
@@ -83,7 +83,7 @@ def test_a_recovery_is_measured_from_the_journal() -> None:
 
 
 def test_a_commit_journaled_twice_is_still_one_step() -> None:
-    comparison = Comparison(committed_again(run_of(killed=True), generation=2), run_of(killed=False))
+    comparison = RunComparison(committed_again(run_of(killed=True), generation=2), run_of(killed=False))
     assert comparison.disturbed.steps_lost == 0 and comparison.holds
 
 
@@ -119,11 +119,11 @@ BROKEN: dict[str, tuple[Callable[[Run], Run], str, str]] = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_every_claim_can_be_refuted(case: str) -> None:
     breaks, what, shown = BROKEN[case]
-    comparison = Comparison(breaks(run_of(killed=True)), run_of(killed=False))
+    comparison = RunComparison(breaks(run_of(killed=True)), run_of(killed=False))
     assert not comparison.holds
     assert figure(comparison, what) == shown
 
 
 def test_a_disturbed_run_is_no_reference() -> None:
-    comparison = Comparison(run_of(killed=True), run_of(killed=True))
+    comparison = RunComparison(run_of(killed=True), run_of(killed=True))
     assert not comparison.holds and figure(comparison, "met no fault") == "no"

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.policy.decision import Decision
-from jupyter_hyperpod.policy.scaling import Claim, Grant, Machine, allot
+from jupyter_hyperpod.policy.scaling import Claim, Grant, ScalableNode, allot
 
 SIZES = ElasticRange.parse("1,2,4,8")
 
 
-def cluster(nodes: int, spares: int = 0, busy: tuple[str, ...] = ()) -> list[Machine]:
+def cluster(nodes: int, spares: int = 0, busy: tuple[str, ...] = ()) -> list[ScalableNode]:
     names = [f"node-{i + 1}" for i in range(nodes + spares)]
-    return [Machine(name, i >= nodes, name not in busy) for i, name in enumerate(names)]
+    return [ScalableNode(name, i >= nodes, name not in busy) for i, name in enumerate(names)]
 
 
 def by_job(decisions: tuple[Decision[Grant], ...]) -> dict[str, Decision[Grant]]:
@@ -124,7 +124,7 @@ def test_growing_waits_until_the_nodes_have_been_free_for_long_enough() -> None:
     claim = Claim("a", 0, 1, 1, 4, running=True, commanded=2, held=held, scale_up_delay_s=30)
 
     def grant(idle_s: float) -> Decision[Grant]:
-        machines = [Machine(m.name, m.spare, m.free, idle_s=idle_s) for m in cluster(4, busy=held)]
+        machines = [ScalableNode(m.name, m.spare, m.free, idle_s=idle_s) for m in cluster(4, busy=held)]
         (decision,) = allot([claim], machines)
         return decision
 
@@ -134,7 +134,7 @@ def test_growing_waits_until_the_nodes_have_been_free_for_long_enough() -> None:
 
 
 def test_neither_a_start_nor_shrinking_nor_the_minimum_waits() -> None:
-    young = [Machine(m.name, m.spare, m.free, idle_s=0.0) for m in cluster(4, busy=("node-1", "node-2"))]
+    young = [ScalableNode(m.name, m.spare, m.free, idle_s=0.0) for m in cluster(4, busy=("node-1", "node-2"))]
     begins = Claim("begins", 0, 1, 1, 2, scale_up_delay_s=30)
     assert allot([begins], cluster(2))[0].value.start == ("node-1", "node-2")
     needy = Claim("needy", 0, 1, 3, 4, running=True, commanded=3, held=("node-1", "node-2"), scale_up_delay_s=30)
@@ -177,7 +177,7 @@ def test_a_queue_that_is_not_there_is_named() -> None:
     assert "this cluster has no queue 'reserch'; its queues are research" in decision.reason
 
 
-Situation = tuple[list[Claim], list[Machine], dict[str, int]]
+Situation = tuple[list[Claim], list[ScalableNode], dict[str, int]]
 
 
 @st.composite
@@ -207,7 +207,9 @@ def situations(draw: st.DrawFn) -> Situation:
         )  # fmt: skip
     down = draw(st.sets(st.sampled_from(names)))
     ages = st.sampled_from([0.0, 30.0])
-    machines = [Machine(n, i >= nodes, n in free and n not in down, idle_s=draw(ages)) for i, n in enumerate(names)]
+    machines = [
+        ScalableNode(n, i >= nodes, n in free and n not in down, idle_s=draw(ages)) for i, n in enumerate(names)
+    ]
     guaranteed = draw(st.integers(0, nodes))
     return claims, machines, {"a": guaranteed, "b": draw(st.integers(0, nodes - guaranteed))}
 

@@ -34,7 +34,7 @@ def test_fanout(kind: str, eventually: Wait) -> None:
     secret, content = os.urandom(32), os.urandom(1 << 16)
     descriptor = os.memfd_create("content")
     os.pwrite(descriptor, content, 0)
-    server = peers.Server("127.0.0.1", secret, b"a model", descriptor, lambda number: (0, len(content)))
+    server = peers.ChunkServer("127.0.0.1", secret, b"a model", descriptor, lambda number: (0, len(content)))
     threads = threading.active_count()
 
     def served() -> bool:

@@ -282,7 +282,7 @@ def test_who_held_the_lock_may_take_its_leave_while_an_heir_waits_for_it(
 def test_every_heir_is_told_to_succeed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments in (["--nodes", "1"], ["--nodes", "1", launch.SUCCEED]):
         monkeypatch.setattr(sys, "argv", ["supervisor", *arguments])
-        assert cast("list[str]", launch.heir()["heir"])[3:] == ["--nodes", "1", launch.SUCCEED]
+        assert cast("list[str]", launch.successor()["successor"])[3:] == ["--nodes", "1", launch.SUCCEED]
 
 
 def test_a_cluster_of_another_size_is_a_conflict(shared_cluster: Store) -> None:

@@ -26,7 +26,7 @@ from jupyter_hyperpod.bench.laboratory import (
 from jupyter_hyperpod.bench.report import bar, report, row
 from jupyter_hyperpod.planner import causes
 from jupyter_hyperpod.planner.calibrate import Measured, measure
-from jupyter_hyperpod.planner.goodput import Checkpoints, Cluster, Downtime
+from jupyter_hyperpod.planner.goodput import CheckpointCosts, ClusterModel, Downtime
 from jupyter_hyperpod.planner.quantities import DAY_S
 from jupyter_hyperpod.planner.scenario import Fault, Scenario, Spread, Timing, in_place
 from jupyter_hyperpod.planner.simulate import simulate
@@ -78,9 +78,9 @@ def run(runs: int = 3, seed: int = 0, instances: int = 100_000) -> dict[str, Any
 
 def year(instances: int) -> Any:
     """One simulated year at the published failure rate; the program's own errors are started again in two minutes."""
-    cluster = Cluster(instances, _rate())
+    cluster = ClusterModel(instances, _rate())
     scenario = in_place(
-        cluster, 365, Downtime.parse("2min"), spares=instances // 200, checkpoints=Checkpoints(5.0),
+        cluster, 365, Downtime.parse("2min"), spares=instances // 200, checkpoints=CheckpointCosts(5.0),
         timing=Timing(regroup_s=5.0),
     )  # fmt: skip
     return simulate(replace(scenario, work_s=math.inf, limit_s=365 * DAY_S), 0, 1)
@@ -102,8 +102,8 @@ def _in_a_process(instances: int) -> tuple[float, float, float, float]:
 
 def _published(seed: int) -> float:
     """Mean failures of the published run."""
-    cluster = Cluster(causes.LLAMA3_GPUS // 8, _rate())
-    scenario = in_place(cluster, 54, Downtime.parse("40min"), spares=16, checkpoints=Checkpoints(30.0))
+    cluster = ClusterModel(causes.LLAMA3_GPUS // 8, _rate())
+    scenario = in_place(cluster, 54, Downtime.parse("40min"), spares=16, checkpoints=CheckpointCosts(30.0))
     endless = replace(scenario, work_s=math.inf, limit_s=54 * DAY_S)
     return simulate(endless, seed, PUBLISHED_RUNS).failures.mean
 
@@ -155,7 +155,7 @@ def predict(known: Measured, blows: Sequence[Blow], steps: int = STEPS) -> float
     """The simulated goodput of a job under these blows, with the timing of another one."""
     faults = tuple(Fault(blow.step * known.step_s, KIND_OF[blow.kind]) for blow in blows)
     scenario = Scenario(
-        Cluster(MEMBERS, 0.0),
+        ClusterModel(MEMBERS, 0.0),
         (steps - 1) * known.step_s,
         Downtime(),
         timing=known.timing(),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..core.spec import Handle, LaunchPlan
-from .types import Capabilities, Element, NodeInfo, Request, Surroundings
+from .types import Capabilities, Element, LaunchRequest, NodeInfo, Surroundings
 
 
 class Remedies(Protocol):
@@ -98,7 +98,7 @@ class Backend(Protocol):
         ...
 
 
-class Machine(Protocol):
+class ReportedNode(Protocol):
     """What every backend reports of a node: ``drained`` is why it gets no new work, "" where it does."""
 
     @property
@@ -126,7 +126,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def nodes(self) -> Mapping[str, Machine]:
+    def nodes(self) -> Mapping[str, ReportedNode]:
         """The nodes, by name, as far as they are known."""
         ...
 
@@ -139,7 +139,7 @@ class Runner(Protocol):
         """Do what nothing else triggers: due queries, nodes that hang. Called often while there is a job."""
         ...
 
-    def launch(self, plan: LaunchPlan, request: Request) -> Future[int]:
+    def launch(self, plan: LaunchPlan, request: LaunchRequest) -> Future[int]:
         """Start processes of a job; the batch's number, or ClusterError where none was started."""
         ...
 
@@ -204,7 +204,7 @@ class Scheduler(Runner, Protocol):
         ...
 
 
-class NodeLike(Machine, Protocol):
+class NodeLike(ReportedNode, Protocol):
     """What can be read of a node of this machine; ``state`` is one of `core.events.NODE_STATES`."""
 
     drained: str

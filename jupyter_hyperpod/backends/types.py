@@ -31,7 +31,7 @@ class Capabilities:
     serves: bool = False
 
 
-class Phase(Enum):
+class ElementPhase(Enum):
     """How far an element is; each backend maps its own states to these. Not a job's phase (`coordinator.phase`)."""
 
     QUEUED = "it only lacks a node, or time"
@@ -53,7 +53,7 @@ class Element:
 
     name: str
     state: str
-    phase: Phase
+    phase: ElementPhase
     node: str = ""
     reason: str = ""
     job: str = ""
@@ -65,12 +65,12 @@ class Element:
     @property
     def waits(self) -> bool:
         """It does not run yet, or not now."""
-        return self.phase in (Phase.QUEUED, Phase.WAITING)
+        return self.phase in (ElementPhase.QUEUED, ElementPhase.WAITING)
 
     @property
     def active(self) -> bool:
         """It runs, or it will."""
-        return self.waits or self.phase is Phase.RUNNING
+        return self.waits or self.phase is ElementPhase.RUNNING
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LaunchRequest:
     """What to launch: one process on each of ``nodes`` where the backend owns its nodes, else ``count`` processes.
 
     ``options``: the job's options for this backend. ``avoid``: nodes that are not to be chosen.

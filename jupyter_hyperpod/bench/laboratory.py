@@ -18,7 +18,7 @@ from ..control import cluster, jobs
 from ..core.errors import ClusterError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import View, apply, new_job_view
-from ..storage.journal import Follower
+from ..storage.journal import JournalFollower
 from ..storage.store import Store
 from .stalls import Commit
 
@@ -82,7 +82,7 @@ class Observer:
     view: View = field(init=False)
     events: list[Event] = field(default_factory=list)
     _commits: list[Commit] = field(init=False, default_factory=list)
-    _follower: Follower[Event] = field(init=False)
+    _follower: JournalFollower[Event] = field(init=False)
 
     def __post_init__(self) -> None:
         self.view = new_job_view(self.job_id)

@@ -22,7 +22,7 @@ AUDIT = os.environ.get("LM_AUDIT", "state") or None
 TURN_FILE = os.environ.get("LM_TURN", "")
 
 
-class Block(nn.Module):
+class PreNormBlock(nn.Module):
     """Pre-norm attention and feed-forward, with dropout."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class LanguageModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(256, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.blocks = nn.Sequential(*(PreNormBlock() for _ in range(LAYERS)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -86,14 +86,14 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """A disturbed run beside an undisturbed one of the same code and seed."""
 
     disturbed: Run
     undisturbed: Run
 
     @classmethod
-    def read(cls, disturbed_id: str, undisturbed_id: str, store: Store | None = None) -> Comparison:
+    def read(cls, disturbed_id: str, undisturbed_id: str, store: Store | None = None) -> RunComparison:
         """Read both journals from `store`, the default one where None."""
         store = store or Store()
         return cls(Run.read(store, disturbed_id), Run.read(store, undisturbed_id))

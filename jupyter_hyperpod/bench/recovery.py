@@ -29,7 +29,7 @@ LIMITS = {
 }
 
 
-class Watched(Protocol):
+class ObservedRun(Protocol):
     """A training run, observed from outside through its committed steps."""
 
     def commits(self) -> list[Commit]:
@@ -85,12 +85,12 @@ def our_life(
     wait_for_idle(store)
 
 
-def some_way_into_a_step(watched: Watched, rng: random.Random) -> None:
+def some_way_into_a_step(watched: ObservedRun, rng: random.Random) -> None:
     """Wait a random part of a step, so that faults do not always come when the observer reads a commit."""
     time.sleep(rng.random() * undisturbed_s(watched.commits()))
 
 
-def stall_of(watched: Watched, fault_s: float, nodes: int, noticed: Callable[[], None] | None = None) -> Stall:
+def stall_of(watched: ObservedRun, fault_s: float, nodes: int, noticed: Callable[[], None] | None = None) -> Stall:
     """Wait until the run is at full strength again and return its stall. Raises ClusterError where it fails."""
     generation = max(commit.generation for commit in watched.commits() if commit.time_s <= fault_s)
     watched.until(lambda: any(commit.generation > generation for commit in watched.commits()), SETTLE_TIMEOUT_S)

@@ -60,7 +60,7 @@ def run_mounting(options: argparse.Namespace, store: Store, terminal: Terminal) 
     return _show(mounting.run(options.verb, options, store), options, terminal)
 
 
-def _show(answer: mounting.Answer, options: argparse.Namespace, terminal: Terminal) -> int:
+def _show(answer: mounting.MountReport, options: argparse.Namespace, terminal: Terminal) -> int:
     if options.json:
         terminal.json(answer.record)
         return 0 if answer.ok else 1

@@ -55,7 +55,7 @@ def run_rerun(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
 
 def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, terminal: Terminal) -> int:
-    follower = watch.Watch(store, job_id)
+    follower = watch.JobWatch(store, job_id)
     if _show_output(follower, options, terminal, follow=True):
         return 0
     view = follower.view
@@ -97,12 +97,12 @@ def run_audit(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
 
 def run_logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    follower = watch.Watch(store, lookup.job_id(store, options.job))
+    follower = watch.JobWatch(store, lookup.job_id(store, options.job))
     _show_output(follower, options, terminal, follow=options.follow)
     return 0
 
 
-def _show_output(follower: watch.Watch, options: argparse.Namespace, terminal: Terminal, *, follow: bool) -> bool:
+def _show_output(follower: watch.JobWatch, options: argparse.Namespace, terminal: Terminal, *, follow: bool) -> bool:
     """Print a job's output; returns True when the person pressed Ctrl-C."""
     lines: watch.OutputLines | None = None
     rank = getattr(options, "rank", None)
@@ -142,7 +142,7 @@ def _print_line(stream: str, line: str, terminal: Terminal) -> None:
     terminal.note(line) if stream == "stderr" else terminal.line(line)
 
 
-def _say_notice(follower: watch.Watch, said: str, terminal: Terminal) -> str:
+def _say_notice(follower: watch.JobWatch, said: str, terminal: Terminal) -> str:
     if follower.notice and not said:
         terminal.note(f"warning: {follower.notice}; `jupyter hyperpod cluster start` brings it back")
     return follower.notice
@@ -161,7 +161,7 @@ def _say_detached(job_id: str, terminal: Terminal) -> None:
 
 
 def run_events(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    follower = watch.Watch(store, lookup.job_id(store, options.job))
+    follower = watch.JobWatch(store, lookup.job_id(store, options.job))
     kinds = set(options.kind or ())
     first_s: float | None = None
     try:

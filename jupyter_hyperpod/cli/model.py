@@ -14,7 +14,7 @@ from ..storage.store import Store
 from .terminal import Terminal
 
 if TYPE_CHECKING:
-    from ..loader.read.progress import Progress
+    from ..loader.read.progress import LoadProgress
 
 ACTIONS = ("shard", "merge", "verify", "manifest", "load")
 _ONLY = {"shard_size": ("shard",), "checksum": ("shard", "merge", "load"), "manifest": ("verify", "load")}
@@ -70,7 +70,7 @@ def _tp(text: str) -> tuple[int, int]:
 def _common(options: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
     from ..loader.read.source import Options
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: LoadProgress) -> None:
         terminal.status(progress_line(progress))
 
     reached = Options(endpoint_url=options.endpoint_url, mounts=_mounts(options.store))
@@ -84,7 +84,7 @@ def _mounts(store: str | None) -> Mounts | None:
     return None if store is None else roots(table(Store(store)).values(), "notebook")
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: LoadProgress) -> str:
     """One line about the progress of a load or a save."""
     share = 100 * progress.bytes_done / progress.bytes_total if progress.bytes_total else 100
     parts = [f"{share:3.0f} %", f"{format_bytes(progress.bytes_done)} of {format_bytes(progress.bytes_total)}"]
@@ -153,9 +153,9 @@ def _load(options: argparse.Namespace, terminal: Terminal) -> int:
 
     common = _common(options, terminal)
     tell = common.pop("progress")
-    last: list[Progress] = []
+    last: list[LoadProgress] = []
 
-    def keep(progress: Progress) -> None:
+    def keep(progress: LoadProgress) -> None:
         last[:] = [progress]
         tell(progress)
 

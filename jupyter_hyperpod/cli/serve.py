@@ -27,7 +27,7 @@ def run_serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
         else:
             terminal.line(served.deployments_table(views).render(terminal.paint))
         return 0
-    follower = watch.Watch(store, deploy.serve(store, options.model, **fields))
+    follower = watch.JobWatch(store, deploy.serve(store, options.model, **fields))
     try:
         _until_it_answers(follower, terminal)
         _tell(store, follower, options, terminal)
@@ -37,7 +37,7 @@ def run_serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
         return 0
 
 
-def _until_it_answers(follower: watch.Watch, terminal: Terminal) -> None:
+def _until_it_answers(follower: watch.JobWatch, terminal: Terminal) -> None:
     for _ in follower.batches():
         terminal.status(progress_line(follower.view))
         if follower.view["state"] == "running":
@@ -46,7 +46,7 @@ def _until_it_answers(follower: watch.Watch, terminal: Terminal) -> None:
     raise HyperpodError(f"{follower.job_id} {view['state']}: {view['reason']}")
 
 
-def _tell(store: Store, follower: watch.Watch, options: argparse.Namespace, terminal: Terminal) -> None:
+def _tell(store: Store, follower: watch.JobWatch, options: argparse.Namespace, terminal: Terminal) -> None:
     view, token = follower.view, str(deploy.token_file(store, follower.job_id))
     if options.json:
         deployment = view["deployment"]
@@ -56,7 +56,7 @@ def _tell(store: Store, follower: watch.Watch, options: argparse.Namespace, term
             terminal.line(line)
 
 
-def _follow(follower: watch.Watch, terminal: Terminal) -> int:
+def _follow(follower: watch.JobWatch, terminal: Terminal) -> int:
     for _ in follower.batches():
         terminal.status(progress_line(follower.view))
     terminal.note(progress_line(follower.view))

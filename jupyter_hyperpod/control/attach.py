@@ -38,12 +38,12 @@ _POLL_S = 0.02
 _LOG_LINES = 8
 
 
-def place(store: Store, spec: MountSpec) -> drivers.Place:
+def place(store: Store, spec: MountSpec) -> drivers.MountPaths:
     """The local paths of the mount."""
     directory = store.root / "mounts"
     digest = hashlib.sha256(str(directory / spec.name).encode()).hexdigest()[:12]
     socket = os.path.join(tempfile.gettempdir(), f"hyperpod-{digest}.sock")  # a socket's path must be short
-    return drivers.Place(table.real(spec.notebook_path), str(directory / f"{spec.name}.cache"), socket)
+    return drivers.MountPaths(table.real(spec.notebook_path), str(directory / f"{spec.name}.cache"), socket)
 
 
 def attach(store: Store, spec: MountSpec, timeout_s: float = ATTACH_TIMEOUT_S) -> str:
@@ -160,7 +160,7 @@ def _undo(store: Store, spec: MountSpec, commands: drivers.Commands) -> None:
 
 
 def _unmount(
-    spec: MountSpec, commands: drivers.Commands, here: drivers.Place, server: Identity | None, force: bool
+    spec: MountSpec, commands: drivers.Commands, here: drivers.MountPaths, server: Identity | None, force: bool
 ) -> None:
     try:
         _run(_found(commands.unmount), COMMAND_TIMEOUT_S, {})

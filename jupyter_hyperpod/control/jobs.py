@@ -22,7 +22,7 @@ from ..core.spec import JobSpec
 from ..core.units import plural
 from ..core.views import UNFOLDABLE, View, apply, new_job_view
 from ..mounts import table
-from ..storage.journal import Follower, command_writer, event_writer, follow_events
+from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
 from ..storage.store import JobStore, Store
 from . import cluster
 from .source import check_source
@@ -148,7 +148,7 @@ def list_jobs(store: Store) -> list[View]:
     return views
 
 
-def follow(store: Store, job_id: str, cursor: Mapping[str, int] | None = None) -> Follower[Event]:
+def follow(store: Store, job_id: str, cursor: Mapping[str, int] | None = None) -> JournalFollower[Event]:
     """Follow a job's events from `cursor` (from the beginning where None)."""
     return follow_events(store.job(job_id).events, cursor)
 

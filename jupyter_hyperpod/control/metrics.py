@@ -22,7 +22,7 @@ from ..core.errors import SpecError, StoreError
 from ..core.events import JOB_STATES, NODE_STATES, TERMINAL_STATES, Event
 from ..core.health import SCHEDULABLE, STATUS
 from ..core.views import UNFOLDABLE, View, apply, new_job_view
-from ..storage.journal import Follower, follow_events
+from ..storage.journal import JournalFollower, follow_events
 from ..storage.store import Store, write_private
 from . import cluster
 
@@ -44,7 +44,7 @@ class Metrics:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._jobs: dict[str, tuple[Follower[Event], View]] = {}
+        self._jobs: dict[str, tuple[JournalFollower[Event], View]] = {}
         self._over: set[str] = set()
         self._lock = threading.Lock()
 

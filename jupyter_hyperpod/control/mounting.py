@@ -33,7 +33,7 @@ _RESULTS = {"pass": "good", "fail": "bad", "skipped": "quiet"}
 
 
 @dataclass(frozen=True)
-class Answer:
+class MountReport:
     """The answer of a verb: `record` for scripts, `table` and `lines` for people; not `ok` is a failure."""
 
     record: Any
@@ -92,7 +92,7 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def run(verb: str, options: argparse.Namespace, store: Store) -> Answer:
+def run(verb: str, options: argparse.Namespace, store: Store) -> MountReport:
     """Carry out `verb`. Raises the errors of the request or the mount."""
     store.prepare()
     if verb == "mount":
@@ -102,7 +102,7 @@ def run(verb: str, options: argparse.Namespace, store: Store) -> Answer:
     return {"ls": _ls, "cp": _cp, "df": _df}[verb](options, store)
 
 
-def _mount(options: argparse.Namespace, store: Store) -> Answer:
+def _mount(options: argparse.Namespace, store: Store) -> MountReport:
     given = [f"--{name.replace('_', '-')}" for name in _ADD if getattr(options, name) not in (None, False)]
     if given and options.action != "add":
         raise SpecError(f"{', '.join(given)} belongs to `mount add`, not to `mount {options.action}`")
@@ -114,17 +114,17 @@ def _mount(options: argparse.Namespace, store: Store) -> Answer:
         return _list(store) if options.action == "list" else _drivers()
     if options.mount is None:
         raise SpecError(f"`mount {options.action}` needs the name of a mount")
-    actions: dict[str, Callable[[argparse.Namespace, Store], Answer]]
+    actions: dict[str, Callable[[argparse.Namespace, Store], MountReport]]
     actions = {"add": _add, "remove": _remove, "attach": _attach, "check": _check, "files": _files}
     actions |= {"import": _import, "export": _export, "release": _release}
     return actions[options.action](options, store)
 
 
-def _said(sentence: str, name: str) -> Answer:
-    return Answer({"mount": name, "said": sentence}, lines=[sentence])
+def _said(sentence: str, name: str) -> MountReport:
+    return MountReport({"mount": name, "said": sentence}, lines=[sentence])
 
 
-def _add(options: argparse.Namespace, store: Store) -> Answer:
+def _add(options: argparse.Namespace, store: Store) -> MountReport:
     driver = options.driver or "directory"
     path = ""
     if driver != "s3":
@@ -148,18 +148,18 @@ def _add(options: argparse.Namespace, store: Store) -> Answer:
     lines = [f"{spec.name} was added: shared://{spec.name}/ is {path or spec.source}"]
     if drivers.DRIVERS[driver].mounts:
         lines += [f"mount it with: jupyter hyperpod mount attach {spec.name}"]
-    return Answer(asdict(spec), lines=lines)
+    return MountReport(asdict(spec), lines=lines)
 
 
-def _remove(options: argparse.Namespace, store: Store) -> Answer:
+def _remove(options: argparse.Namespace, store: Store) -> MountReport:
     return _said(attach.remove(store, options.mount), options.mount)
 
 
-def _attach(options: argparse.Namespace, store: Store) -> Answer:
+def _attach(options: argparse.Namespace, store: Store) -> MountReport:
     return _said(attach.attach(store, mounts.get(store, options.mount)), options.mount)
 
 
-def _list(store: Store) -> Answer:
+def _list(store: Store) -> MountReport:
     found = probe.survey(store)
     rows = [
         [
@@ -174,10 +174,10 @@ def _list(store: Store) -> Answer:
     ]
     lines = [f"{one['name']}: {one['reason']}" for one in found if one["reason"] and one["state"] != "remote"]
     headers = ("NAME", "DRIVER", "STATE", ">FREE", "HERE", "ON THE NODES")
-    return Answer(found, Table(headers, rows), lines)
+    return MountReport(found, Table(headers, rows), lines)
 
 
-def _drivers() -> Answer:
+def _drivers() -> MountReport:
     found, rows = [], []
     for driver in drivers.DRIVERS.values():
         problem = drivers.missing(driver)
@@ -187,10 +187,10 @@ def _drivers() -> Answer:
         rows[-1] += [Cell(verified, "" if driver.run else "warn"), Cell(options)]
         record = {"name": driver.name, "source": driver.source, "missing": problem, "verified": driver.run}
         found.append(record | {"summary": driver.summary, "options": sorted(driver.options)})
-    return Answer(found, Table(("DRIVER", "SOURCE", "CAN BE USED HERE", "VERIFIED", "OPTIONS"), rows))
+    return MountReport(found, Table(("DRIVER", "SOURCE", "CAN BE USED HERE", "VERIFIED", "OPTIONS"), rows))
 
 
-def _check(options: argparse.Namespace, store: Store) -> Answer:
+def _check(options: argparse.Namespace, store: Store) -> MountReport:
     spec = _usable(store, options.mount)
     if spec.driver == "s3":
         raise SpecError(f"{spec.name} is read object by object; there is no file system to check")
@@ -198,7 +198,9 @@ def _check(options: argparse.Namespace, store: Store) -> Answer:
         raise Conflict(f"{spec.name} is read-only; what it gives to writers cannot be checked")
     found = probe.check(store, spec, os.path.abspath(options.against) if options.against else "")
     rows = [[Cell(one["check"]), Cell(one["result"], _RESULTS[one["result"]]), Cell(one["detail"])] for one in found]
-    return Answer(found, Table(("CHECK", "RESULT", "FOUND"), rows), ok=all(one["result"] != "fail" for one in found))
+    return MountReport(
+        found, Table(("CHECK", "RESULT", "FOUND"), rows), ok=all(one["result"] != "fail" for one in found)
+    )
 
 
 def _repository(store: Store, name: str) -> repository.Repository:
@@ -206,20 +208,20 @@ def _repository(store: Store, name: str) -> repository.Repository:
     return repository.Repository(spec, spec.notebook_path, mounts.table(store))
 
 
-def _files(options: argparse.Namespace, store: Store) -> Answer:
+def _files(options: argparse.Namespace, store: Store) -> MountReport:
     found = _repository(store, options.mount).states()
     record: list[dict[str, Any]] = [
         {"path": name, "state": state, "bytes": size} for name, (state, size) in found.items()
     ]
     rows = [[Cell(one["path"]), Cell(format_bytes(one["bytes"])), _state(one["state"])] for one in record]
-    return Answer(record, Table(("PATH", ">SIZE", "STATE"), rows, "no files"))
+    return MountReport(record, Table(("PATH", ">SIZE", "STATE"), rows, "no files"))
 
 
 def _state(state: str) -> Cell:
     return Cell(state, {"released": "quiet", "dirty": "warn", "changed": "warn", "conflict": "bad"}.get(state, "good"))
 
 
-def _import(options: argparse.Namespace, store: Store) -> Answer:
+def _import(options: argparse.Namespace, store: Store) -> MountReport:
     """Import the list of objects; with paths, their content, too."""
     found = _repository(store, options.mount)
     count = found.refresh()
@@ -229,7 +231,7 @@ def _import(options: argparse.Namespace, store: Store) -> Answer:
     return _moved(options, names, f"{plural(count, 'object')} in the repository; imported {plural(len(names), 'file')}")
 
 
-def _export(options: argparse.Namespace, store: Store) -> Answer:
+def _export(options: argparse.Namespace, store: Store) -> MountReport:
     found = _repository(store, options.mount)
     names = found.select(options.paths, ("dirty", "conflict"))
     for name in names:
@@ -237,7 +239,7 @@ def _export(options: argparse.Namespace, store: Store) -> Answer:
     return _moved(options, names, f"exported {plural(len(names), 'file')}")
 
 
-def _release(options: argparse.Namespace, store: Store) -> Answer:
+def _release(options: argparse.Namespace, store: Store) -> MountReport:
     if not options.paths:
         raise SpecError("`mount release` needs the files or directories whose content may go")
     found = _repository(store, options.mount)
@@ -247,8 +249,8 @@ def _release(options: argparse.Namespace, store: Store) -> Answer:
     return _moved(options, names, f"released {plural(len(names), 'file')}; to be read again when asked for")
 
 
-def _moved(options: argparse.Namespace, names: list[str], sentence: str) -> Answer:
-    return Answer({"mount": options.mount, "files": names}, lines=[sentence])
+def _moved(options: argparse.Namespace, names: list[str], sentence: str) -> MountReport:
+    return MountReport({"mount": options.mount, "files": names}, lines=[sentence])
 
 
 def _usable(store: Store, name: str) -> MountSpec:
@@ -284,7 +286,7 @@ def _open(store: Store, url: str) -> tuple[str, MountSpec | None, Mounts]:
     return address, spec, table
 
 
-def _ls(options: argparse.Namespace, store: Store) -> Answer:
+def _ls(options: argparse.Namespace, store: Store) -> MountReport:
     if options.url is None:
         return _list(store)
     address, spec, table = _open(store, options.url)
@@ -309,7 +311,7 @@ def _ls(options: argparse.Namespace, store: Store) -> Answer:
         for one in sorted(entries, key=lambda one: str(one["name"]))
     ]
     lines = [f"only the first {len(rows)} are shown"] if found["truncated"] else []
-    return Answer(entries, Table(("NAME", ">SIZE", "CHANGED", "MODE", "STATE"), rows, "no files"), lines)
+    return MountReport(entries, Table(("NAME", ">SIZE", "CHANGED", "MODE", "STATE"), rows, "no files"), lines)
 
 
 def _on_disk(store: Store, spec: MountSpec, address: str, listed: bool) -> dict[str, Any]:
@@ -338,7 +340,7 @@ def _states_below(address: str, spec: MountSpec | None, table: Mounts) -> dict[s
     return found
 
 
-def _cp(options: argparse.Namespace, store: Store) -> Answer:
+def _cp(options: argparse.Namespace, store: Store) -> MountReport:
     copied: list[dict[str, Any]] = []
     source, _, table = _open(store, options.source)
     source = repository.local(source, table)
@@ -354,7 +356,7 @@ def _cp(options: argparse.Namespace, store: Store) -> Answer:
         if (found := repository.behind(one["path"], table)) is not None:
             found[0].export(found[1])
     names = copied[0]["path"] if len(copied) == 1 else f"{len(copied)} files"
-    return Answer(copied, lines=[f"copied {names}, {format_bytes(total)}"])
+    return MountReport(copied, lines=[f"copied {names}, {format_bytes(total)}"])
 
 
 def _keep_quota(store: Store, spec: MountSpec, source: str) -> None:
@@ -367,7 +369,7 @@ def _keep_quota(store: Store, spec: MountSpec, source: str) -> None:
         )
 
 
-def _df(options: argparse.Namespace, store: Store) -> Answer:
+def _df(options: argparse.Namespace, store: Store) -> MountReport:
     found = [one for one in probe.survey(store) if options.mount in (None, one["name"])]
     if not found:
         mounts.get(store, options.mount)
@@ -383,7 +385,7 @@ def _df(options: argparse.Namespace, store: Store) -> Answer:
         cells = [Cell(one["name"]), Cell(one["state"], _TONES[one["state"]])]
         cells += [Cell(_bytes(one["total_bytes"])), Cell(_bytes(one["free_bytes"])), Cell(quota)]
         rows.append([*cells, Cell(one["notebook_path"] or one["source"])])
-    return Answer(found, Table(("MOUNT", "STATE", ">SIZE", ">FREE", "QUOTA", "HERE"), rows))
+    return MountReport(found, Table(("MOUNT", "STATE", ">SIZE", ">FREE", "QUOTA", "HERE"), rows))
 
 
 def _bytes(count: int | None) -> str:

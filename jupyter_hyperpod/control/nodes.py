@@ -22,7 +22,7 @@ from ..core.views import View
 from ..health import agent, check
 from ..storage.store import Store, private_directory, write_private
 from . import cluster, report
-from .mounting import Answer
+from .mounting import MountReport
 from .report import Cell, Table
 
 NODE_ACTIONS = ("list", "describe", "drain", "reboot", "replace", "resume", "update")
@@ -61,13 +61,13 @@ def add_health_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel-log", default="", metavar="FILE", help="agent: read this instead of the kernel's log")
 
 
-def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
+def run_nodes(options: argparse.Namespace, store: Store) -> MountReport:
     """Carry out ``nodes``. Raises SpecError, NotFound, ClusterError, StoreError."""
     view = cluster.status(store)
     if options.action == "list" and options.node is not None:
         raise SpecError(f"`nodes list` lists all nodes; `nodes describe {options.node}` shows one")
     if options.action == "list":
-        return Answer(view, report.nodes_table(view))
+        return MountReport(view, report.nodes_table(view))
     if options.node is None:
         raise SpecError(f"`nodes {options.action}` needs a NODE; `nodes` lists them")
     if options.action == "describe":
@@ -78,7 +78,7 @@ def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
         if wanted is None:
             raise SpecError(f"`nodes update` needs --reason {' or '.join(REASON_ACTIONS)}, not {options.reason!r}")
         action = wanted
-    return Answer({"node": options.node, "action": action}, lines=[ask(store, view, options.node, action, reason)])
+    return MountReport({"node": options.node, "action": action}, lines=[ask(store, view, options.node, action, reason)])
 
 
 def act(store: Store, node: str, action: str, reason: str) -> str:
@@ -139,7 +139,7 @@ def _find(view: View, name: str) -> Elsewhere | None:
 # -- describing ------------------------------------------------------------------------------------------------
 
 
-def describe(view: View, name: str) -> Answer:
+def describe(view: View, name: str) -> MountReport:
     """Everything known about a node: type, expected and found devices, load, findings."""
     node = next((known for known in view["nodes"] if known["node"] == name), None)
     health = view["health"].get(name)
@@ -154,7 +154,7 @@ def describe(view: View, name: str) -> Answer:
     lines = [*_facts(node, info, health), *(_history(health) if health else ["no health agent has reported it yet"])]
     if incidents:
         lines += ["", "incidents", *report.incidents_table({"incidents": incidents}).render().splitlines()]
-    return Answer(record, _findings_table(health), lines)
+    return MountReport(record, _findings_table(health), lines)
 
 
 def schedulers_known() -> list[str]:
@@ -257,7 +257,7 @@ def _record(info: NodeInfo) -> dict[str, Any]:
 # -- health ----------------------------------------------------------------------------------------------------
 
 
-def run_health(options: argparse.Namespace, store: Store, say: Say = lambda finding: None) -> Answer:
+def run_health(options: argparse.Namespace, store: Store, say: Say = lambda finding: None) -> MountReport:
     """Carry out ``health``. Raises SpecError, NotFound, ClusterError, StoreError."""
     words = list(options.words)
     if options.action == "recovery":
@@ -271,7 +271,7 @@ def run_health(options: argparse.Namespace, store: Store, say: Say = lambda find
     return _check(options, store, words[0] if words else "", say)
 
 
-def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> Answer:
+def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> MountReport:
     elsewhere = _find(cluster.status(store), name) if name else None
     with check.labelled(store.prepare(), name) if name and options.deep else nullcontext():
         if elsewhere is None:
@@ -284,10 +284,10 @@ def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> An
     record = {"node": name, "findings": [finding.to_json() for finding in found], **judged}
     failing = any(finding.failed and finding.severity != "monitor" for finding in found)
     lines = [judged["reason"]] if judged else []
-    return Answer(record, findings_table(found), lines, ok=not failing)
+    return MountReport(record, findings_table(found), lines, ok=not failing)
 
 
-def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> check.Looked:
+def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> check.NodeCheck:
     """Check a node that a scheduler has, by a job of its own."""
     node, name = found.info, found.info.name
     if node.out:
@@ -306,24 +306,24 @@ def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> c
     except TimeoutError as error:
         raise ClusterError(f"the check of {name} did not end within {CHECK_S / 3600:g} h") from error
     try:
-        looked = check.Looked.from_json(json.loads(output.read_text()))
+        looked = check.NodeCheck.from_json(json.loads(output.read_text()))
         output.unlink()
     except (OSError, ValueError, KeyError, TypeError, SpecError) as error:
         raise ClusterError(f"the check of {name} brought no findings: {said}; its log is in {directory}") from error
     return looked
 
 
-def _recovery(store: Store, words: list[str]) -> Answer:
+def _recovery(store: Store, words: list[str]) -> MountReport:
     if len(words) > 1 or (words and words[0] not in RECOVERIES):
         raise SpecError(f"NodeRecovery is {' '.join(words)!r}; expected {' or '.join(RECOVERIES)}")
     if words:
         write_private(store.prepare().cluster / agent.SETTINGS, json.dumps({"recovery": words[0]}).encode())
     now = agent.recovery(store)
     meaning = "nodes are drained, rebooted and replaced" if now == "Automatic" else "nodes are labelled only"
-    return Answer({"recovery": now}, lines=[f"NodeRecovery is {now}: {meaning}"])
+    return MountReport({"recovery": now}, lines=[f"NodeRecovery is {now}: {meaning}"])
 
 
-def _inject(store: Store, words: list[str]) -> Answer:
+def _inject(store: Store, words: list[str]) -> MountReport:
     if len(words) != 2 or not words[1].isdecimal():
         raise SpecError("`health inject` needs a NODE of the local cluster and the number of an Xid, for example 74")
     node, code = words
@@ -336,14 +336,14 @@ def _inject(store: Store, words: list[str]) -> Answer:
     private_directory(path.parent)
     with path.open("a") as file:
         file.write(f"NVRM: Xid (PCI:0000:00:1e.0): {int(code)}, pid=0, name=injected, this line was injected\n")
-    return Answer({"node": node, "xid": int(code)}, lines=[f"a line of Xid {code} is in the kernel log of {node}"])
+    return MountReport({"node": node, "xid": int(code)}, lines=[f"a line of Xid {code} is in the kernel log of {node}"])
 
 
-def _agent(options: argparse.Namespace, store: Store, words: list[str]) -> Answer:
+def _agent(options: argparse.Namespace, store: Store, words: list[str]) -> MountReport:
     """Run the health agent of a scheduler's node until it is ended. Nodes start it when they boot."""
     if len(words) != 1:
         raise SpecError("`health agent` needs the NODE's name, as SLURM knows it")
     here = next((name for name, _, _ in schedulers()), schedulers_known()[0])
     arguments = ["--store", str(store.root), "--node", words[0], "--backend", here]
     status = agent.main([*arguments, "--kernel-log", options.kernel_log] if options.kernel_log else arguments)
-    return Answer({"status": status}, ok=status == 0)
+    return MountReport({"status": status}, ok=status == 0)

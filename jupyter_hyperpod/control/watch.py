@@ -23,7 +23,7 @@ SILENCE_NOTICE_S = 5.0
 
 
 @dataclass
-class Watch:
+class JobWatch:
     """Follows a job from its first event; ``view`` is always the fold of the events of its journal that were yielded.
 
     Output outside the journal (`storage.output`) is yielded, too.
@@ -117,7 +117,7 @@ def require_rank(view: View, events: Iterable[Event], rank: int | None, *, later
 
 def wait_for_step(store: Store, job_id: str, step: int) -> View:
     """Wait until the job has committed `step`; raises Conflict where it ends before."""
-    watch = Watch(store, job_id)
+    watch = JobWatch(store, job_id)
     for _ in watch.batches():
         if watch.view["step"] >= step:
             return watch.view

@@ -26,7 +26,7 @@ from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
 from ..system.child import add_parent_option, follows
 from .monitor import Hands, Monitor
-from .probes import Place
+from .probes import ProbeRoot
 
 TICK_S = 0.2
 WRITER = "health"
@@ -64,7 +64,7 @@ def stand_in(store: Store, node: str) -> Path:
     return store.cluster / STAND_IN / f"{node}.log"
 
 
-class Agent:
+class HealthAgent:
     """One agent's life."""
 
     def __init__(self, store: Store, names: list[str], log: str, backend: str, local: bool) -> None:
@@ -74,7 +74,7 @@ class Agent:
         self.pen = JournalWriter(store.cluster_events, writer)
         self.ends = False
         logs = {name: str(stand_in(store, name)) if local else log for name in names}
-        self.monitor = Monitor(logs, Place(store), self.pen.write, lambda: recovery(store), _hands(backend))
+        self.monitor = Monitor(logs, ProbeRoot(store), self.pen.write, lambda: recovery(store), _hands(backend))
         self._others = follow_events(store.cluster_events) if local else None
         if self._others is not None:
             self._others.poll()  # before the recall: an event that comes in between is read twice, not missed
@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
         if (mark := claim(store, options.node[0])) is None:
             return 0
         with mark:
-            return Agent(store, options.node, options.kernel_log, options.backend, options.local).run()
+            return HealthAgent(store, options.node, options.kernel_log, options.backend, options.local).run()
     except HyperpodError as error:
         print(error, file=sys.stderr)
         return 1

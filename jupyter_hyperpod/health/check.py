@@ -25,7 +25,7 @@ from ..storage.store import Store, write_private
 from . import deep as deep_checks
 from .agent import recovery
 from .monitor import boot
-from .probes import HOST, Place, take
+from .probes import HOST, ProbeRoot, take
 
 WRITER = "check"
 JOURNALS_KEPT = 32
@@ -33,7 +33,7 @@ CarryOut = Callable[[str, str, str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class NodeCheck:
     """The findings on a machine, its ``devices``, and the id of its ``boot``."""
 
     findings: list[Finding]
@@ -46,20 +46,20 @@ class Looked:
         return {"findings": findings, "devices": dict(self.devices), "boot": self.boot}
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Looked:
+    def from_json(cls, record: Mapping[str, Any]) -> NodeCheck:
         """Inverse of `to_json`. Raises KeyError, TypeError or ValueError."""
         return cls([from_json(finding) for finding in record["findings"]], record["devices"], str(record["boot"]))
 
 
-def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -> Looked:
+def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -> NodeCheck:
     """Run every probe and, if wanted, the deep checks; ``say`` gets each finding."""
-    place = Place(store)
+    place = ProbeRoot(store)
     found: list[Finding] = []
     for probe in HOST:
         for finding in probe.run(place):
             say(finding)
             found.append(finding)
-    return Looked(found + deep_checks.check(place, level, say) if deep else found, take(place).to_json(), boot())
+    return NodeCheck(found + deep_checks.check(place, level, say) if deep else found, take(place).to_json(), boot())
 
 
 def known(store: Store, node: str) -> View:
@@ -106,7 +106,9 @@ def tell(store: Store, node: str, action: str, fault: str, reason: str, found: S
     writer.close()
 
 
-def judge(store: Store, node: str, looked: Looked, deep: bool, carry_out: CarryOut | None = None) -> Mapping[str, Any]:
+def judge(
+    store: Store, node: str, looked: NodeCheck, deep: bool, carry_out: CarryOut | None = None
+) -> Mapping[str, Any]:
     """Decide about the findings, journal the decision, and return ``{"action", "reason", "labels"}``.
 
     ``carry_out(node, action, fault)`` requests the remedy where no process reads the journal for it. Raises

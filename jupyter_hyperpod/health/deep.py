@@ -19,7 +19,7 @@ from pathlib import Path
 from ..core.health import Finding, failed, passed, skipped
 from ..core.units import format_bytes, plural
 from . import nvidia
-from .probes import Place, told
+from .probes import ProbeRoot, told
 
 CPU_S = 2.0
 MEMORY_BYTES = 256 << 20
@@ -122,7 +122,7 @@ def dcgm(level: int = 2) -> Sequence[Finding]:
     return told("nvidia-dcgm", ["dcgmi", "diag", "-r", str(level), "-j"], nvidia.diagnosis, DCGM_S)
 
 
-def check(place: Place, level: int = 2, say: Callable[[Finding], None] = lambda finding: None) -> list[Finding]:
+def check(place: ProbeRoot, level: int = 2, say: Callable[[Finding], None] = lambda finding: None) -> list[Finding]:
     """Run all deep checks, one after another; ``say`` gets the finding of each."""
     directory = place.store.root if place.store else Path(tempfile.gettempdir())
     steps: tuple[tuple[str, Callable[[], Sequence[Finding]]], ...] = (

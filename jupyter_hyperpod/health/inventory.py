@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.health import Finding, failed, passed, skipped
-from .tables import Instance
+from .tables import InstanceDevices
 
 INFINIBAND = "/sys/class/infiniband"
 _TYPE = re.compile(r"[a-z][a-z0-9-]{0,30}\.[a-z0-9-]{1,30}")
@@ -47,7 +47,7 @@ def efa_devices(entries: Iterable[tuple[str, str]]) -> int:
     return sum(driver == "efa" or name.startswith("efa_") for name, driver in entries)
 
 
-def compare(inventory: Inventory, known: Instance | None) -> list[Finding]:
+def compare(inventory: Inventory, known: InstanceDevices | None) -> list[Finding]:
     """Compare the expected numbers with those found."""
     if known is None:
         why = f"{inventory.type} is not in the table" if inventory.type else "this is no known instance type"

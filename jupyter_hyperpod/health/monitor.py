@@ -23,7 +23,7 @@ from ..policy.decision import Decision
 from ..policy.healing import Past, Remedy, heal
 from ..system.processes import start_ticks
 from . import kernel
-from .probes import HOST, Place, Probe, take
+from .probes import HOST, Probe, ProbeRoot, take
 
 Say = Callable[[str, Mapping[str, Any]], object]
 RESULTS_S = 1.0
@@ -69,7 +69,7 @@ class Monitor:
     def __init__(
         self,
         logs: Mapping[str, str],
-        place: Place,
+        place: ProbeRoot,
         say: Say,
         recovery: Callable[[], str],
         hands: Hands | None = None,

@@ -24,7 +24,7 @@ _DMI = "sys/class/dmi/id/product_name"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProbeRoot:
     """Where probes read. Tests replace / by another ``root``; ``store`` may be missing."""
 
     store: Store | None = None
@@ -45,9 +45,9 @@ class Probe:
     name: str
     group: str
     every_s: float
-    look: Callable[[Place], Sequence[Finding]]
+    look: Callable[[ProbeRoot], Sequence[Finding]]
 
-    def run(self, place: Place) -> list[Finding]:
+    def run(self, place: ProbeRoot) -> list[Finding]:
         """The probe's findings. An error of the probe itself becomes a finding."""
         try:
             return list(self.look(place))
@@ -56,7 +56,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandOutput:
     """The output of a command; ``missing``: it is not installed; ``late``: it did not end in time."""
 
     text: str = ""
@@ -65,30 +65,30 @@ class Answer:
     late: bool = False
 
 
-def ask(command: Sequence[str], timeout_s: float = COMMAND_S) -> Answer:
+def ask(command: Sequence[str], timeout_s: float = COMMAND_S) -> CommandOutput:
     """Run a command without a shell and for a bounded time, even where the kernel does not let it end.
 
     Meanwhile the same tool is not started again, so that a driver that hangs holds only one process.
     """
     held = _held.get(command[0])
     if held is not None and held.poll() is None:
-        return Answer(late=True)
+        return CommandOutput(late=True)
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
         )
     except (FileNotFoundError, PermissionError):
-        return Answer(missing=True)
+        return CommandOutput(missing=True)
     try:
         text, _ = process.communicate(timeout=timeout_s)
     except BaseException as error:
         mount_probe.abandon(process)
         _held[command[0]] = process
         if isinstance(error, subprocess.TimeoutExpired):
-            return Answer(late=True)
+            return CommandOutput(late=True)
         raise
-    return Answer(text.decode(errors="replace"), process.returncode)
+    return CommandOutput(text.decode(errors="replace"), process.returncode)
 
 
 def told(
@@ -104,7 +104,7 @@ def told(
     return judge(answer.text)
 
 
-def _pressure(place: Place) -> list[Finding]:
+def _pressure(place: ProbeRoot) -> list[Finding]:
     found = []
     for resource in ("cpu", "memory", "io"):
         text = place.text(f"/proc/pressure/{resource}")
@@ -113,24 +113,24 @@ def _pressure(place: Place) -> list[Finding]:
     return found
 
 
-def _memory(place: Place) -> list[Finding]:
+def _memory(place: ProbeRoot) -> list[Finding]:
     text = place.text("/proc/meminfo")
     return [skipped("memory", "there is no /proc/meminfo") if text is None else host.memory(text)]
 
 
-def _space(place: Place) -> list[Finding]:
+def _space(place: ProbeRoot) -> list[Finding]:
     path = str(place.store.root if place.store else place.root)
     found = os.statvfs(path)
     return [host.space(path, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)]
 
 
-def _mounts(place: Place) -> list[Finding]:
+def _mounts(place: ProbeRoot) -> list[Finding]:
     if place.store is None:
         return [skipped("mounts", "no job store was named, so no mount table")]
     return host.mounts(mount_probe.survey(place.store))
 
 
-def _clock(place: Place) -> list[Finding]:
+def _clock(place: ProbeRoot) -> list[Finding]:
     if place.store is None or not _remote(place, str(place.store.root)):
         return [host.clock(None)]
     path = private_directory(place.store.cluster / "health") / f".clock-{os.getpid()}"
@@ -142,7 +142,7 @@ def _clock(place: Place) -> list[Finding]:
         path.unlink(missing_ok=True)
 
 
-def _remote(place: Place, path: str) -> bool:
+def _remote(place: ProbeRoot, path: str) -> bool:
     """Whether another machine sets the times of its files."""
     best, kind = "", ""
     for line in (place.text("/proc/self/mounts") or "").splitlines():
@@ -152,29 +152,29 @@ def _remote(place: Place, path: str) -> bool:
     return kind.startswith(_NETWORK)
 
 
-def _nvidia(place: Place) -> Sequence[Finding]:
+def _nvidia(place: ProbeRoot) -> Sequence[Finding]:
     return told("nvidia-gpu", nvidia.QUERY, nvidia.gpus)
 
 
-def _rows(place: Place) -> Sequence[Finding]:
+def _rows(place: ProbeRoot) -> Sequence[Finding]:
     return told("nvidia-remapped-rows", nvidia.QUERY_ROWS, nvidia.remapped_rows)
 
 
-def _links(place: Place) -> Sequence[Finding]:
+def _links(place: ProbeRoot) -> Sequence[Finding]:
     known = tables.instance(type_of(place))
     expected = known.links if known else 0
     return told("nvidia-nvlink", nvidia.QUERY_LINKS, lambda text: nvidia.links(text, expected))
 
 
-def _watches(place: Place) -> Sequence[Finding]:
+def _watches(place: ProbeRoot) -> Sequence[Finding]:
     return told("nvidia-dcgm-health", nvidia.QUERY_WATCHES, nvidia.watches)
 
 
-def _neuron(place: Place) -> Sequence[Finding]:
+def _neuron(place: ProbeRoot) -> Sequence[Finding]:
     return told("neuron-devices", neuron.QUERY, neuron.listed)
 
 
-def _counters(place: Place) -> Sequence[Finding]:
+def _counters(place: ProbeRoot) -> Sequence[Finding]:
     values = {}
     top = place.root / neuron.SYSFS.lstrip("/")
     for path in top.glob("neuron*/stats/hardware/*/total") if top.is_dir() else ():
@@ -183,17 +183,17 @@ def _counters(place: Place) -> Sequence[Finding]:
     return neuron.counters(values)
 
 
-def _inventory(place: Place) -> Sequence[Finding]:
+def _inventory(place: ProbeRoot) -> Sequence[Finding]:
     found = take(place)
     return inventory.compare(found, tables.instance(found.type))
 
 
-def type_of(place: Place) -> str:
+def type_of(place: ProbeRoot) -> str:
     """The instance type, from $HYPERPOD_INSTANCE_TYPE or the machine itself; "" where unknown."""
     return inventory.instance_type(os.environ.get(TYPE_VARIABLE, ""), place.text(_DMI) or "")
 
 
-def take(place: Place) -> inventory.Inventory:
+def take(place: ProbeRoot) -> inventory.Inventory:
     """Count the node's accelerators and EFA devices."""
     name = type_of(place)
     known = tables.instance(name)
@@ -225,7 +225,7 @@ def _accelerators() -> tuple[str, int | None, int | None]:
     return "cpu", None, None
 
 
-def efa(place: Place) -> int | None:
+def efa(place: ProbeRoot) -> int | None:
     """How many EFA devices the kernel shows; None where it shows no fabric at all."""
     top = place.root / inventory.INFINIBAND.lstrip("/")
     if not top.is_dir():

@@ -20,7 +20,7 @@ class Xid:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class InstanceDevices:
     """The devices of an instance type; ``kind`` is nvidia, neuron or cpu, ``links`` the NVLinks per GPU."""
 
     type: str
@@ -50,11 +50,11 @@ def xid(code: int, message: str = "") -> Xid:
     return Xid(code, name, text, severity)
 
 
-def instance(name: str) -> Instance | None:
+def instance(name: str) -> InstanceDevices | None:
     """The devices of an instance type, by EC2's or SageMaker's name; None where the table lacks it."""
     bare = name.removeprefix("ml.")
     found = _table("instances")["types"].get(bare)
-    return None if found is None else Instance(bare, **found)
+    return None if found is None else InstanceDevices(bare, **found)
 
 
 def instance_types() -> list[str]:

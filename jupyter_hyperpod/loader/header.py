@@ -50,7 +50,7 @@ _FIELDS = itemgetter("dtype", "shape", "data_offsets")
 _PLACE = itemgetter(3, 4)  # where an entry begins and ends
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """One tensor: its dtype as the format spells it, its shape, and its bytes' place, from the data's start."""
 
     name: str
@@ -69,7 +69,7 @@ class Entry(NamedTuple):
 class Header:
     """What one file holds: `entries` in the order of their bytes; the data begins at `data_offset` of the file."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
     metadata: Mapping[str, str]
     data_offset: int
 
@@ -209,7 +209,7 @@ def _metadata(value: Any, source: str) -> dict[str, str]:
     return value
 
 
-def _entry(name: str, value: Any, source: str) -> Entry:
+def _entry(name: str, value: Any, source: str) -> TensorEntry:
     """Check one tensor. A model has thousands, so texts of errors are built only for an error."""
     try:
         dtype, shape, offsets = _FIELDS(value)
@@ -229,7 +229,7 @@ def _entry(name: str, value: Any, source: str) -> Entry:
     if bits != 8 * (end - begin):
         found = f"{_tensor(name)} of {end - begin} bytes"
         raise LoaderError(source, found, f"{bits / 8:g}, as dtype {dtype} and shape {_short(shape)} say")
-    return Entry(name, dtype, tuple(shape), begin, end)
+    return TensorEntry(name, dtype, tuple(shape), begin, end)
 
 
 def _is_counts(value: Any) -> bool:

@@ -31,7 +31,7 @@ class FileSums:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ModelManifest:
     """Checksums of a model's files, by file name."""
 
     chunk_bytes: int
@@ -47,8 +47,8 @@ class Manifest:
         return json.dumps(record, indent=1).encode() + b"\n"
 
 
-def decode(content: bytes, source: str) -> Manifest:
-    """Inverse of `Manifest.encode`. Raises LoaderError."""
+def decode(content: bytes, source: str) -> ModelManifest:
+    """Inverse of `ModelManifest.encode`. Raises LoaderError."""
     try:
         record = json.loads(content)
         if record["format"] != FORMAT or record["algorithm"] != ALGORITHM:
@@ -56,7 +56,7 @@ def decode(content: bytes, source: str) -> Manifest:
         files = {name: _sums(value) for name, value in record["files"].items()}
         if not 0 < (chunk_bytes := int(record["chunk_bytes"])) <= MAX_CHUNK_BYTES:
             raise LoaderError(source, f"chunks of {chunk_bytes} bytes", f"1 to {MAX_CHUNK_BYTES}")
-        return Manifest(chunk_bytes, files)
+        return ModelManifest(chunk_bytes, files)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LoaderError(source, f"no manifest ({type(error).__name__}: {error})", "a manifest of a model") from None
 
@@ -93,7 +93,7 @@ def compare(source: str, what: str, found: str, expected: str) -> None:
         raise LoaderError(source, f"checksum {found} of {what}", f"{expected}, as the manifest says", remedy)
 
 
-def check_files(manifest: Manifest, source: str, names: Sequence[str], sizes: Sequence[int]) -> None:
+def check_files(manifest: ModelManifest, source: str, names: Sequence[str], sizes: Sequence[int]) -> None:
     """Raise LoaderError unless the manifest is of these files."""
     for name, size in zip(names, sizes, strict=True):
         sums = manifest.files.get(name)
@@ -103,7 +103,7 @@ def check_files(manifest: Manifest, source: str, names: Sequence[str], sizes: Se
             raise LoaderError(name, f"{size} bytes", f"{sums.bytes}, as the manifest says")
 
 
-def check_chunks(manifest: Manifest, name: str, source: str, data_bytes: int) -> None:
+def check_chunks(manifest: ModelManifest, name: str, source: str, data_bytes: int) -> None:
     """Raise LoaderError unless the manifest has a checksum of every chunk of a file's data."""
     found, wanted = len(manifest.files[name].chunks), -(-data_bytes // manifest.chunk_bytes)
     if found != wanted:

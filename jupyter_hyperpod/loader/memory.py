@@ -25,11 +25,11 @@ _FIXED, _NORESERVE = 0x10, 0x4000
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class Lease(Bytes):
+class BlockLease(Bytes):
     """Bytes of a block, shape (n,). Tensors made of it keep it; after the last one, the block returns to its pool."""
 
 
-class Pool:
+class BlockPool:
     """Blocks of anonymous memory; one pool serves a process. Thread-safe."""
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Pool:
         self._free: list[mmap.mmap] = []
         self._largest = 0
 
-    def lease(self, length: int) -> Lease:
+    def lease(self, length: int) -> BlockLease:
         """Return `length` bytes of any content. Raises MemoryError where there is no room."""
         size = max(1, -(-length // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES
         block = self._reuse(size) or _fresh(size)
-        lease = np.frombuffer(block, np.uint8, length).view(Lease)
+        lease = np.frombuffer(block, np.uint8, length).view(BlockLease)
         weakref.finalize(lease, self._give_back, block).atexit = False
         return lease
 
@@ -114,4 +114,4 @@ def _mapped(address: int | None, size: int, protection: int, flags: int, descrip
     return int(found)
 
 
-POOL = Pool()
+POOL = BlockPool()

@@ -17,7 +17,7 @@ from typing import TextIO
 from ..core.units import format_bytes, format_duration
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore
-from .read.progress import Callback, Progress
+from .read.progress import Callback, LoadProgress
 
 TELL_EVERY_S = 1.0
 SHOW_AFTER_S = 0.5
@@ -28,7 +28,7 @@ _writing = threading.Lock()
 
 
 def show_with(show: Show) -> None:
-    """Show loads with ``show(name)``, whose context returns a function for every `Progress`."""
+    """Show loads with ``show(name)``, whose context returns a function for every `LoadProgress`."""
     _shows[:] = [show]
 
 
@@ -47,29 +47,29 @@ def telling(
     elif "HYPERPOD_JOB_DIR" in environment and "HYPERPOD_NODE" in environment:
         node = environment["HYPERPOD_NODE"]
         member = environment.get("HYPERPOD_MEMBER", f"{node}.{os.getpid()}")
-        journal = Journal(JobStore(Path(environment["HYPERPOD_JOB_DIR"])), node, member, name)
+        journal = LoadReporter(JobStore(Path(environment["HYPERPOD_JOB_DIR"])), node, member, name)
         with journal:
             yield journal
     elif _shows:
         with _shows[0](name) as shown:
             yield shown
     elif is_looked_at(sys.stderr):
-        with Line(name, sys.stderr) as line:
+        with ProgressLine(name, sys.stderr) as line:
             yield line
     else:
         yield None
 
 
-class Journal:
+class LoadReporter:
     """Reports to a job's journal, as a member. A journal that cannot be written does not end the load."""
 
     def __init__(self, job: JobStore, node: str, member: str, name: str) -> None:
         self._job, self._node, self._member, self._name = job, node, member, name
-        self._last: Progress | None = None
+        self._last: LoadProgress | None = None
         self._said_s = 0.0
         self._state = ""
 
-    def __call__(self, now: Progress) -> None:
+    def __call__(self, now: LoadProgress) -> None:
         """Write an event if enough has changed."""
         self._last = now
         if now.done and self._state != "loaded":
@@ -77,14 +77,14 @@ class Journal:
         elif not now.done and now.elapsed_s - self._said_s >= TELL_EVERY_S:
             self._say("loading", now)
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> LoadReporter:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._state == "loading" and self._last is not None:
             self._say("failed", self._last)
 
-    def _say(self, state: str, now: Progress) -> None:
+    def _say(self, state: str, now: LoadProgress) -> None:
         self._state, self._said_s = state, now.elapsed_s
         record = {
             "member": self._member,
@@ -103,14 +103,14 @@ class Journal:
             _writers[key].write("model.loading", record)
 
 
-class Line:
+class ProgressLine:
     """One line that is rewritten during a load and ends with its result."""
 
     def __init__(self, name: str, stream: TextIO) -> None:
         self._name, self._stream = name, stream
         self._shown = 0
 
-    def __call__(self, now: Progress) -> None:
+    def __call__(self, now: LoadProgress) -> None:
         """Rewrite it."""
         if self._shown or (now.elapsed_s >= SHOW_AFTER_S and not now.done):
             text = sentence(self._name, now)
@@ -118,7 +118,7 @@ class Line:
             self._stream.flush()
             self._shown = len(text)
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,7 +127,7 @@ class Line:
             self._stream.flush()
 
 
-def sentence(name: str, now: Progress) -> str:
+def sentence(name: str, now: LoadProgress) -> str:
     """Return the progress of a load as a sentence."""
     short = name.rstrip("/").rpartition("/")[2] or name
     rate = f"{format_bytes(now.bytes_per_s)}/s"

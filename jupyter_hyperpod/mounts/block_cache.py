@@ -53,7 +53,7 @@ _LIBC.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class Source(Protocol):
+class BlockSource(Protocol):
     """The object from which blocks are read. ``etag`` identifies its content."""
 
     url: str
@@ -115,11 +115,11 @@ class BlockCache:
         about = os.statvfs(self.root)
         return int((about.f_frsize * about.f_bavail + self._counted()) * LIMIT_OF_FREE)
 
-    def open(self, source: Source) -> CachedObject:
+    def open(self, source: BlockSource) -> CachedObject:
         """Return the object, to be read through this cache."""
         return CachedObject(self, source)
 
-    def key(self, source: Source) -> str:
+    def key(self, source: BlockSource) -> str:
         """The directory of the blocks of exactly this content."""
         text = f"{source.url}\0{source.etag}\0{source.size}\0{self.block_bytes}"
         return hashlib.sha256(text.encode()).hexdigest()[:40]
@@ -279,7 +279,7 @@ def _mapped(descriptor: int, size: int) -> memoryview:
 class CachedObject:
     """One object, read through the blocks of this node. Not thread-safe."""
 
-    def __init__(self, cache: BlockCache, source: Source) -> None:
+    def __init__(self, cache: BlockCache, source: BlockSource) -> None:
         self.cache = cache
         self.source = source
         self.size = source.size

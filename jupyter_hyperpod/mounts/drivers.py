@@ -32,7 +32,7 @@ class Commands:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MountPaths:
     """The local paths of a mount: its mount point, a directory for its caches, a socket."""
 
     path: str
@@ -58,7 +58,7 @@ class Driver:
     options: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     run: bool = True
-    render: Callable[[MountSpec, Place, Driver], Commands] | None = None
+    render: Callable[[MountSpec, MountPaths, Driver], Commands] | None = None
 
     @property
     def mounts(self) -> bool:
@@ -66,12 +66,12 @@ class Driver:
         return self.render is not None
 
 
-def _fuse(argv: list[str], place: Place) -> Commands:
+def _fuse(argv: list[str], place: MountPaths) -> Commands:
     unmount = ("fusermount3", "-u", place.path)
     return Commands(tuple(argv), unmount, ("fusermount3", "-u", "-z", place.path), serves=True)
 
 
-def _kernel(kind: str, spec: MountSpec, place: Place, fixed: tuple[str, ...]) -> Commands:
+def _kernel(kind: str, spec: MountSpec, place: MountPaths, fixed: tuple[str, ...]) -> Commands:
     words = [*fixed, *(f"{name}={value}" if value else name for name, value in sorted(spec.options.items()))]
     words += ["ro"] if spec.read_only else []
     argv = ("mount", "-t", kind, "-o", ",".join(["nosuid", "nodev", *words]), spec.source, place.path)
@@ -86,22 +86,22 @@ def _flags(spec: MountSpec, driver: Driver) -> list[str]:
     return found
 
 
-def _nfs(spec: MountSpec, place: Place, driver: Driver) -> Commands:
+def _nfs(spec: MountSpec, place: MountPaths, driver: Driver) -> Commands:
     return _kernel("nfs", spec, place, ("hard",) if "soft" not in spec.options else ())
 
 
-def _lustre(spec: MountSpec, place: Place, driver: Driver) -> Commands:
+def _lustre(spec: MountSpec, place: MountPaths, driver: Driver) -> Commands:
     return _kernel("lustre", spec, place, ("relatime", "flock"))
 
 
-def _juicefs(spec: MountSpec, place: Place, driver: Driver) -> Commands:
+def _juicefs(spec: MountSpec, place: MountPaths, driver: Driver) -> Commands:
     argv = ["juicefs", "mount", "--no-usage-report", "--no-syslog", "--cache-dir", place.cache]
     argv += [*_flags(spec, driver), *(["--read-only"] if spec.read_only else [])]
     argv += ["-o", "allow_other"] if spec.access != "private" else []
     return _fuse([*argv, spec.source, place.path], place)
 
 
-def _seaweedfs(spec: MountSpec, place: Place, driver: Driver) -> Commands:
+def _seaweedfs(spec: MountSpec, place: MountPaths, driver: Driver) -> Commands:
     filer, _, rest = spec.source.partition("/")
     argv = [
         "weed",
@@ -115,7 +115,7 @@ def _seaweedfs(spec: MountSpec, place: Place, driver: Driver) -> Commands:
     return _fuse([*argv, *(["-readOnly"] if spec.read_only else [])], place)
 
 
-def _rclone(spec: MountSpec, place: Place, driver: Driver) -> Commands:
+def _rclone(spec: MountSpec, place: MountPaths, driver: Driver) -> Commands:
     directories, files = _MODES[spec.access]
     argv = ["rclone", "mount", "--cache-dir", place.cache, "--dir-perms", directories, "--file-perms", files]
     argv += ["--umask", "000"]
@@ -230,7 +230,7 @@ def check(spec: MountSpec) -> Driver:
     return driver
 
 
-def commands(spec: MountSpec, place: Place) -> Commands:
+def commands(spec: MountSpec, place: MountPaths) -> Commands:
     """Return the commands that mount `spec` at `place`. Raises SpecError where there is nothing to mount."""
     driver = check(spec)
     if driver.render is None:

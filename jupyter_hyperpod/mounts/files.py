@@ -53,7 +53,7 @@ class Item:
     writable: bool
 
 
-class Content(Protocol):
+class FileBlocks(Protocol):
     """The blocks of a file, in order; `item` is the opened file. Close it; closing twice is harmless."""
 
     item: Item
@@ -74,7 +74,7 @@ class MountFiles(Protocol):
     def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
         """Entries of a directory by name, beginning behind `after`, and the next `after`; None at the end."""
 
-    def content(self, path: str) -> Content:
+    def content(self, path: str) -> FileBlocks:
         """Open a file."""
 
     def put(self, path: str, source: Path) -> None:
@@ -97,11 +97,11 @@ def mount_files(store: Store, name: str) -> MountFiles:
     """Return the files of a mount. Raises NotFound for an unknown mount, Conflict for one that is not mounted here."""
     spec = table.get(store, name)
     if spec.driver == "s3":
-        return ObjectShelf(spec)
+        return ObjectFiles(spec)
     found = table.roots([spec], "notebook")
     if name not in found:
         raise Conflict(found.absent[name])
-    return RepositoryShelf(store, spec) if spec.repository else FileShelf(store, spec)
+    return RepositoryFiles(store, spec) if spec.repository else DirectoryFiles(store, spec)
 
 
 def checked(path: str) -> str:
@@ -125,7 +125,7 @@ def _item(spec: MountSpec, told: Mapping[str, Any]) -> Item:
     return Item(**{**told, "writable": told["writable"] and not spec.read_only})
 
 
-class FileContent(probe.Content):
+class FileContent(probe.ProbedContent):
     """A file of a mounted file system."""
 
     def __init__(self, spec: MountSpec, path: str) -> None:
@@ -150,11 +150,11 @@ class ObjectContent:
         raise StopIteration
 
     def close(self) -> None:
-        """See Content."""
+        """See FileBlocks."""
         self._file.close()
 
 
-class FileShelf:
+class DirectoryFiles:
     """A mounted file system."""
 
     def __init__(self, store: Store, spec: MountSpec) -> None:
@@ -169,7 +169,7 @@ class FileShelf:
         found = self._ask("page", path, after, str(PAGE))
         return [_item(self._spec, entry) for entry in found["entries"]], found["after"]
 
-    def content(self, path: str) -> Content:
+    def content(self, path: str) -> FileBlocks:
         """See MountFiles."""
         return FileContent(self._spec, path)
 
@@ -214,7 +214,7 @@ class FileShelf:
         return probe.ask(self._store, self._spec.name, operation, root, *arguments, **named)[-1]
 
 
-class RepositoryShelf(FileShelf):
+class RepositoryFiles(DirectoryFiles):
     """A file system with an object store behind it: lists the store's objects, too, and fetches them when read."""
 
     def __init__(self, store: Store, spec: MountSpec) -> None:
@@ -248,7 +248,7 @@ class RepositoryShelf(FileShelf):
         every = sorted((*here, *behind), key=lambda one: one.name)
         return every[:PAGE], every[PAGE - 1].name if len(every) > PAGE else following
 
-    def content(self, path: str) -> Content:
+    def content(self, path: str) -> FileBlocks:
         """See MountFiles."""
         try:
             return super().content(path)
@@ -257,7 +257,7 @@ class RepositoryShelf(FileShelf):
             return super().content(path)
 
     def _change(self, operation: str, path: str, *more: str) -> None:
-        """See FileShelf. Raises Denied for objects that only the store has."""
+        """See DirectoryFiles. Raises Denied for objects that only the store has."""
         try:
             super()._change(operation, path, *more)
         except NotFound:
@@ -273,7 +273,7 @@ class RepositoryShelf(FileShelf):
         return Item(name, "directory" if size is None else "file", size or 0, 0, not self._spec.read_only)
 
 
-class ObjectShelf:
+class ObjectFiles:
     """A bucket, or the objects below a prefix of a bucket."""
 
     def __init__(self, spec: MountSpec) -> None:
@@ -294,7 +294,7 @@ class ObjectShelf:
         entries = sorted((one for one in found if one["name"] > after), key=lambda one: str(one["name"]))
         return [self._item(one) for one in entries[:PAGE]], entries[PAGE - 1]["name"] if len(entries) > PAGE else None
 
-    def content(self, path: str) -> Content:
+    def content(self, path: str) -> FileBlocks:
         """See MountFiles."""
         item, url = self.look(path), self._url(path)
         if item.kind != "file":

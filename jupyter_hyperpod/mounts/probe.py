@@ -97,7 +97,7 @@ def ask(
     return lines
 
 
-class Content(Iterator[bytes]):
+class ProbedContent(Iterator[bytes]):
     """The bytes of a file, read by a separate process beside other questions, so that a long file delays nothing else.
 
     `about` is that process's record of the opened file (`file_operations`). The content has exactly its size, or an

@@ -6,13 +6,13 @@ import html
 from typing import Any
 
 from ..control.report import Cell, Table
-from ..planner.face import Answer
+from ..planner.face import PlanReport
 
 
 class PlanRecord(dict[str, Any]):
     """A plan's record that displays itself: with its picture where HTML is possible, else in words."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: PlanReport) -> None:
         super().__init__(answer.record)
         self._answer = answer
         self._tables = [

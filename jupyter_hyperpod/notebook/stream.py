@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from ..control import report
-from ..control.watch import OutputLines, Watch, has_several_ranks
+from ..control.watch import JobWatch, OutputLines, has_several_ranks
 from ..core.errors import HyperpodError
 from ..core.events import Event
 from ..core.views import View
@@ -74,7 +74,7 @@ def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: 
 
     Raises JobFailed where the job failed, ClusterError after `lost_after_s` without news.
     """
-    watch = Watch(store, job_id, lost_after_s)
+    watch = JobWatch(store, job_id, lost_after_s)
     status = Status(display)
     lines: OutputLines | None = None
     noticed = ""

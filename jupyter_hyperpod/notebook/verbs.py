@@ -77,7 +77,7 @@ def _health(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     return _answered(nodes.run_health(options, notebook.open_store()))
 
 
-def _answered(answer: mounting.Answer) -> Rows | None:
+def _answered(answer: mounting.MountReport) -> Rows | None:
     for line in answer.lines:
         print(line)
     records = answer.record.get("findings") or (answer.record.get("health") or {}).get("findings") or []
@@ -106,7 +106,7 @@ def _events(options: argparse.Namespace, notebook: Notebook) -> Rows:
 
 
 def _logs(options: argparse.Namespace, notebook: Notebook) -> None:
-    follower = watch.Watch(*_job(options, notebook))
+    follower = watch.JobWatch(*_job(options, notebook))
     found = follower.poll()
     watch.require_rank(follower.view, found, options.rank)
     lines = watch.OutputLines(watch.has_several_ranks(follower.view), options.rank)

@@ -11,7 +11,7 @@ from typing import Any
 from ..control import cluster
 from ..core.views import View
 from ..loader.read.progress import Callback
-from ..loader.read.progress import Progress as Load
+from ..loader.read.progress import LoadProgress as Load
 from ..loader.reporting import SHOW_AFTER_S, sentence
 from ..storage.store import Store
 
@@ -19,7 +19,7 @@ POLL_S = 0.1
 BAR_STEPS = 1000
 
 
-class Progress:
+class ProgressBar:
     """A bar with a sentence, removed from the output when the work is done."""
 
     def __init__(self, total: int, text: str) -> None:
@@ -43,7 +43,7 @@ class Progress:
 
         display(self._box)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -59,7 +59,7 @@ class Progress:
 @contextmanager
 def loading(name: str) -> Iterator[Callback]:
     """Show a load that this kernel waits for, with progress, rate and remaining time. A short load is not shown."""
-    with Progress(BAR_STEPS, "loading") as progress:
+    with ProgressBar(BAR_STEPS, "loading") as progress:
 
         def tell(now: Load) -> None:
             if now.elapsed_s >= SHOW_AFTER_S and not now.done:
@@ -72,7 +72,7 @@ def wait_for_nodes(store: Store, timeout_s: float = cluster.READY_TIMEOUT_S) -> 
     """Wait like `cluster.wait_ready`, showing how many nodes are warm. Raises ClusterError."""
     deadline_s = time.monotonic() + timeout_s
     view = cluster.status(store)
-    with Progress(max(1, len(view["nodes"])), "nodes warm up") as progress:
+    with ProgressBar(max(1, len(view["nodes"])), "nodes warm up") as progress:
         while time.monotonic() < deadline_s:
             view = cluster.status(store)
             ready = sum(node["state"] in cluster.UP for node in view["nodes"])

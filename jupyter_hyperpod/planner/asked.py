@@ -15,7 +15,7 @@ from .request import plan_request
 Read = Callable[[str], tuple[str, Sequence[Event]]]
 
 
-def ask(options: argparse.Namespace, read: Read, drawn: bool = False) -> face.Answer:
+def ask(options: argparse.Namespace, read: Read, drawn: bool = False) -> face.PlanReport:
     """Answer parsed options; ``read`` returns a named job's id and events, ``drawn`` always draws the picture.
 
     Raises SpecError for impossible figures, Conflict where the file of ``--plot`` exists.

@@ -90,8 +90,8 @@ def detection_s(kind: str, step_s: float) -> float:
 
     def noticed(age_s: float) -> bool:
         hung = kind == HUNG
-        other = membership.Pulse("other", 0.0, age_s, "exchange")
-        victim = membership.Pulse("victim", 0.0 if hung else age_s, age_s, "compute", unreachable=not hung)
+        other = membership.MemberHeartbeat("other", 0.0, age_s, "exchange")
+        victim = membership.MemberHeartbeat("victim", 0.0 if hung else age_s, age_s, "compute", unreachable=not hung)
         return membership.lost([victim, other], timeout_s).value is not None
 
     low_s, high_s = 0.0, PROBED_S

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..core.elastic import MAX_NODES
 from ..core.errors import SpecError
 from ..core.units import format_money, plural
-from .goodput import CONVENTIONS, Comparison, Regime
+from .goodput import CONVENTIONS, Regime, RegimeComparison
 from .outcome import Outcome
 from .quantities import DAY_S
 from .request import PlanRequest
@@ -94,7 +94,7 @@ PANELS = (
 )
 
 
-def picture(request: PlanRequest, found: Comparison, outcomes: Mapping[str, Outcome] | None = None) -> str:
+def picture(request: PlanRequest, found: RegimeComparison, outcomes: Mapping[str, Outcome] | None = None) -> str:
     """An SVG that takes the colours of the page, one panel a figure; simulated regimes are dots with their interval."""
     points = curve(request)
     outcomes = outcomes or {}
@@ -110,7 +110,7 @@ def picture(request: PlanRequest, found: Comparison, outcomes: Mapping[str, Outc
     )
 
 
-def _legend(found: Comparison, outcomes: Mapping[str, Outcome]) -> str:
+def _legend(found: RegimeComparison, outcomes: Mapping[str, Outcome]) -> str:
     cluster = found.cluster
     where = f"{100 * cluster.rate:g} %/h an instance; {CONVENTIONS[found.convention]} ({found.convention})"
     text = [f'<text x="{_LEFT}" y="16" font-weight="600">{html.escape(where)}</text>']
@@ -130,7 +130,7 @@ def _legend(found: Comparison, outcomes: Mapping[str, Outcome]) -> str:
 def _draw(
     panel: _Panel,
     points: Sequence[Point],
-    found: Comparison,
+    found: RegimeComparison,
     outcomes: Mapping[str, Outcome],
     left: float,
     width: float,

@@ -14,11 +14,11 @@ from .curve import picture
 from .goodput import (
     CONVENTIONS,
     PRODUCTIVE,
-    Checkpoints,
-    Cluster,
-    Comparison,
+    CheckpointCosts,
+    ClusterModel,
     Downtime,
     Regime,
+    RegimeComparison,
     same_reduction,
 )
 from .outcome import Estimate, Outcome
@@ -41,7 +41,7 @@ class Sheet:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PlanReport:
     """`record` for scripts; for people `title` lines, sheets and closing `lines`; `picture` is SVG where asked for."""
 
     record: dict[str, Any]
@@ -60,16 +60,16 @@ def _cells(row: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
     return [{"text": text, "tone": tone} for text, tone in row]
 
 
-def answer_body(body: Mapping[str, Any]) -> Answer:
+def answer_body(body: Mapping[str, Any]) -> PlanReport:
     """A request as the server's clients make it: seconds, failures per instance-hour. Raises SpecError."""
-    cluster = Cluster(body["instances"], body["rate"], body.get("gpus", 8), body["price"])
+    cluster = ClusterModel(body["instances"], body["rate"], body.get("gpus", 8), body["price"])
     request = PlanRequest(
         cluster,
         Downtime(repair=body["manual_s"]),
         Downtime(repair=body["automatic_s"]),
         body["gpu_hours"],
         body.get("convention", PRODUCTIVE),
-        Checkpoints(body.get("checkpoint_cost_s", 0.0)),
+        CheckpointCosts(body.get("checkpoint_cost_s", 0.0)),
     )
     trial = Trial(SERVED_RUNS, most_failures=SERVED_FAILURES) if body.get("simulate") else None
     return answer(request, trial, drawn=True)
@@ -77,7 +77,7 @@ def answer_body(body: Mapping[str, Any]) -> Answer:
 
 def answer(
     request: PlanRequest, trial: Trial | None = None, measured: Measured | None = None, drawn: bool = False
-) -> Answer:
+) -> PlanReport:
     """Answer a request by the closed form and, with a ``trial``, by simulation. Raises SpecError."""
     found = request.compare()
     others = _other_conventions(request)
@@ -93,7 +93,7 @@ def answer(
         told["calibration"] = measured.record()
     told["lines"] = said
     drawing = picture(request, found, outcomes) if drawn else ""
-    return Answer(told, title(found), tuple(sheets), tuple(said), drawing)
+    return PlanReport(told, title(found), tuple(sheets), tuple(said), drawing)
 
 
 def seeded(trial: Trial) -> str:
@@ -140,7 +140,7 @@ def _pm(estimate: Estimate, unit: float, digits: int) -> str:
     return f"{estimate.mean / unit:,.{digits}f} ± {estimate.margin / unit:,.{digits}f}"
 
 
-def title(found: Comparison) -> tuple[str, ...]:
+def title(found: RegimeComparison) -> tuple[str, ...]:
     """The title: cluster, failures and work."""
     cluster = found.cluster
     fails = "none of them fails"
@@ -153,7 +153,7 @@ def title(found: Comparison) -> tuple[str, ...]:
     )
 
 
-def sheet(found: Comparison) -> Sheet:
+def sheet(found: RegimeComparison) -> Sheet:
     """Both regimes and the difference."""
     manual, automatic = found.manual, found.automatic
     saved = (
@@ -168,7 +168,7 @@ def sheet(found: Comparison) -> Sheet:
     return Sheet(HEADERS, (_row("by hand", manual), _row("automatic", automatic), saved))
 
 
-def lines(found: Comparison, others: dict[str, float | None]) -> tuple[str, ...]:
+def lines(found: RegimeComparison, others: dict[str, float | None]) -> tuple[str, ...]:
     """The result in a sentence, its convention, and its assumptions."""
     said = [
         f"{percent(found.reduction)} less training time and {format_money(found.saving)} saved, where "
@@ -186,7 +186,7 @@ def lines(found: Comparison, others: dict[str, float | None]) -> tuple[str, ...]
     return tuple(said)
 
 
-def record(found: Comparison, others: dict[str, float | None]) -> dict[str, Any]:
+def record(found: RegimeComparison, others: dict[str, float | None]) -> dict[str, Any]:
     """The plan as JSON; ``reductions`` by every convention, None where that run never ends."""
     cluster = found.cluster
     return {
@@ -246,7 +246,7 @@ def _row(name: str, regime: Regime) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _other_manuals(found: Comparison) -> list[float]:
+def _other_manuals(found: RegimeComparison) -> list[float]:
     return [slow_s for slow_s in OTHER_MANUAL_S if slow_s != found.manual.downtime_s]
 
 

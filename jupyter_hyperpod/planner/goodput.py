@@ -68,7 +68,7 @@ class Downtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterModel:
     """``instances`` of ``gpus`` each; ``rate``: failures per instance-hour; ``price``: a GPU-hour. Raises SpecError."""
 
     instances: int
@@ -93,7 +93,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoints:
+class CheckpointCosts:
     """Training stands still for ``cost_s`` every ``interval_s`` (None: Daly's interval). Raises SpecError."""
 
     cost_s: float = 0.0
@@ -126,11 +126,13 @@ def observed_rate(failures: int, instances: int, hours: float) -> float:
     return failures / (instances * hours)
 
 
-def stretch(cluster: Cluster, downtime_s: float, convention: str, checkpoints: Checkpoints | None = None) -> float:
+def stretch(
+    cluster: ClusterModel, downtime_s: float, convention: str, checkpoints: CheckpointCosts | None = None
+) -> float:
     """Wall time over undisturbed time. Raises SpecError for an unknown convention and for a run that never ends."""
     if convention not in CONVENTIONS:
         raise SpecError(f"convention {convention!r}; expected one of {', '.join(CONVENTIONS)}")
-    saved = checkpoints or Checkpoints()
+    saved = checkpoints or CheckpointCosts()
     mtbf_s = cluster.mtbf_s
     every_s = saved.every_s(mtbf_s)
     overhead = 1.0 + saved.cost_s / every_s if every_s else 1.0
@@ -177,10 +179,10 @@ class Regime:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RegimeComparison:
     """Two regimes on one cluster. ``reduction`` of training time and ``saving`` of money by the automatic one."""
 
-    cluster: Cluster
+    cluster: ClusterModel
     convention: str
     work_gpu_hours: float
     interval_s: float | None
@@ -203,7 +205,7 @@ class Comparison:
         return self.manual.cost - self.automatic.cost
 
 
-def undisturbed_days(cluster: Cluster, gpu_hours: float) -> float:
+def undisturbed_days(cluster: ClusterModel, gpu_hours: float) -> float:
     """How long the work takes where nothing fails. Raises SpecError."""
     if not 0 < gpu_hours < math.inf:
         raise SpecError(f"{gpu_hours:g} GPU-hours of work; expected more than none")
@@ -211,26 +213,30 @@ def undisturbed_days(cluster: Cluster, gpu_hours: float) -> float:
 
 
 def compare(
-    cluster: Cluster,
+    cluster: ClusterModel,
     manual: Downtime,
     automatic: Downtime,
     gpu_hours: float,
     convention: str = PRODUCTIVE,
-    checkpoints: Checkpoints | None = None,
-) -> Comparison:
+    checkpoints: CheckpointCosts | None = None,
+) -> RegimeComparison:
     """Both regimes on the same cluster and the same work. Raises SpecError."""
     if manual.total_s < automatic.total_s:
         raise SpecError(
             f"manual recovery takes {format_duration(manual.total_s)} and automatic recovery longer, "
             f"{format_duration(automatic.total_s)}: are the two exchanged?"
         )
-    saved = checkpoints or Checkpoints()
+    saved = checkpoints or CheckpointCosts()
     regimes = [regime(cluster, downtime, gpu_hours, convention, saved) for downtime in (manual, automatic)]
-    return Comparison(cluster, convention, gpu_hours, saved.every_s(cluster.mtbf_s), *regimes)
+    return RegimeComparison(cluster, convention, gpu_hours, saved.every_s(cluster.mtbf_s), *regimes)
 
 
 def regime(
-    cluster: Cluster, downtime: Downtime, gpu_hours: float, convention: str, checkpoints: Checkpoints | None = None
+    cluster: ClusterModel,
+    downtime: Downtime,
+    gpu_hours: float,
+    convention: str,
+    checkpoints: CheckpointCosts | None = None,
 ) -> Regime:
     """The run of this work where every failure costs this downtime. Raises SpecError."""
     ratio = stretch(cluster, downtime.total_s, convention, checkpoints)
@@ -238,7 +244,7 @@ def regime(
     return Regime(downtime.total_s, ratio, days * ratio, gpu_hours * ratio, gpu_hours * ratio * cluster.price)
 
 
-def same_reduction(comparison: Comparison, manual_s: Iterable[float]) -> list[tuple[float, float]]:
+def same_reduction(comparison: RegimeComparison, manual_s: Iterable[float]) -> list[tuple[float, float]]:
     """Other pairs (manual, automatic) of downtimes with the same reduction, first convention, no checkpoints."""
     load = 1 / comparison.cluster.mtbf_s
     kept = 1 - comparison.reduction

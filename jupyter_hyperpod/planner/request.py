@@ -11,7 +11,17 @@ from typing import TypeVar
 from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
 from .calibrate import Measured
-from .goodput import CONVENTIONS, PRODUCTIVE, Checkpoints, Cluster, Comparison, Downtime, Regime, compare, regime
+from .goodput import (
+    CONVENTIONS,
+    PRODUCTIVE,
+    CheckpointCosts,
+    ClusterModel,
+    Downtime,
+    Regime,
+    RegimeComparison,
+    compare,
+    regime,
+)
 from .quantities import parse_count, parse_price, parse_rate, parse_time
 
 SUMMARY = "how often a cluster fails, what that costs, and what faster recovery saves"
@@ -22,12 +32,12 @@ Parsed = TypeVar("Parsed")
 class PlanRequest:
     """One question. The defaults are the published example: 32 % less training time on 256 instances."""
 
-    cluster: Cluster = field(default_factory=lambda: Cluster(256, 0.0005, 8, 5.0))
+    cluster: ClusterModel = field(default_factory=lambda: ClusterModel(256, 0.0005, 8, 5.0))
     manual: Downtime = field(default_factory=lambda: Downtime.parse("280min"))
     automatic: Downtime = field(default_factory=lambda: Downtime.parse("40min"))
     gpu_hours: float = 10e6
     convention: str = PRODUCTIVE
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    checkpoints: CheckpointCosts = field(default_factory=CheckpointCosts)
 
     def regime(self, instances: int, name: str) -> Regime:
         """The run on this many instances where recovery is ``manual`` or ``automatic``."""
@@ -35,7 +45,7 @@ class PlanRequest:
         downtime = self.manual if name == "manual" else self.automatic
         return regime(cluster, downtime, self.gpu_hours, self.convention, self.checkpoints)
 
-    def compare(self) -> Comparison:
+    def compare(self) -> RegimeComparison:
         """The closed form. Raises SpecError."""
         return compare(self.cluster, self.manual, self.automatic, self.gpu_hours, self.convention, self.checkpoints)
 
@@ -108,12 +118,14 @@ def plan_request(options: argparse.Namespace, measured: Measured | None = None) 
         cost_s = measured.saving_s if cost_s is None else cost_s
     usual = PlanRequest()
     return PlanRequest(
-        cluster=Cluster(options.instances, usual.cluster.rate if rate is None else rate, options.gpus, options.price),
+        cluster=ClusterModel(
+            options.instances, usual.cluster.rate if rate is None else rate, options.gpus, options.price
+        ),
         manual=options.manual,
         automatic=options.auto,
         gpu_hours=options.gpu_hours,
         convention=options.convention,
-        checkpoints=Checkpoints(cost_s or 0.0, options.interval),
+        checkpoints=CheckpointCosts(cost_s or 0.0, options.interval),
     )
 
 

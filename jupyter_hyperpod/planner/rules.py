@@ -148,7 +148,7 @@ class Rules:
 
     def allot(self, claims: Sequence[scaling.Claim], free: int, total: int, standby: int) -> list[scaling.Grant]:
         """Which job gets which instances."""
-        machines = [scaling.Machine(f"n{number}", False, True) for number in range(free)]
+        machines = [scaling.ScalableNode(f"n{number}", False, True) for number in range(free)]
         return [found.value for found in scaling.allot_free(claims, machines, total - standby, standby)]
 
     @property

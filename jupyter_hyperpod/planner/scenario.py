@@ -11,7 +11,7 @@ from ..core.elastic import MAX_NODES, ElasticRange
 from ..core.errors import SpecError
 from ..core.spec import COMPONENTS, JobSpec
 from .causes import KINDS, LLAMA3, Cause, total
-from .goodput import CONVENTIONS, RESTART, Checkpoints, Cluster, Downtime
+from .goodput import CONVENTIONS, RESTART, CheckpointCosts, ClusterModel, Downtime
 from .quantities import DAY_S, HOUR_S
 
 SHAPES = ("fixed", "exponential", "lognormal")
@@ -92,12 +92,12 @@ class Scenario:
     "observed", as jobs decide it.
     """
 
-    cluster: Cluster
+    cluster: ClusterModel
     work_s: float
     downtime: Downtime
     components: tuple[str, ...] = COMPONENTS
     convention: str = RESTART
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    checkpoints: CheckpointCosts = field(default_factory=CheckpointCosts)
     interval: str = "fixed"
     mix: tuple[Cause, ...] = LLAMA3
     repair: Spread | None = None
@@ -144,22 +144,22 @@ class Scenario:
 
 
 def whole_job(
-    cluster: Cluster,
+    cluster: ClusterModel,
     days: float,
     downtime: Downtime,
     convention: str,
-    checkpoints: Checkpoints | None = None,
+    checkpoints: CheckpointCosts | None = None,
     shape: str = "fixed",
 ) -> Scenario:
     """Every failure stops the whole job for the downtime, as in the closed form."""
     return Scenario(
         cluster, days * DAY_S, downtime, components=(), convention=convention, downtime_shape=shape,
-        checkpoints=checkpoints or Checkpoints(), timing=Timing(step_s=1.0), limit_s=days * DAY_S * 1000,
+        checkpoints=checkpoints or CheckpointCosts(), timing=Timing(step_s=1.0), limit_s=days * DAY_S * 1000,
     )  # fmt: skip
 
 
 def in_place(
-    cluster: Cluster, days: float, downtime: Downtime, spares: int = 1, repair_h: float = 24.0, **more: object
+    cluster: ClusterModel, days: float, downtime: Downtime, spares: int = 1, repair_h: float = 24.0, **more: object
 ) -> Scenario:
     """Recovers from failures as this project's jobs do: the whole job restarts only where it has to."""
     fields: dict[str, object] = {"limit_s": days * DAY_S * 1000, "interval": "observed", **more}

@@ -13,7 +13,7 @@ DEADLINE_S = 300.0  # even the slowest network has delivered the interpreter and
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RequestedNode:
     """One node requested from the scheduler and not ended yet; ``node`` is empty while the request waits.
 
     ``lost_s``: how long ago the job lost it; None where it is not lost. ``silent_s``: how long it has run without
@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AllocationStep:
     """Nodes to request, by part; waiting requests to return, places to give up, running nodes to send away.
 
     ``avoid``: nodes that should not be requested again soon.
@@ -48,12 +48,12 @@ class Step:
 
 def decide(
     wish: Mapping[str, int],
-    places: Sequence[Place],
+    places: Sequence[RequestedNode],
     minimum: int,
     deadline_s: float = DEADLINE_S,
     rests: bool = False,
     scheduler: str = "SLURM",
-) -> Decision[Step]:
+) -> Decision[AllocationStep]:
     """Request missing nodes; return surplus requests that still wait. The job itself releases running nodes, at the
     end of a step.
 
@@ -84,7 +84,7 @@ def decide(
         parts.append(f"{', '.join(avoid)} is avoided")
     if back:
         parts.append(f"gives {plural(len(back), 'node')} back that {scheduler} has not started yet")
-    step = Step(submit, tuple(back), tuple(p.name for p in gone), away, avoid)
+    step = AllocationStep(submit, tuple(back), tuple(p.name for p in gone), away, avoid)
     return Decision(step, "; ".join(parts) or "nothing is missing")
 
 
@@ -98,11 +98,11 @@ def avoidable(avoided: Collection[str], serving: Collection[str], needed: int) -
     return tuple(sorted(avoided))
 
 
-def _late(place: Place, deadline_s: float) -> bool:
+def _late(place: RequestedNode, deadline_s: float) -> bool:
     return place.running and place.silent_s is not None and place.silent_s >= deadline_s
 
 
-def _why_gone(place: Place, deadline_s: float) -> str:
+def _why_gone(place: RequestedNode, deadline_s: float) -> str:
     """Why a place is given up, or ""."""
     if place.held:
         return f"{place.name} is given up: {place.held}"

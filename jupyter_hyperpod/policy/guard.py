@@ -61,7 +61,7 @@ BY_DEFAULT = Guard(loss_spike="ignore")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StepReading:
     """The numbers of a reduced step: mean ``loss``, whether the gradient is ``finite``, and ``losses`` by micro-batch.
 
     ``losses[i]`` is NaN where loss or gradient of micro-batch i are not finite.
@@ -74,7 +74,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StepFinding:
     """What is wrong with a step, what happens to it, and the ``micro_batches`` that caused it."""
 
     cause: str
@@ -82,14 +82,14 @@ class Finding:
     micro_batches: tuple[int, ...]
 
 
-def judge(guard: Guard, reading: Reading, recent: Sequence[float], skipped: int) -> Decision[Finding | None]:
+def judge(guard: Guard, reading: StepReading, recent: Sequence[float], skipped: int) -> Decision[StepFinding | None]:
     """Judge one step by the last accepted losses, oldest first; ``skipped`` steps in a row were skipped before it."""
     found = _non_finite(guard, reading) or _spike(guard, reading, recent)
     if found is None:
         return Decision(None, f"step {reading.step} is sound")
     finding, what = found
     if finding.action == "skip" and skipped >= guard.patience:
-        finding = Finding(finding.cause, "stop", finding.micro_batches)
+        finding = StepFinding(finding.cause, "stop", finding.micro_batches)
         return Decision(
             finding, f"{what}; skipped before it in a row: {plural(skipped, 'step')}, patience is {guard.patience}"
         )
@@ -97,16 +97,16 @@ def judge(guard: Guard, reading: Reading, recent: Sequence[float], skipped: int)
     return Decision(finding, f"{what}: {end}")
 
 
-def _non_finite(guard: Guard, reading: Reading) -> tuple[Finding, str] | None:
+def _non_finite(guard: Guard, reading: StepReading) -> tuple[StepFinding, str] | None:
     if guard.non_finite == "ignore" or (reading.finite and math.isfinite(reading.loss)):
         return None
     culprits = tuple(i for i, loss in enumerate(reading.losses) if not math.isfinite(loss))
     what, cause = ("loss", NON_FINITE_LOSS) if reading.finite else ("gradient", NON_FINITE_GRADIENT)
     where = f"that of {name_micro_batches(culprits)} is not" if culprits else "each micro-batch's is: the sum overflows"
-    return Finding(cause, guard.non_finite, culprits), f"the {what} of step {reading.step} is not finite, {where}"
+    return StepFinding(cause, guard.non_finite, culprits), f"the {what} of step {reading.step} is not finite, {where}"
 
 
-def _spike(guard: Guard, reading: Reading, recent: Sequence[float]) -> tuple[Finding, str] | None:
+def _spike(guard: Guard, reading: StepReading, recent: Sequence[float]) -> tuple[StepFinding, str] | None:
     if guard.loss_spike == "ignore" or len(recent) < guard.warm_up:
         return None
     usual = median(recent)
@@ -121,10 +121,10 @@ def _spike(guard: Guard, reading: Reading, recent: Sequence[float]) -> tuple[Fin
         f"(robust deviations: {score}, limit {guard.threshold:g}), highest in micro-batch {highest} "
         f"({reading.losses[highest]:.4g})"
     )
-    return Finding(LOSS_SPIKE, guard.loss_spike, (highest,)), text
+    return StepFinding(LOSS_SPIKE, guard.loss_spike, (highest,)), text
 
 
-def hint(reading: Reading) -> str:
+def hint(reading: StepReading) -> str:
     """A frequent cause of NaN in the loss of some micro-batches, as a sentence; "" where it does not apply."""
     bad = sum(math.isnan(loss) for loss in reading.losses)
     few = 0 < bad < len(reading.losses) or bad == 1 or (bad and reading.step == 1)  # later, training has diverged

@@ -35,7 +35,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class MemberHeartbeat:
     """The signs of life of one member: ages in seconds, ``phase`` as its worker reports it.
 
     ``unreachable``: its host confirms nothing that is sent to it.
@@ -177,7 +177,7 @@ def first_timeout_s(step_time_s: float | None, floor_s: float, longest_s: float 
     return max(FIRST_FLOORS * floor_s, HANG_STEPS * max(longest_s, step_time_s or 0.0))
 
 
-def lost(pulses: Sequence[Pulse], timeout_s: float, first_s: float = 0.0) -> Decision[tuple[str, str] | None]:
+def lost(pulses: Sequence[MemberHeartbeat], timeout_s: float, first_s: float = 0.0) -> Decision[tuple[str, str] | None]:
     """The member to fence now with its cause, or None. One at a time: the next check follows the next generation.
 
     ``first_s``: how long a process may take for its first micro-batch, where that is longer than ``timeout_s``.
@@ -208,6 +208,6 @@ def lost(pulses: Sequence[Pulse], timeout_s: float, first_s: float = 0.0) -> Dec
     return Decision(None, "every member is alive")
 
 
-def _standstill_s(pulse: Pulse) -> float:
+def _standstill_s(pulse: MemberHeartbeat) -> float:
     """How long a member has certainly stood still: by its own heartbeats, or because its agent stands still too."""
     return pulse.progress_age_s - (pulse.beat_age_s if pulse.beat_age_s <= SILENT_S else 0.0)

@@ -43,7 +43,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ChargedVerdict:
     """The charges of one verdict, and the members of the generation in which it was found."""
 
     charges: tuple[Charge, ...]
@@ -75,7 +75,7 @@ class Finding:
         return bool(self.evidence & {STATE, FROZEN, EXECUTION})
 
 
-def is_to_blame(earlier: Sequence[Finding], now: Finding) -> Decision[bool]:
+def is_to_blame(earlier: Sequence[ChargedVerdict], now: ChargedVerdict) -> Decision[bool]:
     """Whether the program is the likely cause of the finding ``now``. If it is, the job stops and no member is fenced.
 
     ``earlier`` are the findings of the same session that fenced a member, oldest first.
@@ -86,7 +86,7 @@ def is_to_blame(earlier: Sequence[Finding], now: Finding) -> Decision[bool]:
     return Decision(False, "one member, for the first time: its node is the likely cause")
 
 
-def _newcomers(now: Finding) -> str:
+def _newcomers(now: ChargedVerdict) -> str:
     """Newcomers differ: they did not run what the others ran before they joined."""
     if not now.compared:
         return ""
@@ -99,19 +99,19 @@ def _newcomers(now: Finding) -> str:
     return f"{names} and has not run the loop before that. {_OUTSIDE}"
 
 
-def _at_once(now: Finding) -> str:
+def _at_once(now: ChargedVerdict) -> str:
     if len(now.accused) < 2:
         return ""
     remedy = _ALIKE if now.compared else _BEHIND
     return f"{len(now.accused)} of {len(now.seats)} members at once, where hardware fails on one. {remedy}"
 
 
-def _frozen(now: Finding) -> str:
+def _frozen(now: ChargedVerdict) -> str:
     """The members differ in ``requires_grad``, which only the loop sets: no fault of a node changes it."""
     return f"only a program sets requires_grad. {_ALIKE}" if FROZEN in now.evidence else ""
 
 
-def _seniors(now: Finding) -> str:
+def _seniors(now: ChargedVerdict) -> str:
     """All members that agree against one have joined later than it: they lack the same state."""
     if not now.compared or len(now.seats) < 3:
         return ""
@@ -122,7 +122,7 @@ def _seniors(now: Finding) -> str:
     return f"all that agree have joined later than the one that differs. {_OUTSIDE}"
 
 
-def _again(earlier: Sequence[Finding], now: Finding) -> str:
+def _again(earlier: Sequence[ChargedVerdict], now: ChargedVerdict) -> str:
     """The same evidence was found shortly before, or against another member that had joined late."""
     before = next((found for found in reversed(earlier) if found.evidence & now.evidence and _near(found, now)), None)
     if before is None:
@@ -132,12 +132,12 @@ def _again(earlier: Sequence[Finding], now: Finding) -> str:
     return f"the same was found before, after step {before.step} and after step {now.step} ({names}). {remedy}"
 
 
-def _near(before: Finding, now: Finding) -> bool:
+def _near(before: ChargedVerdict, now: ChargedVerdict) -> bool:
     distance = abs(now.step - before.step)
     # either member of two differing executions may be the late one that lacks state
     late = now.late or (before.late and EXECUTION in now.evidence)
     return distance <= FEW_STEPS or (now.compared and late and distance <= LATE_STEPS)
 
 
-def _where(found: Finding) -> str:
+def _where(found: ChargedVerdict) -> str:
     return ", ".join(seat.place for seat in found.seats if seat.member in found.accused)

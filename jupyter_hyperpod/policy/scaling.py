@@ -28,7 +28,7 @@ from .decision import Decision
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ScalableNode:
     """A node: ``free`` is False while a job holds it or it is starting, ``up`` only while it is starting.
 
     ``idle_s``: how long it has been free. ``avoid``: other nodes are taken first, because this one fails often.
@@ -85,7 +85,7 @@ class Grant:
 
 
 def allot(
-    claims: Sequence[Claim], machines: Sequence[Machine], guarantees: Mapping[str, int] | None = None
+    claims: Sequence[Claim], machines: Sequence[ScalableNode], guarantees: Mapping[str, int] | None = None
 ) -> tuple[Decision[Grant], ...]:
     """Return one decision for each claim, highest priority first. ``guarantees``: nodes of every queue, by its name."""
     standby = sum(machine.spare for machine in machines)
@@ -96,7 +96,7 @@ def allot(
 
 def allot_free(
     claims: Sequence[Claim],
-    machines: Sequence[Machine],
+    machines: Sequence[ScalableNode],
     capacity: int,
     standby: int,
     guarantees: Mapping[str, int] | None = None,

@@ -21,7 +21,7 @@ RETRY_AFTER_LIMIT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LoadReading:
     """The number of ``outstanding`` requests (waiting or being answered) at ``time_s``."""
 
     time_s: float
@@ -38,7 +38,7 @@ class Limits:
     scale_down_delay_s: float
 
 
-def decide(readings: Sequence[Reading], replicas: int, limits: Limits, now_s: float) -> Decision[int]:
+def decide(readings: Sequence[LoadReading], replicas: int, limits: Limits, now_s: float) -> Decision[int]:
     """Return how many replicas there should be, given the last decision, ``replicas``.
 
     ``readings`` are in order of time; those older than the scale-down delay are ignored.

@@ -18,7 +18,7 @@ FLOAT_BYTES = 4  # training state is float32
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class InstanceType:
     """A machine: its ranks, one per device (0: as many as a replica has), and the bytes per device (0: unknown)."""
 
     ranks: int = 0
@@ -26,9 +26,9 @@ class Instance:
 
 
 INSTANCES = {
-    "local": Instance(),
-    "ml.p5.48xlarge": Instance(8, 80e9),  # https://aws.amazon.com/ec2/instance-types/p5: 8 H100 of 80 GB
-    "ml.p6-b300.48xlarge": Instance(8, 268e9),  # https://aws.amazon.com/ec2/instance-types/p6: 8 B300 of 268 GB
+    "local": InstanceType(),
+    "ml.p5.48xlarge": InstanceType(8, 80e9),  # https://aws.amazon.com/ec2/instance-types/p5: 8 H100 of 80 GB
+    "ml.p6-b300.48xlarge": InstanceType(8, 268e9),  # https://aws.amazon.com/ec2/instance-types/p6: 8 B300 of 268 GB
 }
 
 

@@ -63,7 +63,7 @@ def _say(found: dict[str, Any]) -> None:
 def _devices() -> dict[str, Any]:
     """Device files, EFA interfaces and the driver's version."""
     gpus, neurons = glob.glob("/dev/nvidia[0-9]*"), glob.glob("/dev/neuron[0-9]*")
-    place = probes.Place()
+    place = probes.ProbeRoot()
     known = tables.instance(probes.type_of(place))
     found: dict[str, Any] = {"devices": len(gpus) + len(neurons), "efa": probes.efa(place) or 0}
     found |= {"devices_expected": known.devices if known else None, "efa_expected": known.efa if known else None}
@@ -77,7 +77,7 @@ def _devices() -> dict[str, Any]:
     return found
 
 
-def _version(answer: probes.Answer) -> tuple[str, str]:
+def _version(answer: probes.CommandOutput) -> tuple[str, str]:
     """The first line of `nvidia-smi`'s output, and the reason if there is none."""
     if answer.missing or answer.late:
         return "", "nvidia-smi is not installed" if answer.missing else "nvidia-smi does not answer"

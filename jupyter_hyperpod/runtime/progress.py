@@ -19,7 +19,7 @@ NONE, PROPOSED, FINAL = range(3)
 UNDECIDED_S = 0.001
 
 
-class Progress:
+class WorkerProgress:
     """Created by the agent before it forks the worker. The worker writes, the agent reads; the lease the other way."""
 
     def __init__(self) -> None:

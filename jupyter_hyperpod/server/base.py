@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 @web.stream_request_body
-class Handler(JsonErrors, APIHandler):
+class ApiHandler(JsonErrors, APIHandler):
     """Authentication, a bounded body, JSON in and out, and errors as ``{"message", "hint"?}``."""
 
     auth_resource = AUTH_RESOURCE
@@ -63,3 +63,10 @@ class Handler(JsonErrors, APIHandler):
             return await loop.run_in_executor(self.services.requests, lambda: function(self.store, *arguments, **named))
         except (HyperpodError, OSError) as error:
             raise refusal(error) from error
+
+    async def command(self, command: Callable[..., None], job_id: str, *arguments: Any, **named: Any) -> None:
+        """Give a command to a running job and confirm it. It is journaled now; its effect arrives as events."""
+        await self.call(command, job_id, *arguments, **named)
+        self.log.info("%s asked %s to %s", self.current_user.username, job_id, command.__name__)
+        self.set_status(202)
+        self.finish(json.dumps({"id": job_id, "command": command.__name__}))

@@ -23,7 +23,7 @@ from jupyter_server.services.contents.manager import AsyncContentsManager
 from ..core.errors import Denied, HyperpodError, SpecError, UserError
 from ..core.units import format_bytes
 from ..mounts import files, table
-from ..mounts.files import Content, Item
+from ..mounts.files import FileBlocks, Item
 from ..storage.store import Store
 from .errors import refusal
 from .uploads import Uploads
@@ -123,21 +123,21 @@ class MountContents(AsyncContentsManager):
 
     # ---- beyond it -----------------------------------------------------------------------------------------------
 
-    async def open(self, path: str) -> Content:
+    async def open(self, path: str) -> FileBlocks:
         """Open a file; read it with `next_block` and close it with `end`."""
         self._refuse_hidden(path)
 
-        def begin() -> Content:
+        def begin() -> FileBlocks:
             place, inside = self._at(path)
             return place.content(inside)
 
         return await self._do(path, begin)
 
-    async def next_block(self, path: str, content: Content) -> bytes | None:
+    async def next_block(self, path: str, content: FileBlocks) -> bytes | None:
         """Take one block; None at the end."""
         return await self._do(path, next, content, None)
 
-    async def end(self, content: Content) -> None:
+    async def end(self, content: FileBlocks) -> None:
         """Close a file."""
         try:
             with suppress(RuntimeError):  # the threads have ended, because the server is ending

@@ -8,7 +8,7 @@ import mimetypes
 from jupyter_server.auth.decorator import authorized
 from tornado import iostream, web
 
-from .base import Handler
+from .base import ApiHandler
 from .contents import Model, MountContents
 from .errors import RequestRefused
 
@@ -16,15 +16,15 @@ TYPES, FORMATS, BITS = {"directory", "file", "notebook"}, {"text", "base64"}, {"
 HEAD_BYTES = 65_536  # the rest of a body around the content
 
 
-class _ContentsHandler(Handler):
-    """Verbs of `MountContents`."""
+class ContentsHandler(ApiHandler):
+    """One file or directory, by the verbs of `MountContents`."""
 
     @property
     def contents(self) -> MountContents:
         return self.services.contents
 
     def limit_bytes(self) -> int:
-        """See Handler: base64 adds a third."""
+        """See ApiHandler: base64 adds a third."""
         return self.services.max_file_bytes * 4 // 3 + HEAD_BYTES
 
     def answer(self, model: Model, status: int = 200) -> None:
@@ -38,10 +38,6 @@ class _ContentsHandler(Handler):
         if found is not None and found not in known:
             raise RequestRefused(400, f"{name} is {found[:80]!r}; expected one of {', '.join(sorted(known))}")
         return found
-
-
-class ContentsHandler(_ContentsHandler):
-    """One file or directory."""
 
     @web.authenticated
     @authorized
@@ -91,7 +87,7 @@ class ContentsHandler(_ContentsHandler):
         self.finish()
 
 
-class DownloadHandler(_ContentsHandler):
+class DownloadHandler(ApiHandler):
     """Sends a file of any size, with headers that isolate its scripts from this site."""
 
     @property
@@ -102,7 +98,8 @@ class DownloadHandler(_ContentsHandler):
     @authorized
     async def get(self, path: str) -> None:
         self.check_xsrf_cookie()
-        content = await self.contents.open(path)
+        contents = self.services.contents
+        content = await contents.open(path)
         kind = mimetypes.guess_type(content.item.name)[0] or "application/octet-stream"
         self.set_header("Content-Type", kind)
         self.set_header("Content-Length", content.item.bytes)
@@ -110,11 +107,11 @@ class DownloadHandler(_ContentsHandler):
         if self.get_query_argument("download", ""):
             self.set_attachment_header(content.item.name)
         try:
-            while (block := await self.contents.next_block(path, content)) is not None:
+            while (block := await contents.next_block(path, content)) is not None:
                 self.write(block)
                 await self.flush()
         except iostream.StreamClosedError:  # the client has gone
             return
         finally:
-            await self.contents.end(content)
+            await contents.end(content)
         self.finish(set_content_type=kind)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 from jupyter_server.auth.decorator import authorized
 from tornado import web
@@ -14,7 +12,7 @@ from ..control.metrics import CONTENT_TYPE
 from ..core.views import summary
 from ..mounts import probe
 from ..planner import face
-from .base import ROOT, Handler
+from .base import ROOT, ApiHandler
 from .drive import ContentsHandler, DownloadHandler
 from .errors import RequestRefused
 from .stream import StreamHandler
@@ -23,7 +21,7 @@ FAULTS_REFUSED = "the administrator of this server has switched faults off"
 FAULTS_HINT = "They are allowed where HyperpodExtension.allow_faults is left at its default, True."
 
 
-class SettingsHandler(Handler):
+class SettingsHandler(ApiHandler):
     """The version and the settings of this server."""
 
     @web.authenticated
@@ -32,7 +30,7 @@ class SettingsHandler(Handler):
         self.finish(json.dumps(self.services.public_settings()))
 
 
-class ClusterHandler(Handler):
+class ClusterHandler(ApiHandler):
     """The cluster and its nodes."""
 
     @web.authenticated
@@ -41,7 +39,7 @@ class ClusterHandler(Handler):
         self.finish(json.dumps(await self.call(cluster.status)))
 
 
-class ClusterStartHandler(Handler):
+class ClusterStartHandler(ApiHandler):
     """Start the local cluster."""
 
     @web.authenticated
@@ -51,7 +49,7 @@ class ClusterStartHandler(Handler):
         self.finish(json.dumps(await self.call(cluster.status)))
 
 
-class ClusterStopHandler(Handler):
+class ClusterStopHandler(ApiHandler):
     """Stop the local cluster and its jobs."""
 
     @web.authenticated
@@ -62,7 +60,7 @@ class ClusterStopHandler(Handler):
         self.finish(json.dumps(await self.call(cluster.status)))
 
 
-class ClusterHealHandler(Handler):
+class ClusterHealHandler(ApiHandler):
     """Reconnect nodes that a fault cut off from the network."""
 
     @web.authenticated
@@ -72,7 +70,7 @@ class ClusterHealHandler(Handler):
         self.finish(json.dumps(await self.call(cluster.status)))
 
 
-class ClusterNodeHandler(Handler):
+class ClusterNodeHandler(ApiHandler):
     """Drain, reboot, replace or resume one node by hand."""
 
     @web.authenticated
@@ -87,7 +85,7 @@ class ClusterNodeHandler(Handler):
         self.finish(json.dumps({"node": node, "action": action, "said": said}))
 
 
-class MountsHandler(Handler):
+class MountsHandler(ApiHandler):
     """The mounts and their health. A mount that hangs is reported within seconds and blocks nothing."""
 
     @web.authenticated
@@ -96,7 +94,7 @@ class MountsHandler(Handler):
         self.finish(json.dumps({"mounts": await self.call(probe.survey)}))
 
 
-class MetricsHandler(Handler):
+class MetricsHandler(ApiHandler):
     """Nodes and jobs for Prometheus, which sends Jupyter's token."""
 
     @web.authenticated
@@ -106,7 +104,7 @@ class MetricsHandler(Handler):
         self.finish(content, set_content_type=CONTENT_TYPE)
 
 
-class PlanHandler(Handler):
+class PlanHandler(ApiHandler):
     """A plan of what failures cost and what faster recovery saves; reads nothing of the store."""
 
     @web.authenticated
@@ -117,7 +115,7 @@ class PlanHandler(Handler):
         self.finish(json.dumps(found.view()))
 
 
-class JobsHandler(Handler):
+class JobsHandler(ApiHandler):
     """The list of jobs."""
 
     @web.authenticated
@@ -127,7 +125,7 @@ class JobsHandler(Handler):
         self.finish(json.dumps({"jobs": [summary(view) for view in views]}))
 
 
-class JobHandler(Handler):
+class JobHandler(ApiHandler):
     """One job."""
 
     @web.authenticated
@@ -136,7 +134,7 @@ class JobHandler(Handler):
         self.finish(json.dumps(await self.call(jobs.job_view, job_id)))
 
 
-class CellHandler(Handler):
+class CellHandler(ApiHandler):
     """The source a job was submitted with."""
 
     @web.authenticated
@@ -146,36 +144,25 @@ class CellHandler(Handler):
         self.finish(json.dumps({"source": source}))
 
 
-class _CommandHandler(Handler):
-    """A command to a running job: it is journaled now, its effect arrives as events."""
-
-    async def ask(self, command: Callable[..., None], job_id: str, *arguments: Any, **named: Any) -> None:
-        """Give the command and confirm it."""
-        await self.call(command, job_id, *arguments, **named)
-        self.log.info("%s asked %s to %s", self.current_user.username, job_id, command.__name__)
-        self.set_status(202)
-        self.finish(json.dumps({"id": job_id, "command": command.__name__}))
-
-
-class StopHandler(_CommandHandler):
+class StopHandler(ApiHandler):
     """Ask a job to stop."""
 
     @web.authenticated
     @authorized
     async def post(self, job_id: str) -> None:
-        await self.ask(jobs.stop, job_id, **self.body("stopJob"))
+        await self.command(jobs.stop, job_id, **self.body("stopJob"))
 
 
-class ScaleHandler(_CommandHandler):
+class ScaleHandler(ApiHandler):
     """Ask a job to run on another number of nodes."""
 
     @web.authenticated
     @authorized
     async def post(self, job_id: str) -> None:
-        await self.ask(jobs.scale, job_id, self.body("scaleJob")["target"])
+        await self.command(jobs.scale, job_id, self.body("scaleJob")["target"])
 
 
-class FaultHandler(_CommandHandler):
+class FaultHandler(ApiHandler):
     """Break a rank, a node, the coordinator or the supervisor on purpose, unless an administrator forbids it."""
 
     @web.authenticated
@@ -184,7 +171,7 @@ class FaultHandler(_CommandHandler):
         if not self.services.allow_faults:
             raise RequestRefused(403, FAULTS_REFUSED, FAULTS_HINT)
         body = self.body("injectFault")
-        await self.ask(jobs.fault, job_id, body.pop("fault"), **body)
+        await self.command(jobs.fault, job_id, body.pop("fault"), **body)
 
 
 _JOB = "([^/]+)"

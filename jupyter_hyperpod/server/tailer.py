@@ -14,7 +14,7 @@ from ..core.errors import UserError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import BULK, View, new_cluster_view, new_job_view
 from ..storage.store import Store
-from .topic import Reader, Topic, dumps
+from .topic import Topic, TopicReader, dumps
 
 CLUSTER = "cluster"
 JOBS = "jobs"
@@ -61,7 +61,7 @@ class JobsReader:
         """Nothing to release."""
 
 
-AnyReader = Reader | JobsReader
+AnyReader = TopicReader | JobsReader
 
 
 class Tailer:
@@ -135,7 +135,7 @@ class Tailer:
                 self._jobs_watchers.add(wake)
             reader = JobsReader(self)
         else:
-            reader = Reader(self._watched(name, wake), cursor)
+            reader = TopicReader(self._watched(name, wake), cursor)
         self._news.set()
         return reader
 

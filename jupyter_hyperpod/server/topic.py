@@ -25,7 +25,7 @@ PROBLEMS_KEPT = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EncodedEvent:
     """An event, encoded once for all readers. `names` are those of a sample, None for a fact."""
 
     writer: str
@@ -34,10 +34,10 @@ class Entry:
     text: str
 
 
-def encode_entry(event: Event) -> Entry:
+def encode_entry(event: Event) -> EncodedEvent:
     """Encode an event for the wire."""
     names = frozenset(event.data["values"]) if event.kind in SAMPLE_KINDS else None
-    return Entry(event.writer, event.seq, names, dumps(to_json(event)))
+    return EncodedEvent(event.writer, event.seq, names, dumps(to_json(event)))
 
 
 def dumps(value: Any) -> str:
@@ -54,7 +54,7 @@ class Topic:
         self.revision = 0
         self._view = view
         self._overlay: View = {}
-        self._recent: deque[Entry] = deque()
+        self._recent: deque[EncodedEvent] = deque()
         self._recent_bytes = 0
         self._limit_bytes = recent_bytes
         self._before_recent: dict[str, int] = {}
@@ -86,9 +86,9 @@ class Topic:
                 self._remember(len(events), entries)
         return events
 
-    def _encode(self, events: list[Event]) -> list[Entry]:
+    def _encode(self, events: list[Event]) -> list[EncodedEvent]:
         """Encode the newest of `events`, as many as are kept in memory."""
-        entries: list[Entry] = []
+        entries: list[EncodedEvent] = []
         room = self._limit_bytes
         for event in reversed(events):
             entry = encode_entry(event)
@@ -107,7 +107,7 @@ class Topic:
                     line = f"{event.kind} number {event.seq} of {event.writer} cannot be shown: {error!r}"
                     self._problems.append(line)
 
-    def _remember(self, count: int, entries: list[Entry]) -> None:
+    def _remember(self, count: int, entries: list[EncodedEvent]) -> None:
         if len(entries) < count:
             self._recent.clear()
             self._recent_bytes = 0
@@ -160,7 +160,7 @@ class Topic:
                 return None
             return self._end - len(self._recent)
 
-    def after(self, position: int) -> list[Entry] | None:
+    def after(self, position: int) -> list[EncodedEvent] | None:
         """The newest events from `position` on, at most one message; None where memory no longer has them."""
         with self._lock:
             skip = position - (self._end - len(self._recent))
@@ -174,7 +174,7 @@ class Topic:
             return self._problems[told:]
 
 
-class Reader:
+class TopicReader:
     """The position of one socket in one topic. `take` and `close` are thread-safe."""
 
     def __init__(self, topic: Topic, cursor: Mapping[str, int] | None) -> None:
@@ -185,7 +185,7 @@ class Reader:
         self._revision = 0
         self._told = topic.problem_count
         # the last reference closes generators, and with them their files
-        self._replay: Iterator[Entry] | None = None
+        self._replay: Iterator[EncodedEvent] | None = None
         self._closed = False
         self._lock = threading.Lock()
 
@@ -220,7 +220,7 @@ class Reader:
         self._fresh = False
         return text
 
-    def _batch(self) -> list[Entry]:
+    def _batch(self) -> list[EncodedEvent]:
         """The next events: from the disk where the reader is behind, else from memory."""
         if self._replay is None:
             found = None if self._position is None else self.topic.after(self._position)
@@ -234,7 +234,7 @@ class Reader:
             self._replay = None
         return batch
 
-    def _unseen(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+    def _unseen(self, entries: Iterable[EncodedEvent]) -> Iterator[EncodedEvent]:
         for entry in entries:
             if entry.seq > self._cursor.get(entry.writer, 0):
                 self._cursor[entry.writer] = entry.seq
@@ -247,7 +247,7 @@ class Reader:
             self._replay = None
 
 
-def up_to_a_message(entries: Iterable[Entry]) -> Iterator[Entry]:
+def up_to_a_message(entries: Iterable[EncodedEvent]) -> Iterator[EncodedEvent]:
     """The first of `entries`, up to `MESSAGE_BYTES` or `MESSAGE_EVENTS`."""
     size = 0
     for count, entry in enumerate(entries, 1):
@@ -257,12 +257,12 @@ def up_to_a_message(entries: Iterable[Entry]) -> Iterator[Entry]:
             return
 
 
-def without_old_samples(batch: list[Entry]) -> list[Entry]:
+def without_old_samples(batch: list[EncodedEvent]) -> list[EncodedEvent]:
     """Leave out each sample whose names the same writer all repeats later in the batch."""
     if all(entry.names is None for entry in batch):
         return batch
     told: dict[str, frozenset[str]] = {}
-    kept: list[Entry] = []
+    kept: list[EncodedEvent] = []
     for entry in reversed(batch):
         if entry.names is not None:
             later = told.get(entry.writer, frozenset())

@@ -1,4 +1,4 @@
-"""Keep-alive HTTP connections to one replica. Every failure of an answer raises the same error, `Broken`."""
+"""Keep-alive HTTP connections to one replica. Every failure of an answer raises the same error, `ReplicaBroken`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Head = Callable[[int, HTTPHeaders], None]
 Piece = Callable[[bytes], Awaitable[None]]
 
 
-class Broken(Exception):
+class ReplicaBroken(Exception):
     """The replica did not complete its answer; ``sent``: it may have begun to work on the request."""
 
     def __init__(self, reason: str, sent: bool) -> None:
@@ -50,7 +50,7 @@ class _Reading(HTTPMessageDelegate):
         self.whole = True
 
 
-class Line:
+class ReplicaConnections:
     """Connections to ``host:port``; a connection carries one request at a time."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -65,8 +65,8 @@ class Line:
         """Send a request; ``head(status, headers)`` and then ``piece(bytes)`` are called as the answer comes.
 
         The replica may have closed a kept connection long ago, which shows only now: without any answer on it, the
-        request is sent once more on a new one. Raises Broken, also where the connection is cut meanwhile, and the
-        errors of ``piece``. Cancelling closes the connection, so that the replica notices.
+        request is sent once more on a new one. Raises ReplicaBroken, also where the connection is cut meanwhile, and
+        the errors of ``piece``. Cancelling closes the connection, so that the replica notices.
         """
         start = RequestStartLine("POST", path, "HTTP/1.1")
         stream, stale = self._take(), False
@@ -74,7 +74,7 @@ class Line:
             reading = _Reading(head, piece)
             try:
                 return await self._exchange(stream, start, headers, body, reading)
-            except Broken:
+            except ReplicaBroken:
                 if reading.begun or self._closed:
                     raise
                 stale = True
@@ -83,7 +83,7 @@ class Line:
             self._check()
             stream = await self._client.connect(*self.address, max_buffer_size=ANSWER_LIMIT_BYTES, timeout=CONNECT_S)
         except (OSError, StreamClosedError, TooLate) as error:
-            raise Broken(str(error) or type(error).__name__, stale) from error
+            raise ReplicaBroken(str(error) or type(error).__name__, stale) from error
         await self._exchange(stream, start, headers, body, _Reading(head, piece))
 
     async def _exchange(
@@ -100,13 +100,13 @@ class Line:
             connection.finish()
             await connection.read_response(reading)
         except (OSError, StreamClosedError, HTTPInputError) as error:
-            raise Broken(str(error) or type(error).__name__, sent) from error
+            raise ReplicaBroken(str(error) or type(error).__name__, sent) from error
         finally:
             self._put_back(stream, reading.whole and reading.error is None)
         if reading.error is not None:
             raise reading.error
         if not reading.whole:
-            raise Broken("the connection ended before the answer did", sent)
+            raise ReplicaBroken("the connection ended before the answer did", sent)
 
     def _check(self) -> None:
         if self._closed:
@@ -138,7 +138,7 @@ class Line:
         self._idle.clear()
 
     def cut(self) -> None:
-        """Close all connections; requests in progress fail at once with Broken."""
+        """Close all connections; requests in progress fail at once with ReplicaBroken."""
         self.close()
         for stream in list(self._busy):
             with suppress(OSError):

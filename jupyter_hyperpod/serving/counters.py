@@ -11,7 +11,7 @@ LATENCIES_KEPT = 20_000
 
 
 @dataclass
-class Ledger:
+class RequestCounts:
     """``accepted`` requests end as ``answered``, ``failed`` (no replica could) or ``left`` (the client had gone)."""
 
     accepted: int = 0

@@ -13,9 +13,9 @@ from ..storage.journal import follow_commands, read_events
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import write_private
 from .context import Site, bearer, read_token
-from .counters import Ledger
-from .pool import Pool, Replica
-from .relay import Relay, Request
+from .counters import RequestCounts
+from .pool import PooledReplica, ReplicaPool
+from .relay import ClientRequest, Relay
 from .replica_manager import WRITER, ReplicaManager
 
 PROBE = b'{"prompt": [0], "max_tokens": 1, "temperature": 0}'
@@ -29,8 +29,8 @@ class Deployment:
         self.journal = JournalWriter(site.job.events, WRITER)
         events = read_events(site.job.events)
         view = fold_all(new_job_view(site.job.id), events)
-        self.pool = Pool(site.serve.slots, site.serve.queue)
-        self.ledger = Ledger()
+        self.pool = ReplicaPool(site.serve.slots, site.serve.queue)
+        self.ledger = RequestCounts()
         self.key = site.pass_between()
         self.replicas = ReplicaManager(site, self.pool, self.journal, view)
         self.token = bearer(_token(site))
@@ -51,10 +51,10 @@ class Deployment:
         """End the deployment once the requests in progress are answered."""
         self.ending = self.ending or (state, reason)
 
-    def welcome(self, replica: Replica) -> None:
+    def welcome(self, replica: PooledReplica) -> None:
         """A replica has become ready. Without requests, ask it for one token to warm it up."""
         if self.site.serve.task == "completions" and not replica.outstanding:
-            request = Request(replica.path, PROBE, secrets.token_hex(12))
+            request = ClientRequest(replica.path, PROBE, secrets.token_hex(12))
             probe = asyncio.create_task(self.relay.probe(replica, request))
             self._probes.add(probe)
             probe.add_done_callback(self._probes.discard)

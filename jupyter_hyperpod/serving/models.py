@@ -85,7 +85,7 @@ def load(site: Site, report: Report, enter: Enter) -> Served:
     os.environ.update(remote.environment(url, mounts.specs))  # this process reads no other model
     if site.serve.task == "predict":
         enter("loading")
-        handler = Handler(site.cell, site.spec.filename, url)
+        handler = PythonModel(site.cell, site.spec.filename, url)
         enter("loaded")
         return handler
     config = _config(url, site.serve.recipe)
@@ -234,7 +234,7 @@ class Until:
         return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
 
 
-class Handler:
+class PythonModel:
     """A Python file with ``load(model)`` and ``predict(model, inputs)``, served at ``/predict``.
 
     ``source`` and ``filename`` are the file's content and path when it was deployed.

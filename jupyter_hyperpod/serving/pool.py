@@ -15,11 +15,11 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from ..policy.serving import choose
 from ..system.processes import Activity
-from .connection import Line
+from .connection import ReplicaConnections
 
 
 @dataclass
-class Replica:
+class PooledReplica:
     """One replica. ``retired``: it gets no further request; ``departing``: even if it is needed again;
     ``ending``: it has been told to end.
     """
@@ -28,7 +28,7 @@ class Replica:
     node: str
     pid: int
     host: str
-    line: Line
+    line: ReplicaConnections
     link: WebSocketHandler
     decided_s: float
     started_s: float
@@ -59,15 +59,15 @@ class QueueFull(Exception):
     """Too many requests wait."""
 
 
-class Pool:
+class ReplicaPool:
     """Hands replicas to requests: the one with the fewest outstanding, in the order of the requests."""
 
     def __init__(self, slots: int, queue: int) -> None:
-        self.replicas: dict[str, Replica] = {}
+        self.replicas: dict[str, PooledReplica] = {}
         self._slots, self._queue = slots, queue
-        self._waiting: deque[tuple[asyncio.Future[Replica], Collection[str]]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[PooledReplica], Collection[str]]] = deque()
 
-    def __iter__(self) -> Iterator[Replica]:
+    def __iter__(self) -> Iterator[PooledReplica]:
         return iter(self.replicas.values())
 
     @property
@@ -80,11 +80,11 @@ class Pool:
         """Requests that wait or are being answered."""
         return self.waiting + sum(replica.outstanding for replica in self)
 
-    def ready(self) -> list[Replica]:
+    def ready(self) -> list[PooledReplica]:
         """Replicas that may get a request."""
         return [replica for replica in self if replica.answers]
 
-    async def take(self, avoid: Collection[str] = (), again: bool = False) -> Replica:
+    async def take(self, avoid: Collection[str] = (), again: bool = False) -> PooledReplica:
         """Wait for a replica with a free slot and take the slot; give it back with `give`.
 
         One to ``avoid`` is used only where no other has a free slot. A request that is sent ``again`` comes first and
@@ -97,7 +97,7 @@ class Pool:
                 return self.replicas[name]
         if not again and self.waiting >= self._queue:
             raise QueueFull
-        future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[PooledReplica] = asyncio.get_running_loop().create_future()
         (self._waiting.appendleft if again else self._waiting.append)((future, avoid))
         try:
             return await future
@@ -106,7 +106,7 @@ class Pool:
                 self.give(future.result())
             raise
 
-    def give(self, replica: Replica) -> None:
+    def give(self, replica: PooledReplica) -> None:
         """Give a slot back."""
         replica.outstanding -= 1
         self.hand_out()

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from tornado.httputil import HTTPHeaders
 
-from .connection import Broken
+from .connection import ReplicaBroken
 from .context import AUTHORIZATION, CREATED, REQUEST_ID
-from .counters import Ledger
-from .pool import Pool, QueueFull, Replica
+from .counters import RequestCounts
+from .pool import PooledReplica, QueueFull, ReplicaPool
 
 BREAKS = 5  # a request that was in progress when this many replicas died may be the cause
 PAUSE_S = 0.05
@@ -36,7 +36,7 @@ class Unanswered(Exception):
 
 
 @dataclass(slots=True)
-class Request:
+class ClientRequest:
     """A client's request; ``stream`` gets the pieces of a streamed answer."""
 
     path: str
@@ -58,7 +58,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Answer:
+class ReplicaResponse:
     """``body`` is empty where the answer was streamed."""
 
     status: int = 0
@@ -69,7 +69,7 @@ class Answer:
 class _Incoming:
     """An arriving answer: kept until it is complete, or passed on if it is a stream."""
 
-    def __init__(self, request: Request, passed: _Passed) -> None:
+    def __init__(self, request: ClientRequest, passed: _Passed) -> None:
         self.status = 0
         self.streamed = False
         self.body = bytearray()
@@ -109,7 +109,7 @@ class _Passed:
 class _Known:
     """A request in progress or answered shortly before, and the number of clients that wait for it."""
 
-    task: asyncio.Task[Answer]
+    task: asyncio.Task[ReplicaResponse]
     waiting: int = 0
     since_s: float = field(default_factory=time.monotonic)
 
@@ -118,13 +118,18 @@ class Relay:
     """Sends requests to replicas; ``key`` authenticates the gateway, ``answered`` is called with the replica."""
 
     def __init__(
-        self, pool: Pool, ledger: Ledger, key: str, timeout_s: float, answered: Callable[[Replica], None]
+        self,
+        pool: ReplicaPool,
+        ledger: RequestCounts,
+        key: str,
+        timeout_s: float,
+        answered: Callable[[PooledReplica], None],
     ) -> None:
         self._pool, self._ledger, self._key, self._timeout_s = pool, ledger, key, timeout_s
         self._answered = answered
         self._known: OrderedDict[tuple[str, bytes], _Known] = OrderedDict()
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: ClientRequest) -> ReplicaResponse:
         """Return the answer. A request repeated meanwhile, or within a minute, is computed only once.
 
         Raises Unanswered, or QueueFull where too many wait.
@@ -144,7 +149,7 @@ class Relay:
             if not known.waiting and not known.task.done():
                 known.task.cancel()
 
-    def _settle(self, identity: tuple[str, bytes], task: asyncio.Task[Answer]) -> None:
+    def _settle(self, identity: tuple[str, bytes], task: asyncio.Task[ReplicaResponse]) -> None:
         failed = task.cancelled() or task.exception() is not None
         if failed or task.result().status != 200 or len(task.result().body) > KEPT_BYTES:
             self._known.pop(identity, None)
@@ -157,7 +162,7 @@ class Relay:
                 return
             del self._known[identity]
 
-    async def probe(self, replica: Replica, request: Request) -> None:
+    async def probe(self, replica: PooledReplica, request: ClientRequest) -> None:
         """Send one replica a test request; its connection breaks if it does not answer."""
         incoming = _Incoming(request, _Passed())
         replica.outstanding += 1
@@ -165,14 +170,14 @@ class Relay:
             async with asyncio.timeout(self._timeout_s):
                 headers = request.headers(self._key)
                 await replica.line.ask(request.path, headers, request.body, incoming.head, incoming.piece)
-        except (Broken, TimeoutError):
+        except (ReplicaBroken, TimeoutError):
             return
         finally:
             self._pool.give(replica)
         if incoming.status == 200:
             self._answered(replica)
 
-    async def _counted(self, request: Request) -> Answer:
+    async def _counted(self, request: ClientRequest) -> ReplicaResponse:
         began_s = time.monotonic()
         self._ledger.accepted += 1
         try:
@@ -194,7 +199,7 @@ class Relay:
         self._ledger.took(time.monotonic() - began_s)
         return answer
 
-    async def _persist(self, request: Request) -> Answer:
+    async def _persist(self, request: ClientRequest) -> ReplicaResponse:
         """Send the request until it is answered."""
         avoid: set[str] = set()
         passed, breaks = _Passed(), 0
@@ -205,7 +210,7 @@ class Relay:
             try:
                 await replica.line.ask(request.path, headers, request.body, incoming.head, incoming.piece)
                 whole = True
-            except Broken as error:
+            except ReplicaBroken as error:
                 breaks += error.sent
                 if breaks >= BREAKS:
                     raise Unanswered(502, f"{breaks} replicas were lost while they answered: {error}") from error
@@ -213,7 +218,7 @@ class Relay:
                 self._pool.give(replica)
             if whole and incoming.status != 503:
                 self._answered(replica)
-                return Answer(incoming.status, bytes(incoming.body), incoming.streamed)
+                return ReplicaResponse(incoming.status, bytes(incoming.body), incoming.streamed)
             self._ledger.retried += 1
             await asyncio.sleep(PAUSE_S if whole or replica.name in avoid else 0)
             avoid.add(replica.name)

@@ -37,7 +37,7 @@ DRAIN_S = 30.0
 ERROR_LINES = 8
 
 
-class Replica:
+class ServingReplica:
     """The state of one replica; `run` is its whole life."""
 
     def __init__(self, site: Site) -> None:
@@ -171,9 +171,9 @@ class Replica:
 
 
 class _Asked(RequestHandler):
-    replica: Replica
+    replica: ServingReplica
 
-    def initialize(self, replica: Replica) -> None:
+    def initialize(self, replica: ServingReplica) -> None:
         self.replica = replica
 
     def prepare(self) -> None:
@@ -249,7 +249,7 @@ class _Answer(_Asked):
             self.work.cancel()
 
 
-def application(replica: Replica) -> Application:
+def application(replica: ServingReplica) -> Application:
     """The routes of a replica."""
     settings = {"replica": replica}
     routes = [(r"/healthz", _Health, settings), (r"/predict|/v1/completions", _Answer, settings)]
@@ -264,7 +264,7 @@ def main() -> int:
 async def _main() -> int:
     site = Site.from_environment()
     adopt(site.job)
-    return await Replica(site).run()
+    return await ServingReplica(site).run()
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ from typing import Any
 from tornado.websocket import WebSocketHandler
 
 from ..core.views import View
-from ..policy.serving import SILENT_S, Limits, Reading, decide, patience_s, retire
+from ..policy.serving import SILENT_S, Limits, LoadReading, decide, patience_s, retire
 from ..storage.journal import command_writer
 from ..storage.journal_writer import JournalWriter
 from ..system.processes import activity
-from .connection import Line
+from .connection import ReplicaConnections
 from .context import Site
-from .pool import Pool, Replica
+from .pool import PooledReplica, ReplicaPool
 
 AWAY_S = 1.0
 WRITER = "gateway"
@@ -35,7 +35,7 @@ LOOPBACK = "127.0.0.1"
 class ReplicaManager:
     """``view`` is the fold of the deployment's journal so far."""
 
-    def __init__(self, site: Site, pool: Pool, journal: JournalWriter, view: View) -> None:
+    def __init__(self, site: Site, pool: ReplicaPool, journal: JournalWriter, view: View) -> None:
         serve = site.serve
         self.limits = Limits(serve.minimum, site.spec.range.maximum, serve.outstanding, serve.scale_down_delay_s)
         self.wanted = site.spec.nodes
@@ -48,7 +48,7 @@ class ReplicaManager:
         self._told = {replica["replica"]: {stage["stage"] for stage in replica["stages"]} for replica in told}
         since_s = view["submitted_s"] or time.time()
         self._decided_s = deque([since_s] * (0 if told else self.wanted))
-        self._readings: deque[Reading] = deque()
+        self._readings: deque[LoadReading] = deque()
         self._looked_s = time.monotonic()
         self._members: list[str] = []
         self._drained_s: dict[str, float] = {}  # node -> when its replicas were told to leave
@@ -64,7 +64,7 @@ class ReplicaManager:
     def look(self) -> None:
         """Read the load, decide on the number of replicas, and act on it."""
         now_s = time.monotonic()
-        self._readings.append(Reading(now_s, self._pool.outstanding))
+        self._readings.append(LoadReading(now_s, self._pool.outstanding))
         horizon_s = now_s - self.limits.scale_down_delay_s - 1.0
         while len(self._readings) > 1 and self._readings[1].time_s < horizon_s:
             self._readings.popleft()
@@ -130,7 +130,7 @@ class ReplicaManager:
 
     # -- who ---------------------------------------------------------------------------------------------------
 
-    def heard(self, facts: Mapping[str, Any], link: WebSocketHandler) -> Replica:
+    def heard(self, facts: Mapping[str, Any], link: WebSocketHandler) -> PooledReplica:
         """Handle a replica's report."""
         replica = self._pool.replicas.get(facts["replica"])
         if replica is None or replica.link is not link:
@@ -147,22 +147,22 @@ class ReplicaManager:
             self.adjust()
         return replica
 
-    def _greet(self, facts: Mapping[str, Any], link: WebSocketHandler) -> Replica:
+    def _greet(self, facts: Mapping[str, Any], link: WebSocketHandler) -> PooledReplica:
         name, started_s = facts["replica"], facts["stages"]["started"]
         decided_s = self._decided_s.popleft() if name not in self._told and self._decided_s else started_s
-        line, known = Line(facts["host"], facts["port"]), self._pool.replicas.get(name)
+        line, known = ReplicaConnections(facts["host"], facts["port"]), self._pool.replicas.get(name)
         if known is not None and known.line.address == line.address:
             line = known.line  # it has reconnected: its requests in progress have to end if it is given up
-        replica = Replica(name, facts["node"], facts["pid"], facts["host"], line, link, decided_s, started_s)
+        replica = PooledReplica(name, facts["node"], facts["pid"], facts["host"], line, link, decided_s, started_s)
         replica.retired = replica.departing = started_s < self._drained_s.get(replica.node, 0.0)
         self._pool.replicas[name] = replica
         return replica
 
-    def answered(self, replica: Replica) -> None:
+    def answered(self, replica: PooledReplica) -> None:
         """The replica has answered a request."""
         self._tell(replica, "answered", time.time())
 
-    def _tell(self, replica: Replica, stage: str, time_s: float) -> None:
+    def _tell(self, replica: PooledReplica, stage: str, time_s: float) -> None:
         told = self._told.setdefault(replica.name, set())
         if stage in told:
             return
@@ -172,7 +172,7 @@ class ReplicaManager:
         record = {"replica": replica.name, "node": replica.node, "stage": stage, "took_s": took_s, "text": text}
         self._journal.write("replica.stage", record)
 
-    def left(self, replica: Replica, since_s: float | None = None) -> None:
+    def left(self, replica: PooledReplica, since_s: float | None = None) -> None:
         """A replica's connection has ended; ``since_s``: its last sign of life before (monotonic clock)."""
         if self._pool.replicas.get(replica.name) is not replica:
             return
@@ -189,7 +189,7 @@ class ReplicaManager:
             self._decided_s.append(time.time())
         self.adjust()
 
-    def _lost(self, replica: Replica, since_s: float) -> None:
+    def _lost(self, replica: PooledReplica, since_s: float) -> None:
         incident = f"r{replica.pid}"
         others = len(self._pool.ready())
         self._missed[incident] = replica.node, bool(others)
@@ -217,7 +217,7 @@ class ReplicaManager:
                 replica.link.close()
                 self.left(replica, replica.told_s)
 
-    def _hangs(self, replica: Replica, silent_s: float) -> bool:
+    def _hangs(self, replica: PooledReplica, silent_s: float) -> bool:
         if silent_s < SILENT_S / 2:
             replica.activity = None
             return False

@@ -21,8 +21,8 @@ from ..policy.serving import retry_after_s
 from . import commands
 from .context import AUTHORIZATION, REPLICA_PATH, REQUEST_ID, REQUEST_LIMIT_BYTES, error_body, shows
 from .deployment import Deployment
-from .pool import QueueFull, Replica
-from .relay import STREAM, Answer, Request, Unanswered
+from .pool import PooledReplica, QueueFull
+from .relay import STREAM, ClientRequest, ReplicaResponse, Unanswered
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 PATHS = {"completions": "/v1/completions", "predict": "/predict"}
@@ -87,7 +87,7 @@ class _Models(_Guarded):
 class _Ask(_Guarded):
     """Refuses only after the body has arrived, as tornado does; a client that is cut off earlier would not see why."""
 
-    work: asyncio.Task[Answer] | None = None
+    work: asyncio.Task[ReplicaResponse] | None = None
 
     def prepare(self) -> None:
         self._body, self._too_long, self._known = bytearray(), 0, self.is_known()
@@ -124,7 +124,7 @@ class _Ask(_Guarded):
         given = self.request.headers.get(REQUEST_ID, "")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
         self.set_header(REQUEST_ID, request_id)
-        request = Request(path, bytes(self._body), request_id)
+        request = ClientRequest(path, bytes(self._body), request_id)
         if _streamed(request.body):
             request.stream = self._pass_on
         self.work = asyncio.create_task(deployment.relay.answer(request))
@@ -169,7 +169,7 @@ class _Link(WebSocketHandler):
     """The connection of a replica, for its reports and the order to end."""
 
     deployment: Deployment
-    replica: Replica | None = None
+    replica: PooledReplica | None = None
 
     def initialize(self, deployment: Deployment) -> None:
         self.deployment = deployment

@@ -29,7 +29,7 @@ LINE_LIMIT_BYTES = 32 << 20
 SLICE_BYTES = 1 << 18
 
 
-class Writer(Generic[Record]):
+class RecordWriter(Generic[Record]):
     """Appends records to a file of its own in `directory`. Not thread-safe: one per thread."""
 
     def __init__(
@@ -86,21 +86,21 @@ class Writer(Generic[Record]):
             os.close(self._file)
             self._file = -1
 
-    def __enter__(self) -> Writer[Record]:
+    def __enter__(self) -> RecordWriter[Record]:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def event_writer(directory: Path, name: str) -> Writer[Event]:
+def event_writer(directory: Path, name: str) -> RecordWriter[Event]:
     """Open a writer of events in `directory`."""
-    return Writer(directory, name, Event)
+    return RecordWriter(directory, name, Event)
 
 
-def command_writer(directory: Path, name: str) -> Writer[Command]:
+def command_writer(directory: Path, name: str) -> RecordWriter[Command]:
     """Open a writer of commands in `directory`."""
-    return Writer(directory, name, Command)
+    return RecordWriter(directory, name, Command)
 
 
 def files(directory: Path) -> list[Path]:
@@ -118,7 +118,7 @@ class _Source:
 
 
 @dataclass
-class Follower(Generic[Record]):
+class JournalFollower(Generic[Record]):
     """Reads what is new in every file of a journal. `cursor` (writer -> last seq) resumes without a gap.
 
     Records of one writer come in order; those of one `poll` are merged by time, ties by writer. Only writers whose
@@ -205,14 +205,16 @@ class Follower(Generic[Record]):
             self.problems.append(problem)
 
 
-def follow_events(directory: Path, cursor: Mapping[str, int] | None = None, writers: str = "") -> Follower[Event]:
+def follow_events(
+    directory: Path, cursor: Mapping[str, int] | None = None, writers: str = ""
+) -> JournalFollower[Event]:
     """Follow a journal of events from `cursor` (from the beginning where None), of some ``writers`` or of all."""
-    return Follower(directory, decode_event, dict(cursor or {}), writers)
+    return JournalFollower(directory, decode_event, dict(cursor or {}), writers)
 
 
-def follow_commands(directory: Path, cursor: Mapping[str, int] | None = None) -> Follower[Command]:
+def follow_commands(directory: Path, cursor: Mapping[str, int] | None = None) -> JournalFollower[Command]:
     """Follow a journal of commands from `cursor`."""
-    return Follower(directory, decode_command, dict(cursor or {}))
+    return JournalFollower(directory, decode_command, dict(cursor or {}))
 
 
 _IDENTITY = re.compile(rb'\{"v":\d+,"writer":"([^"\\]+)","seq":(\d+),')

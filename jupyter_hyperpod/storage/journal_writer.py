@@ -21,7 +21,7 @@ from typing import Any
 from ..core.errors import ProtocolError, StoreError
 from ..core.events import WAITING_SAMPLES, Event
 from ..core.units import plural
-from .journal import Writer, event_writer
+from .journal import RecordWriter, event_writer
 
 FACTS_LIMIT_BYTES = 64 << 20
 SAMPLES_LIMIT_BYTES = 32 << 20
@@ -40,7 +40,7 @@ class JournalWriter:
         self.problem = ""
         self._directory = directory
         self._name = name
-        self._writer: Writer[Event] | None = None
+        self._writer: RecordWriter[Event] | None = None
         self._waiting: deque[_Waiting] = deque()
         self._facts_bytes = self._samples_bytes = 0
         self._dropped = 0
@@ -113,7 +113,7 @@ class JournalWriter:
             self._writer.close()
             self._writer = None
 
-    def _open(self) -> Writer[Event]:
+    def _open(self) -> RecordWriter[Event]:
         if self._writer is None:
             self._writer = event_writer(self._directory, self._name)
         return self._writer

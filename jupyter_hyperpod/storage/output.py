@@ -19,7 +19,7 @@ from typing import Any
 from ..core.errors import SpecError, StoreError
 from ..core.events import Event
 from ..core.units import format_bytes
-from .journal import Follower, Writer, event_writer, files, follow_events
+from .journal import JournalFollower, RecordWriter, event_writer, files, follow_events
 from .journal_writer import JournalWriter
 from .store import JobStore, private_directory
 
@@ -69,7 +69,7 @@ class OutputRelay:
         self._kept = max(_megabytes(KEPT_VARIABLE, KEPT_MB), KEPT_LEAST_MB * 1_000_000)
         self._part_bytes = max(self._kept // PARTS, MOST_BYTES)
         self._left, self._said = self._share, False
-        self._part: Writer[Event] | None = None
+        self._part: RecordWriter[Event] | None = None
         self._dropped = 0
 
     def begin(self) -> None:
@@ -125,7 +125,7 @@ class OutputRelay:
         except StoreError:
             self._dropped += len(record["text"])
 
-    def _next_part(self) -> Writer[Event]:
+    def _next_part(self) -> RecordWriter[Event]:
         """Make room for one more part, and open it. Raises StoreError."""
         self._close_part()
         directory = private_directory(output_directory(self._job))
@@ -146,7 +146,7 @@ class OutputReader:
 
     def __init__(self, job: JobStore) -> None:
         self._directory = output_directory(job)
-        self._follower: Follower[Event] = follow_events(self._directory)
+        self._follower: JournalFollower[Event] = follow_events(self._directory)
         self._newest: dict[str, tuple[Part, int]] = {}  # node -> the newest part read, and the bytes read of it
         self.missed: frozenset[str] = frozenset()
 

@@ -12,12 +12,12 @@ from functools import partial
 from typing import cast
 
 from ..backends.base import Scheduler
-from ..backends.types import BASE, ELASTIC, Element, Phase, Request, Surroundings
+from ..backends.types import BASE, ELASTIC, Element, ElementPhase, LaunchRequest, Surroundings
 from ..core.events import Command
 from ..core.spec import STARTUP_DEADLINE, JobSpec, LaunchPlan
 from ..core.units import parse_duration, plural
-from ..policy.allocation import DEADLINE_S, Place, Step, avoidable, decide
-from .entry import Entry
+from ..policy.allocation import DEADLINE_S, AllocationStep, RequestedNode, avoidable, decide
+from .entry import JobEntry
 from .faults import NODE_SIGNALS
 from .ledger import Ledger, Seen
 
@@ -75,7 +75,7 @@ class Allocations:
         self._jobs: dict[str, Allocation] = {}
         self.avoided: tuple[str, ...] = ()  # nodes that were repaired too often lately
 
-    def step(self, entry: Entry, plan: LaunchPlan, now_s: float) -> None:
+    def step(self, entry: JobEntry, plan: LaunchPlan, now_s: float) -> None:
         """Bring an unfinished job closer to the nodes it wants."""
         job = self._of(entry)
         job.scheduler.tick(now_s)
@@ -95,15 +95,15 @@ class Allocations:
             if not entry.ended and now_s >= job.again_s:
                 self._act(entry, job, plan)
 
-    def begun(self, entry: Entry) -> bool:
+    def begun(self, entry: JobEntry) -> bool:
         """A node of the job runs, so it needs its coordinator."""
         return bool(self._of(entry).ledger.running)
 
-    def for_head(self, entry: Entry, plan: LaunchPlan) -> LaunchPlan:
+    def for_head(self, entry: JobEntry, plan: LaunchPlan) -> LaunchPlan:
         """The plan of the job's coordinator, as its nodes reach it. Raises ClusterError for want of an address."""
         return self._of(entry).scheduler.for_head(plan, entry.spec.backend_options)
 
-    def fault(self, entry: Entry, command: Command) -> None:
+    def fault(self, entry: JobEntry, command: Command) -> None:
         """Break a node, as far as the scheduler reaches it; answered when the scheduler has."""
         title = entry.backend.title
         node, kind = str(command.data["node"]), str(command.data["fault"])
@@ -119,7 +119,7 @@ class Allocations:
             asked = job.scheduler.signal(entry.job.id, found[0].name, number)
             job.faults.append((command, f"{number.name} sent to {title}'s {found[0].name} on {node}", asked))
 
-    def release(self, entry: Entry) -> bool:
+    def release(self, entry: JobEntry) -> bool:
         """The job has ended: give everything back; True when that is done."""
         job = self._of(entry)
         job.scheduler.tick(time.monotonic())
@@ -136,7 +136,7 @@ class Allocations:
         del self._jobs[entry.job.id]
         return True
 
-    def close(self, entries: Iterable[Entry]) -> None:
+    def close(self, entries: Iterable[JobEntry]) -> None:
         """The cluster ends: give the nodes of all its jobs back, waiting a while for their schedulers."""
         asked = []
         for entry in entries:
@@ -160,20 +160,20 @@ class Allocations:
         """Where elements of a job run now, as far as was observed."""
         return {element.node for element in self._jobs[job_id].ledger.running} if job_id in self._jobs else set()
 
-    def _of(self, entry: Entry) -> Allocation:
+    def _of(self, entry: JobEntry) -> Allocation:
         if entry.job.id not in self._jobs:
             scheduler = self._scheduler(entry)
             self._jobs[entry.job.id] = Allocation(scheduler, Ledger(entry, scheduler))
         return self._jobs[entry.job.id]
 
-    def _scheduler(self, entry: Entry) -> Scheduler:
+    def _scheduler(self, entry: JobEntry) -> Scheduler:
         name = entry.spec.backend
         if name not in self._schedulers:
             scheduler = cast("Scheduler", entry.backend.open(self._surroundings))
             self._schedulers[name] = entry.backend.title, scheduler
         return self._schedulers[name][1]
 
-    def _settle(self, entry: Entry, job: Allocation, now_s: float) -> bool:
+    def _settle(self, entry: JobEntry, job: Allocation, now_s: float) -> bool:
         """Take in what was answered to submissions; False while one is under way."""
         while job.submits and job.submits[0][2].done():
             part, count, submitted = job.submits.pop(0)
@@ -185,7 +185,7 @@ class Allocations:
                 job.ledger.record(submitted.result(), part, count)
         return not job.submits
 
-    def _act(self, entry: Entry, job: Allocation, plan: LaunchPlan) -> None:
+    def _act(self, entry: JobEntry, job: Allocation, plan: LaunchPlan) -> None:
         seen, lost, silent = job.ledger.seen, job.ledger.lost(job.read_s), job.ledger.silent(job.read_s)
         _forget_untold(job)
         # what is active all the same is ordinary again: a controller that was restarted does not know its end
@@ -201,7 +201,7 @@ class Allocations:
         _tell_waiting(entry, elements)
         _tell_bare(entry, job, elements)
         step = decision.value
-        if step == Step({}):
+        if step == AllocationStep({}):
             return
         entry.decided(_value(step), decision.reason)
         if step.submit:
@@ -210,7 +210,7 @@ class Allocations:
         # nodes run the very package that submitted, also where it is not installed
         plan = replace(plan, env={name: os.environ[name] for name in PACKAGE if name in os.environ} | dict(plan.env))
         for part, count in step.submit.items():
-            request = Request((), count, part, entry.spec.backend_options, self._avoid(entry, job, part))
+            request = LaunchRequest((), count, part, entry.spec.backend_options, self._avoid(entry, job, part))
             job.submits.append((part, count, job.scheduler.launch(plan, request)))
         job.given_up.update(step.give_up)
         for name in [name for name in step.give_up if name in silent]:
@@ -225,12 +225,12 @@ class Allocations:
         leave = partial(job.scheduler.signal, entry.job.id, number=NODE_SIGNALS["preempt"])
         job.told |= {name: leave(name) for name in step.send_away}
 
-    def _place(self, seen: Seen, lost_s: float | None, silent_s: float | None, job: Allocation) -> Place:
+    def _place(self, seen: Seen, lost_s: float | None, silent_s: float | None, job: Allocation) -> RequestedNode:
         element, scheduler = seen.element, job.scheduler
         # nothing begins on a node that is drained: what was known of it before is out of date
         up_to_date = seen.began_s is not None and seen.began_s < scheduler.nodes_s
         node = scheduler.nodes.get(element.node) if up_to_date else None
-        return Place(
+        return RequestedNode(
             name=element.name,
             part=element.part,
             running=not element.waits,
@@ -242,7 +242,7 @@ class Allocations:
             silent_s=silent_s,
         )
 
-    def _avoid(self, entry: Entry, job: Allocation, part: str) -> tuple[str, ...]:
+    def _avoid(self, entry: JobEntry, job: Allocation, part: str) -> tuple[str, ...]:
         """Nodes on which nothing begins are avoided if the job can do without; offenders if nobody misses them."""
         options = entry.spec.backend_options
         serving, shared = job.scheduler.serving(options, part), job.scheduler.shares_nodes(options)
@@ -261,21 +261,21 @@ def _deadline_s(spec: JobSpec) -> float:
     return parse_duration(options[STARTUP_DEADLINE]) if STARTUP_DEADLINE in options else DEADLINE_S
 
 
-def _value(step: Step) -> dict[str, object]:
+def _value(step: AllocationStep) -> dict[str, object]:
     given = {"give_back": step.give_back, "give_up": step.give_up, "send_away": step.send_away, "avoid": step.avoid}
     return {"submit": dict(step.submit)} | {name: list(names) for name, names in given.items() if names}
 
 
-def _tell_waiting(entry: Entry, elements: list[Element]) -> None:
+def _tell_waiting(entry: JobEntry, elements: list[Element]) -> None:
     waiting = [element for element in elements if element.waits]
     if entry.state == "pending" and not entry.started and len(waiting) == len(elements) > 0:
         nodes = plural(len(waiting), "node")
         entry.say(f"{entry.backend.title} has not started {nodes} yet: {waiting[0].reason}")
 
 
-def _tell_bare(entry: Entry, job: Allocation, elements: list[Element]) -> None:
+def _tell_bare(entry: JobEntry, job: Allocation, elements: list[Element]) -> None:
     """Why a job that has begun has no node any more, each reason once."""
-    if not elements or any(element.phase is not Phase.QUEUED for element in elements):
+    if not elements or any(element.phase is not ElementPhase.QUEUED for element in elements):
         job.bare_s, job.bare_said = None, set()
         return
     job.bare_s = job.read_s if job.bare_s is None else job.bare_s
@@ -287,7 +287,7 @@ def _tell_bare(entry: Entry, job: Allocation, elements: list[Element]) -> None:
         entry.pen.write("warning.raised", {"text": text})
 
 
-def _tell_problem(entry: Entry, problem: str) -> None:
+def _tell_problem(entry: JobEntry, problem: str) -> None:
     """Why the scheduler cannot be asked: the reason for which a job waits, or a warning where it runs on."""
     if not entry.started:
         entry.say(problem)
@@ -303,7 +303,7 @@ def _forget_untold(job: Allocation) -> None:
             job.sent_away[name] = job.read_s - SENT_AGAIN_S + SUBMIT_PAUSE_S
 
 
-def _look_at_cancels(entry: Entry, job: Allocation, now_s: float) -> None:
+def _look_at_cancels(entry: JobEntry, job: Allocation, now_s: float) -> None:
     """Elements that could not be ended are to be ended again."""
     for order in [order for order in job.cancels if order[1].done()]:
         job.cancels.remove(order)
@@ -313,7 +313,7 @@ def _look_at_cancels(entry: Entry, job: Allocation, now_s: float) -> None:
             _tell_problem(entry, str(error))
 
 
-def _answer_faults(entry: Entry, job: Allocation) -> None:
+def _answer_faults(entry: JobEntry, job: Allocation) -> None:
     for fault in [fault for fault in job.faults if fault[2].done()]:
         job.faults.remove(fault)
         command, sentence, asked = fault

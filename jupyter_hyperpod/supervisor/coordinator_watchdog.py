@@ -19,7 +19,7 @@ AWAY_S = 1.0
 SUPERVISOR = "supervisor"
 
 
-class Pulse:
+class CoordinatorHeartbeat:
     """Whether one job's coordinator is alive: it touches its endpoint file twice a second."""
 
     def __init__(self, endpoint: Path) -> None:
@@ -71,7 +71,7 @@ class Pulse:
             return False
 
 
-def tell_loss(pen: JournalWriter, pulse: Pulse, pid: int, status: int | None, standstill: str) -> None:
+def tell_loss(pen: JournalWriter, pulse: CoordinatorHeartbeat, pid: int, status: int | None, standstill: str) -> None:
     """Journal that a job lost its coordinator; the next one takes the incident up."""
     if standstill:
         cause, detail = "coordinator hung", standstill

@@ -18,9 +18,9 @@ from ..storage.journal import Search, follow_commands
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store
 from ..system.diagnostics import note
-from .coordinator_watchdog import Pulse
+from .coordinator_watchdog import CoordinatorHeartbeat
 from .launch import launch_plan
-from .reconcile import Failures, JobFacts
+from .reconcile import JobFacts, ProcessFailures
 
 WRITER, COORDINATOR = "supervisor", "coordinator"
 ENDED_MARK = "ended"
@@ -32,7 +32,7 @@ RESULTS = ("agent-", "worker-")  # writers of what people's programs say, which 
 _LOG_LINES, _LOG_BYTES = 8, 1 << 14
 
 
-class Entry:
+class JobEntry:
     """One unfinished job. Raises SpecError or StoreError if the job cannot be read.
 
     A long journal takes a while: the state is complete once `recall` has returned True.
@@ -51,10 +51,10 @@ class Entry:
         self.rest_until_s = 0.0
         self.kill_at_s: float | None = None
         self.stop_reason = ""
-        self.head = Failures()
-        self.agents = Failures()
+        self.head = ProcessFailures()
+        self.agents = ProcessFailures()
         self.said = ""
-        self.pulse = Pulse(job.path / ENDPOINT)
+        self.pulse = CoordinatorHeartbeat(job.path / ENDPOINT)
         self.head_pid = 0
         self.standstill = ""  # why its coordinator is being ended
         self.bereft: ExitReport | None = None  # its head is gone, and the journal may tell that it ended the job first

@@ -11,13 +11,13 @@ from ..backends.base import Host
 from ..backends.types import HEAD
 from ..core.errors import ClusterError
 from ..core.events import FAULTS, TARGETS, Command
-from .entry import Entry
+from .entry import JobEntry
 
 SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
 NODE_SIGNALS = SIGNALS | {"preempt": signal.SIGUSR1}
 
 
-def break_node(host: Host, entries: Mapping[str, Entry], node: str, kind: str) -> tuple[bool, str]:
+def break_node(host: Host, entries: Mapping[str, JobEntry], node: str, kind: str) -> tuple[bool, str]:
     """Inject a fault into a node, journaled in every job that runs on it; returns whether it was, and a sentence."""
     place = host.nodes.get(node)
     if kind not in FAULTS or "node" not in FAULTS[kind].aims:
@@ -42,7 +42,7 @@ def break_node(host: Host, entries: Mapping[str, Entry], node: str, kind: str) -
     return True, f"{SIGNALS[kind].name} sent to {node} (process group {place.pid})"
 
 
-def break_target(host: Host, entry: Entry, command: Command) -> None:
+def break_target(host: Host, entry: JobEntry, command: Command) -> None:
     """Send a signal to the job's coordinator or to this very process, and journal that first."""
     target, number = command.data["target"], SIGNALS.get(command.data["fault"])
     if number is None or target not in TARGETS:

@@ -26,7 +26,7 @@ from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
 from ..system.diagnostics import open_log
 from .allocation import Allocations
-from .entry import WRITER, Entry
+from .entry import WRITER, JobEntry
 from .machines import Machines
 
 AGENT = "jupyter_hyperpod.health.agent"
@@ -57,7 +57,7 @@ class Healing:
         self,
         store: Store,
         host: Host,
-        entries: Mapping[str, Entry],
+        entries: Mapping[str, JobEntry],
         allocations: Allocations,
         pen: JournalWriter,
         machines: Machines,
@@ -204,7 +204,7 @@ class Healing:
         node.drained = ""
         self._told = {pair for pair in self._told if pair[1] != node.name}
 
-    def _tell(self, entry: Entry, node: str, fault: str, reason: str) -> None:
+    def _tell(self, entry: JobEntry, node: str, fault: str, reason: str) -> None:
         if (entry.job.id, node) in self._told or not entry.started:
             return
         self._told.add((entry.job.id, node))

@@ -51,12 +51,12 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def heir() -> dict[str, object]:
+def successor() -> dict[str, object]:
     """What the zygote needs to start this very supervisor again, should it die without removing its socket."""
     me = identify(os.getpid())
     own = [argument for argument in sys.argv[1:] if argument != SUCCEED and not argument.startswith(f"{SINCE}=")]
     arguments = [sys.executable, "-m", "jupyter_hyperpod.supervisor.main", *own, SUCCEED]
-    return {"heir": arguments, "since": SINCE, "mark": SOCKET, "supervisor": [me.pid, me.start]}
+    return {"successor": arguments, "since": SINCE, "mark": SOCKET, "supervisor": [me.pid, me.start]}
 
 
 def launch_plan(store: Store, job: JobStore, spec: JobSpec, warm_key: str) -> LaunchPlan:

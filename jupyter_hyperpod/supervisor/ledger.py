@@ -11,11 +11,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from ..backends.base import Scheduler
-from ..backends.types import Element, Phase
+from ..backends.types import Element, ElementPhase
 from ..policy.membership import NODE_GONE
 from ..storage.journal import Search, read_kinds
 from ..storage.store import write_private
-from .entry import COORDINATOR, ENDPOINT, WRITER, Entry
+from .entry import COORDINATOR, ENDPOINT, WRITER, JobEntry
 from .reconcile import QUICK_LIMIT
 
 STILLBORN = 2  # once can be chance
@@ -29,7 +29,7 @@ class Presence:
     ``lost_s``: when each node was lost that has not joined again. ``joined_s``: when each joined last.
     """
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: JobEntry) -> None:
         self._search = Search(entry.job.events, ("member.lost", "member.joined"), COORDINATOR)
         self.lost_s: dict[str, float] = {}
         self.joined_s: dict[str, float] = {}
@@ -63,8 +63,10 @@ class Seen:
         """Take over what was known of the same element before."""
         if before is None:
             return
-        if self.element.phase is Phase.QUEUED:
-            self.requeued = before.requeued or (before.element.active and before.element.phase is not Phase.QUEUED)
+        if self.element.phase is ElementPhase.QUEUED:
+            self.requeued = before.requeued or (
+                before.element.active and before.element.phase is not ElementPhase.QUEUED
+            )
         if before.element.node == self.element.node:
             self.began_s, self.idle_s = before.began_s, before.idle_s
 
@@ -76,7 +78,7 @@ class Ledger:
     ``rest_until_s``: nothing is asked for before, on the monotonic clock.
     """
 
-    def __init__(self, entry: Entry, scheduler: Scheduler) -> None:
+    def __init__(self, entry: JobEntry, scheduler: Scheduler) -> None:
         self._entry = entry
         self._scheduler = scheduler
         self._record = entry.job.path / f"{entry.spec.backend}.json"
@@ -99,7 +101,7 @@ class Ledger:
     @property
     def running(self) -> list[Element]:
         """Elements that run, as far as is known."""
-        return [seen.element for seen in self.seen.values() if seen.element.phase is Phase.RUNNING]
+        return [seen.element for seen in self.seen.values() if seen.element.phase is ElementPhase.RUNNING]
 
     def misfits(self, since_s: float) -> set[str]:
         """Nodes on which elements keep failing before they join, though others run: what they lack, others have."""
@@ -128,7 +130,7 @@ class Ledger:
         self._presence.poll()
         found = {}
         for name, seen in self.seen.items() if self._open_s is not None else ():
-            if seen.element.phase is not Phase.RUNNING or seen.began_s is None:
+            if seen.element.phase is not ElementPhase.RUNNING or seen.began_s is None:
                 continue
             if not self._heard(seen):
                 found[name] = now_s - max(seen.began_s, self._open_s or 0.0)
@@ -173,7 +175,7 @@ class Ledger:
         shown = {element.name for element in elements}
         job = self._entry.job.id
         blank = [
-            Element(name, "", Phase.QUEUED, job=job, part=part, batch=batch)
+            Element(name, "", ElementPhase.QUEUED, job=job, part=part, batch=batch)
             for batch, (part, count) in self.batches.items()
             for name in self._scheduler.names(batch, count)
         ]
@@ -185,7 +187,7 @@ class Ledger:
         seen = Seen(element)
         seen.follows(before)
         if not element.waits and seen.began_s is None:
-            seen.began_s, seen.idle_s = now_s if element.phase is Phase.RUNNING else None, self._read_s
+            seen.began_s, seen.idle_s = now_s if element.phase is ElementPhase.RUNNING else None, self._read_s
         self.seen[element.name] = seen
         if before and seen.requeued and not before.requeued:
             self._count_returned(before, now_s)
@@ -202,7 +204,7 @@ class Ledger:
     def _ended(self, seen: Seen, now_s: float) -> None:
         self._presence.poll()
         name, node = seen.element.name, seen.element.node
-        failed = seen.element.phase is Phase.FAILED and name not in self.dismissed
+        failed = seen.element.phase is ElementPhase.FAILED and name not in self.dismissed
         if self._heard(seen):
             self._stillborn.pop(node, None)
         elif failed and node and self._works():
@@ -215,7 +217,7 @@ class Ledger:
         """Whether the job itself can run: a node has joined since the last failure, or runs it now."""
         if max(self._presence.joined_s.values(), default=-math.inf) >= self._failed_s:
             return True
-        return any(other.element.phase is Phase.RUNNING and self._heard(other) for other in self.seen.values())
+        return any(other.element.phase is ElementPhase.RUNNING and self._heard(other) for other in self.seen.values())
 
     def _count_stillborn(self, element: Element, now_s: float) -> None:
         """It is the node: the job goes on without it, and tries it less and less often where there is no other."""
@@ -278,7 +280,7 @@ class Ledger:
             seen.follows(found.get(name))
             if element.waits:
                 waited_s[name] = event.time_s
-            elif element.phase is Phase.RUNNING and seen.began_s is None:
+            elif element.phase is ElementPhase.RUNNING and seen.began_s is None:
                 seen.began_s = event.time_s + offset_s
                 seen.idle_s = max(0.0, waited_s.get(name, 0.0) - BEFORE_S)
             found[name] = seen

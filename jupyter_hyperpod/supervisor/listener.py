@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..core.errors import HyperpodError
-from ..system.json_lines import Channel, Message, Silent, accept, listen
+from ..system.json_lines import JsonLineChannel, Message, Silent, accept, listen
 
 
 class Listener:
@@ -25,13 +25,13 @@ class Listener:
         """Remove the socket's file: nobody finds this listener any more."""
         self._path.unlink(missing_ok=True)
 
-    def _accept(self, channel: Channel | None) -> None:
+    def _accept(self, channel: JsonLineChannel | None) -> None:
         if channel is not None:
             self._selector.register(channel, selectors.EVENT_READ, lambda: self._read(channel))
             if (oldest := self._silent.called(channel)) is not None:
                 self._hang_up(oldest)
 
-    def _read(self, channel: Channel) -> None:
+    def _read(self, channel: JsonLineChannel) -> None:
         if channel.closed:
             return  # hung up on a moment ago
         try:
@@ -45,7 +45,7 @@ class Listener:
         if channel.closed:
             self._hang_up(channel)
 
-    def _hang_up(self, channel: Channel) -> None:
+    def _hang_up(self, channel: JsonLineChannel) -> None:
         self._selector.unregister(channel)
         self._silent.heard(channel)
         channel.close()

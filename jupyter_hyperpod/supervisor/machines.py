@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..backends.base import NodeLike
-from ..policy.scaling import Machine
+from ..policy.scaling import ScalableNode
 from ..storage.journal_writer import JournalWriter
 
 OUT_OF_REACH_S = 3.0
@@ -28,14 +28,14 @@ class Machines:
             return bool(node.drained)
         return now_s - self._cut_since_s.setdefault(node.name, now_s) > OUT_OF_REACH_S
 
-    def machine(self, node: NodeLike, now_s: float) -> Machine:
+    def machine(self, node: NodeLike, now_s: float) -> ScalableNode:
         """The node as `policy.scaling` sees it; a drained one counts as one that is still to come."""
         up = node.state == "idle" and not node.drained
         if not up or node.jobs or node.cut:
             self._free_since_s.pop(node.name, None)
-            return Machine(node.name, node.spare, False, up)
+            return ScalableNode(node.name, node.spare, False, up)
         idle_s = now_s - self._free_since_s.setdefault(node.name, now_s)
-        return Machine(node.name, node.spare, True, True, idle_s, node.name in self.avoided)
+        return ScalableNode(node.name, node.spare, True, True, idle_s, node.name in self.avoided)
 
     def journal(self, nodes: Iterable[NodeLike], pen: JournalWriter) -> None:
         """Write the state of each node that is another than the journal says."""

@@ -22,7 +22,7 @@ from functools import partial
 from ..backends import host, load
 from ..backends.base import Host
 from ..backends.source import same_interpreter, source_digest
-from ..backends.types import ExitReport, NodeReport, Report, Request, Surroundings
+from ..backends.types import ExitReport, LaunchRequest, NodeReport, Report, Surroundings
 from ..control.cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE, SOCKET, settled_shape
 from ..core.backends import DEFAULT_BACKEND
 from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
@@ -35,10 +35,10 @@ from ..system.diagnostics import note
 from ..system.json_lines import Message
 from .allocation import Allocations
 from .coordinator_watchdog import tell_succession
-from .entry import STOP_GRACE_S, WRITER, Entry, unfinished
+from .entry import STOP_GRACE_S, WRITER, JobEntry, unfinished
 from .faults import break_node, break_target
 from .healing import Healing
-from .launch import PRELOAD, digest_of, heir, raise_descriptor_limit, supervisor_arguments
+from .launch import PRELOAD, digest_of, raise_descriptor_limit, successor, supervisor_arguments
 from .listener import Listener
 from .lock import Lock, take_lock
 from .machines import Machines
@@ -65,11 +65,11 @@ class Supervisor:
         forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{WRITER}.")
         self.selector = selectors.DefaultSelector()
         self.pen = JournalWriter(store.cluster_events, WRITER)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, JobEntry] = {}
         self.reading = Recall()
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
         surroundings = Surroundings(
-            store.cluster, self.selector, self._on_report, os.environ, PRELOAD, isolated, successor=heir()
+            store.cluster, self.selector, self._on_report, os.environ, PRELOAD, isolated, successor=successor()
         )
         self.host: Host = host(surroundings)
         self._ends = ProcessEnds(self.host)
@@ -171,7 +171,7 @@ class Supervisor:
     def load(self, job: JobStore) -> None:
         """Begin to look after a job."""
         try:
-            entry = Entry(self.store, job)
+            entry = JobEntry(self.store, job)
         except (HyperpodError, OSError, ValueError) as error:
             self._leave_alone(job, error)
             if isinstance(error, SpecError):
@@ -193,7 +193,7 @@ class Supervisor:
             else:
                 self._take_up(entry, before)
 
-    def _take_up(self, entry: Entry, before: int) -> None:
+    def _take_up(self, entry: JobEntry, before: int) -> None:
         job = entry.job
         self.entries[job.id] = entry
         if not (self.shape or entry.elsewhere or entry.ended):
@@ -204,7 +204,7 @@ class Supervisor:
         elif entry.started and before:
             tell_succession(entry.pen, before, os.getpid(), self.lock.lost_s)
 
-    def _look_after(self, entry: Entry, now_s: float) -> None:
+    def _look_after(self, entry: JobEntry, now_s: float) -> None:
         if not (entry.job.path / "spec.json").exists():
             self._forget(entry)
             return
@@ -220,7 +220,7 @@ class Supervisor:
         if entry.kill_at_s is not None and not entry.ended:
             self._ends.see_to_its_end(entry, entry.kill_at_s, now_s)
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: JobEntry) -> None:
         """The job's directory has been deleted: end its processes, there is nothing left to write to."""
         here = self._runs_here(entry.job.id)
         self.host.release(entry.job.id)
@@ -230,7 +230,7 @@ class Supervisor:
             entry.pen.close()
             del self.entries[entry.job.id]
 
-    def _clear_away(self, entry: Entry, now_s: float) -> None:
+    def _clear_away(self, entry: JobEntry, now_s: float) -> None:
         released = not entry.elsewhere or self.allocations.release(entry)
         here = self._runs_here(entry.job.id)
         if not here or now_s - (entry.ended_s or now_s) > LINGER_S:
@@ -242,7 +242,7 @@ class Supervisor:
     def _runs_here(self, job_id: str) -> bool:
         return any(job_id in node.jobs for node in (self.host.head, *self.host.nodes.values()))
 
-    def _carry_out(self, entry: Entry, command: Command, now_s: float) -> None:
+    def _carry_out(self, entry: JobEntry, command: Command, now_s: float) -> None:
         if command.kind == "stop":
             entry.stop_reason = str(command.data["reason"])
             if entry.started:
@@ -277,7 +277,7 @@ class Supervisor:
         for action in reconcile(facts, machines, self.queues) if facts else ():
             self._guard(partial(self._act, action, now_s))
 
-    def _allocate(self, entry: Entry, now_s: float) -> None:
+    def _allocate(self, entry: JobEntry, now_s: float) -> None:
         """The nodes are the scheduler's business; the coordinator runs here, from when the first of them does."""
         if entry.resting(now_s):
             return
@@ -302,13 +302,13 @@ class Supervisor:
         else:
             self._begin(entry, action)
 
-    def _rescale(self, entry: Entry, action: Rescale) -> None:
+    def _rescale(self, entry: JobEntry, action: Rescale) -> None:
         with command_writer(entry.job.commands, WRITER) as journal:
             journal.append("scale", {"target": action.target, "lends": action.target < entry.target})
         entry.commanded = action.target
         entry.decided(action.target, action.reason)
 
-    def _begin(self, entry: Entry, action: Begin) -> None:
+    def _begin(self, entry: JobEntry, action: Begin) -> None:
         if self.host.head.state == "starting" or (not entry.started and self._renews(entry)):
             return
         # a job that was started before this supervisor goes on with the source it was started with
@@ -320,9 +320,9 @@ class Supervisor:
         entry.started = entry.started or head_up
 
     def _launch(self, plan: LaunchPlan, node: str) -> bool:
-        return self.host.launch(plan, Request((node,))).exception() is None
+        return self.host.launch(plan, LaunchRequest((node,))).exception() is None
 
-    def _renews(self, entry: Entry) -> bool:
+    def _renews(self, entry: JobEntry) -> bool:
         """Replace zygote and nodes, once, where the installed source is no longer what they have loaded."""
         digest = source_digest()
         if digest in (self.host.warm_key, self._renewed_for) or not same_interpreter(entry.spec.python):

@@ -8,7 +8,7 @@ import time
 from ..backends.base import Host
 from ..backends.types import HEAD, ExitReport
 from .coordinator_watchdog import tell_loss
-from .entry import STOP_GRACE_S, Entry
+from .entry import STOP_GRACE_S, JobEntry
 from .recall import READ_S
 from .reconcile import QUICK_S
 
@@ -21,7 +21,7 @@ class ProcessEnds:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def watch_head(self, entry: Entry, now_s: float) -> None:
+    def watch_head(self, entry: JobEntry, now_s: float) -> None:
         """Kill a head that stands still."""
         head = self._host.head.jobs.get(entry.job.id)
         if head is not None and head.pid and not entry.standstill:
@@ -30,7 +30,7 @@ class ProcessEnds:
             if entry.standstill:
                 self._host.signal_head(entry.job.id, signal.SIGKILL)
 
-    def see_to_its_end(self, entry: Entry, kill_at_s: float, now_s: float) -> None:
+    def see_to_its_end(self, entry: JobEntry, kill_at_s: float, now_s: float) -> None:
         """A job was told to stop: its head ends it; the supervisor does if there is no head, or if it is late."""
         if entry.job.id not in self._host.head.jobs and self._host.head.state != "starting":
             if entry.look_for_end(now_s, READ_S) is False:
@@ -38,7 +38,7 @@ class ProcessEnds:
         elif now_s > kill_at_s:
             self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
 
-    def on_exit(self, entry: Entry, report: ExitReport) -> None:
+    def on_exit(self, entry: JobEntry, report: ExitReport) -> None:
         """A process of the job has ended."""
         now_s = time.monotonic()
         if entry.ended:
@@ -52,14 +52,14 @@ class ProcessEnds:
         else:
             entry.rest_until_s = now_s  # lost with its node: it is replaced at once, whatever others had failed of
 
-    def bereft(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+    def bereft(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
         """A job's head is gone: start it again, unless it had ended the job."""
         ended = entry.look_for_end(now_s, READ_S)
         entry.bereft = report if ended is None else None
         if ended is False:
             self._restart_head(entry, report, now_s)
 
-    def _restart_head(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+    def _restart_head(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
         tell_loss(entry.pen, entry.pulse, entry.head_pid, report.status, entry.standstill)
         entry.standstill = ""
         entry.head = entry.head.after(report.lived_s, report.status)
@@ -71,12 +71,12 @@ class ProcessEnds:
         text = f"the job's coordinator {status} and is started again ({entry.head.total} of {entry.spec.max_restarts})"
         entry.pen.write("warning.raised", {"text": text})
 
-    def _count_agent(self, entry: Entry, report: ExitReport, now_s: float) -> None:
+    def _count_agent(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
         born_s = [node.born_s[entry.job.id] for node in self._host.nodes.values() if entry.job.id in node.born_s]
         standing = any(now_s - since_s > QUICK_S for since_s in born_s)
         if reason := entry.agent_failed(report.node, report.lived_s, report.status, standing, now_s):
             self._give_up(entry, "failed", reason)
 
-    def _give_up(self, entry: Entry, state: str, reason: str) -> None:
+    def _give_up(self, entry: JobEntry, state: str, reason: str) -> None:
         self._host.release(entry.job.id)
         entry.end(state, reason, time.monotonic())

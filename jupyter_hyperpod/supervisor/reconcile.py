@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.spec import JobSpec
 from ..core.units import plural
-from ..policy.scaling import Claim, Machine, allot
+from ..policy.scaling import Claim, ScalableNode, allot
 
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, *(1.0,) * 8, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 QUICK_S = 10.0
@@ -68,7 +68,7 @@ Action = Begin | Rescale | Wait | Fail
 
 
 def reconcile(
-    jobs: Sequence[JobFacts], machines: Iterable[Machine], queues: Mapping[str, int] | None = None
+    jobs: Sequence[JobFacts], machines: Iterable[ScalableNode], queues: Mapping[str, int] | None = None
 ) -> list[Action]:
     """Return what is to be done now; doing it all and asking again returns nothing but `Wait`.
 
@@ -108,17 +108,17 @@ def _claim(job: JobFacts) -> Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
+class ProcessFailures:
     """How often a kind of process of one job has ended unasked, and how often in a row by an error of its
     own soon after its start: trying again will not make that better."""
 
     total: int = 0
     quick: int = 0
 
-    def after(self, lived_s: float, status: int | None) -> Failures:
+    def after(self, lived_s: float, status: int | None) -> ProcessFailures:
         """The count after one more failure of a process that lived ``lived_s``; a killed one is not to blame."""
         to_blame = status is not None and status > 0 and lived_s < QUICK_S
-        return Failures(self.total + 1, self.quick + 1 if to_blame else 0)
+        return ProcessFailures(self.total + 1, self.quick + 1 if to_blame else 0)
 
     def pause_s(self) -> float:
         """How long to rest before the next try."""

@@ -11,20 +11,20 @@ from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store
 from ..system.json_lines import Message
 from ..system.processes import identify
-from .entry import Entry
+from .entry import JobEntry
 from .faults import break_node, heal
 from .recall import Recall
 
 REQUESTS = "poke, status, stop, node-fault, heal, or extend where there are no nodes"
 
 
-class Cluster(Protocol):
+class SupervisedCluster(Protocol):
     """The part of the supervisor that requests read and change."""
 
     store: Store
     host: Host
     pen: JournalWriter
-    entries: dict[str, Entry]
+    entries: dict[str, JobEntry]
     reading: Recall
     shape: dict[str, bool]
     queues: dict[str, int]
@@ -38,7 +38,7 @@ class Cluster(Protocol):
 class Requests:
     """Answers requests about a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SupervisedCluster) -> None:
         self._cluster = cluster
 
     def answer(self, message: Message) -> Message:

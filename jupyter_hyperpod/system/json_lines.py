@@ -49,7 +49,7 @@ def listen(directory: Path, name: str) -> socket.socket:
     return listener
 
 
-def connect(directory: Path, name: str, timeout_s: float = SEND_TIMEOUT_S) -> Channel | None:
+def connect(directory: Path, name: str, timeout_s: float = SEND_TIMEOUT_S) -> JsonLineChannel | None:
     """Return a channel to the process that listens at `directory/name`; None where no process listens."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(timeout_s)
@@ -59,10 +59,10 @@ def connect(directory: Path, name: str, timeout_s: float = SEND_TIMEOUT_S) -> Ch
     except OSError:
         client.close()
         return None
-    return Channel(client)
+    return JsonLineChannel(client)
 
 
-def accept(listener: socket.socket) -> Channel | None:
+def accept(listener: socket.socket) -> JsonLineChannel | None:
     """Accept one connection; None where the caller has gone or belongs to another user."""
     try:
         client, _ = listener.accept()
@@ -73,16 +73,16 @@ def accept(listener: socket.socket) -> Channel | None:
     if uid not in (0, os.getuid()):
         client.close()
         return None
-    return Channel(client)
+    return JsonLineChannel(client)
 
 
 class Silent:
     """Connections that have sent no message yet. If there are too many, the oldest is closed."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Channel, None] = {}
+        self._waiting: dict[JsonLineChannel, None] = {}
 
-    def called(self, channel: Channel) -> Channel | None:
+    def called(self, channel: JsonLineChannel) -> JsonLineChannel | None:
         """Note a new connection; return the connections to close."""
         self._waiting[channel] = None
         if len(self._waiting) <= MOST_SILENT:
@@ -91,12 +91,12 @@ class Silent:
         del self._waiting[oldest]
         return oldest
 
-    def heard(self, channel: Channel) -> None:
+    def heard(self, channel: JsonLineChannel) -> None:
         """Note that a connection has sent a message or has ended."""
         self._waiting.pop(channel, None)
 
 
-class Channel:
+class JsonLineChannel:
     """One connection that carries one JSON object per line, in both directions."""
 
     def __init__(self, connection: socket.socket) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from jupyter_hyperpod import backends
 from jupyter_hyperpod.backends.base import Host, Runner
-from jupyter_hyperpod.backends.types import Element, Phase, Report, Request, Surroundings
+from jupyter_hyperpod.backends.types import Element, ElementPhase, LaunchRequest, Report, Surroundings
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.spec import LaunchPlan
 from tests.leaks import marked_processes
@@ -127,7 +127,7 @@ class Rig:
         found: list[Element] = []
 
         def run() -> bool:
-            found[:] = [e for e in self.elements(job).values() if e.phase is Phase.RUNNING]
+            found[:] = [e for e in self.elements(job).values() if e.phase is ElementPhase.RUNNING]
             return len(found) == count and all("on " in self.log(e.name) for e in found)
 
         self.until(run, f"{count} elements run")
@@ -145,11 +145,11 @@ class Rig:
 
     # -- what each backend does in its own way -----------------------------------------------------------------
 
-    def request(self, job: str, count: int) -> Request:
+    def request(self, job: str, count: int) -> LaunchRequest:
         """A request for so many processes."""
-        return Request(count=count, options=self.options)
+        return LaunchRequest(count=count, options=self.options)
 
-    def impossible(self) -> Request:
+    def impossible(self) -> LaunchRequest:
         """A request that the backend refuses."""
         raise NotImplementedError
 
@@ -179,14 +179,14 @@ class LocalRig(Rig):
         self.host.open({"node-1": False, "node-2": False, "node-3": True})
         self.until(lambda: all(node.state == "idle" for node in self.host.nodes.values()), "all nodes are idle")
 
-    def request(self, job: str, count: int) -> Request:
+    def request(self, job: str, count: int) -> LaunchRequest:
         """The supervisor chooses the nodes."""
         free = [node.name for node in self.host.nodes.values() if job not in node.jobs]
-        return Request(nodes=free[:count])
+        return LaunchRequest(nodes=free[:count])
 
-    def impossible(self) -> Request:
+    def impossible(self) -> LaunchRequest:
         """No node."""
-        return Request(nodes=())
+        return LaunchRequest(nodes=())
 
     def lose(self, node: str) -> None:
         """Kill the node's own process."""
@@ -224,9 +224,9 @@ class SlurmRig(Rig):
         self._patch.setenv("PATH", str(doors), prepend=os.pathsep)
         super().__init__(name, directory)
 
-    def impossible(self) -> Request:
+    def impossible(self) -> LaunchRequest:
         """A partition that is not there."""
-        return Request(options={"partition": "nowhere"})
+        return LaunchRequest(options={"partition": "nowhere"})
 
     def lose(self, node: str) -> None:
         """Cut the node's power."""

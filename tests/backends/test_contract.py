@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.backends.types import Phase
+from jupyter_hyperpod.backends.types import ElementPhase
 from jupyter_hyperpod.core.backends import BACKENDS
 from jupyter_hyperpod.core.errors import ClusterError
 from tests.backends.rigs import RIGS, Rig
@@ -38,14 +38,14 @@ def test_a_process_is_observed_until_its_end_and_writes_its_log(rig: Rig) -> Non
     batch = rig.launch(rig.plan("0"))
     rig.until(lambda: (found := rig.elements()) and not any(e.active for e in found.values()), "the element has ended")
     (element,) = rig.elements().values()
-    assert (element.phase, element.status, element.batch, element.job) == (Phase.ENDED, 0, batch, rig.job)
+    assert (element.phase, element.status, element.batch, element.job) == (ElementPhase.ENDED, 0, batch, rig.job)
     assert element.node in rig.nodes() and element.node in element.names
     assert rig.log(element.name) == f"on {element.node} {rig.directory} ['--x', \"it's $HOME\"]\nends\n"
 
 
 def test_a_process_that_fails_is_told_apart(rig: Rig) -> None:
     rig.launch(rig.plan("7"))
-    rig.until(lambda: any(e.phase is Phase.FAILED for e in rig.elements().values()), "the element has failed")
+    rig.until(lambda: any(e.phase is ElementPhase.FAILED for e in rig.elements().values()), "the element has failed")
     (element,) = rig.elements().values()
     assert element.status in (7, None) and not element.active
 
@@ -112,10 +112,10 @@ def test_what_ran_on_a_lost_node_is_not_said_to_run_there(rig: Rig) -> None:
 
     def gone() -> bool:
         element = rig.elements().get(lost.name)
-        return element is None or element.phase is not Phase.RUNNING or element.node != lost.node
+        return element is None or element.phase is not ElementPhase.RUNNING or element.node != lost.node
 
     rig.until(gone, "the loss is seen")
-    assert rig.elements()[other.name].phase is Phase.RUNNING, "the other goes on"
+    assert rig.elements()[other.name].phase is ElementPhase.RUNNING, "the other goes on"
 
 
 def test_nodes_are_told_with_their_states(rig: Rig) -> None:

@@ -12,7 +12,7 @@ from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.events import EVENT_FIELDS, Event
 from jupyter_hyperpod.core.health import REASONS, STATUS, failed, passed
 from jupyter_hyperpod.health.monitor import Monitor
-from jupyter_hyperpod.health.probes import Place, Probe
+from jupyter_hyperpod.health.probes import Probe, ProbeRoot
 
 XID = "NVRM: Xid (PCI:0000:00:1e.0): {}, pid=1, name=python, text\n"
 
@@ -29,7 +29,7 @@ class Scene:
         self.findings = [passed("memory", "fine")]
         probe = Probe("memory", "always", 0.01, lambda place: self.findings)
         logs = {name: str(path) for name, path in self.logs.items()}
-        self.monitor = Monitor(logs, Place(), self.say, lambda: recovery, self, [probe])
+        self.monitor = Monitor(logs, ProbeRoot(), self.say, lambda: recovery, self, [probe])
 
     def say(self, kind: str, data: Mapping[str, Any]) -> None:
         assert data.keys() >= EVENT_FIELDS[kind]
@@ -114,7 +114,9 @@ def test_what_slurm_refuses_is_a_warning(tmp_path: Path) -> None:
 
 def test_nodes_that_share_a_kernel_log_are_not_taken_away(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "n1", "n2")
-    shared = Monitor(dict.fromkeys(["n1", "n2"], str(tmp_path / "one")), Place(), scene.say, lambda: "Automatic", scene)
+    shared = Monitor(
+        dict.fromkeys(["n1", "n2"], str(tmp_path / "one")), ProbeRoot(), scene.say, lambda: "Automatic", scene
+    )
     (tmp_path / "one").write_text(XID.format(74))
     shared.tick()
     assert not scene.done and len(scene.of("node.findings")) == 2

@@ -11,7 +11,7 @@ import pytest
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.health import DETAILS, REASONS, STATUS, TYPES, failed, from_json, labels, reason_action
 from jupyter_hyperpod.health import deep, kernel, probes
-from jupyter_hyperpod.health.probes import Place
+from jupyter_hyperpod.health.probes import ProbeRoot
 from jupyter_hyperpod.storage.store import Store
 
 
@@ -22,7 +22,7 @@ def tool(directory: Path, name: str, text: str, ends: str = "") -> None:
 
 
 def test_every_probe_answers_on_this_machine(store: Store) -> None:
-    found = [finding for probe in probes.HOST for finding in probe.run(Place(store))]
+    found = [finding for probe in probes.HOST for finding in probe.run(ProbeRoot(store))]
     assert all(finding.text for finding in found)
     outcomes = {finding.probe: finding.outcome for finding in found}
     assert outcomes["memory"] == outcomes["free-space"] == outcomes["mount-shared"] == "pass"
@@ -31,7 +31,7 @@ def test_every_probe_answers_on_this_machine(store: Store) -> None:
 
 def test_what_is_not_there_is_skipped_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = [finding for probe in probes.HOST for finding in probe.run(Place(root=tmp_path))]
+    found = [finding for probe in probes.HOST for finding in probe.run(ProbeRoot(root=tmp_path))]
     assert {finding.outcome for finding in found if not finding.probe.startswith("free")} == {"skipped"}
     assert "nvidia-smi is not installed" in [finding.text for finding in found]
 
@@ -45,7 +45,7 @@ def test_counting_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (tmp_path / "sys/class/infiniband" / name / "device" / "driver").symlink_to(tmp_path / "drivers" / "efa")
     (tmp_path / "sys/class/dmi/id").mkdir(parents=True)
     (tmp_path / "sys/class/dmi/id/product_name").write_text("p4d.24xlarge\n")
-    place = Place(root=tmp_path)
+    place = ProbeRoot(root=tmp_path)
     found = probes.take(place)
     assert (found.type, found.expected, found.found, found.busy) == ("p4d.24xlarge", 8, 3, 2)
     assert (found.efa_expected, found.efa_found) == (4, 2)
@@ -65,7 +65,7 @@ def test_neuron_counters_are_read_from_sysfs(tmp_path: Path) -> None:
     counter.mkdir(parents=True)
     (counter / "total").write_text("2\n")
     (probe,) = (probe for probe in probes.HOST if probe.name == "neuron-counters")
-    assert [finding.text for finding in probe.run(Place(root=tmp_path))] == [
+    assert [finding.text for finding in probe.run(ProbeRoot(root=tmp_path))] == [
         "neuron3 has counted 2 of mem_ecc_uncorrected"
     ]
 

@@ -21,7 +21,7 @@ import xxhash
 from jupyter_hyperpod.core.errors import HyperpodError
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.loader.model import load_model
-from jupyter_hyperpod.loader.read.progress import Progress
+from jupyter_hyperpod.loader.read.progress import LoadProgress
 from jupyter_hyperpod.storage.store import JobStore, Store
 
 
@@ -88,9 +88,9 @@ def digests(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 def rank(directory: Path, name: str, url: str, arguments: dict[str, Any]) -> None:
     """The life of a rank: load, report, keep what was loaded until it is killed."""
-    last: list[Progress] = []
+    last: list[LoadProgress] = []
 
-    def progress(now: Progress) -> None:
+    def progress(now: LoadProgress) -> None:
         last[:] = [now]
         if now.bytes_fetched:
             (directory / f"{name}.begun").touch()

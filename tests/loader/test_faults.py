@@ -18,7 +18,7 @@ from torch import nn
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError
 from jupyter_hyperpod.loader.read.http_connection import Cancel, Connection, Head
-from jupyter_hyperpod.loader.read.progress import Progress
+from jupyter_hyperpod.loader.read.progress import LoadProgress
 from jupyter_hyperpod.loader.read.source import PREFIX_BYTES, Options
 from tests.loader.models import assert_same, encoded
 from tests.loader.ranges import Answer, Misbehaviour, Request, serving
@@ -111,7 +111,7 @@ def test_with_a_twentieth_of_all_requests_refused_or_cut(
     faults = Faults(tuple(MENDED), probability=0.05, seed=3)
     proxy, server = fault_proxy(request.getfixturevalue(name), faults)
     environment_of(server)
-    told: list[Progress] = []
+    told: list[LoadProgress] = []
     assert_same(hp.load_model(f"{server.url}/m", options=QUICK, progress=told.append), STATE)
     assert sum(proxy.counts[kind] for kind in MENDED) >= 3
     assert told[-1].retries >= 1
@@ -123,7 +123,7 @@ def test_every_fault_that_passes_when_asked_again(
 ) -> None:
     proxy, server = fault_proxy(lean, Faults((kind,), probability=0.5, seed=1, after=1, at_most=4))
     environment_of(server)
-    told: list[Progress] = []
+    told: list[LoadProgress] = []
     found = hp.load_model(f"{server.url}/m/{LARGE}", options=QUICK, progress=told.append)
     assert_same(found, LARGE_STATE)
     assert proxy.counts[kind]
@@ -135,7 +135,7 @@ def test_what_had_arrived_before_a_connection_broke_is_not_read_again(
 ) -> None:
     proxy, server = fault_proxy(lean, Faults(("truncate",), after=1, at_most=2, at_byte=4_000_000))
     environment_of(server)
-    told: list[Progress] = []
+    told: list[LoadProgress] = []
     found = hp.load_model(f"{server.url}/m/{LARGE}", progress=told.append, connections=1)
     assert_same(found, LARGE_STATE)
     assert told[-1].retries == proxy.counts["truncate"] == 2
@@ -226,7 +226,7 @@ def test_an_object_that_is_replaced_while_it_is_read(
     _, server = fault_proxy(weed, Faults(bytes_per_s=20e6))
     environment_of(server)
 
-    def replace(progress: Progress) -> None:
+    def replace(progress: LoadProgress) -> None:
         if progress.bytes_done < progress.bytes_total:
             client.put_object(**named, Body=b"another")
 
@@ -325,7 +325,7 @@ def test_a_local_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(encoded(LARGE_STATE))
 
-    def shrink(_: Progress) -> None:
+    def shrink(_: LoadProgress) -> None:
         os.truncate(path, 1000)
 
     fails(str(path), "1000 bytes", "bytes", connections=1, progress=shrink)

@@ -15,7 +15,7 @@ import torch
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError, SpecError
 from jupyter_hyperpod.loader.read.plan import CHUNK_BYTES, EARLY_BYTES
-from jupyter_hyperpod.loader.read.progress import Progress
+from jupyter_hyperpod.loader.read.progress import LoadProgress
 from jupyter_hyperpod.loader.read.source import Options
 from tests.loader.models import Net, assert_same, decoder, encoded
 from tests.loader.ranges import serving
@@ -146,7 +146,7 @@ def test_rules_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_progress_is_told_and_ends_complete(tmp_path: Path) -> None:
-    told: list[Progress] = []
+    told: list[LoadProgress] = []
     with serving({"/model.safetensors": CONTENT}) as server:
         hp.load_model(f"{server.url}/model.safetensors", progress=told.append)
     last = told[-1]
@@ -161,7 +161,7 @@ def test_the_callers_callback_may_end_the_load(tmp_path: Path) -> None:
     class Enough(Exception):
         pass
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: LoadProgress) -> None:
         raise Enough
 
     with serving({"/model.safetensors": CONTENT}) as server, pytest.raises(Enough):

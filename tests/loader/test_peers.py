@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_hyperpod.loader.share.board import Board
 from jupyter_hyperpod.loader.share.discovery import Notice
-from jupyter_hyperpod.loader.share.peers import MAGIC, NONCE_BYTES, Client, Server, own_address
+from jupyter_hyperpod.loader.share.peers import MAGIC, NONCE_BYTES, ChunkServer, Client, own_address
 from jupyter_hyperpod.loader.share.shared_buffer import SharedBuffer
 
 SECRET, SUBJECT = os.urandom(32), b"a model"
@@ -21,17 +21,19 @@ CONTENT = os.urandom(3 << 20)
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server() -> Iterator[ChunkServer]:
     """Has chunk 0, and chunk 1 not yet."""
     descriptor = os.memfd_create("content")
     os.pwrite(descriptor, CONTENT, 100)
-    made = Server("127.0.0.1", SECRET, SUBJECT, descriptor, lambda number: (100, len(CONTENT)) if not number else None)
+    made = ChunkServer(
+        "127.0.0.1", SECRET, SUBJECT, descriptor, lambda number: (100, len(CONTENT)) if not number else None
+    )
     yield made
     made.close()
     os.close(descriptor)
 
 
-def test_a_chunk_arrives_whole_again_and_again(server: Server) -> None:
+def test_a_chunk_arrives_whole_again_and_again(server: ChunkServer) -> None:
     client = Client(server.address, SECRET, SUBJECT)
     for _ in range(3):
         found = bytearray(len(CONTENT))
@@ -44,12 +46,12 @@ def test_a_chunk_arrives_whole_again_and_again(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("secret", "subject"), [(os.urandom(32), SUBJECT), (SECRET, b"another model")])
-def test_who_does_not_know_the_secret_is_refused(server: Server, secret: bytes, subject: bytes) -> None:
+def test_who_does_not_know_the_secret_is_refused(server: ChunkServer, secret: bytes, subject: bytes) -> None:
     with pytest.raises(PermissionError, match="secret"):
         Client(server.address, secret, subject)
 
 
-def test_a_stranger_gets_nothing(server: Server) -> None:
+def test_a_stranger_gets_nothing(server: ChunkServer) -> None:
     with socket.create_connection(server.address, 10) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(100))
         assert heard(stranger) == b""

@@ -24,7 +24,7 @@ from torch.distributed.fsdp import fully_shard
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError, SpecError
-from jupyter_hyperpod.loader.read.progress import Progress
+from jupyter_hyperpod.loader.read.progress import LoadProgress
 from jupyter_hyperpod.loader.read.source import Options
 from tests.loader.models import Net, assert_same, decoder, encoded
 from tests.support.faulty_proxy import FaultProxy, Faults
@@ -160,7 +160,7 @@ def test_a_model_takes_the_place_of_another(place: tuple[str, Callable[[], set[s
 @pytest.mark.s3
 def test_many_parts(place: tuple[str, Callable[[], set[str]]]) -> None:
     url, listed = place
-    told: list[Progress] = []
+    told: list[LoadProgress] = []
     hp.save_model(LARGE, f"{url}/one.safetensors", checksum=True, progress=told.append)
     assert listed() == {"one.safetensors", "one.safetensors.manifest.json"}
     assert_same(hp.load_model(f"{url}/one.safetensors", checksum=True), LARGE)
@@ -184,7 +184,7 @@ def test_what_is_given_up_leaves_what_was_there(
     hp.save_model(STATE, url, shard_bytes=60_000, checksum=True)
     before = listed()
 
-    def stop(_: Progress) -> None:
+    def stop(_: LoadProgress) -> None:
         if how == "Ctrl-C":
             signal.raise_signal(signal.SIGINT)
         else:

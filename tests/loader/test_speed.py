@@ -14,7 +14,7 @@ import torch
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.loader.read.http_connection import BATCH_BYTES
 from jupyter_hyperpod.loader.read.local import FileSource, _map_ahead
-from jupyter_hyperpod.loader.read.progress import Progress
+from jupyter_hyperpod.loader.read.progress import LoadProgress
 from jupyter_hyperpod.loader.read.source import Counters, Options
 from tests.loader.models import assert_same, encoded
 from tests.loader.ranges import serving
@@ -24,7 +24,7 @@ STATE = {"layers.0.weight": torch.arange(BATCH_BYTES, dtype=torch.int32), "norm"
 
 
 def test_bytes_that_come_slower_than_a_batch_a_timeout_are_no_failure() -> None:
-    told: list[Progress] = []
+    told: list[LoadProgress] = []
     with serving({"/model.safetensors": encoded(STATE)}) as server:
         _, _, port = server.url.rpartition(":")
         with FaultProxy(("127.0.0.1", int(port)), Faults(bytes_per_s=2 * BATCH_BYTES)) as proxy:
@@ -37,7 +37,7 @@ def test_bytes_that_come_slower_than_a_batch_a_timeout_are_no_failure() -> None:
 def test_a_file_is_read_only_where_it_is_not_in_the_page_cache(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(encoded(STATE))
-    told: list[Progress] = []
+    told: list[LoadProgress] = []
     assert_same(hp.load_model(str(file), progress=told.append), STATE)
     assert told[-1].done
     descriptor = os.open(file, os.O_RDONLY)

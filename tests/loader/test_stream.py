@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from jupyter_hyperpod.core.errors import LoaderError
-from jupyter_hyperpod.loader.header import Entry, Header
+from jupyter_hyperpod.loader.header import Header, TensorEntry
 from jupyter_hyperpod.loader.read import pace
 from jupyter_hyperpod.loader.read.http_connection import Cancel, Cancelled
 from jupyter_hyperpod.loader.read.landing import HostLanding
@@ -33,7 +33,7 @@ LIMIT_S = 30.0
 
 def two_chunks() -> LoadPlan:
     """A file of one tensor."""
-    entry = Entry("weight", "U8", (2 * CHUNK,), 0, 2 * CHUNK)
+    entry = TensorEntry("weight", "U8", (2 * CHUNK,), 0, 2 * CHUNK)
     return plan([Header((entry,), {}, 256)], chunk_bytes=CHUNK)
 
 

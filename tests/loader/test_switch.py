@@ -17,7 +17,7 @@ import torch
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import LoaderError
-from jupyter_hyperpod.loader.read.http_connection import Broken, Head
+from jupyter_hyperpod.loader.read.http_connection import ConnectionBroken, Head
 from jupyter_hyperpod.loader.read.source import Options, Source
 from jupyter_hyperpod.loader.read.sources import Opener
 from jupyter_hyperpod.loader.write import bucket
@@ -132,7 +132,7 @@ def fail(place: str) -> Act:
 
     def act() -> None:
         if place.startswith("s3://"):
-            raise Broken("the connection was closed before an answer")
+            raise ConnectionBroken("the connection was closed before an answer")
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     return act
@@ -284,7 +284,7 @@ def test_a_server_that_fails_behind_the_switch(place: tuple[str, Listed], monkey
 
     def exchange(connections: Any, request: bytes, *rest: Any) -> tuple[Head, bytes]:
         if INDEX.encode() in request and written.is_set():
-            raise Broken("the connection was closed before an answer")
+            raise ConnectionBroken("the connection was closed before an answer")
         return real_exchange(connections, request, *rest)
 
     monkeypatch.setattr(Opener, "open", opened)

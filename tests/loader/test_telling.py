@@ -15,7 +15,7 @@ from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.core.views import fold_all, new_job_view
 from jupyter_hyperpod.loader import reporting
-from jupyter_hyperpod.loader.read.progress import Progress
+from jupyter_hyperpod.loader.read.progress import LoadProgress
 from jupyter_hyperpod.notebook import widgets
 from jupyter_hyperpod.storage.journal import follow_events
 from jupyter_hyperpod.storage.store import JobStore, Store
@@ -25,8 +25,8 @@ from tests.loader.ranges import serving
 GB = 10**9
 
 
-def at(elapsed_s: float, done: int = 0, total: int = 2 * GB) -> Progress:
-    return Progress(done, total, int(done == total), 1, elapsed_s, 0.2 if done else None)
+def at(elapsed_s: float, done: int = 0, total: int = 2 * GB) -> LoadProgress:
+    return LoadProgress(done, total, int(done == total), 1, elapsed_s, 0.2 if done else None)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_terminal_shows_a_line_of_loads_that_take_a_while(monkeypatch: pytest.
 
 
 def test_a_callers_own_function_is_all_that_is_called(job: JobStore) -> None:
-    mine: Callable[[Progress], None] = lambda now: None  # noqa: E731
+    mine: Callable[[LoadProgress], None] = lambda now: None  # noqa: E731
     with reporting.telling("model", mine) as tell:
         assert tell is mine
     assert told(job) == []

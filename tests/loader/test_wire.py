@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.loader.read.http_connection import Broken, Connection
+from jupyter_hyperpod.loader.read.http_connection import Connection, ConnectionBroken
 from jupyter_hyperpod.loader.read.http_target import target_of
 
 BODY = 64 << 20
@@ -65,7 +65,7 @@ def test_what_is_aborted_never_writes_ciphertext_into_memory(flood: str, certifi
         def receive(connection: Connection = connection, memory: bytearray = memory, begun=begun) -> None:  # type: ignore[no-untyped-def]
             connection.fill(memoryview(memory)[:65536])
             begun.set()
-            with suppress(Broken):  # unless all had come before the end
+            with suppress(ConnectionBroken):  # unless all had come before the end
                 connection.fill(memoryview(memory)[65536:])
 
         thread = threading.Thread(target=receive)

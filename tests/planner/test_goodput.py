@@ -8,13 +8,13 @@ import pytest
 
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.planner import face, goodput
-from jupyter_hyperpod.planner.goodput import Checkpoints, Cluster, Downtime, compare, same_reduction, stretch
+from jupyter_hyperpod.planner.goodput import CheckpointCosts, ClusterModel, Downtime, compare, same_reduction, stretch
 from jupyter_hyperpod.planner.quantities import parse_count, parse_price, parse_rate, parse_time
 from jupyter_hyperpod.planner.request import PlanRequest
 from jupyter_hyperpod.policy import interval
 
 HOUR_S, MINUTE_S = 3600.0, 60.0
-PUBLISHED = Cluster(256, 0.0005, 8, 5.0)
+PUBLISHED = ClusterModel(256, 0.0005, 8, 5.0)
 MANUAL, AUTOMATIC = Downtime.parse("280min"), Downtime.parse("40min")
 
 
@@ -24,10 +24,10 @@ def test_rates_of_published_runs() -> None:
 
 
 def test_mean_time_between_failures() -> None:
-    assert Cluster(512, parse_rate("0.04%/h")).mtbf_s / HOUR_S == pytest.approx(4.9, abs=0.05)
-    assert Cluster(16, parse_rate("0.01%/h")).mtbf_s / HOUR_S == pytest.approx(625)
+    assert ClusterModel(512, parse_rate("0.04%/h")).mtbf_s / HOUR_S == pytest.approx(4.9, abs=0.05)
+    assert ClusterModel(16, parse_rate("0.01%/h")).mtbf_s / HOUR_S == pytest.approx(625)
     assert PUBLISHED.mtbf_s / HOUR_S == pytest.approx(7.81, abs=0.005)
-    assert math.isinf(Cluster(16, 0.0).mtbf_s)
+    assert math.isinf(ClusterModel(16, 0.0).mtbf_s)
 
 
 @pytest.mark.parametrize(("convention", "reduction"), [("productive", 0.3205), ("restart", 0.40), ("serial", 0.56)])
@@ -42,7 +42,7 @@ def test_saving() -> None:
 
 def test_checkpoint_intervals() -> None:
     assert goodput.young_s(5 * MINUTE_S, PUBLISHED.mtbf_s) / MINUTE_S == pytest.approx(68.5, abs=0.05)
-    assert Checkpoints(5 * MINUTE_S).every_s(PUBLISHED.mtbf_s) == interval.daly_s(5 * MINUTE_S, PUBLISHED.mtbf_s)
+    assert CheckpointCosts(5 * MINUTE_S).every_s(PUBLISHED.mtbf_s) == interval.daly_s(5 * MINUTE_S, PUBLISHED.mtbf_s)
     assert interval.daly_s(5 * MINUTE_S, PUBLISHED.mtbf_s) / MINUTE_S == pytest.approx(65.2, abs=0.05)
 
 
@@ -63,14 +63,14 @@ def test_an_interval_is_never_shorter_than_what_is_written_takes() -> None:
 
 def test_the_interval_of_a_plan_and_of_a_job_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     assert goodput.daly_s is interval.daly_s
-    best_s = Checkpoints(300.0).every_s(7.8125 * HOUR_S)
+    best_s = CheckpointCosts(300.0).every_s(7.8125 * HOUR_S)
     decided = interval.decide(failures=1, observed_s=7.8125 * HOUR_S, paused_s=300.0, took_s=300.0, state_bytes=0)
     assert best_s is not None and decided.value == min(interval.LONGEST_S, best_s)
     assert decided.reason == "checkpoint every 1 h: MTBF 7 h 48 min observed over 1 failure, saving costs 5 min"
 
 
 def test_days_of_a_run() -> None:
-    assert goodput.undisturbed_days(Cluster(256, 0.0), 6.5e6) == pytest.approx(132, abs=0.5)
+    assert goodput.undisturbed_days(ClusterModel(256, 0.0), 6.5e6) == pytest.approx(132, abs=0.5)
 
 
 def test_other_pairs_with_the_same_reduction() -> None:
@@ -81,7 +81,7 @@ def test_other_pairs_with_the_same_reduction() -> None:
 def test_daly_is_best_where_failures_restart_repairs() -> None:
     best_s = interval.daly_s(300.0, PUBLISHED.mtbf_s)
     ratios = [
-        stretch(PUBLISHED, AUTOMATIC.total_s, "restart", Checkpoints(300.0, best_s * factor))
+        stretch(PUBLISHED, AUTOMATIC.total_s, "restart", CheckpointCosts(300.0, best_s * factor))
         for factor in (0.5, 0.9, 1.0, 1.1, 2.0)
     ]
     assert min(ratios) == ratios[2]
@@ -92,9 +92,9 @@ def test_daly_is_best_where_failures_restart_repairs() -> None:
 @pytest.mark.parametrize("convention", list(goodput.CONVENTIONS))
 def test_limits(convention: str) -> None:
     """Nothing fails: only saving costs time. Rare failures: all conventions agree to first order."""
-    saved = Checkpoints(60.0, 600.0)
-    assert stretch(Cluster(256, 0.0), 2400.0, convention, saved) == pytest.approx(1.1)
-    assert stretch(Cluster(256, 1e-9), 2400.0, convention) - 1 == pytest.approx(256e-9 * 2400 / 3600, rel=1e-3)
+    saved = CheckpointCosts(60.0, 600.0)
+    assert stretch(ClusterModel(256, 0.0), 2400.0, convention, saved) == pytest.approx(1.1)
+    assert stretch(ClusterModel(256, 1e-9), 2400.0, convention) - 1 == pytest.approx(256e-9 * 2400 / 3600, rel=1e-3)
 
 
 def test_downtime_by_stage() -> None:
@@ -120,12 +120,12 @@ def test_quantities() -> None:
         (lambda: parse_time("-3min"), "negative"),
         (lambda: parse_count("many"), "not a number"),
         (lambda: parse_price("cheap"), "not an amount of money"),
-        (lambda: Cluster(0, 0.0005), "0 instances"),
-        (lambda: Cluster(256, -1e-4), "rate -0.0001/h"),
-        (lambda: Cluster(256, 1e-4, 0), "0 GPUs"),
-        (lambda: Cluster(256, 1e-4, 8, -1.0), "price -1"),
-        (lambda: Checkpoints(300.0, 0.0), "checkpoint interval 0 s"),
-        (lambda: Checkpoints(-1.0), "checkpoint cost -1 s"),
+        (lambda: ClusterModel(0, 0.0005), "0 instances"),
+        (lambda: ClusterModel(256, -1e-4), "rate -0.0001/h"),
+        (lambda: ClusterModel(256, 1e-4, 0), "0 GPUs"),
+        (lambda: ClusterModel(256, 1e-4, 8, -1.0), "price -1"),
+        (lambda: CheckpointCosts(300.0, 0.0), "checkpoint interval 0 s"),
+        (lambda: CheckpointCosts(-1.0), "checkpoint cost -1 s"),
         (lambda: Downtime.parse("mend=3h"), "expected each of detect, diagnose"),
         (lambda: Downtime.parse("repair=3h,repair=2h"), "once"),
         (lambda: Downtime(repair=-1.0), "repair is -1.0 s"),

@@ -16,8 +16,8 @@ from jupyter_hyperpod.planner.goodput import (
     CONVENTIONS,
     PRODUCTIVE,
     RESTART,
-    Checkpoints,
-    Cluster,
+    CheckpointCosts,
+    ClusterModel,
     Downtime,
     compare,
     stretch,
@@ -32,7 +32,7 @@ from jupyter_hyperpod.planner.simulate import Simulation, simulate
 from jupyter_hyperpod.policy import healing, interval, membership, recovery, scaling
 from jupyter_hyperpod.policy.decision import Decision
 
-PUBLISHED = Cluster(256, 0.0005, 8, 5.0)
+PUBLISHED = ClusterModel(256, 0.0005, 8, 5.0)
 MANUAL, AUTOMATIC = Downtime.parse("280min"), Downtime.parse("40min")
 POINT = 0.01  # one percentage point
 
@@ -54,7 +54,7 @@ def test_the_published_reduction_by_simulation(convention: str) -> None:
 
 @pytest.mark.parametrize(("failures", "instances", "hours"), [(105, 124, 1440.0), (417, 2000, 1296.0)])
 def test_failures_of_published_runs_by_simulation(failures: int, instances: int, hours: float) -> None:
-    cluster = Cluster(instances, failures / (instances * hours))
+    cluster = ClusterModel(instances, failures / (instances * hours))
     endless = replace(in_place(cluster, hours / 24, AUTOMATIC), work_s=math.inf, limit_s=hours * HOUR_S)
     found = simulate(endless, seed=3, repetitions=10).failures
     assert found.mean == pytest.approx(failures, abs=3 * math.sqrt(failures / 10))
@@ -64,14 +64,14 @@ def test_failures_of_published_runs_by_simulation(failures: int, instances: int,
 @pytest.mark.parametrize(("instances", "rate", "hours"), [(512, 0.0004, 4.9), (16, 0.0001, 625.0)])
 def test_mean_time_between_failures_by_simulation(instances: int, rate: float, hours: float) -> None:
     observed_h = 2000 * hours
-    endless = whole_job(Cluster(instances, rate), observed_h / 24, Downtime(), RESTART)
+    endless = whole_job(ClusterModel(instances, rate), observed_h / 24, Downtime(), RESTART)
     found = simulate(replace(endless, work_s=math.inf, limit_s=observed_h * HOUR_S), seed=1, repetitions=10)
     assert observed_h / found.failures.mean == pytest.approx(hours, rel=0.02)
 
 
 def test_the_interruptions_of_the_published_mix() -> None:
-    cluster = Cluster(causes.LLAMA3_GPUS // 8, causes.LLAMA3_INTERRUPTIONS / (2048 * causes.LLAMA3_HOURS))
-    run = in_place(cluster, 54, AUTOMATIC, spares=16, checkpoints=Checkpoints(30.0))
+    cluster = ClusterModel(causes.LLAMA3_GPUS // 8, causes.LLAMA3_INTERRUPTIONS / (2048 * causes.LLAMA3_HOURS))
+    run = in_place(cluster, 54, AUTOMATIC, spares=16, checkpoints=CheckpointCosts(30.0))
     found = simulate(replace(run, work_s=math.inf, limit_s=54 * DAY_S), seed=1, repetitions=12)
     assert found.failures.mean == pytest.approx(419, abs=3 * math.sqrt(419 / 12))
     for cause in causes.LLAMA3:
@@ -80,7 +80,7 @@ def test_the_interruptions_of_the_published_mix() -> None:
 
 
 def test_days_without_failures_by_simulation() -> None:
-    cluster = Cluster(256, 0.0)
+    cluster = ClusterModel(256, 0.0)
     found = simulate(whole_job(cluster, undisturbed_days(cluster, 6.5e6), MANUAL, RESTART), repetitions=1)
     assert found.wall_s.mean / DAY_S == pytest.approx(132, abs=0.5)
     assert found.goodput.mean == pytest.approx(1)
@@ -89,7 +89,7 @@ def test_days_without_failures_by_simulation() -> None:
 @pytest.mark.parametrize("factor", [0.4, 1.0, 2.5])
 def test_checkpoints_by_simulation(factor: float) -> None:
     """Saving costs 5 minutes: the simulation agrees with Daly's wall time, at his interval and far from it."""
-    saved = Checkpoints(300.0, factor * interval.daly_s(300.0, PUBLISHED.mtbf_s))
+    saved = CheckpointCosts(300.0, factor * interval.daly_s(300.0, PUBLISHED.mtbf_s))
     found = simulate(whole_job(PUBLISHED, 500, AUTOMATIC, RESTART, saved), seed=2, repetitions=2)
     assert found.goodput.mean == pytest.approx(1 / stretch(PUBLISHED, AUTOMATIC.total_s, RESTART, saved), abs=POINT)
 
@@ -104,7 +104,7 @@ def test_the_shape_of_repair_times_matters_only_where_failures_wait_for_them() -
 
 
 def survivors(spares: int = 2, **more: object) -> Scenario:
-    return in_place(PUBLISHED, 100, AUTOMATIC, spares=spares, checkpoints=Checkpoints(60.0), **more)
+    return in_place(PUBLISHED, 100, AUTOMATIC, spares=spares, checkpoints=CheckpointCosts(60.0), **more)
 
 
 def test_all_time_is_accounted_for_and_a_seed_says_everything() -> None:
@@ -132,10 +132,10 @@ def test_survivors_that_go_on_lose_less_and_spares_help() -> None:
 
 def test_a_state_nobody_holds_comes_from_a_checkpoint_or_begins_again() -> None:
     timing = Timing(step_s=1.0, regroup_s=1.0)
-    calm = Cluster(4, 0.0)
+    calm = ClusterModel(4, 0.0)
     saved = Scenario(
         calm, 1000.0, Downtime(restart=50.0), faults=(Fault(500.0, causes.PROGRAM),), timing=timing,
-        checkpoints=Checkpoints(5.0, 200.0),
+        checkpoints=CheckpointCosts(5.0, 200.0),
     )  # fmt: skip
     tally = Simulation(saved, random.Random(0)).run()
     assert tally.stages["restart"] == 50.0
@@ -155,7 +155,7 @@ def test_how_long_faults_go_unnoticed_is_what_membership_says() -> None:
 
 
 def test_a_job_of_higher_priority_borrows_and_gives_back() -> None:
-    calm = Cluster(8, 0.0)
+    calm = ClusterModel(8, 0.0)
     scenario = Scenario(
         calm, 8000.0, AUTOMATIC, elastic=ElasticRange(4, 8), timing=Timing(regroup_s=1.0, join_s=10.0),
         rivals=(Rival(instances=4, priority=5, start_s=1000.0, work_s=1000.0),),

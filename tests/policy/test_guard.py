@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.policy.guard import Finding, Guard, Reading, judge
+from jupyter_hyperpod.policy.guard import Guard, StepFinding, StepReading, judge
 
 QUIET = [2.0 + 0.01 * (i % 5) for i in range(32)]
 
 
-def reading(*losses: float, finite: bool = True, step: int = 40) -> Reading:
-    return Reading(step, sum(losses) / len(losses), finite, losses)
+def reading(*losses: float, finite: bool = True, step: int = 40) -> StepReading:
+    return StepReading(step, sum(losses) / len(losses), finite, losses)
 
 
 def test_a_sound_step_is_left_alone() -> None:
@@ -26,27 +26,27 @@ def test_a_sound_step_is_left_alone() -> None:
 
 def test_a_loss_that_is_not_finite_stops_and_names_its_micro_batches() -> None:
     decision = judge(Guard(), reading(2.0, math.nan, 2.0, math.inf, finite=False), QUIET, 0)
-    assert decision.value == Finding("non-finite gradient", "stop", (1, 3))
+    assert decision.value == StepFinding("non-finite gradient", "stop", (1, 3))
     assert decision.reason == (
         "the gradient of step 40 is not finite, that of micro-batches 1, 3 is not: the job stops"
     )
 
 
 def test_a_gradient_that_is_not_finite_need_not_show_in_the_loss() -> None:
-    marked = Reading(3, 2.0, False, (2.0, math.nan))
-    assert judge(Guard(non_finite="skip"), marked, [], 0).value == Finding("non-finite gradient", "skip", (1,))
-    overflowed = Reading(3, 2.0, False, (2.0, 2.0))
+    marked = StepReading(3, 2.0, False, (2.0, math.nan))
+    assert judge(Guard(non_finite="skip"), marked, [], 0).value == StepFinding("non-finite gradient", "skip", (1,))
+    overflowed = StepReading(3, 2.0, False, (2.0, 2.0))
     assert "the sum overflows" in judge(Guard(), overflowed, [], 0).reason
 
 
 def test_a_loss_may_be_bad_while_the_gradient_is_not() -> None:
-    decision = judge(Guard(), Reading(3, math.inf, True, (math.inf,)), [], 0)
-    assert decision.value == Finding("non-finite loss", "stop", (0,))
+    decision = judge(Guard(), StepReading(3, math.inf, True, (math.inf,)), [], 0)
+    assert decision.value == StepFinding("non-finite loss", "stop", (0,))
 
 
 def test_a_spike_is_skipped_and_its_highest_micro_batch_named() -> None:
     decision = judge(Guard(), reading(2.0, 50.0, 3.0), QUIET, 0)
-    assert decision.value == Finding("loss spike", "skip", (1,))
+    assert decision.value == StepFinding("loss spike", "skip", (1,))
     assert "highest in micro-batch 1 (50)" in decision.reason and "its update is not applied" in decision.reason
 
 

@@ -14,7 +14,7 @@ from jupyter_hyperpod.policy.membership import (
     SILENT_S,
     STOPPED_S,
     Candidate,
-    Pulse,
+    MemberHeartbeat,
     first_timeout_s,
     hang_timeout_s,
     leave_after,
@@ -84,21 +84,22 @@ def test_hang_timeouts_never_fall_below_the_floor(step_s: float | None, floor_s:
 def test_a_first_micro_batch_may_take_longer(step_s: float | None, floor_s: float, longest_s: float) -> None:
     limit_s = first_timeout_s(step_s, floor_s, longest_s)
     assert limit_s >= max(hang_timeout_s(step_s, floor_s), 20 * floor_s, longest_s)
-    waiting = Pulse("b", 0.0, 1e6, "exchange")
+    waiting = MemberHeartbeat("b", 0.0, 1e6, "exchange")
     for age_s, value in ((0.99 * limit_s, None), (1.01 * limit_s, ("a", "process hung"))):
         assert (
-            lost([Pulse("a", 0.0, age_s, "warm-up"), waiting], hang_timeout_s(step_s, floor_s), limit_s).value == value
+            lost([MemberHeartbeat("a", 0.0, age_s, "warm-up"), waiting], hang_timeout_s(step_s, floor_s), limit_s).value
+            == value
         )
-    found = lost([Pulse("a", 0.0, 1.01 * limit_s, "warm-up"), waiting], floor_s, limit_s)
+    found = lost([MemberHeartbeat("a", 0.0, 1.01 * limit_s, "warm-up"), waiting], floor_s, limit_s)
     assert "in the first micro-batch of its process" in found.reason
 
 
 @st.composite
-def pulses(draw: st.DrawFn) -> list[Pulse]:
+def pulses(draw: st.DrawFn) -> list[MemberHeartbeat]:
     ages = st.floats(0, 10)
     phases = st.sampled_from(["idle", "user", "compute", "warm-up", "exchange", "closing", "done"])
     return [
-        Pulse(
+        MemberHeartbeat(
             f"m{i}",
             draw(ages) / 3,
             draw(ages),
@@ -111,7 +112,7 @@ def pulses(draw: st.DrawFn) -> list[Pulse]:
 
 
 @given(pulses(), st.floats(0.1, 5))
-def test_only_those_that_show_a_symptom_are_fenced(found: list[Pulse], timeout_s: float) -> None:
+def test_only_those_that_show_a_symptom_are_fenced(found: list[MemberHeartbeat], timeout_s: float) -> None:
     decision = lost(found, timeout_s)
     assert decision.reason
     if decision.value is None:
@@ -133,9 +134,9 @@ def test_only_those_that_show_a_symptom_are_fenced(found: list[Pulse], timeout_s
 
 
 def test_a_long_step_on_one_member_is_no_hang() -> None:
-    alone = [Pulse("a", 0.0, 100.0, "compute")]
+    alone = [MemberHeartbeat("a", 0.0, 100.0, "compute")]
     assert lost(alone, 1.0).value is None
-    outside = [Pulse("a", 0.0, 100.0, "user"), Pulse("b", 0.0, 100.0, "exchange")]
+    outside = [MemberHeartbeat("a", 0.0, 100.0, "user"), MemberHeartbeat("b", 0.0, 100.0, "exchange")]
     assert lost(outside, 1.0).value is None
 
 
@@ -202,8 +203,8 @@ def test_those_who_leave_together_leave_after_a_step_that_nobody_has_passed() ->
 
 
 def test_who_stood_still_when_last_heard_is_hung_and_who_fell_silent_later_is_not() -> None:
-    others = [Pulse("b", 0.0, 5.0, "exchange")]
-    assert lost([Pulse("a", 0.1, 1.2, "compute"), *others], 1.0).value == ("a", "process hung")
-    assert lost([Pulse("a", 0.4, 1.2, "compute"), *others], 1.0).value is None
-    assert lost([Pulse("a", 1.2, 1.2, "compute"), *others], 1.0).value == ("a", "heartbeat lost")
-    assert lost([Pulse("a", 1.2, 1.2, "compute", unreachable=True), *others], 1.0).value is None
+    others = [MemberHeartbeat("b", 0.0, 5.0, "exchange")]
+    assert lost([MemberHeartbeat("a", 0.1, 1.2, "compute"), *others], 1.0).value == ("a", "process hung")
+    assert lost([MemberHeartbeat("a", 0.4, 1.2, "compute"), *others], 1.0).value is None
+    assert lost([MemberHeartbeat("a", 1.2, 1.2, "compute"), *others], 1.0).value == ("a", "heartbeat lost")
+    assert lost([MemberHeartbeat("a", 1.2, 1.2, "compute", unreachable=True), *others], 1.0).value is None

@@ -12,7 +12,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy import program
-from jupyter_hyperpod.policy.program import FEW_STEPS, LATE_STEPS, NEWCOMER_STEPS, Finding, Seat, is_to_blame
+from jupyter_hyperpod.policy.program import FEW_STEPS, LATE_STEPS, NEWCOMER_STEPS, ChargedVerdict, Seat, is_to_blame
 from jupyter_hyperpod.policy.verdict import (
     CHANGED,
     EXECUTION,
@@ -83,7 +83,7 @@ class Run:
     step: int = 0
     members: list[Process] = field(default_factory=list)
     absent: list[int] = field(default_factory=list)  # when somebody comes
-    earlier: list[Finding] = field(default_factory=list)
+    earlier: list[ChargedVerdict] = field(default_factory=list)
     fenced: list[Process] = field(default_factory=list)
     again: int = 0  # nobody with state was left
     stopped: str = ""
@@ -116,7 +116,7 @@ class Run:
         return Statement(process.name, f"rank {rank}", self.step, sealed, state)
 
     def act(self, charges: tuple[Charge, ...]) -> None:
-        found = Finding(charges, self.seats())
+        found = ChargedVerdict(charges, self.seats())
         judgement = is_to_blame(self.earlier, found)
         if judgement.value:
             self.stopped = judgement.reason
@@ -257,9 +257,9 @@ def test_a_counter_in_the_cell_fences_no_second_node(world: int, seed: int, kill
 # ---- one finding after the other ----------------------------------------------------------------------------------
 
 
-def found(step: int, *accused: int, world: int = 3, evidence: str = STATE, **joined: int) -> Finding:
+def found(step: int, *accused: int, world: int = 3, evidence: str = STATE, **joined: int) -> ChargedVerdict:
     seats = tuple(Seat(f"m{i}", f"rank {i} on node-{i}", joined.get(f"m{i}")) for i in range(world))
-    return Finding(tuple(Charge(f"m{i}", "differs", evidence, step) for i in accused), seats)
+    return ChargedVerdict(tuple(Charge(f"m{i}", "differs", evidence, step) for i in accused), seats)
 
 
 def test_one_member_for_the_first_time_is_fenced() -> None:
@@ -329,4 +329,4 @@ def test_charges_carry_their_evidence() -> None:
     statements = [Statement(f"m{i}", f"rank {i}", 4, *("bb", "bb") if i == 1 else ("aa", "aa")) for i in range(3)]
     assert [(c.member, c.evidence) for c in judge(statements).value] == [("m1", STATE)]
     assert Counter(c.evidence for c in judge(statements[:2]).value) == {STATE: 2}
-    assert program.is_to_blame([], Finding(judge(statements[:2]).value, ())).value
+    assert program.is_to_blame([], ChargedVerdict(judge(statements[:2]).value, ())).value

@@ -10,7 +10,7 @@ from jupyter_hyperpod.policy.serving import (
     RETRY_AFTER_LIMIT_S,
     UP_WINDOW_S,
     Limits,
-    Reading,
+    LoadReading,
     choose,
     decide,
     patience_s,
@@ -30,8 +30,8 @@ limits = st.builds(
 loads = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 9), max_size=6)
 
 
-def steady(load: int, until_s: float, since_s: float = 0.0) -> list[Reading]:
-    return [Reading(since_s + at / 4, load) for at in range(int((until_s - since_s) * 4) + 1)]
+def steady(load: int, until_s: float, since_s: float = 0.0) -> list[LoadReading]:
+    return [LoadReading(since_s + at / 4, load) for at in range(int((until_s - since_s) * 4) + 1)]
 
 
 def test_more_load_than_the_replicas_should_have_brings_more_at_once() -> None:
@@ -63,7 +63,7 @@ def test_a_wave_within_the_delay_keeps_what_it_needed() -> None:
 def test_none_is_left_where_none_may_be_and_one_request_brings_one() -> None:
     to_zero = Limits(0, 2, 2.0, 5.0)
     assert decide(steady(0, 6), 1, to_zero, 6.0).value == 0
-    assert decide([Reading(0.0, 1)], 0, to_zero, 0.0).value == 1
+    assert decide([LoadReading(0.0, 1)], 0, to_zero, 0.0).value == 1
 
 
 def test_a_range_that_was_left_is_entered_again() -> None:
@@ -73,7 +73,7 @@ def test_a_range_that_was_left_is_entered_again() -> None:
 
 @given(limits, st.lists(st.integers(0, 60), max_size=40), st.integers(0, 20))
 def test_the_range_is_never_left_and_a_decision_stands(bounds: Limits, counts: list[int], replicas: int) -> None:
-    readings = [Reading(at / 4, count) for at, count in enumerate(counts)]
+    readings = [LoadReading(at / 4, count) for at, count in enumerate(counts)]
     now_s = len(counts) / 4
     found = decide(readings, replicas, bounds, now_s)
     assert bounds.minimum <= found.value <= bounds.maximum
@@ -129,8 +129,8 @@ def test_the_delay_is_over_when_it_has_been_seen_whole(first_s: float, replicas:
 
 
 def test_what_is_a_second_old_counts_for_going_up() -> None:
-    assert decide([Reading(20.0 - UP_WINDOW_S, 8)], 1, LIMITS, 20.0).value == 4
-    assert decide([Reading(19.9 - UP_WINDOW_S, 8)], 1, LIMITS, 20.0).value == 1
+    assert decide([LoadReading(20.0 - UP_WINDOW_S, 8)], 1, LIMITS, 20.0).value == 4
+    assert decide([LoadReading(19.9 - UP_WINDOW_S, 8)], 1, LIMITS, 20.0).value == 1
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -15,7 +15,7 @@ import torch
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.policy import interval
-from jupyter_hyperpod.runtime.checkpoint.store import Checkpoint, Directory, Manifest
+from jupyter_hyperpod.runtime.checkpoint.store import Checkpoint, CheckpointManifest, Directory
 
 pytestmark = pytest.mark.slow
 
@@ -125,14 +125,14 @@ def test_a_checkpoint_of_another_session_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_manifest_knows_its_own_damage() -> None:
-    manifest = Manifest(3, "0" * 12, {"seed": 1}, [{"v": None}], {"state.safetensors": (4, "ab")})
+    manifest = CheckpointManifest(3, "0" * 12, {"seed": 1}, [{"v": None}], {"state.safetensors": (4, "ab")})
     text = manifest.encode()
-    assert Manifest.decode(text) == manifest
+    assert CheckpointManifest.decode(text) == manifest
     for place in (0, 70, len(text) - 1):
         broken = bytearray(text)
         broken[place] ^= 1
         with pytest.raises(ValueError, match="SHA-256"):
-            Manifest.decode(bytes(broken))
+            CheckpointManifest.decode(bytes(broken))
 
 
 @pytest.mark.parametrize(

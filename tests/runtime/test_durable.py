@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod.bench.laboratory import wait_for_idle
-from jupyter_hyperpod.planner.goodput import Checkpoints
+from jupyter_hyperpod.planner.goodput import CheckpointCosts
 from jupyter_hyperpod.policy import interval
 from jupyter_hyperpod.runtime.checkpoint.store import MANIFEST, Directory
 from jupyter_hyperpod.runtime.checkpoint.writer import file_of
@@ -141,7 +141,9 @@ def test_the_journal_says_that_the_interval_is_dalys(job: Submit, tmp_path: Path
     assert "MTBF 1 h assumed, no failure yet, saving is thought to cost" in said[0]["reason"]
     later = [data for data in said[1:] if "observed over 1 failure, saving costs" in data["reason"]]
     assert all(data["value"] >= interval.SHORTEST_S for data in later)
-    assert Checkpoints(thought_s).every_s(interval.PRIOR_MTBF_S) == interval.daly_s(thought_s, interval.PRIOR_MTBF_S)
+    assert CheckpointCosts(thought_s).every_s(interval.PRIOR_MTBF_S) == interval.daly_s(
+        thought_s, interval.PRIOR_MTBF_S
+    )
 
 
 # every member goes back once, after step 10, where its weights are no longer those that were saved

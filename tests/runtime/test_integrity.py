@@ -13,7 +13,7 @@ from torch import nn
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.policy.batching import assign
-from jupyter_hyperpod.runtime.session.checksum import ROW, Watched, checksum
+from jupyter_hyperpod.runtime.session.checksum import ROW, ChecksummedTensors, checksum
 from jupyter_hyperpod.runtime.session.integrity import Audit, drawn
 from tests.runtime.conftest import MICRO_BATCHES, TRAIN, Run, Submit
 
@@ -206,9 +206,9 @@ def test_drawn_as_often_as_asked(seed: int, rate: float) -> None:
 @settings(max_examples=50)
 def test_every_changed_octet_is_seen(octets: int, place: int, change: int, shift: int) -> None:
     content = torch.arange(octets + shift).to(torch.uint8)[shift:]
-    watched = Watched([content, content[:1]])
+    watched = ChecksummedTensors([content, content[:1]])
     before = watched.checksums()
-    again, copy = watched.checksums(), Watched([content.clone(), content[:1].clone()]).checksums()
+    again, copy = watched.checksums(), ChecksummedTensors([content.clone(), content[:1].clone()]).checksums()
     assert (before == again).all() and (before == copy).all()
     content[place % octets] ^= change
     assert watched.checksums()[0] != before[0]
@@ -235,7 +235,7 @@ def test_bits_that_are_only_set_are_seen(places: set[int], bit: int) -> None:
 
 def test_a_tensor_that_moved_is_looked_at_where_it_is_now() -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
-    watched = Watched([parameter])
+    watched = ChecksummedTensors([parameter])
     before = watched.checksums()
     parameter.data = torch.zeros(3000)
     assert watched.checksums() != before
@@ -245,7 +245,7 @@ def test_a_tensor_that_moved_is_looked_at_where_it_is_now() -> None:
 
 def test_any_layout_of_memory_has_a_checksum() -> None:
     tensor = torch.randn(3, 4, 5)
-    strided = Watched([tensor.transpose(0, 2)])
+    strided = ChecksummedTensors([tensor.transpose(0, 2)])
     before = strided.checksums()
     flip(tensor)
     assert strided.checksums() != before

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.recovery import at_once
 from jupyter_hyperpod.runtime.comm.reduction import as_bytes
-from jupyter_hyperpod.runtime.comm.snapshot import Room, Shelf, parse, read
+from jupyter_hyperpod.runtime.comm.snapshot import PreparedMemory, StripeMemory, parse, read
 
 from .conftest import Run, Submit
 
@@ -54,7 +54,7 @@ def test_a_newcomer_that_is_killed_before_it_enters_changes_nothing(job: Submit,
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=5), st.integers(1, 4))
 def test_stripes_put_together_are_the_state(lengths: list[int], parts: int) -> None:
     tensors = [torch.randn(length) for length in lengths]
-    shelves = [Shelf() for _ in range(parts)]
+    shelves = [StripeMemory() for _ in range(parts)]
     tokens = [shelf.lay_out(tensors, part, parts) for part, shelf in enumerate(shelves)]
     copies = [torch.empty_like(tensor) for tensor in tensors]
     read(copies, tokens)
@@ -66,7 +66,7 @@ def test_stripes_put_together_are_the_state(lengths: list[int], parts: int) -> N
 
 
 def test_what_may_still_be_read_is_not_overwritten() -> None:
-    shelf = Shelf()
+    shelf = StripeMemory()
     first = shelf.lay_out([torch.ones(100)], 0, 1)
     second = shelf.lay_out([torch.zeros(100)], 0, 1)
     assert first != second
@@ -79,12 +79,12 @@ def test_what_may_still_be_read_is_not_overwritten() -> None:
 
 
 def test_memory_that_is_gone_leaves_the_newcomer_as_it_was() -> None:
-    token = Shelf().lay_out([torch.ones(100)], 0, 1)
+    token = StripeMemory().lay_out([torch.ones(100)], 0, 1)
     kept = torch.zeros(100)
     with pytest.raises(OSError):
         read([kept], [token])
     assert not kept.any()
-    shelf = Shelf()
+    shelf = StripeMemory()
     shelf.lay_out([torch.ones(100)], 0, 1)
     shown = shelf.shown()
     parse(shown)
@@ -97,7 +97,7 @@ def test_memory_that_is_gone_leaves_the_newcomer_as_it_was() -> None:
 
 
 def test_room_is_given_once_and_never_runs_out() -> None:
-    room = Room([torch.nn.Parameter(torch.zeros(3, 4))], copies=2)
+    room = PreparedMemory([torch.nn.Parameter(torch.zeros(3, 4))], copies=2)
     taken = [room.take(torch.float32, [3, 4]) for _ in range(3)] + [room.take(torch.int64, [2])]
     assert len({tensor.data_ptr() for tensor in taken}) == 4
     assert [tuple(tensor.shape) for tensor in taken] == [(3, 4)] * 3 + [(2,)]

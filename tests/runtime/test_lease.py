@@ -14,7 +14,7 @@ import pytest
 from jupyter_hyperpod.policy.membership import BEATS_LOST_S, LEASE_S
 from jupyter_hyperpod.runtime.agent.lease import Lease
 from jupyter_hyperpod.runtime.connection import Channel, prepare
-from jupyter_hyperpod.runtime.progress import Progress
+from jupyter_hyperpod.runtime.progress import WorkerProgress
 
 Wait = Callable[..., object]
 
@@ -95,7 +95,7 @@ def test_the_other_side_that_hangs_up_is_told_from_silence(channels: tuple[Chann
 
 
 def test_a_worker_waits_with_its_journal_until_the_lease_holds() -> None:
-    progress = Progress()
+    progress = WorkerProgress()
     progress.wait_until_allowed()
     progress.allow(-math.inf)
     written = threading.Event()

@@ -19,7 +19,7 @@ from jupyter_hyperpod.runtime.agent.worker_process import Output
 from jupyter_hyperpod.runtime.audit import audit
 from jupyter_hyperpod.runtime.context import Context
 from jupyter_hyperpod.runtime.coordinator.incidents import HEAD, Incidents
-from jupyter_hyperpod.runtime.progress import PHASES, Progress
+from jupyter_hyperpod.runtime.progress import PHASES, WorkerProgress
 from jupyter_hyperpod.runtime.worker.cell import describe
 from jupyter_hyperpod.storage.store import Store
 
@@ -143,7 +143,7 @@ def test_an_endless_message_is_cut() -> None:
 
 
 def test_progress_is_seen_across_a_fork() -> None:
-    progress = Progress()
+    progress = WorkerProgress()
     assert progress.read() == (0, 0, "idle")
     pid = os.fork()
     if pid == 0:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover, holdings_of
 from jupyter_hyperpod.runtime.comm.mesh import Mesh, PeerLost
-from jupyter_hyperpod.runtime.comm.reduction import Buffer, Layout, Ledger, Reduction
+from jupyter_hyperpod.runtime.comm.reduction import Buffer, FinishedNodes, Layout, Reduction
 
 LAYOUT = Layout(
     [
@@ -46,7 +46,7 @@ def gradient(leaf: int) -> Buffer:
     return buffer
 
 
-def add(leaf: int, ledger: Ledger) -> None:
+def add(leaf: int, ledger: FinishedNodes) -> None:
     buffer, adding = ledger.open(leaf)
     for kept, flat in zip(buffer.flats, gradient(leaf).flats, strict=True):
         kept.add_(flat) if adding else kept.copy_(flat)
@@ -69,7 +69,7 @@ def reduce_all(
         mesh.generation, mesh.rank, mesh.world_size, mesh._links = 1, rank, world, links[rank]
         for link in links[rank].values():
             link.setblocking(False)
-        ledger = Ledger(LAYOUT, count)
+        ledger = FinishedNodes(LAYOUT, count)
         for leaf in [*(leaf for low, high in (held[rank] if held else ()) for leaf in range(low, high)), *shares[rank]]:
             add(leaf, ledger)
         before = {node: [flat.clone() for flat in buffer.flats] for node, buffer in ledger.nodes.items()}
@@ -114,7 +114,7 @@ def test_any_salvage_gives_the_same_bits(count: int, world: int, rng: random.Ran
 
 
 def test_the_ledger_sums_siblings_at_once_and_reuses_memory() -> None:
-    ledger = Ledger(LAYOUT, 8)
+    ledger = FinishedNodes(LAYOUT, 8)
     for leaf in range(8):
         assert not ledger.holds(leaf)
         add(leaf, ledger)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.policy.scripts import GROW_PATIENCE_S, HOLD_S, Trouble, call_number, judge, resize
-from jupyter_hyperpod.runtime.progress import Progress
+from jupyter_hyperpod.runtime.progress import WorkerProgress
 from tests.runtime.conftest import Run, Submit
 
 DDP = Path(__file__).with_name("ddp_script.py")
@@ -172,7 +172,7 @@ def test_outside_a_job_there_is_no_event() -> None:
 # ---- the call that all agree on --------------------------------------------------------------------------------
 
 
-def ask(progress: Progress, until: int, answers: Any) -> None:
+def ask(progress: WorkerProgress, until: int, answers: Any) -> None:
     for call in range(1, until):
         if progress.call():
             answers.put(call)
@@ -184,7 +184,7 @@ def test_a_call_is_never_missed_however_fast_the_worker_is() -> None:
     """The worker calls without a pause; the agent proposes until it is in time: then exactly that call says True."""
     context = multiprocessing.get_context("fork")
     for _ in range(20):
-        progress, answers, tries = Progress(), context.SimpleQueue(), 0
+        progress, answers, tries = WorkerProgress(), context.SimpleQueue(), 0
         worker = context.Process(target=ask, args=(progress, 50_000_000, answers))
         worker.start()
         while not progress.propose(at := call_number([progress.calls], tries)):
@@ -195,7 +195,7 @@ def test_a_call_is_never_missed_however_fast_the_worker_is() -> None:
 
 
 def test_an_event_that_is_called_off_lets_a_waiting_call_go() -> None:
-    progress = Progress()
+    progress = WorkerProgress()
     assert progress.propose(1)
     progress.decide(0)
     assert not progress.call() and not progress.detected

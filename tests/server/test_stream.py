@@ -24,7 +24,7 @@ from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.views import BULK, View, fold_all, new_cluster_view, new_job_view
 from jupyter_hyperpod.server.extension import STATE_CHANGED, HyperpodExtension
 from jupyter_hyperpod.server.tailer import LIST_S
-from jupyter_hyperpod.storage.journal import Writer, event_writer, read_events
+from jupyter_hyperpod.storage.journal import RecordWriter, event_writer, read_events
 from jupyter_hyperpod.storage.store import JobStore, Store
 from tests.server.client import Client
 from tests.server.conftest import ROOT, Api, MakeJob
@@ -33,7 +33,7 @@ WRITER = Path(__file__).parents[1] / "storage" / "writer_process.py"
 Connect = Callable[[], Awaitable[Client]]
 
 
-def step(journal: Writer[Event], number: int) -> None:
+def step(journal: RecordWriter[Event], number: int) -> None:
     loss = 5.0 / number
     journal.append(
         "step.committed",
@@ -51,11 +51,11 @@ def step(journal: Writer[Event], number: int) -> None:
     )
 
 
-def state(journal: Writer[Event], name: str, reason: str = "") -> None:
+def state(journal: RecordWriter[Event], name: str, reason: str = "") -> None:
     journal.append("job.state", {"state": name, "reason": reason})
 
 
-def node(journal: Writer[Event], number: int, name: str) -> None:
+def node(journal: RecordWriter[Event], number: int, name: str) -> None:
     data = {"node": f"node-{number}", "state": name, "reason": "", "spare": False, "slots": 1, "used": 0}
     journal.append("node.state", data | {"jobs": [], "pid": 1, "incarnation": 1})
 

@@ -21,7 +21,7 @@ from jupyter_hyperpod.control import deploy, jobs
 from jupyter_hyperpod.core.errors import ClusterError, NotFound, SpecError
 from jupyter_hyperpod.serving import routes
 from jupyter_hyperpod.serving.context import ANSWER_LIMIT_BYTES, REQUEST_LIMIT_BYTES
-from jupyter_hyperpod.serving.models import Handler
+from jupyter_hyperpod.serving.models import PythonModel
 from jupyter_hyperpod.storage.store import Store
 from tests.serving.conftest import Deployment, Serve
 
@@ -156,7 +156,7 @@ def test_a_handler_is_compiled_as_if_it_were_imported(tmp_path: Path, monkeypatc
         "def predict(model, inputs):\n    return model\n"
     )
     filename = str(tmp_path / "handler.py")
-    kind, source, told = Handler(tmp_path / "kept", filename, "model")._model
+    kind, source, told = PythonModel(tmp_path / "kept", filename, "model")._model
     assert kind is int and source.startswith("def load(path):\n    return") and told == filename
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 from tornado.httputil import HTTPHeaders
 
-from jupyter_hyperpod.serving.connection import Broken, Line
+from jupyter_hyperpod.serving.connection import ReplicaBroken, ReplicaConnections
 
 LIMIT_S = 20.0
 
@@ -33,7 +33,7 @@ def full() -> Iterator[socket.socket]:
         yield found
 
 
-def ask(line: Line) -> asyncio.Task[None]:
+def ask(line: ReplicaConnections) -> asyncio.Task[None]:
     async def piece(content: bytes) -> None:
         raise AssertionError(f"nobody has said {content!r}")
 
@@ -41,15 +41,15 @@ def ask(line: Line) -> asyncio.Task[None]:
     return asyncio.create_task(line.ask("/predict", headers, b"{}", lambda status, headers: None, piece))
 
 
-async def broken(asked: asyncio.Task[None]) -> Broken:
-    with pytest.raises(Broken) as found:
+async def broken(asked: asyncio.Task[None]) -> ReplicaBroken:
+    with pytest.raises(ReplicaBroken) as found:
         await asyncio.wait_for(asked, LIMIT_S)
     return found.value
 
 
 def test_what_waits_for_an_answer_hears_that_the_line_was_cut(listener: socket.socket) -> None:
     async def run() -> None:
-        line = Line(*listener.getsockname())
+        line = ReplicaConnections(*listener.getsockname())
         asked, loop = ask(line), asyncio.get_running_loop()
         connection, _ = await asyncio.wait_for(loop.sock_accept(listener), LIMIT_S)
         with connection:
@@ -66,14 +66,14 @@ def test_what_waits_for_an_answer_hears_that_the_line_was_cut(listener: socket.s
 
 def test_one_that_cannot_be_reached_is_not_waited_for(full: socket.socket) -> None:
     async def run() -> None:
-        assert not (await broken(ask(Line(*full.getsockname())))).sent
+        assert not (await broken(ask(ReplicaConnections(*full.getsockname())))).sent
 
     asyncio.run(run())
 
 
 def test_a_line_that_is_closed_while_it_connects_sends_nothing(full: socket.socket) -> None:
     async def run() -> None:
-        line = Line(*full.getsockname())
+        line = ReplicaConnections(*full.getsockname())
         asked, loop = ask(line), asyncio.get_running_loop()
         with pytest.raises(TimeoutError):  # its first packet is dropped meanwhile
             await asyncio.wait_for(asyncio.shield(asked), 0.2)
@@ -98,7 +98,7 @@ async def accept(listener: socket.socket) -> socket.socket:
     return connection
 
 
-async def answer(line: Line) -> int:
+async def answer(line: ReplicaConnections) -> int:
     found: list[int] = []
 
     async def piece(content: bytes) -> None:
@@ -111,7 +111,7 @@ async def answer(line: Line) -> int:
 
 def test_connections_that_the_replica_has_closed_since_are_not_taken_for_its_loss(listener: socket.socket) -> None:
     async def run() -> None:
-        line = Line(*listener.getsockname())
+        line = ReplicaConnections(*listener.getsockname())
         asked = [asyncio.create_task(answer(line)) for _ in range(5)]
         with ExitStack() as stack:
             connections = [stack.enter_context(await accept(listener)) for _ in asked]
@@ -132,7 +132,7 @@ def test_a_replica_that_dies_of_a_request_on_a_kept_connection_counts_as_lost_wh
     listener: socket.socket,
 ) -> None:
     async def run() -> None:
-        line = Line(*listener.getsockname())
+        line = ReplicaConnections(*listener.getsockname())
         asked = asyncio.create_task(answer(line))
         with await accept(listener) as connection:
             await respond(connection)
@@ -140,7 +140,7 @@ def test_a_replica_that_dies_of_a_request_on_a_kept_connection_counts_as_lost_wh
             asked = asyncio.create_task(answer(line))
             assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connection, 4096), LIMIT_S)
             listener.close()
-        with pytest.raises(Broken) as found:
+        with pytest.raises(ReplicaBroken) as found:
             await asked
         assert found.value.sent, "whoever is sent it again and again would die of it again and again"
 

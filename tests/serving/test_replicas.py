@@ -20,8 +20,8 @@ from jupyter_hyperpod.core.errors import SpecError
 from jupyter_hyperpod.core.events import REPLICA_STAGES
 from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
 from jupyter_hyperpod.storage.store import Store
-from jupyter_hyperpod.supervisor.entry import Entry
-from jupyter_hyperpod.supervisor.reconcile import Failures
+from jupyter_hyperpod.supervisor.entry import JobEntry
+from jupyter_hyperpod.supervisor.reconcile import ProcessFailures
 from tests.serving.conftest import Deployment, Serve
 from tests.support.deployment_clients import Drive
 
@@ -191,13 +191,13 @@ def test_one_that_is_to_go_while_it_loads_goes_at_once(
 
 def test_one_that_cannot_start_takes_nothing_from_those_that_answer(store: Store) -> None:
     spec = JobSpec("s", store.put_cell(""), nodes=1, max_restarts=1000, serve=ServeSpec("model", task="predict"))
-    entry = Entry(store, store.create_job(spec))
+    entry = JobEntry(store, store.create_job(spec))
     for number in range(30):
         assert entry.agent_failed("node-1", 1.0, 1, True, float(number)) == ""
     assert entry.rest_until_s == 29.0 + 60.0, "at last it is tried once a minute"
     assert entry.agent_failed("node-2", 500.0, -9, True, 30.0) == ""
     assert entry.rest_until_s == 30.0, "one that was killed is replaced at once"
-    entry.agents = Failures(30, 30)
+    entry.agents = ProcessFailures(30, 30)
     found = entry.agent_failed("node-1", 1.0, 1, False, 100.0)
     assert "the agent on node-1 ended with status 1: it failed 31 times in a row" in found, "nobody answers any more"
 

@@ -12,7 +12,7 @@ from jupyter_hyperpod.core.mount_spec import DRIVERS as NAMES
 from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import credentials, drivers
 
-PLACE = drivers.Place("/mnt/x", "/store/mounts/x.cache", "/tmp/x.sock")
+PLACE = drivers.MountPaths("/mnt/x", "/store/mounts/x.cache", "/tmp/x.sock")
 
 
 def spec(driver: str, source: str = "", **more: Any) -> MountSpec:

@@ -209,7 +209,7 @@ def test_two_writers_of_one_name_never_share_a_file(tmp_path: Path) -> None:
 
 def test_a_clock_that_goes_back_does_not_reorder_a_writer(tmp_path: Path) -> None:
     times = iter([10.0, 5.0, 7.0, 11.0])
-    with journal.Writer(tmp_path, "w", Event, clock=lambda: next(times)) as writer:
+    with journal.RecordWriter(tmp_path, "w", Event, clock=lambda: next(times)) as writer:
         for number in range(4):
             writer.append("warning.raised", {"text": str(number)})
     events = read_events(tmp_path)
@@ -223,7 +223,7 @@ def test_merging_keeps_each_writers_order(
 ) -> None:
     directory = tmp_path_factory.mktemp("merge")
     now = [0.0]
-    writers = [journal.Writer(directory, f"w{at}", Event, clock=lambda: now[0]) for at in range(4)]
+    writers = [journal.RecordWriter(directory, f"w{at}", Event, clock=lambda: now[0]) for at in range(4)]
     for at, now[0] in steps:
         writers[at].append("warning.raised", {"text": ""})
     for writer in writers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..types import Element, Phase
+from ..types import Element, ElementPhase
 from .known_node import LocalNode
 
 
@@ -32,7 +32,7 @@ class Elements:
         """A process of the job has ended."""
         batch = self._batch.pop((job_id, node), 0)
         if job_id not in self._released:
-            phase = Phase.FAILED if status else Phase.ENDED
+            phase = ElementPhase.FAILED if status else ElementPhase.ENDED
             state = "lost" if status is None else "failed" if status else "succeeded"
             element = Element(node, state, phase, node, job=job_id, batch=batch, status=status)
             self._ended.setdefault(job_id, {})[node] = element
@@ -51,4 +51,6 @@ class Elements:
         return [*running, *self._ended.get(job_id, {}).values()]
 
     def _running(self, job_id: str, node: str) -> Element:
-        return Element(node, "running", Phase.RUNNING, node, job=job_id, batch=self._batch.get((job_id, node), 0))
+        return Element(
+            node, "running", ElementPhase.RUNNING, node, job=job_id, batch=self._batch.get((job_id, node), 0)
+        )

@@ -20,14 +20,14 @@ from pathlib import Path
 from ...core.errors import ClusterError, ProtocolError
 from ...core.spec import Handle, LaunchPlan
 from ...system.diagnostics import note
-from ...system.json_lines import Channel, Message, connect
+from ...system.json_lines import JsonLineChannel, Message, connect
 from ...system.processes import Identity, alive, signal_group
 from ..futures import refused, settled
-from ..types import HEAD, SHARED_NETWORK, Element, ExitReport, NodeReport, Report, Request
+from ..types import HEAD, SHARED_NETWORK, Element, ExitReport, LaunchRequest, NodeReport, Report
 from .elements import Elements
 from .interpreter import WarmInterpreter
 from .known_node import LocalNode
-from .network import HEAD_INDEX, Place, Switch
+from .network import HEAD_INDEX, NetworkPlace, Switch
 from .node import plan_to_json
 
 HELLO_TIMEOUT_S = 1.0
@@ -52,11 +52,11 @@ class LocalHost:
         report: Callable[[Report], None],
         environment: Mapping[str, str],
         isolated: bool = False,
-        heir: Mapping[str, object] | None = None,
+        successor: Mapping[str, object] | None = None,
     ) -> None:
         """``isolated``: every node has a network of its own, and can be cut off.
 
-        ``heir`` is what the zygote is told, so that it can start the supervisor again: see `supervisor_watchdog`.
+        ``successor`` is what the zygote is told, so that it can start the supervisor again: see `supervisor_watchdog`.
         """
         self.directory = directory
         self.nodes: dict[str, LocalNode] = {}
@@ -66,7 +66,7 @@ class LocalHost:
         self.isolated = isolated
         self._switch: Switch | None = None
         self._zygote = WarmInterpreter(
-            directory, selector, preload, environment, heir or {}, self._on_zygote, self._without_zygote
+            directory, selector, preload, environment, successor or {}, self._on_zygote, self._without_zygote
         )
         self._elements = Elements()
         self._pinged_s = 0.0
@@ -121,7 +121,7 @@ class LocalHost:
         self._switch = self._switch or Switch.adopt(switch)
         return self._switch is not None and self._switch.is_at(switch)
 
-    def _attach(self, node: LocalNode, channel: Channel, process: Identity) -> None:
+    def _attach(self, node: LocalNode, channel: JsonLineChannel, process: Identity) -> None:
         node.channel, node.process, node.unanswered = channel, process, 0
         with suppress(OSError):
             node.pidfd = os.pidfd_open(process.pid)
@@ -164,7 +164,7 @@ class LocalHost:
         node.state, node.reason, node.incarnation = "starting", "", node.incarnation + 1
         node.spawned_s = time.monotonic()
         node.cut = False
-        place = None if self._switch is None else asdict(Place(self._switch.path, node.index))
+        place = None if self._switch is None else asdict(NetworkPlace(self._switch.path, node.index))
         request = {"op": "spawn", "name": node.name, "incarnation": node.incarnation, "spare": node.spare}
         if not self._zygote.send({**request, "listener": f"{node.name}.sock", "place": place}):
             node.reason = "waits for the preloaded interpreter"
@@ -284,7 +284,7 @@ class LocalHost:
         self._zygote.end()
         self._zygote.start()
 
-    def launch(self, plan: LaunchPlan, request: Request) -> Future[int]:
+    def launch(self, plan: LaunchPlan, request: LaunchRequest) -> Future[int]:
         """Begin to start the plan's process on each of the request's nodes; ClusterError where none of them is up."""
         batch = self._elements.batch()
         begun = [node for node in request.nodes if self._begin(plan, self.nodes[node])]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...core.errors import ProtocolError
 from ...system.diagnostics import note, open_log
-from ...system.json_lines import Channel, Message, connect, listen
+from ...system.json_lines import JsonLineChannel, Message, connect, listen
 from ...system.processes import Identity, identify, signal_group
 from .warm import LOG, SOCKET
 
@@ -42,7 +42,7 @@ class WarmInterpreter:
         self._successor = successor
         self._hear = hear
         self._lost = lost
-        self._channel: Channel | None = None
+        self._channel: JsonLineChannel | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.identity: Identity | None = None
         self.ready = False
@@ -110,7 +110,7 @@ class WarmInterpreter:
         if self._channel is not None:
             self._channel.close()
 
-    def _greet(self, channel: Channel) -> None:
+    def _greet(self, channel: JsonLineChannel) -> None:
         self._channel, self.ready = channel, False
         self._selector.register(channel, selectors.EVENT_READ, self._read)
         channel.send({"op": "hello", **self._successor})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...core.spec import Handle
-from ...system.json_lines import Channel
+from ...system.json_lines import JsonLineChannel
 from ...system.processes import Identity
 from .network import HEAD_INDEX
 
@@ -24,7 +24,7 @@ class LocalNode:
     jobs: dict[str, Handle] = field(default_factory=dict)
     born_s: dict[str, float] = field(default_factory=dict)
     sessions: dict[str, Identity] = field(default_factory=dict)
-    channel: Channel | None = None
+    channel: JsonLineChannel | None = None
     pidfd: int = -1
     unanswered: int = 0
     cut: bool = False

@@ -63,7 +63,7 @@ def environment(index: int) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NetworkPlace:
     """Where a process is to be joined: ``switch`` is a path to the switch, ``index`` 0 the head, else the node."""
 
     switch: str
@@ -132,7 +132,7 @@ class Switch:
         return frozenset(int(name[1]) for name in names if name)
 
     @classmethod
-    def join(cls, place: Place) -> Switch:
+    def join(cls, place: NetworkPlace) -> Switch:
         """Move this process, which must be single-threaded, to its place; its children will be there too."""
         try:
             switch = cls(os.open(place.switch, os.O_RDONLY | os.O_CLOEXEC))

@@ -20,12 +20,12 @@ from typing import Any
 from ...core.errors import ProtocolError
 from ...core.spec import LaunchPlan
 from ...system.diagnostics import note, open_log
-from ...system.json_lines import Channel, Message
+from ...system.json_lines import JsonLineChannel, Message
 from ...system.processes import Identity, close_descriptors, die_with_parent, identify, signal_group
 from ..source import same_interpreter
 from ..types import HEAD
-from .network import Place, Switch, environment
-from .serve import Server
+from .network import NetworkPlace, Switch, environment
+from .serve import RequestServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class NodeName:
         return self.name == HEAD
 
 
-class Node(Server):
+class Node(RequestServer):
     """Serves hello, ping, start, signal and end."""
 
     def __init__(
-        self, who: NodeName, warm_key: str, listener: socket.socket, path: Path, place: Place | None = None
+        self, who: NodeName, warm_key: str, listener: socket.socket, path: Path, place: NetworkPlace | None = None
     ) -> None:
         super().__init__(listener, path)
         self.who = who
@@ -55,7 +55,7 @@ class Node(Server):
         self.warm_key = warm_key
         self.me = identify(os.getpid())
 
-    def handle(self, message: Message, channel: Channel) -> None:
+    def handle(self, message: Message, channel: JsonLineChannel) -> None:
         """Carry out one request of the supervisor's."""
         operation = message["op"]
         if operation == "hello":
@@ -93,7 +93,7 @@ class Node(Server):
                 else:
                     os.kill(child.pid, number)
 
-    def _start(self, plan: LaunchPlan, channel: Channel) -> None:
+    def _start(self, plan: LaunchPlan, channel: JsonLineChannel) -> None:
         warm = plan.warm_key == self.warm_key and same_interpreter(plan.python)
         module = plan.head_module if self.who.leads_groups else plan.module
         try:
@@ -146,11 +146,13 @@ class Node(Server):
             start_new_session=self.who.leads_groups,
             preexec_fn=lambda: die_with_parent(node),
         )
-        process.returncode = 0  # reaped by `Server`, not by Popen
+        process.returncode = 0  # reaped by `RequestServer`, not by Popen
         return process
 
 
-def live(who: NodeName, warm_key: str, listener: socket.socket, path: Path, log: int, place: Place | None) -> int:
+def live(
+    who: NodeName, warm_key: str, listener: socket.socket, path: Path, log: int, place: NetworkPlace | None
+) -> int:
     """A node's whole life, from fork to exit."""
     os.setsid()
     keep = os.dup(listener.fileno())

@@ -16,19 +16,19 @@ from typing import Any
 from ...core.errors import ProtocolError
 from ...core.units import plural
 from ...system.diagnostics import note
-from ...system.json_lines import Channel, Message, Silent, accept
+from ...system.json_lines import JsonLineChannel, Message, Silent, accept
 from ...system.processes import Identity, identify, signal_group
 
 IDLE_TICK_S = 2.0
 
 
-class Server:
+class RequestServer:
     """Serves requests until told to end, or until its socket file is gone: then its store has been deleted."""
 
     def __init__(self, listener: socket.socket, path: Path) -> None:
         self.listener = listener
         self.path = path
-        self.channels: list[Channel] = []
+        self.channels: list[JsonLineChannel] = []
         self._silent = Silent()
         self._dropped, self._say_from_s = 0, 0.0
         self.children: dict[int, tuple[Identity, int, Any]] = {}
@@ -36,7 +36,7 @@ class Server:
         self.selector = selectors.DefaultSelector()
         self._inode = _inode(path)
 
-    def handle(self, message: Message, channel: Channel) -> None:
+    def handle(self, message: Message, channel: JsonLineChannel) -> None:
         """Carry out one request."""
         raise NotImplementedError
 
@@ -47,7 +47,7 @@ class Server:
     def tick(self) -> None:
         """Called whenever something has happened, and every other second."""
 
-    def left(self, channel: Channel) -> None:
+    def left(self, channel: JsonLineChannel) -> None:
         """A connection has ended."""
 
     def run(self) -> None:
@@ -92,7 +92,7 @@ class Server:
             if (oldest := self._silent.called(channel)) is not None:
                 self._hang_up(oldest)
 
-    def _read(self, channel: Channel) -> None:
+    def _read(self, channel: JsonLineChannel) -> None:
         if channel.closed:
             return  # hung up on a moment ago
         try:
@@ -112,7 +112,7 @@ class Server:
             note(f"{plural(self._dropped, 'connection')} dropped, the last: {reason}")
             self._dropped, self._say_from_s = 0, now_s + 60.0
 
-    def _hang_up(self, channel: Channel) -> None:
+    def _hang_up(self, channel: JsonLineChannel) -> None:
         self.selector.unregister(channel)
         self.channels.remove(channel)
         self._silent.heard(channel)
@@ -131,7 +131,7 @@ class Server:
         """Called while the dead child still holds its pid, so that its group cannot be anybody else's yet."""
 
 
-class GroupServer(Server):
+class GroupServer(RequestServer):
     """A server whose children lead groups of their own: what is left of a group ends with its leader."""
 
     def before_reaping(self, child: Identity) -> None:

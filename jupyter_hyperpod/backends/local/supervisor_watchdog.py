@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...system.diagnostics import note
-from ...system.json_lines import Channel, Message
+from ...system.json_lines import JsonLineChannel, Message
 from ...system.processes import Identity, alive, close_descriptors, is_stopped
 
 SILENT_S = 10.0
@@ -23,7 +23,7 @@ STOPPED_S = 2.0
 RESTARTS, WITHIN_S = 5, 60.0
 
 
-class Heir:
+class SupervisorWatchdog:
     """Watches the supervisor from the zygote. ``start(arguments)`` starts a new one. Times are on the monotonic clock.
 
     The new one is told when the old one was lost, in seconds since the Unix epoch.
@@ -32,7 +32,7 @@ class Heir:
     def __init__(self, directory: Path, start: Callable[[list[str]], object]) -> None:
         self._directory = directory
         self._start = start
-        self._channel: Channel | None = None
+        self._channel: JsonLineChannel | None = None
         self._supervisor = Identity(0, 0)
         self._arguments: list[str] = []
         self._mark = ""
@@ -41,16 +41,16 @@ class Heir:
         self._stood_s: float | None = None  # the last sign of life of one that is being ended
         self._started_s: deque[float] = deque(maxlen=RESTARTS)
 
-    def heard(self, message: Message, channel: Channel) -> None:
+    def heard(self, message: Message, channel: JsonLineChannel) -> None:
         """A supervisor said something: who it is, or only that it is there."""
-        if message.get("heir"):
-            self._channel, self._arguments, self._mark = channel, list(message["heir"]), str(message["mark"])
+        if message.get("successor"):
+            self._channel, self._arguments, self._mark = channel, list(message["successor"]), str(message["mark"])
             self._supervisor = Identity(*message["supervisor"])
             self._since, self._stood_s = str(message.get("since", "")), None
         if channel is self._channel:
             self._heard_s = time.monotonic()
 
-    def left(self, channel: Channel) -> None:
+    def left(self, channel: JsonLineChannel) -> None:
         """A connection has ended: start the supervisor again, unless it took its leave or dies again and again."""
         if channel is not self._channel:
             return

@@ -20,13 +20,13 @@ from typing import Any
 
 from ...core.errors import ProtocolError
 from ...system.diagnostics import note, open_log
-from ...system.json_lines import Channel, Message, listen
+from ...system.json_lines import JsonLineChannel, Message, listen
 from ...system.processes import Identity, identify, thread_names
 from ..source import source_digest
-from .network import Place
+from .network import NetworkPlace
 from .node import NodeName, live
 from .serve import GroupServer
-from .supervisor_watchdog import Heir, become
+from .supervisor_watchdog import SupervisorWatchdog, become
 
 SOCKET = "warm.sock"
 LOG = "warm"
@@ -41,19 +41,19 @@ class Zygote(GroupServer):
         self.directory = directory
         self.warm_key = warm_key
         self.loaded = loaded
-        self.heir = Heir(directory, self._start)
+        self.watchdog = SupervisorWatchdog(directory, self._start)
 
-    def handle(self, message: Message, channel: Channel) -> None:
+    def handle(self, message: Message, channel: JsonLineChannel) -> None:
         """Carry out one request of the supervisor's."""
         operation = message["op"]
-        self.heir.heard(message, channel)
+        self.watchdog.heard(message, channel)
         if operation == "hello":
             me = identify(os.getpid())
             facts = {"pid": me.pid, "start": me.start, "python": sys.executable, "warm_key": self.warm_key}
             nodes = {about: [child.pid, child.start] for child, _, about in self.children.values() if about != HEIR}
             channel.send({"event": "hello", **facts, "loaded": self.loaded, "nodes": nodes})
         elif operation == "spawn":
-            place = None if message["place"] is None else Place(**message["place"])
+            place = None if message["place"] is None else NetworkPlace(**message["place"])
             who = NodeName(message["name"], message["incarnation"], message["spare"])
             child = self._spawn(who, message["listener"], place)
             channel.send({"event": "spawned", "name": who.name, "pid": child.pid, "start": child.start})
@@ -62,13 +62,13 @@ class Zygote(GroupServer):
         elif operation != "ping":
             raise ProtocolError(f"unknown request {operation!r}")
 
-    def left(self, channel: Channel) -> None:
+    def left(self, channel: JsonLineChannel) -> None:
         """A supervisor is gone."""
-        self.heir.left(channel)
+        self.watchdog.left(channel)
 
     def tick(self) -> None:
         """Look whether the supervisor moves."""
-        self.heir.look()
+        self.watchdog.look()
 
     def _start(self, arguments: list[str]) -> None:
         log = open_log(self.directory, HEIR)
@@ -81,7 +81,7 @@ class Zygote(GroupServer):
         """Nodes are watched by the supervisor itself; here they are only collected."""
         note(f"{about} (process {child.pid}) ended with status {status}")
 
-    def _spawn(self, who: NodeName, socket_name: str, place: Place | None) -> Identity:
+    def _spawn(self, who: NodeName, socket_name: str, place: NetworkPlace | None) -> Identity:
         listener = listen(self.directory, socket_name)
         log = open_log(self.directory / "logs", who.name)
         path = self.directory / socket_name

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ...core.errors import ClusterError
 from ...core.spec import LaunchPlan
 from ..futures import converted, settled
-from ..types import Element, Request
+from ..types import Element, LaunchRequest
 from . import script
 from .commands import Slurm
 
@@ -101,7 +101,7 @@ class SlurmRunner:
 
     # -- what is asked for -------------------------------------------------------------------------------------
 
-    def launch(self, plan: LaunchPlan, request: Request) -> Future[int]:
+    def launch(self, plan: LaunchPlan, request: LaunchRequest) -> Future[int]:
         """Submit an array; its number, or ClusterError."""
         options = script.excluding(request.options, request.avoid)
         return self._slurm.submit(plan, options, request.part, request.count)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ...core.errors import ClusterError
 from ...core.spec import STARTUP_DEADLINE, LaunchPlan
-from ..types import ELASTIC, Element, Phase
+from ..types import ELASTIC, Element, ElementPhase
 
 ELASTIC_PARTITION, BIND = "elastic-partition", "bind"
 OWN_OPTIONS = (ELASTIC_PARTITION, BIND, STARTUP_DEADLINE)
@@ -47,9 +47,11 @@ STALE = (
 
 def element(array: int, task: int, state: str, node: str, reason: str, job: str = "", part: str = "") -> Element:
     """An array's element; ``job`` and ``part`` are what it was submitted as."""
-    phase = Phase.QUEUED if state in QUEUED else Phase.WAITING if state in WAITING else Phase.RUNNING
+    phase = (
+        ElementPhase.QUEUED if state in QUEUED else ElementPhase.WAITING if state in WAITING else ElementPhase.RUNNING
+    )
     if state not in WAITING and state not in RUNNING:
-        phase = Phase.FAILED if state in FAILED else Phase.ENDED
+        phase = ElementPhase.FAILED if state in FAILED else ElementPhase.ENDED
     status = 0 if state == "COMPLETED" else None
     aliases = (f"{node}.{array}-{task}",)
     return Element(f"{array}_{task}", state, phase, node, reason, job, part, array, aliases, status)

@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 from ...core.errors import LoaderError, SpecError
 from ..urls import public_name
 from . import pace
-from .http_connection import Broken, Cancel, Connection, Connections, Head, Malformed
+from .http_connection import Cancel, Connection, ConnectionBroken, Connections, Head, Malformed
 from .http_target import Target, quoted, target_of
 from .source import PREFIX_BYTES, LoadResources
 
@@ -87,7 +87,7 @@ class HttpSource:
             self._expect(connection, offset + done, offset + len(view))
             try:
                 connection.fill(view[done:])
-            except Broken as error:
+            except ConnectionBroken as error:
                 done += error.got
                 raise
             done = len(view)
@@ -133,7 +133,7 @@ class HttpSource:
             except _Again as error:
                 reason, after_s = str(error), error.after_s
                 counters.add(throttled=1)
-            except Broken as error:
+            except ConnectionBroken as error:
                 reason = str(error)
                 if not error.fresh:  # a kept connection that the server had closed meanwhile
                     self._connections().forget_idle()

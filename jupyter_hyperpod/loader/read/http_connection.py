@@ -29,7 +29,7 @@ class Cancelled(Exception):
     """These bytes are not needed any more: they have been read otherwise, or the load has failed."""
 
 
-class Broken(Exception):
+class ConnectionBroken(Exception):
     """A connection failed after `got` bytes of the body; a retry may help. `fresh`: without an answer before."""
 
     def __init__(self, reason: str, got: int = 0, fresh: bool = True) -> None:
@@ -79,7 +79,7 @@ class Cancel:
             self._connection = connection
         try:
             yield
-        except Broken:
+        except ConnectionBroken:
             self.check()
             raise
         finally:
@@ -112,14 +112,14 @@ class Connection:
         self._socket = _connect(target)
 
     def send(self, request: bytes | memoryview) -> None:
-        """Send one or more requests, or a part of one. Raises Broken."""
+        """Send one or more requests, or a part of one. Raises ConnectionBroken."""
         try:
             self._socket.sendall(request)
         except OSError as error:
             raise self._broken(error) from None
 
     def head(self) -> Head:
-        """Receive a response's head. Raises Broken and Malformed."""
+        """Receive a response's head. Raises ConnectionBroken and Malformed."""
         while (end := self._buffer.find(_END)) < 0:
             if len(self._buffer) > MAX_HEAD_BYTES:
                 raise Malformed(f"a response head of more than {MAX_HEAD_BYTES} bytes")
@@ -129,7 +129,7 @@ class Connection:
         return self.head() if 100 <= head.status < 200 else head
 
     def fill(self, view: memoryview) -> None:
-        """Receive exactly `view`. Raises Broken with the bytes that came."""
+        """Receive exactly `view`. Raises ConnectionBroken with the bytes that came."""
         got = min(len(self._buffer), len(view))
         if got:
             view[:got] = self._buffer[:got]
@@ -149,7 +149,7 @@ class Connection:
             except OSError as error:
                 raise self._broken(error, got) from None
             if not count:
-                raise Broken(f"the connection was closed after {got} of {len(view)} bytes", got)
+                raise ConnectionBroken(f"the connection was closed after {got} of {len(view)} bytes", got)
             got += count
         return end
 
@@ -157,7 +157,7 @@ class Connection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def rest(self, head: Head, limit: int) -> bytes:
-        """Receive the body of a short response: at most `limit` bytes of it. Raises Broken and Malformed."""
+        """Receive the body of a short response: at most `limit` bytes of it. Raises ConnectionBroken and Malformed."""
         if head.fields.get("transfer-encoding", "").lower() == "chunked":
             return self._chunked(limit)
         length = head.length if head.length is not None else limit
@@ -165,7 +165,7 @@ class Connection:
         content = memoryview(bytearray(min(length, limit)))
         try:
             self.fill(content)
-        except Broken as error:
+        except ConnectionBroken as error:
             if head.length is not None:
                 raise
             return bytes(content[: error.got])
@@ -211,13 +211,13 @@ class Connection:
         except OSError as error:
             raise self._broken(error) from None
         if not content:
-            raise Broken("the connection was closed before an answer", fresh=not self.served)
+            raise ConnectionBroken("the connection was closed before an answer", fresh=not self.served)
         return content
 
-    def _broken(self, error: OSError, got: int = 0) -> Broken:
+    def _broken(self, error: OSError, got: int = 0) -> ConnectionBroken:
         stalled = isinstance(error, (TimeoutError, BlockingIOError))
         reason = "nothing was received for too long" if stalled else f"the connection failed: {error.strerror or error}"
-        return Broken(reason, got, fresh=stalled or not self.served)
+        return ConnectionBroken(reason, got, fresh=stalled or not self.served)
 
 
 def _parse_head(content: bytes) -> Head:
@@ -258,7 +258,7 @@ def _connect(target: Target) -> socket.socket:
         raise Malformed(f"a certificate that is not trusted ({error.verify_message})") from None
     except OSError as error:
         where = f"{address[0]}:{address[1]}"
-        raise Broken(f"cannot connect to {where}: {error.strerror or error}") from None
+        raise ConnectionBroken(f"cannot connect to {where}: {error.strerror or error}") from None
 
 
 def _tunnel(raw: socket.socket, where: str, proxy: Proxy) -> None:
@@ -309,7 +309,7 @@ class Connections:
             self.forget_idle()
 
     def _connect(self) -> None:
-        with suppress(Broken, Malformed):  # the thread that needs a connection gets the error
+        with suppress(ConnectionBroken, Malformed):  # the thread that needs a connection gets the error
             self._idle.append(Connection(self.target))
         if self._closed:
             self.forget_idle()

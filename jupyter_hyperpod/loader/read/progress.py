@@ -11,7 +11,7 @@ from .plan import Chunk, LoadPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LoadProgress:
     """The state of a load at one moment. `first_layer_s` is None until the tensors up to the first block have arrived.
 
     `bytes_fetched` counts the bytes from the source, repeated ones included; `retries` the repeated requests.
@@ -42,7 +42,7 @@ class Progress:
         return self.bytes_done == self.bytes_total and self.tensors_done == self.tensors_total
 
 
-Callback = Callable[[Progress], None]
+Callback = Callable[[LoadProgress], None]
 
 
 class Meter:
@@ -79,10 +79,10 @@ class Meter:
         """Whether the first block has arrived."""
         return self._first_layer_s is not None
 
-    def read(self, fetched: int = 0, retries: int = 0) -> Progress:
+    def read(self, fetched: int = 0, retries: int = 0) -> LoadProgress:
         """Return the present progress."""
         with self._lock:
-            return Progress(
+            return LoadProgress(
                 self._bytes_done,
                 self._bytes_total,
                 self._tensors_done,

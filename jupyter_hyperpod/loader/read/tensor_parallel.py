@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.errors import SpecError
-from ..header import DTYPE_BITS, Entry
+from ..header import DTYPE_BITS, TensorEntry
 
 Rule = tuple[str, int | None] | tuple[str, int | None, int]
 LLAMA_RULES: tuple[Rule, ...] = (
@@ -27,8 +27,8 @@ LLAMA_RULES: tuple[Rule, ...] = (
 class Slice:
     """Part of a tensor, of `shape`. As bytes: `rows` pieces of `piece` bytes, `stride` apart.
 
-    The first piece begins at `begin`, counted like `Entry.begin`. `across` bytes come before each piece in its row; it
-    is None where not every rank has a piece of every row.
+    The first piece begins at `begin`, counted like `TensorEntry.begin`. `across` bytes come before each piece in its
+    row; it is None where not every rank has a piece of every row.
     """
 
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Slice:
         return self.piece * self.rows
 
 
-def whole(entry: Entry) -> Slice:
+def whole(entry: TensorEntry) -> Slice:
     """The tensor as it is."""
     return Slice(entry.shape, entry.begin, entry.bytes, 1, entry.bytes)
 
@@ -65,7 +65,7 @@ def dimension(name: str, rules: Sequence[Rule]) -> tuple[int | None, int]:
     return None, 1
 
 
-def part(entry: Entry, rank: int, size: int, rules: Sequence[Rule] = LLAMA_RULES) -> Slice:
+def part(entry: TensorEntry, rank: int, size: int, rules: Sequence[Rule] = LLAMA_RULES) -> Slice:
     """Return the part of a tensor that `rank` of `size` holds. Raises SpecError for a rule that does not fit."""
     dim, multiple = dimension(entry.name, rules)
     if dim is None or size == 1:

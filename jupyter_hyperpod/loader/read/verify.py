@@ -18,7 +18,7 @@ from .sources import Opener
 class Verifier:
     """Holds the expected checksum of every chunk of the opened files."""
 
-    def __init__(self, files: Files, manifest: sums.Manifest) -> None:
+    def __init__(self, files: Files, manifest: sums.ModelManifest) -> None:
         self._files = files
         self._chunk_bytes = manifest.chunk_bytes
         self._expected: Sequence[tuple[str, ...]] = [manifest.files[name].chunks for name in files.names]
@@ -37,7 +37,7 @@ class Verifier:
         sums.compare(self._files.sources[chunk.file].name, what, sums.digest(view), expected)
 
 
-def read_manifest(url: str, opener: Opener) -> sums.Manifest:
+def read_manifest(url: str, opener: Opener) -> sums.ModelManifest:
     """Return a stored manifest. Raises LoaderError."""
     source = opener.open(url)
     try:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from .board import Board
-from .shared_buffer import Place, SharedBuffer
+from .shared_buffer import BufferAddress, SharedBuffer
 
 HERE = "at-"
 TOKEN_DIGITS = 8
@@ -19,7 +19,7 @@ STEM = len(HERE) + TOKEN_DIGITS
 class Notice:
     """The address of a rank that holds a model. Without a port, only processes of its host reach it."""
 
-    place: Place
+    place: BufferAddress
     node: str = ""
     host: str = ""
     port: int = 0
@@ -39,7 +39,7 @@ class Notice:
         try:
             record = json.loads(text)
             at = record["place"]
-            place = Place(int(at["pid"]), int(at["descriptor"]), int(at["inode"]), str(at["token"]))
+            place = BufferAddress(int(at["pid"]), int(at["descriptor"]), int(at["inode"]), str(at["token"]))
             return cls(place, str(record["node"]), str(record["host"]), int(record["port"]))
         except (ValueError, KeyError, TypeError):
             return None

@@ -34,7 +34,7 @@ from ..read.verify import Verifier
 from .board import Board
 from .discovery import HERE, STEM, Notice, meet
 from .exchange import exchange_of
-from .peers import LOOPBACK, Answer, Client, Server, own_address
+from .peers import LOOPBACK, Answer, ChunkServer, Client, own_address
 
 JOB_VARIABLE, NODE_VARIABLE = "HYPERPOD_JOB_DIR", "HYPERPOD_NODE"
 BIND_VARIABLE, APART_VARIABLE = "HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY"
@@ -175,7 +175,7 @@ class FanOut:
         usual_s = self._buffer.usual_s()
         return waited_s > UNKNOWN_S if usual_s is None else pace.should_hedge(waited_s, usual_s)
 
-    def _serve(self, host: str, secret: bytes, subject: str) -> Server:
+    def _serve(self, host: str, secret: bytes, subject: str) -> ChunkServer:
         seconds, starts, chunks = self._buffer.seconds, self._buffer.starts, self._chunks
 
         def find(number: int) -> tuple[int, int] | None:
@@ -183,7 +183,7 @@ class FanOut:
                 return None
             return starts[chunks[number].file] + chunks[number].place, chunks[number].bytes
 
-        return Server(host, secret, subject.encode(), self._buffer.descriptor, find)
+        return ChunkServer(host, secret, subject.encode(), self._buffer.descriptor, find)
 
 
 class _Hosts:
@@ -243,7 +243,7 @@ class _Hosts:
         return clients
 
 
-def _leave(pid: int, board: Board, name: str, server: Server | None) -> None:
+def _leave(pid: int, board: Board, name: str, server: ChunkServer | None) -> None:
     if os.getpid() != pid:  # a forked child's copy
         return
     board.leave(name, HERE)

@@ -34,7 +34,7 @@ Answer = Literal["got", "later", "gone"]
 Find = Callable[[int], tuple[int, int] | None]  # chunk -> its offset in the memory file and length, if it has arrived
 
 
-class Server:
+class ChunkServer:
     """Serves chunks of one memory file to clients that know `secret`; `subject` names the model for both sides.
 
     Callers without a proof yet have a limited number of places: where all are taken, the oldest caller is dropped.

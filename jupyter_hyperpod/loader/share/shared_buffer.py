@@ -28,7 +28,7 @@ _COLLAPSE = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferAddress:
     """Names a shared buffer to processes of the same user on the same host. `token` is random and unique."""
 
     pid: int
@@ -73,7 +73,7 @@ class SharedBuffer:
             raise MemoryError(f"no room for a model of {sum(sizes)} bytes: {error.strerror}") from None
 
     @classmethod
-    def attach(cls, place: Place, count: int, sizes: Sequence[int]) -> SharedBuffer:
+    def attach(cls, place: BufferAddress, count: int, sizes: Sequence[int]) -> SharedBuffer:
         """Open a peer's. Raises OSError where the peer has ended, is on another host or out of reach."""
         descriptor = open_memory_file(place.pid, place.descriptor, place.inode)
         try:
@@ -86,9 +86,9 @@ class SharedBuffer:
             raise
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BufferAddress:
         """Where other processes find it."""
-        return Place(os.getpid(), self.descriptor, os.fstat(self.descriptor).st_ino, self.token)
+        return BufferAddress(os.getpid(), self.descriptor, os.fstat(self.descriptor).st_ino, self.token)
 
     def view(self, file: int, place: int, length: int) -> memoryview:
         """Return the bytes at `place` of a landing, to be written by the rank that has claimed them."""

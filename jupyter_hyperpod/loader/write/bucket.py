@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape, unescape
 from ...core.errors import HyperpodError, LoaderError, SpecError
 from ..read import pace
 from ..read.http import AGAIN, ERROR_BODY_BYTES
-from ..read.http_connection import Broken, Cancel, Connections, Head, Malformed
+from ..read.http_connection import Cancel, ConnectionBroken, Connections, Head, Malformed
 from ..read.http_target import target_of
 from ..read.model_files import is_absent, is_refused
 from ..read.s3 import Account, account_of, has_expired, refusal
@@ -94,7 +94,7 @@ class Bucket:
                 head, content = _exchange(connections, request, body, cancel)
             except LoaderError as error:  # no signature; an earlier attempt may have succeeded
                 raise refused_as(error.source, error.found, error.expected, error.remedy) from None
-            except Broken as error:
+            except ConnectionBroken as error:
                 refused_as = MaybeDone
                 if not error.fresh:  # a kept connection that the server had closed meanwhile
                     connections.forget_idle()

@@ -1,4 +1,4 @@
-"""The interface of all destinations of a model (`Place`, `Upload`). Files are invisible until published."""
+"""The interface of all destinations of a model (`Destination`, `Upload`). Files are invisible until published."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Upload(Protocol):
         """Remove the unpublished file. A published file stays, because it may have replaced another one."""
 
 
-class Place(Protocol):
+class Destination(Protocol):
     """A directory of any kind. Methods raise LoaderError: MaybeDone where they may have succeeded."""
 
     def url(self, name: str) -> str:

@@ -9,10 +9,10 @@ from ..read.local import path_of
 from ..read.sources import Opener
 from ..urls import public_name, scheme_of
 from .directory import FilePlace
-from .place import Place
+from .place import Destination
 
 
-def place_of(url: str, opener: Opener, file: bool = False) -> tuple[Place, str]:
+def place_of(url: str, opener: Opener, file: bool = False) -> tuple[Destination, str]:
     """Return a directory and the name of a file in it: "" where `url` is the directory. Raises SpecError.
 
     It is a file where it ends in ``.safetensors``, or with `file`.

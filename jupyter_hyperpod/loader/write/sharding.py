@@ -139,7 +139,7 @@ def verify_model(
         return Verified(url, checked, len(files.names), tensors, size, damaged, time.monotonic() - began_s)
 
 
-def _manifest_of(url: str, manifest: str | None, opener: Opener) -> sums.Manifest | None:
+def _manifest_of(url: str, manifest: str | None, opener: Opener) -> sums.ModelManifest | None:
     try:
         return read_manifest(manifest or sums.manifest_url(url), opener)
     except LoaderError as error:
@@ -207,7 +207,7 @@ class _Sources:
 
 def _checksums(
     files: Files, opener: Opener, progress: Callback | None, connections: int | None, chunk_bytes: int = CHUNK_BYTES
-) -> sums.Manifest:
+) -> sums.ModelManifest:
     """Read everything once and return the contents of its manifest."""
     load_plan = plan(files.headers, chunk_bytes=chunk_bytes)
     found = [[""] * -(-header.data_bytes // chunk_bytes) for header in files.headers]
@@ -222,7 +222,7 @@ def _checksums(
         return "read"
 
     Stream(load_plan.chunks, fetch, Meter(load_plan, time.monotonic()), opener.counters, connections, progress).run()
-    return sums.Manifest(
+    return sums.ModelManifest(
         chunk_bytes,
         {
             name: sums.FileSums(source.size, sums.digest(read_range(source, 0, header.data_offset)), tuple(chunks))
@@ -231,7 +231,7 @@ def _checksums(
     )
 
 
-def _differences(files: Files, expected: sums.Manifest, found: sums.Manifest) -> Iterator[Damage]:
+def _differences(files: Files, expected: sums.ModelManifest, found: sums.ModelManifest) -> Iterator[Damage]:
     for name, header in zip(files.names, files.headers, strict=True):
         was, now = expected.files[name], found.files[name]
         if was.header != now.header:

@@ -27,7 +27,7 @@ from ..read.source import read_all
 from ..read.sources import Opener
 from ..read.stream import Outcome, Stream
 from .layout import OutFile, Tensor, encode_index, lay_out, part_bytes
-from .place import MaybeDone, NotDurable, Place, Upload, Views
+from .place import Destination, MaybeDone, NotDurable, Upload, Views
 from .places import place_of
 
 AT_ONCE = 16  # requests without content
@@ -108,7 +108,7 @@ def _is_there(url: str, opener: Opener) -> bool:
     return True
 
 
-def _old_model(place: Place, opener: Opener) -> _Old:
+def _old_model(place: Destination, opener: Opener) -> _Old:
     try:
         source = opener.open(place.url(SINGLE + INDEX_SUFFIX))
     except LoaderError as error:
@@ -126,7 +126,7 @@ def _old_model(place: Place, opener: Opener) -> _Old:
         return _Old(True)
 
 
-def _is_free(place: Place, files: Sequence[OutFile], old: _Old) -> bool:
+def _is_free(place: Destination, files: Sequence[OutFile], old: _Old) -> bool:
     """Whether files can be published before the switch without affecting readers."""
     names = [file.name for file in files]
     if old.index is None or old.shards.intersection(names):
@@ -151,7 +151,7 @@ class _Writer:
 
     def __init__(
         self,
-        place: Place,
+        place: Destination,
         files: Sequence[OutFile],
         supply: Supply,
         wanted: Wanted,
@@ -299,9 +299,9 @@ class _Writer:
         self._uploads[chunk.file].write(chunk.place // self._part_bytes, offset, views, cancel)
         return "read"
 
-    def _manifest(self) -> sums.Manifest:
+    def _manifest(self) -> sums.ModelManifest:
         files = {
             file.name: sums.FileSums(file.header.file_bytes, sums.digest(file.content), tuple(chunks))
             for file, chunks in zip(self._files, self._sums, strict=True)
         }
-        return sums.Manifest(CHUNK_BYTES, files)
+        return sums.ModelManifest(CHUNK_BYTES, files)

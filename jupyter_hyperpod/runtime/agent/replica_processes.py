@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..connection import Channel
-from ..progress import Progress
+from ..progress import WorkerProgress
 from ..protocol.codec import Message
 from ..protocol.facts import CellFailed
 from .worker_process import Output, WorkerMain, WorkerProcess
@@ -134,7 +134,7 @@ class ReplicaProcesses:
 class _Progress:
     """The combined progress of all ranks: it stands still only when none moves."""
 
-    def __init__(self, ranks: list[Progress]) -> None:
+    def __init__(self, ranks: list[WorkerProgress]) -> None:
         self._ranks = ranks
 
     def read(self) -> tuple[int, int, str]:
@@ -150,14 +150,14 @@ class _Progress:
         return max(calls) if all(calls) else 0
 
     def propose(self, at: int) -> bool:
-        """As `Progress.propose`, for every rank or for none."""
+        """As `WorkerProgress.propose`, for every rank or for none."""
         if all(rank.propose(at) for rank in self._ranks):
             return True
         self.decide(0)
         return False
 
     def decide(self, at: int) -> None:
-        """As `Progress.decide`, for every rank."""
+        """As `WorkerProgress.decide`, for every rank."""
         for rank in self._ranks:
             rank.decide(at)
 

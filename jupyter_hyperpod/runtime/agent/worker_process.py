@@ -17,7 +17,7 @@ from contextlib import suppress
 from ...core.errors import ProtocolError
 from ...system.processes import close_descriptors, follow_parent, is_stopped
 from ..connection import Channel
-from ..progress import Progress
+from ..progress import WorkerProgress
 from ..protocol import facts
 from ..protocol.codec import Message, decode, encode
 
@@ -95,7 +95,7 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
-        self.progress = Progress()
+        self.progress = WorkerProgress()
         sys.stdout.flush()
         sys.stderr.flush()
         agent = os.getpid()
@@ -188,7 +188,7 @@ def _end_by(number: int) -> None:
 
 
 def _worker_life(
-    main: WorkerMain, agent: int, sock: int, out: int, err: int, progress: Progress, links: Sequence[int]
+    main: WorkerMain, agent: int, sock: int, out: int, err: int, progress: WorkerProgress, links: Sequence[int]
 ) -> None:
     """Everything a worker process is, from fork to exit; never returns."""
     code, me = 1, os.getpid()

@@ -48,7 +48,7 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> d
 
     `between` is called while writing and may raise to give up. Raises OSError, TrainingError.
     """
-    writer = Writer(path, between)
+    writer = DcpWriter(path, between)
     warnings.filterwarnings("ignore", message=_ALONE)  # intended: one member saves for all
     try:
         dcp_save(dict(tensors), storage_writer=writer, no_dist=True)
@@ -61,7 +61,7 @@ def load(path: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> N
     """Fill `tensors` with what `save` wrote. Raises OSError, TrainingError for other names, types or shapes."""
     warnings.filterwarnings("ignore", message=_ALONE)
     try:
-        dcp_load(dict(tensors), storage_reader=Reader(path, between), no_dist=True)
+        dcp_load(dict(tensors), storage_reader=DcpReader(path, between), no_dist=True)
     except CheckpointException as error:
         raise _cause(error) from error
 
@@ -71,7 +71,7 @@ def _cause(error: CheckpointException) -> BaseException:
     return cause
 
 
-class Writer(StorageWriter):
+class DcpWriter(StorageWriter):
     """Writes one file per rank; ``files`` describes it afterwards."""
 
     def __init__(self, path: Path, between: Between) -> None:
@@ -124,8 +124,8 @@ class Writer(StorageWriter):
         return False
 
 
-class Reader(StorageReader):
-    """Reads a file of `Writer`, one tensor at a time, into existing tensors."""
+class DcpReader(StorageReader):
+    """Reads a file of `DcpWriter`, one tensor at a time, into existing tensors."""
 
     def __init__(self, path: Path, between: Between) -> None:
         self._path = path

@@ -24,7 +24,7 @@ from ..session.state import TrainingState
 from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
 from ..worker.local_group import LocalGroup
-from .store import Checkpoint, Manifest, Refused, new_token
+from .store import Checkpoint, CheckpointManifest, Refused, new_token
 from .writer import WAIT_S, Holding, Order, Writing, file_of, names
 
 
@@ -278,7 +278,7 @@ class Durable:
         if isinstance(self._group, LocalGroup):
             self._group.warn(str(error))
 
-    def _must_fit(self, manifest: Manifest) -> None:
+    def _must_fit(self, manifest: CheckpointManifest) -> None:
         """Raise SpecError where a checkpoint belongs to another session, which has another trajectory."""
         found = {"replica": 1} | dict(manifest.session)
         expected = json.loads(json.dumps(self._session))

@@ -87,7 +87,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     """The description of a checkpoint. ``skeletons``: one per rank of the replica that wrote it."""
 
     step: int
@@ -115,7 +115,7 @@ class Manifest:
         return hashlib.sha256(text).hexdigest().encode() + b"\n" + text
 
     @classmethod
-    def decode(cls, content: bytes) -> Manifest:
+    def decode(cls, content: bytes) -> CheckpointManifest:
         """Inverse of `encode`; raises ValueError for anything else."""
         digest, _, text = content.partition(b"\n")
         if (found := hashlib.sha256(text).hexdigest().encode()) != digest:
@@ -161,12 +161,12 @@ class Directory:
         found = ((match, self.path / name) for name in names if (match := _COMMITTED.fullmatch(name)))
         yield from sorted(((int(match[1]), path) for match, path in found), reverse=True)
 
-    def manifest(self, path: Path) -> Manifest:
+    def manifest(self, path: Path) -> CheckpointManifest:
         """Read the manifest of one and compare the sizes of its files. Raises Refused."""
         if reason := _unsafe(path, directory=True):
             raise Refused(path, reason)
         try:
-            found = Manifest.decode(_read(path / MANIFEST))
+            found = CheckpointManifest.decode(_read(path / MANIFEST))
         except FileNotFoundError:
             raise Refused(path, f"there is no {MANIFEST}: it was never finished") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -186,7 +186,7 @@ class Directory:
                 raise Refused(path, f"{name} holds {about.st_size} bytes, expected {size}")
         return found
 
-    def verify(self, manifest: Manifest, name: str, between: Callable[[], None] = lambda: None) -> Path:
+    def verify(self, manifest: CheckpointManifest, name: str, between: Callable[[], None] = lambda: None) -> Path:
         """Compare every byte of one file with the manifest and return its path. Raises Refused.
 
         `between` is called while reading and may raise to give up.
@@ -229,7 +229,7 @@ class Directory:
             raise StoreError(f"checkpoints cannot be written to {self.path}: {error.strerror}") from error
         return draft
 
-    def commit(self, draft: Draft, manifest: Manifest) -> Path:
+    def commit(self, draft: Draft, manifest: CheckpointManifest) -> Path:
         """Write the manifest, which marks a complete checkpoint, and rename the draft. Raises OSError."""
         descriptor = os.open(draft.path / MANIFEST, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:

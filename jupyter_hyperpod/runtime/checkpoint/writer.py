@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ...core.errors import HyperpodError
-from .store import Directory, Files, Manifest
+from .store import CheckpointManifest, Directory, Files
 
 WAIT_S = 0.01
 
@@ -52,7 +52,7 @@ class Writing(threading.Thread):
         self.paused_s = time.monotonic() - began_s
         self.took_s = 0.0
         self.path = ""
-        self.manifest: Manifest | None = None
+        self.manifest: CheckpointManifest | None = None
         self.cancelled = threading.Event()
         self._error = ""
         self._directory = directory
@@ -104,7 +104,7 @@ class Writing(threading.Thread):
                 time.sleep(WAIT_S)
             skeletons, written = zip(*(part for _, part in sorted(self._parts.items())), strict=True)
             files = {name: about for part in written for name, about in part.items()}
-            manifest = Manifest(self.order.step, self.order.token, self.order.session, skeletons, files)
+            manifest = CheckpointManifest(self.order.step, self.order.token, self.order.session, skeletons, files)
             self.path = str(self._directory.commit(draft, manifest))
         except BaseException:
             self._directory.discard(draft)

@@ -1,9 +1,9 @@
 """Sums gradients of micro-batches in one fixed binary tree, independent of the members that computed them.
 
-Each member keeps its finished tree nodes (`Ledger`). To reduce, every member gives each owner that owner's slice of its
-nodes; the owner adds them in the order of the tree and returns the sum. Members on one host read each other's memory in
-place, others get the bytes. The nodes stay unchanged until the step is committed, so after a fault only the lost
-micro-batches are computed again.
+Each member keeps its finished tree nodes (`FinishedNodes`). To reduce, every member gives each owner that owner's
+slice of its nodes; the owner adds them in the order of the tree and returns the sum. Members on one host read
+each other's memory in place, others get the bytes. The nodes stay unchanged until the step is committed, so after a
+fault only the lost micro-batches are computed again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Layout:
         return [*self.lengths.items(), (torch.float64, 2 + len(self.parameters) + self.micro_batches)]
 
 
-class Ledger:
+class FinishedNodes:
     """This member's finished tree nodes of the present step. Siblings are summed as soon as both are finished."""
 
     def __init__(self, layout: Layout, micro_batches: int) -> None:
@@ -157,7 +157,7 @@ class Reduction:
         self._results = [*keep, Buffer(self._layout)]
 
     def reduce(
-        self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
+        self, ledger: FinishedNodes, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
         keep: Sequence[Buffer], exchange: Exchange, scale: float = 1.0, look: bool = False,
     ) -> Buffer:  # fmt: skip
         """Return `scale` times the sum over the tree (`meta` unscaled), the same bits on every member.
@@ -181,7 +181,12 @@ class Reduction:
         return result
 
     def _collect(
-        self, ledger: Ledger, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int], exchange: Exchange
+        self,
+        ledger: FinishedNodes,
+        holdings: Sequence[tuple[Node, ...]],
+        rank: int,
+        near: frozenset[int],
+        exchange: Exchange,
     ) -> list[dict[Node, torch.Tensor]]:
         """This rank's slice of every node of every member, by flat tensor."""
         peers = [peer for peer in range(len(holdings)) if peer != rank]

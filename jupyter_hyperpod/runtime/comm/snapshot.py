@@ -11,7 +11,7 @@ from . import state_codec
 from .shared_memory import PROBE_BYTES, TOKEN_BYTES, Attachments, Segment, Token, can_read
 
 
-class Shelf:
+class StripeMemory:
     """A donor's stripe. It reuses memory without readers, because touching new memory is slow.
 
     `PROBE_BYTES` random bytes precede the stripe: a token alone could name another segment on another host.
@@ -50,7 +50,7 @@ class Shelf:
         self._segment = None
 
 
-class Room:
+class PreparedMemory:
     """Memory that a newcomer touches in advance, so that loading is one copy without page faults."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], copies: int) -> None:
@@ -83,7 +83,7 @@ def read(tensors: Sequence[torch.Tensor], tokens: Sequence[Token], first: int = 
 
 
 def parse(text: str) -> Token:
-    """The token in a text of `Shelf.shown`. Raises OSError for another text, and where the segment is out of reach."""
+    """The token in a text of `StripeMemory.shown`. Raises OSError for another text or a segment out of reach."""
     try:
         content = bytes.fromhex(text)
     except ValueError as error:

@@ -21,27 +21,27 @@ from .mesh import PeerLost, Transfer
 from .reduction import Buffer, as_bytes
 from .shards import local
 from .shared_memory import TOKEN_BYTES, Token
-from .snapshot import Room, Shelf, parse, read
+from .snapshot import PreparedMemory, StripeMemory, parse, read
 
 HISTORY = 4  # reduced gradients kept while a newcomer loads a snapshot
 NOTHING = -1
 
 
-class Courier:
+class StateTransfer:
     """Sends or receives state and gradients for one member."""
 
     def __init__(self, group: ElasticGroup | LocalGroup, state: TrainingState, gradients: Gradients) -> None:
         self._group = group
         self._state = state
         self._gradients = gradients
-        self._shelf = Shelf()
-        self._room: Room | None = None
+        self._shelf = StripeMemory()
+        self._room: PreparedMemory | None = None
         self._offered = False  # newcomers outside the generation may be reading it
 
     def expect_state(self) -> None:
         """Prepare memory: this member is a newcomer that will get the state."""
         copies = max(1, round(self._state.expected_bytes() / max(1, self._state.parameter_bytes())))
-        self._room = Room([local(parameter) for parameter in self._gradients.parameters], copies)
+        self._room = PreparedMemory([local(parameter) for parameter in self._gradients.parameters], copies)
 
     def newcomers_arrived(self) -> None:
         """The readers of a snapshot are members now, or get another one; a late one may still be reading this."""

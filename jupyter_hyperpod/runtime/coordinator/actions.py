@@ -23,7 +23,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class WriteEvent:
     """Write an event; ``durable``: it is on the disk before anything else is done."""
 
     kind: str
@@ -63,7 +63,7 @@ class Enter:
 
 
 @dataclass(frozen=True, slots=True)
-class Regroup:
+class BeginGeneration:
     """Form the next generation from the remaining members and ``newcomers``."""
 
     reason: str
@@ -71,7 +71,7 @@ class Regroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseMember:
     """End a member and its agent; with ``begins_again``, the agent stays and forks a new worker."""
 
     member: Member
@@ -99,6 +99,16 @@ class End:
 
 
 Action = (
-    Send | Journal | Decide | JournalGeneration | SayState | Enter | Regroup | Release | Remove | BeginSession | End
+    Send
+    | WriteEvent
+    | Decide
+    | JournalGeneration
+    | SayState
+    | Enter
+    | BeginGeneration
+    | ReleaseMember
+    | Remove
+    | BeginSession
+    | End
 )
 Actions = Generator[Action, None, None]

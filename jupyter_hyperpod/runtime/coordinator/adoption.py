@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...core.units import plural
 from ...policy import membership
 from ..protocol import orders
-from .actions import Actions, Decide, Enter, Journal, Regroup, Send
+from .actions import Actions, BeginGeneration, Decide, Enter, Send, WriteEvent
 from .generations import Generations
 from .job_state import JobState
 from .phase import Phase
@@ -36,7 +36,7 @@ class Adoption:
         for name, record in missing.items():
             cause, detail = membership.NODE_LOST, "it did not return to the new coordinator"
             lost = {"member": name, "node": record["node"], "rank": record["rank"], "cause": cause, "detail": detail}
-            yield Journal("member.lost", lost)
+            yield WriteEvent("member.lost", lost)
             if not state.session_over:
                 since_s = state.incidents.unheard_since_s(state.born_s)
                 state.incidents.begin(name, record["node"], record["rank"], cause, detail, since_s)
@@ -51,7 +51,7 @@ class Adoption:
         state = self._state
         yield Decide("membership", state.generation, reason)
         if state.trains:
-            yield Regroup(reason)
+            yield BeginGeneration(reason)
             return
         if state.phase is Phase.ADOPTING:
             yield Enter(Phase.RUNNING_SCRIPT)

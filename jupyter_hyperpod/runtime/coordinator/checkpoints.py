@@ -9,7 +9,7 @@ from ...policy import interval
 from ...policy.recovery import RecoveryPlan
 from ..connection import Message
 from ..protocol import orders
-from .actions import Actions, Decide, Journal, Remove, Send
+from .actions import Actions, Decide, Remove, Send, WriteEvent
 from .incidents import RUNG_DURABLE, RUNG_REQUEUED
 from .job_state import JobState
 from .roster import Member
@@ -17,7 +17,7 @@ from .roster import Member
 RETURN_S = 10.0  # how long restarted workers are waited for
 
 
-class Checkpoints:
+class CheckpointTracker:
     """What is known of the job's checkpoints, from its journal and from members' messages."""
 
     def __init__(self, state: JobState, view: View) -> None:
@@ -89,7 +89,7 @@ class Checkpoints:
         about = (message["path"], message["reason"])
         if about not in self._refusals:
             self._refusals.add(about)
-            yield Journal("checkpoint.refused", {"path": about[0], "reason": about[1]})
+            yield WriteEvent("checkpoint.refused", {"path": about[0], "reason": about[1]})
 
     def loaded(self, member: Member, message: Message) -> Actions:
         """A member has its state from a checkpoint."""
@@ -97,7 +97,7 @@ class Checkpoints:
         if self._loaded_in != self._state.generation:
             self._loaded_in = self._state.generation
             about = {key: message[key] for key in ("step", "path", "took_s")}
-            yield Journal("checkpoint.loaded", about | {"session": self._state.session_index})
+            yield WriteEvent("checkpoint.loaded", about | {"session": self._state.session_index})
 
     def say_interval(self, member: Member) -> Actions:
         """Tell rank 0 how often to save, where the session leaves that to be decided here."""

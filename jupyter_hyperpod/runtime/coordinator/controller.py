@@ -20,20 +20,20 @@ from ..protocol import facts, orders
 from ..protocol.codec import encode
 from .actions import (
     Action,
+    BeginGeneration,
     BeginSession,
     Decide,
     End,
     Enter,
-    Journal,
     JournalGeneration,
-    Regroup,
-    Release,
+    ReleaseMember,
     Remove,
     SayState,
     Send,
+    WriteEvent,
 )
 from .adoption import Adoption
-from .checkpoints import Checkpoints
+from .checkpoints import CheckpointTracker
 from .draining import Draining
 from .failures import Failures
 from .generations import Generations
@@ -67,7 +67,7 @@ class Controller:
         self.incidents = Incidents(reporter.write, view["incidents"])
         self.state = JobState(context.spec, view, self.incidents, opened, closed)
         self.joining = Joining(self.state)
-        self.checkpoints = Checkpoints(self.state, view)
+        self.checkpoints = CheckpointTracker(self.state, view)
         self.scripts = Scripts(self.state, restarts)
         self.lifecycle = SessionLifecycle(self.state, self.scripts)
         self.draining = Draining(self.state, self.joining)
@@ -159,7 +159,7 @@ class Controller:
             return
         member = self.roster.add(message, channel, time.monotonic())
         if known is None:
-            self._do(Journal("member.joined", {key: message[key] for key in ("member", "node", "pid", "host")}))
+            self._do(WriteEvent("member.joined", {key: message[key] for key in ("member", "node", "pid", "host")}))
         if adopted is not None:
             member.rank = adopted["rank"]
         if "error" in status:
@@ -191,7 +191,7 @@ class Controller:
         if member.rank is not None:
             self._apply(self.lifecycle.open_session())
             return
-        self._do(Journal("member.ready", {"member": member.member, "node": member.node}))
+        self._do(WriteEvent("member.ready", {"member": member.member, "node": member.node}))
         if self.state.generation > 0:
             self._do(JournalGeneration(f"{member.node} stands by"))
         self._apply(self.generations.admit())
@@ -231,7 +231,7 @@ class Controller:
         if self.joining.hold_step is not None:
             if state.step >= self.joining.hold_step:
                 ready = tuple(m for m in state.ready_newcomers() if m.snapshot is not None)
-                self._do(Regroup("newcomers hold the state", ready))
+                self._do(BeginGeneration("newcomers hold the state", ready))
         elif self.phase is Phase.TRAINING:
             self._apply(self.stragglers.committed(state.step, len(state.ready_newcomers())))
 
@@ -270,7 +270,7 @@ class Controller:
 
     def _on_unreadable(self, member: Member, message: Message) -> None:
         if message["generation"] == self.state.generation:
-            self._do(Regroup(f"rank {member.rank} cannot read the checkpoint of step {message['step']}"))
+            self._do(BeginGeneration(f"rank {member.rank} cannot read the checkpoint of step {message['step']}"))
 
     def _on_restore(self, member: Member, message: Message) -> None:
         if message["generation"] == self.state.generation:
@@ -278,7 +278,7 @@ class Controller:
                 if newcomer.snapshot is not None:  # of a state that is given up now
                     del self.roster.members[newcomer.member]
                     self._do(Send(newcomer, orders.Restart()))
-            self._do(Regroup("the session goes back to its newest checkpoint"))
+            self._do(BeginGeneration("the session goes back to its newest checkpoint"))
 
     def _on_suspect(self, member: Member, message: Message) -> None:
         if message["generation"] == self.state.generation:
@@ -286,7 +286,7 @@ class Controller:
 
     def _on_accuse(self, member: Member, message: Message) -> None:
         if message["generation"] == self.state.generation and self.phase not in (Phase.FORMING, Phase.REFORMING):
-            self._do(Regroup(f"rank {member.rank} on {member.node} found that {message['text']}"))
+            self._do(BeginGeneration(f"rank {member.rank} on {member.node} found that {message['text']}"))
 
     def _on_exited(self, member: Member, message: Message) -> None:
         self._apply(self.failures.exited(member, message["code"], message["ago_s"]))
@@ -330,7 +330,7 @@ class Controller:
         match action:
             case Send(member, order):
                 member.tell(order)
-            case Journal(kind, data, durable):
+            case WriteEvent(kind, data, durable):
                 self.reporter.write(kind, data, durable=durable)
             case Decide(policy, value, reason):
                 self.reporter.write("decision.made", {"policy": policy, "value": value, "reason": reason})
@@ -340,11 +340,11 @@ class Controller:
                 self._say_state(state, reason)
             case Enter(phase):
                 self._enter(phase)
-            case Regroup(reason, newcomers):
+            case BeginGeneration(reason, newcomers):
                 self._apply(self.generations.regroup(reason, newcomers))
             case BeginSession():
                 self._apply(self.generations.begin_session())
-            case Release(member, begins_again):
+            case ReleaseMember(member, begins_again):
                 del self.roster.members[member.member]
                 member.channel.send(encode(orders.Restart() if begins_again else orders.Release()))
                 self._apply(self.joining.gone(member))

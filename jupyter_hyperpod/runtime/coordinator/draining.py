@@ -12,7 +12,7 @@ from collections.abc import Generator
 from ...core.health import BY_HAND
 from ...policy import membership
 from ..protocol import orders
-from .actions import Action, Actions, Decide, JournalGeneration, Regroup, Release, Send
+from .actions import Action, Actions, BeginGeneration, Decide, JournalGeneration, ReleaseMember, Send
 from .job_state import JobState
 from .joining import Joining
 from .phase import Phase
@@ -100,7 +100,7 @@ class Draining:
         over = newcomers[-decision.value :]
         yield Decide("membership", {"release": [member.node for member in over]}, decision.reason)
         for member in over:
-            yield Release(member)
+            yield ReleaseMember(member)
         if state.generation:
             yield JournalGeneration(decision.reason)
 
@@ -123,7 +123,7 @@ class Draining:
         member.preempted = True
         if member.rank is None:
             yield Decide(policy, f"release {member.node}", at_rest)
-            yield Release(member)
+            yield ReleaseMember(member)
         return member.rank is not None
 
     def _ask(self, members: list[Member], now: float) -> Actions:
@@ -162,6 +162,6 @@ class Draining:
             self._parted.append(member.member)
             if member.ailment is not None:
                 self._state.incidents.departed(member.ailment)
-            yield Release(member, begins_again=member.stands_by)
+            yield ReleaseMember(member, begins_again=member.stands_by)
         reason = f"{self._reason} after step {max(m.left or 0 for m in gone)}"
-        yield Regroup(reason, tuple(self._joining.entrants(1).value))
+        yield BeginGeneration(reason, tuple(self._joining.entrants(1).value))

@@ -13,8 +13,8 @@ from collections.abc import Generator
 
 from ...policy import membership, program, verdict
 from ..protocol import orders
-from .actions import Action, Actions, Decide, End, Journal, Regroup, Remove, SayState, Send
-from .checkpoints import Checkpoints
+from .actions import Action, Actions, BeginGeneration, Decide, End, Remove, SayState, Send, WriteEvent
+from .checkpoints import CheckpointTracker
 from .incidents import CORRUPTION, PROGRAM
 from .job_state import JobState
 from .joining import Joining
@@ -30,14 +30,14 @@ class Failures:
     """Takes lost members out of the job; the others regroup without them."""
 
     def __init__(
-        self, state: JobState, joining: Joining, checkpoints: Checkpoints, lifecycle: SessionLifecycle
+        self, state: JobState, joining: Joining, checkpoints: CheckpointTracker, lifecycle: SessionLifecycle
     ) -> None:
         self._state = state
         self._joining = joining
         self._checkpoints = checkpoints
         self._lifecycle = lifecycle
         self._suspects: dict[int, float] = {}  # ranks that another cannot reach, and since when
-        self._findings: list[tuple[int, program.Finding]] = []  # by session, those that fenced somebody
+        self._findings: list[tuple[int, program.ChargedVerdict]] = []  # by session, those that fenced somebody
         self._warmed_s = 0.0  # the longest that a first micro-batch of a process has taken
         self._told_of_later_session = False
         self._crashes: dict[str, int] = {}  # workers that a node lost since the last committed step
@@ -59,7 +59,7 @@ class Failures:
         elif state.phase not in (Phase.TRAINING, Phase.CLOSING):
             return
         elif any(now - since > SUSPECT_S for since in self._suspects.values()):
-            yield Regroup("a connection between members broke")
+            yield BeginGeneration("a connection between members broke")
         elif state.phase is Phase.CLOSING or any(member.back for member in members):
             yield from self._look_for_the_left_behind(now - timeout_s)
 
@@ -127,7 +127,7 @@ class Failures:
             yield Decide("integrity", [charge.member for charge in charges.value], charges.reason)
         if not charges.value:
             return False
-        found = program.Finding(charges.value, state.roster.seats())
+        found = program.ChargedVerdict(charges.value, state.roster.seats())
         earlier = [finding for session, finding in self._findings if session == state.session_index]
         judgement = program.is_to_blame(earlier, found)
         if judgement.value:
@@ -140,7 +140,7 @@ class Failures:
             yield from self._fence(member, CORRUPTION, reason, max(self._state.sound_s, member.signs.struck_s))
         return bool(accused)
 
-    def _stop_for(self, found: program.Finding, text: str) -> Actions:
+    def _stop_for(self, found: program.ChargedVerdict, text: str) -> Actions:
         """End the job: the program makes its members differ, and would do so again."""
         accused = [self._state.roster.members[name] for name in found.accused]
         rank, node = (accused[0].rank, accused[0].node) if len(accused) == 1 else (None, "")
@@ -154,7 +154,7 @@ class Failures:
 
     def _lose(self, member: Member, cause: str, detail: str, since_s: float) -> Actions:
         state, rank = self._state, member.rank
-        yield Journal(
+        yield WriteEvent(
             "member.lost",
             {"member": member.member, "node": member.node, "rank": rank, "cause": cause, "detail": detail},
         )
@@ -173,7 +173,7 @@ class Failures:
             yield from self._checkpoints.restart_all(member)
         enter = self._joining.entrants(state.incidents.vacancies)
         why = f", {enter.reason}" if enter.reason and state.ready_newcomers() else ""
-        yield Regroup(f"rank {rank} on {member.node} was lost: {cause}{why}", tuple(enter.value))
+        yield BeginGeneration(f"rank {rank} on {member.node} was lost: {cause}{why}", tuple(enter.value))
         yield from self._restart_worker(member, cause)
 
     def _tell_of_later_session(self, lost: Member, rank: int) -> Actions:
@@ -186,7 +186,7 @@ class Failures:
                 f"rank {rank} on {lost.node} is not replaced: the job goes on with {left} of {left + 1} members. "
                 "Only the first hp.Session of a cell replaces lost members; give a later one a cell of its own"
             )
-            yield Journal("warning.raised", {"text": text})
+            yield WriteEvent("warning.raised", {"text": text})
 
     def _restart_worker(self, lost: Member, cause: str) -> Actions:
         """Rung 2: the agent lives, so it forks a new worker, which becomes a newcomer."""

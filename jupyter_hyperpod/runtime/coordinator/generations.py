@@ -15,8 +15,19 @@ from ...policy import membership, recovery, verdict
 from ..connection import Message
 from ..protocol import facts, orders
 from ..protocol.codec import decode
-from .actions import Action, Actions, Decide, End, Enter, JournalGeneration, Regroup, Release, SayState, Send
-from .checkpoints import Checkpoints
+from .actions import (
+    Action,
+    Actions,
+    BeginGeneration,
+    Decide,
+    End,
+    Enter,
+    JournalGeneration,
+    ReleaseMember,
+    SayState,
+    Send,
+)
+from .checkpoints import CheckpointTracker
 from .draining import Draining
 from .failures import Failures
 from .incidents import RUNG_SALVAGE
@@ -40,7 +51,7 @@ class Generations:
         joining: Joining,
         draining: Draining,
         failures: Failures,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointTracker,
         stragglers: Stragglers,
         scripts: Scripts,
     ) -> None:
@@ -107,13 +118,13 @@ class Generations:
         waited_s = now - self._forming_since_s
         if self._state.phase in CALLED and waited_s > self._patience_s:
             self._patience_s *= 2
-            yield Regroup(f"generation {self._state.generation} did not form in {waited_s:.1f} s")
+            yield BeginGeneration(f"generation {self._state.generation} did not form in {waited_s:.1f} s")
 
     def begin_session(self) -> Actions:
         """Surplus members leave before the first step, because no rank can leave outside a session."""
         members = self._state.roster.generation()
         if len(members) > self._state.target:
-            yield Regroup("the session is opened")
+            yield BeginGeneration("the session is opened")
         else:
             yield from self._call(members)
 
@@ -125,14 +136,14 @@ class Generations:
         ready = state.ready_newcomers()
         if state.phase is Phase.WAITING and ready:
             if not self._checkpoints.more_are_coming(len(ready)):
-                yield Regroup("newcomers are ready")
+                yield BeginGeneration("newcomers are ready")
         elif state.phase is Phase.TRAINING:
             enter = recovery.at_once(state.incidents.vacancies, state.session["state_bytes"], state.step_time_s)
             if not enter.value and "peers" in state.spec.components:
                 yield from self._joining.invite()
                 yield from self._joining.meet()
             elif state.room(len(ready)) and state.committed_in_generation:
-                yield Regroup(f"newcomers are ready, {enter.reason}", tuple(ready))
+                yield BeginGeneration(f"newcomers are ready, {enter.reason}", tuple(ready))
 
     def regroup(self, reason: str, newcomers: Sequence[Member]) -> Actions:
         """Form the next generation of those that are left and of ``newcomers`` that can enter now."""
@@ -162,7 +173,7 @@ class Generations:
         rung = RUNG_SALVAGE if state.roster.generation() else None  # it depends on what newcomers find
         dropped = [m for m in state.roster.generation() if m.member not in names]
         for member in dropped:
-            yield Release(member)
+            yield ReleaseMember(member)
         for rank, name in enumerate(names):
             state.roster.members[name].rank = rank
         state.generation += 1

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ...policy.membership import HUNG, STOPPED, WARM_UP, Candidate, Pulse
+from ...policy.membership import HUNG, STOPPED, WARM_UP, Candidate, MemberHeartbeat
 from ...policy.program import Seat
 from ...policy.recovery import MemberState
 from ...policy.verdict import Statement
@@ -115,7 +115,7 @@ class Member:
         if self.stopped_since_s is not None:
             self.stopped_since_s = min(now, self.stopped_since_s + away_s)
 
-    def pulse(self, now: float) -> Pulse:
+    def pulse(self, now: float) -> MemberHeartbeat:
         """The facts for `policy.membership.lost`. A silent member is sent a `ProbeHost`, to see if its host answers."""
         stopped = now - self.stopped_since_s if self.stopped_since_s is not None else 0.0
         silent_s = now - self.beat_s
@@ -123,7 +123,7 @@ class Member:
             self.tell(orders.ProbeHost())
             self.probe = self.channel.position
         unreachable = self.probe is not None and self.channel.confirmed < self.probe
-        return Pulse(self.member, silent_s, now - self.progress_s, self.phase, stopped, unreachable)
+        return MemberHeartbeat(self.member, silent_s, now - self.progress_s, self.phase, stopped, unreachable)
 
     def address(self) -> orders.Peer:
         """Where its peers reach it."""

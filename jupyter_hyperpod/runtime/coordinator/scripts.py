@@ -18,7 +18,7 @@ from ...core.units import plural
 from ...policy import scripts as policy
 from ..connection import Message
 from ..protocol import orders
-from .actions import Action, Actions, Decide, End, Enter, Release, SayState, Send
+from .actions import Action, Actions, Decide, End, Enter, ReleaseMember, SayState, Send
 from .incidents import RUNG_NODE, RUNG_PROCESS
 from .job_state import JobState
 from .phase import Phase
@@ -92,7 +92,7 @@ class Scripts:
         members = state.roster.generation()
         self._nodes = {member.node for member in members}
         for member in members:
-            yield Release(member, begins_again=not member.preempted)
+            yield ReleaseMember(member, begins_again=not member.preempted)
         for member in self._alone:
             yield Send(member, orders.Restart())
         self._alone, self._troubles, self._event, self._room_since_s = [], [], None, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...core.units import first_line
 from ..connection import Message
 from ..protocol import orders
-from .actions import Actions, BeginSession, End, Enter, Journal, Send
+from .actions import Actions, BeginSession, End, Enter, Send, WriteEvent
 from .job_state import JobState
 from .phase import CALLED, Phase
 from .roster import Member
@@ -44,7 +44,7 @@ class SessionLifecycle:
             yield End("failed", f"members ended with different steps or state ({text})")
             return
         step, digest = ends.pop()
-        yield Journal("session.closed", {"step": step, "digest": digest}, durable=True)
+        yield WriteEvent("session.closed", {"step": step, "digest": digest}, durable=True)
         self._state.session_over = True
         for member in members:
             member.session = None
@@ -96,7 +96,7 @@ class SessionLifecycle:
                 text = ", ".join(f"{key} {other[key]} instead of {opened[0][key]}" for key in differing)
                 yield End("failed", f"rank {rank} opened another session than rank 0: {text}")
                 return
-        yield Journal("session.opened", opened[0])
+        yield WriteEvent("session.opened", opened[0])
         self._state.session, self._state.session_over, self._state.finishing = opened[0], False, False
         self._state.session_index = next_index
         yield BeginSession()
@@ -121,7 +121,7 @@ class SessionLifecycle:
         if member.rank == 0:
             hint = "rank 0 was lost after its session had closed"
         else:
-            yield Journal("warning.raised", {"text": f"{detail}, after the session had closed"})
+            yield WriteEvent("warning.raised", {"text": f"{detail}, after the session had closed"})
             yield from self.open_session()
             yield from self.end_if_all_done()
             return

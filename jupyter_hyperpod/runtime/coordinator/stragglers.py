@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...core.units import plural
 from ...policy import balance
 from ...policy.batching import assign
-from .actions import Action, Actions, Decide, Regroup
+from .actions import Action, Actions, BeginGeneration, Decide
 from .draining import Draining
 from .incidents import Incident
 from .job_state import JobState
@@ -94,7 +94,7 @@ class Stragglers:
         for slow in self._slow.values():
             if "repaired" not in slow.incident.stages:
                 self._state.incidents.stage(slow.incident, "repaired", decision.reason)
-        yield Regroup(f"shares follow the members' pace: {decision.reason}")
+        yield BeginGeneration(f"shares follow the members' pace: {decision.reason}")
 
     def _dismiss(self, members: list[Member], spares: int, now: float) -> Generator[Action, None, bool]:
         since_s = {name: slow.since_s for name, slow in self._slow.items() if not slow.dismissed}

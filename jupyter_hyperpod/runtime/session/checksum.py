@@ -48,7 +48,7 @@ def fold(words: Words, level: int = 0) -> int:
     return fold(sums, level + 1)
 
 
-class Watched:
+class ChecksummedTensors:
     """Tensors with repeated checksums: views are prepared once, and small tensors are joined.
 
     Views are renewed where a tensor has moved to other memory.
@@ -105,7 +105,7 @@ class Watched:
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:
     """One 64-bit number for several tensors, in their order."""
-    return fold(Watched(list(tensors)).checksums())
+    return fold(ChecksummedTensors(list(tensors)).checksums())
 
 
 def _plain(tensor: torch.Tensor) -> bool:

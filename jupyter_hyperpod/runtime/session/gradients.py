@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from ...core.errors import TrainingError
-from ...policy.guard import Reading
+from ...policy.guard import StepReading
 from ...policy.recovery import RecoveryPlan
 from ..comm.mesh import all_gather
-from ..comm.reduction import Buffer, Layout, Ledger, Reduction, is_finite
+from ..comm.reduction import Buffer, FinishedNodes, Layout, Reduction, is_finite
 from ..comm.shards import around, local
 from ..worker.elastic_group import ElasticGroup
 from ..worker.local_group import LocalGroup
@@ -34,7 +34,7 @@ class Gradients:
         self.micro_batches = micro_batches
         self.look = False  # whether gradients are checked for values that are not finite
         layout = Layout([local(parameter) for parameter in self.parameters], micro_batches)
-        self.ledger = Ledger(layout, micro_batches)
+        self.ledger = FinishedNodes(layout, micro_batches)
         self.reduction = Reduction(layout, micro_batches)
         self.depth = 1  # a member at most this many steps behind is brought up to date by gradients alone
         self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
@@ -42,11 +42,11 @@ class Gradients:
         self._buffers = Buffers(model)
         self._capture = GradientCapture(self.parameters)
 
-    def aside(self) -> Ledger:
+    def aside(self) -> FinishedNodes:
         """A separate ledger for micro-batches that are executed again."""
-        return Ledger(self.ledger.layout, self.micro_batches)
+        return FinishedNodes(self.ledger.layout, self.micro_batches)
 
-    def compute(self, leaf: int, seed: int, loss_of_batch: Loss, aside: Ledger | None = None) -> None:
+    def compute(self, leaf: int, seed: int, loss_of_batch: Loss, aside: FinishedNodes | None = None) -> None:
         """Run forward and backward of micro-batch ``leaf`` with every generator seeded by ``seed``.
 
         The gradient goes into the ledger, or into another one ``aside``.
@@ -124,10 +124,10 @@ class Gradients:
         for marks in all_gather(group.exchange, plan.rank, plan.world_size, bytes(own)):
             self._losses(result)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
 
-    def reading(self, result: Buffer, step: int) -> Reading:
+    def reading(self, result: Buffer, step: int) -> StepReading:
         """The numbers for `policy.guard`, equal on every member."""
         losses = tuple(self._losses(result).tolist())
-        return Reading(step, self.loss_of(result), not result.meta[-1], losses)
+        return StepReading(step, self.loss_of(result), not result.meta[-1], losses)
 
     def frozen(self) -> Words:
         """For each parameter, whether it is frozen now, which a loop may change on some members only."""

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from ...core.errors import TrainingError
-from ...policy.guard import BY_DEFAULT, Finding, Guard, Reading, hint, judge
+from ...policy.guard import BY_DEFAULT, Guard, StepFinding, StepReading, hint, judge
 from ...policy.recovery import RecoveryPlan
 from ..context import Context
 from ..protocol import facts
@@ -15,7 +15,7 @@ from ..worker.elastic_group import ElasticGroup
 from ..worker.local_group import LocalGroup
 
 
-class Watch:
+class StepGuard:
     """The history that the guard needs is part of the training state: see `as_dict`."""
 
     def __init__(self, guard: Guard | None, group: ElasticGroup | LocalGroup) -> None:
@@ -25,7 +25,7 @@ class Watch:
         self._skipped = 0  # in a row
         self._warned = False
 
-    def judge(self, reading: Reading, plan: RecoveryPlan | None) -> str:
+    def judge(self, reading: StepReading, plan: RecoveryPlan | None) -> str:
         """Return why the update of this step is not to be applied, or nothing. Raises TrainingError to stop the job.
 
         ``plan``: the plan of the step; None in a replay, which other members have already reported.
@@ -58,13 +58,13 @@ class Watch:
         self._recent.extend(state["recent"])
         self._skipped = state["skipped"]
 
-    def _tell(self, reading: Reading, finding: Finding, text: str, plan: RecoveryPlan) -> None:
+    def _tell(self, reading: StepReading, finding: StepFinding, text: str, plan: RecoveryPlan) -> None:
         """Report to the coordinator. All members do, because one may be lost; the first report opens the incident."""
         rank = _owner(finding, plan)
         owner = plan.owners[rank] if rank is not None else None
         self._group.say(facts.AnomalyFound(reading.step, finding.cause, finding.action, owner, text))
 
-    def _warn_once(self, reading: Reading) -> None:
+    def _warn_once(self, reading: StepReading) -> None:
         if self._warned or math.isfinite(reading.loss):
             return
         self._warned = True
@@ -76,7 +76,7 @@ class Watch:
             self._group.journal("warning.raised", {"text": text})
 
 
-def _owner(finding: Finding, plan: RecoveryPlan) -> int | None:
+def _owner(finding: StepFinding, plan: RecoveryPlan) -> int | None:
     """The rank that computed the first of the micro-batches."""
     for rank, nodes in enumerate(plan.holdings):
         if finding.micro_batches and any(low <= finding.micro_batches[0] < high for low, high in nodes):
@@ -84,7 +84,7 @@ def _owner(finding: Finding, plan: RecoveryPlan) -> int | None:
     return None
 
 
-def _by_whom(finding: Finding, plan: RecoveryPlan) -> str:
+def _by_whom(finding: StepFinding, plan: RecoveryPlan) -> str:
     rank = _owner(finding, plan)
     if rank is None or plan.world_size == 1:
         return ""

@@ -21,15 +21,15 @@ from ...policy import verdict
 from ...policy.batching import Node
 from ...policy.recovery import RecoveryPlan
 from ..comm.mesh import all_gather
-from ..comm.reduction import Buffer, Ledger
+from ..comm.reduction import Buffer, FinishedNodes
 from ..worker.elastic_group import ElasticGroup
 from ..worker.local_group import LocalGroup
-from .checksum import Watched, Words, checksum, fold
+from .checksum import ChecksummedTensors, Words, checksum, fold
 from .data import mix
 from .gradients import Gradients
 from .state import TrainingState
 
-Compute = Callable[[int, Ledger], None]
+Compute = Callable[[int, FinishedNodes], None]
 Audit = str | float | None
 _NUMBERS = struct.Struct(">QQQ")  # checksums of the state when the step began, the state now, the reduced gradient
 _CHECKSUM = struct.Struct(">Q")
@@ -53,14 +53,16 @@ def rate_of(audit: Audit) -> float | None:
     )
 
 
-class Look:
+class StateChecksums:
     """Checksums of the training state at one moment of step ``step + 1``."""
 
-    def __init__(self, step: int, tensors: dict[str, torch.Tensor], before: Look | None) -> None:
+    def __init__(self, step: int, tensors: dict[str, torch.Tensor], before: StateChecksums | None) -> None:
         self.step = step
         self.names = list(tensors)
         same = before is not None and list(map(id, before.watched.tensors)) == list(map(id, tensors.values()))
-        self.watched: Watched = before.watched if before is not None and same else Watched(list(tensors.values()))
+        self.watched: ChecksummedTensors = (
+            before.watched if before is not None and same else ChecksummedTensors(list(tensors.values()))
+        )
         self.versions = self._versions()
         self.numbers = self.watched.checksums()
 
@@ -88,7 +90,7 @@ class Integrity:
         self._gradients = gradients
         self._seed = seed
         self._rate = rate_of(audit)
-        self._sealed: Look | None = None
+        self._sealed: StateChecksums | None = None
         self._doubted: dict[str, int] = {}  # differing reduced gradients of this step, by member
         self._evidence: dict[str, Any] = {}
 
@@ -96,7 +98,7 @@ class Integrity:
         """Take the state as correct from here on: a step begins, or this member has just loaded a peer's state."""
         if self._rate is None:
             return
-        self._sealed = Look(self._state.applied, self._state.tensors(), self._sealed)
+        self._sealed = StateChecksums(self._state.applied, self._state.tensors(), self._sealed)
         self._doubted, self._evidence = {}, {}
 
     def renew(self) -> None:

@@ -10,7 +10,7 @@ from ...policy.recovery import MemberState, RecoveryPlan, Saved
 from ..checkpoint.manager import Durable
 from ..checkpoint.store import Refused
 from ..comm.shared_memory import Token, is_held
-from ..comm.transfer import Courier
+from ..comm.transfer import StateTransfer
 from ..protocol import facts, orders
 from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
@@ -44,7 +44,7 @@ class Resync:
         self._integrity = integrity
         self.plan: RecoveryPlan | None = None
         self.redone = 0
-        self.courier = Courier(group, state, gradients)
+        self.transfer = StateTransfer(group, state, gradients)
         self._fresh = ""  # digest of the state that the cell built
         self._arrival = ""
         self._readers: frozenset[Token] = frozenset()  # neighbours that were shown results since the last resync
@@ -56,7 +56,7 @@ class Resync:
     def join(self, opened: facts.SessionOpened) -> None:
         """Register the session and begin at the others' step."""
         if self._group.newcomer:
-            self.courier.expect_state()
+            self.transfer.expect_state()
         self._adopt(self._group.join(opened, self.held, self._gradients.micro_batches))
 
     def regroup(self, call: Regroup) -> None:
@@ -116,7 +116,7 @@ class Resync:
         self.redone += _lost_with_members(self.plan, plan)
         if self.plan is not None:
             if set(plan.owners) - set(self.plan.owners):
-                self.courier.newcomers_arrived()
+                self.transfer.newcomers_arrived()
         self.plan = plan
         self._group.touch("exchange", self._state.applied)
         self._give_up_results()
@@ -125,9 +125,9 @@ class Resync:
             self._commits.journal()  # the earlier rank 0 may be lost before it could journal this
         if plan.load is not None and plan.rank in plan.loaders and self._state.step is None:
             self._load(plan.load)
-        if plan.replay and self.courier.replay(plan):
+        if plan.replay and self.transfer.replay(plan):
             self._commits.drop()
-        if plan.fresh and not self._through_storage(plan) and (arrival := self.courier.share(plan)):
+        if plan.fresh and not self._through_storage(plan) and (arrival := self.transfer.share(plan)):
             self._commits.drop()
             self._arrival = arrival
         self._group.gather(None)
@@ -142,7 +142,7 @@ class Resync:
 
     def step_done(self) -> None:
         """All members have taken part in a step: free memory that is not needed any more, while no member waits."""
-        self.courier.step_done()
+        self.transfer.step_done()
         if self._unsettled:
             living = {token.pid for token in self._group.neighbours}
             self._gradients.reduction.attachments.forget_all_but(living)
@@ -157,7 +157,7 @@ class Resync:
     def _serve(self, order: orders.OfferState) -> None:
         """Lay out a part of the state for newcomers, unless it is corrupt."""
         self._integrity.vouch(self.plan)
-        self.courier.offer(order)
+        self.transfer.offer(order)
 
     def _through_storage(self, plan: RecoveryPlan) -> bool:
         """Without the component ``peers``: one member writes a checkpoint of this step, and newcomers load it.
@@ -190,7 +190,7 @@ class Resync:
 
     def _take(self, order: orders.TakeSnapshot) -> None:
         """Load the snapshot that is offered to this newcomer."""
-        self._arrival = self.courier.take(order) or self._arrival
+        self._arrival = self.transfer.take(order) or self._arrival
 
 
 def _lost_with_members(before: RecoveryPlan | None, plan: RecoveryPlan) -> int:

@@ -19,7 +19,7 @@ from ...policy.recovery import RecoveryPlan
 from ..checkpoint.manager import Durable, shapes
 from ..checkpoint.store import Checkpoint
 from ..comm.mesh import PeerLost
-from ..comm.reduction import Buffer, Ledger
+from ..comm.reduction import Buffer, FinishedNodes
 from ..comm.shards import check
 from ..protocol import facts
 from ..worker.elastic_group import ElasticGroup
@@ -29,7 +29,7 @@ from ..worker.main import current, switched_on
 from ..worker.replica_sync import group_of
 from .data import IndexedData, indexed, mix, sample_indices
 from .gradients import Gradients
-from .guard import Watch
+from .guard import StepGuard
 from .injector import Injector
 from .integrity import Audit, Integrity
 from .purity import CUDA_WARNING, refuse_running_statistics, trained_parameters
@@ -113,7 +113,7 @@ class Session:
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
         self._group: ElasticGroup | LocalGroup = group_of(worker) if worker is not None else LocalGroup()
         check(parameters, self._group.replica, micro_batch)
-        self._state = TrainingState(model, optimizer, scheduler, parameters, Watch(guard, self._group))
+        self._state = TrainingState(model, optimizer, scheduler, parameters, StepGuard(guard, self._group))
         self._gradients = Gradients(model, parameters, self.micro_batches)
         self._commits = Commits(self._group, global_batch)
         self._gradients.look = guard is not None and guard.non_finite != "ignore"
@@ -191,7 +191,7 @@ class Session:
         finally:
             self._group.close()
             self._gradients.release()
-            self._resync.courier.release()
+            self._resync.transfer.release()
             torch.set_num_threads(self._threads_before)
 
     # ---- one step -----------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Session:
                 self._execute(loss_function, leaf)
                 self._computed_s.append(time.monotonic() - began_s)
 
-    def _execute(self, loss_function: LossFunction, leaf: int, aside: Ledger | None = None) -> None:
+    def _execute(self, loss_function: LossFunction, leaf: int, aside: FinishedNodes | None = None) -> None:
         """Compute one micro-batch of the present step."""
         at = (self.seed, self.step, leaf)
         indices = sample_indices(*at, self.micro_batch, self.global_batch, len(self.data))

@@ -11,7 +11,7 @@ import torch
 
 from ..comm import state_codec
 from ..comm.shards import local, mesh_of
-from .guard import Watch
+from .guard import StepGuard
 
 
 class TrainingState:
@@ -27,7 +27,7 @@ class TrainingState:
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
         parameters: Sequence[torch.nn.Parameter],
-        watch: Watch,
+        watch: StepGuard,
     ) -> None:
         self._model = model
         self._optimizer = optimizer

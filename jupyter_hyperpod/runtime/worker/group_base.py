@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...policy.guard import Reading
+from ...policy.guard import StepReading
 from ..protocol import orders
 from .replica_state import folded, mean_reading
 
@@ -44,6 +44,6 @@ class GroupBase:
             return list(numbers)
         return [folded(column) for column in zip(*self.gather(list(numbers)), strict=True)]
 
-    def agree(self, reading: Reading) -> Reading:
+    def agree(self, reading: StepReading) -> StepReading:
         """The numbers of a reduced step over all ranks of this replica, which apply it all or none. Raises Regroup."""
         return reading if self.replica == 1 else mean_reading(reading, self.gather)

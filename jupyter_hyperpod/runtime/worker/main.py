@@ -18,7 +18,7 @@ from ...storage.journal_writer import JournalWriter
 from ...storage.store import SHARED
 from ..connection import Channel
 from ..context import BIND_VARIABLE, MEMBER_VARIABLE, Context
-from ..progress import Progress
+from ..progress import WorkerProgress
 from ..protocol import facts, orders, replica
 from ..protocol.codec import Message, decode, encode
 from . import cell, pictures
@@ -32,7 +32,7 @@ class Worker:
     context: Context
     channel: Channel  # the source of orders: the agent, or for a follower its leader
     agent: Channel
-    progress: Progress
+    progress: WorkerProgress
     listener: socket.socket
     member: str
     rank: int | None = None  # when the cell began; None for a newcomer
@@ -92,7 +92,7 @@ def switched_on(component: str) -> bool:
     return _current is None or component in _current.context.spec.components
 
 
-def main(context: Context, channel: Channel, progress: Progress, *links: Channel, shard: int = 0) -> int:
+def main(context: Context, channel: Channel, progress: WorkerProgress, *links: Channel, shard: int = 0) -> int:
     """The worker's life after the fork; returns its exit status (0: the cell ended well).
 
     ``links`` lead to the other ranks of its replica: from its leader (``shard`` 0) to each, from each to the leader.

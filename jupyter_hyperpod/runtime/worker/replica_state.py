@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...policy.guard import Reading
+from ...policy.guard import StepReading
 from ...policy.recovery import MemberState
 from ...policy.verdict import Statement
 from ..session.checksum import fold
@@ -35,11 +35,11 @@ def stated(statements: Sequence[Statement | None]) -> Statement | None:
     return replace(found[0], sealed=f"{sealed:016x}", state=f"{state:016x}")
 
 
-def mean_reading(reading: Reading, gather: Callable[[Any], list[Any]]) -> Reading:
+def mean_reading(reading: StepReading, gather: Callable[[Any], list[Any]]) -> StepReading:
     """The means over the ranks, summed in their order; ``gather`` returns every rank's values."""
     parts = gather([reading.finite, reading.loss, *reading.losses])
     loss, *losses = (sum(numbers) / len(parts) for numbers in zip(*(part[1:] for part in parts), strict=True))
-    return Reading(reading.step, loss, all(part[0] for part in parts), tuple(losses))
+    return StepReading(reading.step, loss, all(part[0] for part in parts), tuple(losses))
 
 
 def folded(numbers: Sequence[int]) -> int:
