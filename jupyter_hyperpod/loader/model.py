@@ -57,8 +57,8 @@ def load_model(
     `tp` is (rank, size): only this rank's slices are read, by `tp_rules` (see `loader.read.tensor_parallel`). `order`
     names the tensors to load first; the default is the model's own order, else embeddings and blocks by number.
     `checksum` is True for the manifest beside the model, or a manifest's URL: every chunk is verified as it arrives.
-    `progress` is called with `Progress` about ten times per second, in this thread. None reports to a job's journal,
-    or to the person at the notebook or terminal; False reports nothing. `connections` fixes their number.
+    `progress` is called with `LoadProgress` about ten times per second, in this thread. None reports to a job's
+    journal, or to the person at the notebook or terminal; False reports nothing. `connections` fixes their number.
 
     In a job, ranks that load the same tensors share one read of the object store (`loader.share.fanout`), unless
     `fanout` is "off": ranks of one host then share the pages of a tensor until one of them writes there.

@@ -41,7 +41,7 @@ class _Tail:
 
 
 class JobsReader:
-    """The position of one socket in the list of jobs; the twin of `topic.Reader`."""
+    """The position of one socket in the list of jobs; the twin of `topic.TopicReader`."""
 
     def __init__(self, tailer: Tailer) -> None:
         self._tailer = tailer

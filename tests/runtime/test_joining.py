@@ -54,8 +54,8 @@ def test_a_newcomer_that_is_killed_before_it_enters_changes_nothing(job: Submit,
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=5), st.integers(1, 4))
 def test_stripes_put_together_are_the_state(lengths: list[int], parts: int) -> None:
     tensors = [torch.randn(length) for length in lengths]
-    shelves = [StripeMemory() for _ in range(parts)]
-    tokens = [shelf.lay_out(tensors, part, parts) for part, shelf in enumerate(shelves)]
+    stripes = [StripeMemory() for _ in range(parts)]
+    tokens = [stripe.lay_out(tensors, part, parts) for part, stripe in enumerate(stripes)]
     copies = [torch.empty_like(tensor) for tensor in tensors]
     read(copies, tokens)
     assert all(torch.equal(a, b) for a, b in zip(copies, tensors, strict=True))
@@ -66,12 +66,12 @@ def test_stripes_put_together_are_the_state(lengths: list[int], parts: int) -> N
 
 
 def test_what_may_still_be_read_is_not_overwritten() -> None:
-    shelf = StripeMemory()
-    first = shelf.lay_out([torch.ones(100)], 0, 1)
-    second = shelf.lay_out([torch.zeros(100)], 0, 1)
+    stripe = StripeMemory()
+    first = stripe.lay_out([torch.ones(100)], 0, 1)
+    second = stripe.lay_out([torch.zeros(100)], 0, 1)
     assert first != second
-    shelf.all_read()
-    third = shelf.lay_out([torch.full((100,), 2.0)], 0, 1)
+    stripe.all_read()
+    third = stripe.lay_out([torch.full((100,), 2.0)], 0, 1)
     assert third == second, "touched memory is used again"
     copy = torch.empty(100)
     read([copy], [third])
@@ -84,9 +84,9 @@ def test_memory_that_is_gone_leaves_the_newcomer_as_it_was() -> None:
     with pytest.raises(OSError):
         read([kept], [token])
     assert not kept.any()
-    shelf = StripeMemory()
-    shelf.lay_out([torch.ones(100)], 0, 1)
-    shown = shelf.shown()
+    stripe = StripeMemory()
+    stripe.lay_out([torch.ones(100)], 0, 1)
+    shown = stripe.shown()
     parse(shown)
     other_host = shown[:-2] + ("00" if shown[-2:] != "00" else "01")
     with pytest.raises(OSError, match="another host"):

@@ -215,11 +215,14 @@ def test_folders_made_in_a_console_are_no_files(bucket: MountSpec, store: Store,
     table.make_root(spec, root)
     found = Repository(spec, root, table.table(store))
     assert (found.refresh(), list(found.states())) == (1, ["sub/a"])
-    shelf = files.mount_files(store, bucket.name)
-    assert [(one.name, one.kind) for one in shelf.page("data", "")[0]] == [("none", "directory"), ("sub", "directory")]
-    assert [(one.name, one.kind) for one in shelf.page("data/sub", "")[0]] == [("a", "file")]
-    assert shelf.page("data/none", "") == ([], None)
-    assert shelf.look("data/none").kind == "directory"
+    browsed = files.mount_files(store, bucket.name)
+    assert [(one.name, one.kind) for one in browsed.page("data", "")[0]] == [
+        ("none", "directory"),
+        ("sub", "directory"),
+    ]
+    assert [(one.name, one.kind) for one in browsed.page("data/sub", "")[0]] == [("a", "file")]
+    assert browsed.page("data/none", "") == ([], None)
+    assert browsed.look("data/none").kind == "directory"
 
 
 def test_a_bucket_behind_a_directory(bucket: MountSpec, store: Store, tmp_path: Path) -> None:
@@ -297,59 +300,59 @@ def test_what_only_the_bucket_has_is_in_the_file_browser(bucket: MountSpec, stor
     table.add(store, spec)
     table.make_root(spec, root)
     assert Repository(spec, root, table.table(store)).refresh() == 3
-    shelf = files.mount_files(store, "fs")
+    browsed = files.mount_files(store, "fs")
     Path(root, "b").write_bytes(b"here")
-    kinds = [(one.name, one.kind, one.bytes) for one in shelf.page("", "")[0] if not one.name.startswith(".")]
+    kinds = [(one.name, one.kind, one.bytes) for one in browsed.page("", "")[0] if not one.name.startswith(".")]
     assert kinds == [("a", "file", 1), ("b", "file", 4), ("sub", "directory", 0)]
-    assert [one.name for one in shelf.page("sub", "")[0]] == ["b", "deep"]
-    assert (shelf.look("sub/deep").kind, shelf.look("sub/b").bytes) == ("directory", 5)
+    assert [one.name for one in browsed.page("sub", "")[0]] == ["b", "deep"]
+    assert (browsed.look("sub/deep").kind, browsed.look("sub/b").bytes) == ("directory", 5)
     assert not Path(root, "sub").exists()
     with pytest.raises(Denied, match="change it there"):
-        shelf.discard("sub/b")
-    with closing(shelf.content("sub/b")) as content:
+        browsed.discard("sub/b")
+    with closing(browsed.content("sub/b")) as content:
         assert b"".join(content) == b"sub/b" == Path(root, "sub", "b").read_bytes()
-        assert content.item == shelf.look("sub/b")
+        assert content.item == browsed.look("sub/b")
     with pytest.raises(NotFound):
-        shelf.look("sub/x")
+        browsed.look("sub/x")
     with pytest.raises(NotFound):
-        shelf.page("x", "")
+        browsed.page("x", "")
 
 
 def test_a_bucket_in_the_file_browser(bucket: MountSpec, store: Store, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(files, "PAGE", 2)
-    shelf = files.mount_files(store, bucket.name)
+    browsed = files.mount_files(store, bucket.name)
     source = tmp_path / "part"
     source.write_bytes(os.urandom(files.CHUNK_BYTES + 5))
     for name in ("run/b ü.bin", "run/a", "top"):
-        shelf.put(name, source)
-    assert [(one.name, one.kind) for one in shelf.page("", "")[0]] == [("run", "directory"), ("top", "file")]
-    shelf.put("run/c", source)
-    first, after = shelf.page("run", "")
-    second, last = shelf.page("run", after or "")
+        browsed.put(name, source)
+    assert [(one.name, one.kind) for one in browsed.page("", "")[0]] == [("run", "directory"), ("top", "file")]
+    browsed.put("run/c", source)
+    first, after = browsed.page("run", "")
+    second, last = browsed.page("run", after or "")
     assert [one.name for one in (*first, *second)] == ["a", "b ü.bin", "c"] and (after, last) == ("b ü.bin", None)
-    assert (shelf.look("run").kind, shelf.look("run/a").bytes) == ("directory", source.stat().st_size)
-    with closing(shelf.content("run/b ü.bin")) as content:
+    assert (browsed.look("run").kind, browsed.look("run/a").bytes) == ("directory", source.stat().st_size)
+    with closing(browsed.content("run/b ü.bin")) as content:
         assert b"".join(content) == source.read_bytes()
     with pytest.raises(Conflict, match="there already"):
-        shelf.move("run/a", "top")
-    shelf.move("run/a", "run/d")
+        browsed.move("run/a", "top")
+    browsed.move("run/a", "run/d")
     with pytest.raises(NotFound):
-        shelf.look("run/a")
+        browsed.look("run/a")
     with pytest.raises(Conflict, match="not empty"):
-        shelf.remove("run")
-    shelf.remove("run/d")
+        browsed.remove("run")
+    browsed.remove("run/d")
     with pytest.raises(NotFound):
-        shelf.content("run/d")
-    shelf.discard("top")
-    assert [one.name for one in shelf.page("", "")[0]] == [f".Trash-{os.getuid()}", "run"]
+        browsed.content("run/d")
+    browsed.discard("top")
+    assert [one.name for one in browsed.page("", "")[0]] == [f".Trash-{os.getuid()}", "run"]
     for name in ("glob/a[1].bin", "glob/a1.bin", "glob/*"):
-        shelf.put(name, source)
-    shelf.discard("glob/a[1].bin")
-    shelf.move("glob/*", "glob/star")
-    assert [one.name for one in shelf.page("glob", "")[0]] == ["a1.bin", "star"]
+        browsed.put(name, source)
+    browsed.discard("glob/a[1].bin")
+    browsed.move("glob/*", "glob/star")
+    assert [one.name for one in browsed.page("glob", "")[0]] == ["a1.bin", "star"]
     with pytest.raises(Conflict, match="is a directory"):
-        shelf.put("glob", source)
+        browsed.put("glob", source)
     with pytest.raises(Denied, match="no empty directories"):
-        shelf.make("new")
+        browsed.make("new")
     with pytest.raises(SpecError):
-        shelf.look("../other")
+        browsed.look("../other")
