@@ -3,6 +3,6 @@
 Read in this order: `header` (what a safetensors file says); in `read`, `tensor_parallel` and `plan` (which bytes go
 where, pure), `sources` (`mount_source`, `http`, `s3`, `local`: how bytes are read, and retried), `stream` (many reads
 at once); `memory` (where they land); in `share`, `fanout` (`shared_buffer`, `board`, `peers`: the ranks of a job share
-one read); `model` (`load_model`). In `write`: `layout` (which tensors in which file, pure), `places` and `bucket`
-(where files go), `writer` (writes parts in parallel, then switches to the new model), `save` and `sharding`.
+one read); `model` (`load_model`). In `write`: `layout` (which tensors in which file, pure), `destinations` (where files
+go: `directory`, `bucket`), `writer` (writes parts in parallel, then switches to the new model), `save` and `sharding`.
 """

@@ -78,7 +78,7 @@ def test_a_claim_is_one_processs_until_it_dies() -> None:
     assert other.claim(1, again=True)
     buffer.release(1)
     assert other.claim(1)
-    held = "from jupyter_hyperpod.loader.share.shared_buffer import SharedBuffer, Place; import sys; "
+    held = "from jupyter_hyperpod.loader.share.shared_buffer import BufferAddress, SharedBuffer; import sys; "
     held += f"own = SharedBuffer.attach({buffer.place}, 3, [100]); print(own.claim(2), flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.readline() == b"True\n"

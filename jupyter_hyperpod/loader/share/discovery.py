@@ -45,8 +45,8 @@ class Notice:
             return None
 
 
-def meet(board: Board, count: int, sizes: Sequence[int], node: str | None = None) -> SharedBuffer:
-    """Return the existing memory of a rank on this host (with `node`: on this node), else a new one."""
+def attach_or_create(board: Board, count: int, sizes: Sequence[int], node: str | None = None) -> SharedBuffer:
+    """Return the buffer of a rank on this host (with `node`: on this node), else a new one."""
     for name in board.names(HERE):
         notice = Notice.decode(board.get(name) or "")
         if notice is not None and node in (None, notice.node):

@@ -22,7 +22,7 @@ from ..read.http_connection import Cancel
 from ..read.model_files import Files
 from ..read.plan import BLOCK_BYTES, Chunk, LoadPlan
 from .board import Board
-from .discovery import HERE, Notice, meet
+from .discovery import HERE, Notice, attach_or_create
 from .shared_buffer import SharedBuffer
 
 INSTANT_S = 1e-6
@@ -46,7 +46,8 @@ class Exchange:
         subject = hashlib.sha256(json.dumps([objects, self._size, blocks]).encode()).hexdigest()[:32]
         self._board = Board(directory / f"rows-{subject}")
         with self._board.locked():
-            self._buffer: SharedBuffer | None = meet(self._board, len(blocks), (len(blocks) * BLOCK_BYTES,), node)
+            size = len(blocks) * BLOCK_BYTES
+            self._buffer: SharedBuffer | None = attach_or_create(self._board, len(blocks), (size,), node)
             notice = Notice(self._buffer.place, node or "")
             self._name = notice.name
             self._board.put(self._name, notice.encode())

@@ -32,7 +32,7 @@ from ..read.plan import Chunk, LoadPlan, Placed
 from ..read.stream import Outcome
 from ..read.verify import Verifier
 from .board import Board
-from .discovery import HERE, STEM, Notice, meet
+from .discovery import HERE, STEM, Notice, attach_or_create
 from .exchange import exchange_of
 from .peers import LOOPBACK, Answer, ChunkServer, Client, own_address
 
@@ -87,7 +87,7 @@ class FanOut:
         node, apart = environment.get(NODE_VARIABLE, ""), bool(environment.get(APART_VARIABLE))
         only = node if apart else None
         with board.locked():
-            self._buffer = meet(board, len(self._chunks), load_plan.landings, only)
+            self._buffer = attach_or_create(board, len(self._chunks), load_plan.landings, only)
             server = None
             if apart or environment.get(BIND_VARIABLE):
                 host = own_address(environment.get(BIND_VARIABLE, LOOPBACK), job.path / ENDPOINT)

@@ -19,7 +19,7 @@ from ..read.http_target import target_of
 from ..read.model_files import is_absent, is_refused
 from ..read.s3 import Account, account_of, has_expired, refusal
 from ..read.sources import Opener
-from .place import MaybeDone, Views
+from .destination import MaybeDone, Views
 
 THROTTLED = ("status 429", "status 503")
 # a server may need minutes to assemble the parts of a large object, without sending anything

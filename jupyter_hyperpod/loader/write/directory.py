@@ -11,10 +11,10 @@ from ...core.errors import LoaderError
 from ..read.http_connection import Cancel
 from ..read.source import Counters
 from ..read.sources import Opener
-from .place import NotDurable, Views
+from .destination import NotDurable, Views
 
 
-class FilePlace:
+class LocalDirectory:
     """A directory of this machine; created where missing."""
 
     def __init__(self, directory: str, opener: Opener) -> None:

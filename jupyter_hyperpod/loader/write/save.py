@@ -15,8 +15,8 @@ from ..read.progress import Callback
 from ..read.source import Options, merged
 from ..read.sources import Opener
 from ..read.tensors import format_dtype
+from .destination import Views
 from .layout import OutFile, Tensor
-from .place import Views
 from .writer import Saved, Wanted, write_model
 
 SHARD_BYTES = 5_000_000_000

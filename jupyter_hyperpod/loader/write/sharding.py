@@ -25,13 +25,13 @@ from ..read.source import Options, Source, read_range
 from ..read.sources import Opener
 from ..read.stream import Outcome, Stream
 from ..read.verify import read_manifest
+from .destination import Views
+from .destinations import destination_of
 from .layout import OutFile, Tensor
-from .place import Views
-from .places import place_of
 from .save import SHARD_BYTES
 from .writer import Saved, Wanted, write_model
 
-Place = str | os.PathLike[str]
+UrlOrPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Verified:
 
 
 def shard_model(
-    url: Place,
-    target: Place,
+    url: UrlOrPath,
+    target: UrlOrPath,
     shard_bytes: int = SHARD_BYTES,
     *,
     checksum: bool = False,
@@ -77,8 +77,8 @@ def shard_model(
 
 
 def merge_model(
-    url: Place,
-    target: Place,
+    url: UrlOrPath,
+    target: UrlOrPath,
     *,
     checksum: bool = False,
     progress: Callback | None = None,
@@ -90,8 +90,8 @@ def merge_model(
 
 
 def write_manifest(
-    url: Place,
-    target: Place | None = None,
+    url: UrlOrPath,
+    target: UrlOrPath | None = None,
     *,
     progress: Callback | None = None,
     connections: int | None = None,
@@ -104,15 +104,15 @@ def write_manifest(
     url = os.fspath(url)
     where = os.fspath(target) if target else sums.manifest_url(url)
     with _opened(url, options) as (files, opener):
-        place, name = place_of(where, opener, file=True)
+        destination, name = destination_of(where, opener, file=True)
         found = _checksums(files, opener, progress, connections)
-        place.put(name, found.encode())
+        destination.put(name, found.encode())
     return where
 
 
 def verify_model(
-    url: Place,
-    manifest: Place | None = None,
+    url: UrlOrPath,
+    manifest: UrlOrPath | None = None,
     *,
     progress: Callback | None = None,
     connections: int | None = None,
@@ -158,7 +158,7 @@ def _opened(url: str, options: Options | None) -> Iterator[tuple[Files, Opener]]
         opener.close()
 
 
-def _rewrite(url: Place, target: Place, wanted: Wanted, options: Options | None) -> Saved:
+def _rewrite(url: UrlOrPath, target: UrlOrPath, wanted: Wanted, options: Options | None) -> Saved:
     with _opened(os.fspath(url), options) as (files, opener):
         metadata: dict[str, str] = {}
         for header in files.headers:

@@ -26,9 +26,9 @@ from ..read.progress import Callback, Meter
 from ..read.source import read_all
 from ..read.sources import Opener
 from ..read.stream import Outcome, Stream
+from .destination import Destination, MaybeDone, NotDurable, Upload, Views
+from .destinations import destination_of
 from .layout import OutFile, Tensor, encode_index, lay_out, part_bytes
-from .place import Destination, MaybeDone, NotDurable, Upload, Views
-from .places import place_of
 
 AT_ONCE = 16  # requests without content
 
@@ -75,16 +75,17 @@ def write_model(tensors: Sequence[Tensor], supply: Supply, url: str, wanted: Wan
     began_s = time.monotonic()
     if url.endswith(".json"):
         raise SpecError(f"{url} is an index: name its directory")
-    place, name = place_of(url, opener)
+    destination, name = destination_of(url, opener)
     if name and wanted.shard_bytes is not None:
         raise SpecError(f"{url} is one file: name a directory to write shards, or leave shard_bytes out")
-    if place.comes_back(manifest := sums.manifest_url(name or SINGLE)) and _is_there(place.url(manifest), opener):
+    manifest = sums.manifest_url(name or SINGLE)
+    if destination.comes_back(manifest) and _is_there(destination.url(manifest), opener):
         wanted = replace(wanted, checksum=True)  # the old manifest could not be removed
-    old = _Old(False) if name else _old_model(place, opener)
+    old = _Old(False) if name else _old_model(destination, opener)
     files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, name or SINGLE)
-    if not name and not _is_free(place, files, old):
+    if not name and not _is_free(destination, files, old):
         files = lay_out(tensors, wanted.metadata, wanted.shard_bytes, SINGLE, f"-{secrets.token_hex(4)}")
-    _Writer(place, files, supply, wanted, opener, began_s, old, name or SINGLE).write()
+    _Writer(destination, files, supply, wanted, opener, began_s, old, name or SINGLE).write()
     size = sum(file.header.data_bytes for file in files)
     names = tuple(file.name for file in files)
     return Saved(url, names, len(tensors), size, time.monotonic() - began_s)
@@ -108,9 +109,9 @@ def _is_there(url: str, opener: Opener) -> bool:
     return True
 
 
-def _old_model(place: Destination, opener: Opener) -> _Old:
+def _old_model(destination: Destination, opener: Opener) -> _Old:
     try:
-        source = opener.open(place.url(SINGLE + INDEX_SUFFIX))
+        source = opener.open(destination.url(SINGLE + INDEX_SUFFIX))
     except LoaderError as error:
         if is_absent(error):
             return _Old(None if is_refused(error) else False)
@@ -126,17 +127,17 @@ def _old_model(place: Destination, opener: Opener) -> _Old:
         return _Old(True)
 
 
-def _is_free(place: Destination, files: Sequence[OutFile], old: _Old) -> bool:
+def _is_free(destination: Destination, files: Sequence[OutFile], old: _Old) -> bool:
     """Whether files can be published before the switch without affecting readers."""
     names = [file.name for file in files]
     if old.index is None or old.shards.intersection(names):
         return False
     if len(names) == 1 and not old.index:  # this file is the switch
         return True
-    if len(names) == 1 and place.comes_back(SINGLE + INDEX_SUFFIX):  # removing it would not be the switch
+    if len(names) == 1 and destination.comes_back(SINGLE + INDEX_SUFFIX):  # removing it would not be the switch
         return False
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return all(there is False for there in threads.map(place.has, names))
+        return all(there is False for there in threads.map(destination.has, names))
 
 
 def _to_its_end(do: Callable[[], None]) -> None:
@@ -151,7 +152,7 @@ class _Writer:
 
     def __init__(
         self,
-        place: Destination,
+        destination: Destination,
         files: Sequence[OutFile],
         supply: Supply,
         wanted: Wanted,
@@ -160,7 +161,7 @@ class _Writer:
         old: _Old,
         single: str,
     ) -> None:
-        self._place = place
+        self._destination = destination
         self._files = files
         self._supply = supply
         self._wanted = wanted
@@ -194,16 +195,16 @@ class _Writer:
 
     def _switch(self) -> None:
         """Make it visible."""
-        place, index = self._place, SINGLE + INDEX_SUFFIX
+        destination, index = self._destination, SINGLE + INDEX_SUFFIX
         if self._indexed or self._old.index:
             self._each(self._publish)
 
         def last() -> None:
             try:
                 if self._indexed:
-                    place.put(index, encode_index(self._files))
+                    destination.put(index, encode_index(self._files))
                 elif self._old.index:
-                    place.remove(index)
+                    destination.remove(index)
                 else:
                     self._uploads[0].publish()
             except LoaderError as error:
@@ -218,7 +219,7 @@ class _Writer:
     def _put_manifest(self) -> None:
         """Write the manifest, or remove the old one: it does not fit, and would be in the way of reading."""
         if self._wanted.checksum:
-            self._place.put(self._manifest_name, self._manifest().encode())
+            self._destination.put(self._manifest_name, self._manifest().encode())
         else:
             self._remove(self._manifest_name)
         self._manifest_fits = True
@@ -227,7 +228,7 @@ class _Writer:
         """Remove the rest of the old model; no reader uses it any more."""
         for shard in sorted(self._old.shards):
             with suppress(HyperpodError):
-                self._place.remove(shard)
+                self._destination.remove(shard)
         if self._indexed:
             with suppress(HyperpodError):  # the index first, because readers look for it first
                 self._remove(SINGLE)
@@ -248,7 +249,7 @@ class _Writer:
             self._uploads[number].abort()
         if number in self._published and not self._may_be_seen:
             with suppress(HyperpodError):
-                self._place.remove(self._files[number].name)
+                self._destination.remove(self._files[number].name)
 
     def _publish(self, number: int) -> None:
         self._published.add(number)
@@ -266,7 +267,7 @@ class _Writer:
 
     def _begin(self, number: int) -> None:
         file = self._files[number]
-        self._uploads[number] = self._place.begin(file.name, file.header.file_bytes)
+        self._uploads[number] = self._destination.begin(file.name, file.header.file_bytes)
 
     def _finish(self, number: int) -> None:
         file, upload = self._files[number], self._uploads[number]
@@ -276,12 +277,12 @@ class _Writer:
 
     def _remove(self, name: str) -> None:
         """Remove existing files only: an account that may only write must not need permission to remove others."""
-        there = self._place.has(name)
+        there = self._destination.has(name)
         if there is None:
             with suppress(LoaderError):
-                self._place.remove(name)
+                self._destination.remove(name)
         elif there:
-            self._place.remove(name)
+            self._destination.remove(name)
 
     def _part(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         file = self._files[chunk.file]

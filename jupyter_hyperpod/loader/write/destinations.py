@@ -8,11 +8,11 @@ from ...core.errors import SpecError
 from ..read.local import path_of
 from ..read.sources import Opener
 from ..urls import public_name, scheme_of
-from .directory import FilePlace
-from .place import Destination
+from .destination import Destination
+from .directory import LocalDirectory
 
 
-def place_of(url: str, opener: Opener, file: bool = False) -> tuple[Destination, str]:
+def destination_of(url: str, opener: Opener, file: bool = False) -> tuple[Destination, str]:
     """Return a directory and the name of a file in it: "" where `url` is the directory. Raises SpecError.
 
     It is a file where it ends in ``.safetensors``, or with `file`.
@@ -23,7 +23,7 @@ def place_of(url: str, opener: Opener, file: bool = False) -> tuple[Destination,
     if scheme == "file":
         path = path_of(url)
         directory, name = os.path.split(path) if file else (path, "")
-        return FilePlace(directory or ".", opener), name
+        return LocalDirectory(directory or ".", opener), name
     if scheme != "s3":
         raise SpecError(f"{public_name(url)}: models are written to s3:// and to files, not to {scheme}://")
     from .bucket import Bucket
