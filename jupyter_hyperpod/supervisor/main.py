@@ -39,7 +39,6 @@ from .entry import STOP_GRACE_S, WRITER, JobEntry, unfinished
 from .faults import break_node, break_target
 from .healing import Healing
 from .launch import PRELOAD, digest_of, raise_descriptor_limit, successor, supervisor_arguments
-from .listener import Listener
 from .lock import Lock, take_lock
 from .machines import Machines
 from .process_ends import ProcessEnds
@@ -106,7 +105,7 @@ class Supervisor:
         size = {"nodes": list(self.shape), "pid": os.getpid()}
         self.pen.write("cluster.state", {"state": "starting", "reason": "the supervisor starts", **size})
         left_behind = (self.store.cluster / SOCKET).exists()
-        listener = Listener(self.store.cluster / SOCKET, self.selector, Requests(self).answer)
+        requests = Requests(self, self.selector)
         self.host.open(self.shape)
         self._before = self.lock.before if left_behind else 0
         self._step()
@@ -118,7 +117,7 @@ class Supervisor:
                 callback: Callable[[], None] = key.data
                 self._guard(callback)
             self._guard(self._step)
-        listener.close()  # first: who finds it takes our end for a death
+        requests.close()  # first: where the socket is left, our end counts as a death
         self.healing.close()
         if self.stopping:
             self._end_everything(size)

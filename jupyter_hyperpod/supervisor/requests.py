@@ -1,15 +1,18 @@
-"""Answers the requests that clients send to the supervisor's socket."""
+"""The supervisor's socket: answers the requests that clients send."""
 
 from __future__ import annotations
 
 import os
+import selectors
 from collections.abc import Mapping
 from typing import Protocol
 
 from ..backends.base import Host
+from ..control.cluster import SOCKET
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store
-from ..system.json_lines import Message
+from ..system.json_lines import JsonLineChannel, Message, listen
+from ..system.listener import Listener
 from ..system.processes import identify
 from .entry import JobEntry
 from .faults import break_node, heal
@@ -35,11 +38,25 @@ class SupervisedCluster(Protocol):
     def stop(self, reason: str) -> None: ...
 
 
-class Requests:
-    """Answers requests about a cluster."""
+class Requests(Listener):
+    """Answers requests about a cluster at the store's socket; each answer has an ``ok``."""
 
-    def __init__(self, cluster: SupervisedCluster) -> None:
+    def __init__(self, cluster: SupervisedCluster, selector: selectors.BaseSelector) -> None:
+        super().__init__(listen(cluster.store.cluster, SOCKET), selector)
         self._cluster = cluster
+
+    def close(self) -> None:
+        """Remove the socket's file: clients do not find this supervisor any more."""
+        (self._cluster.store.cluster / SOCKET).unlink(missing_ok=True)
+
+    def handle(self, message: Message, channel: JsonLineChannel) -> None:
+        """Answer a request; a connection whose request was refused does not stay."""
+        channel.send(answer := self.answer(message))
+        channel.closed |= not answer["ok"]
+
+    def refuse(self, error: Exception, channel: JsonLineChannel) -> None:
+        """Send the error."""
+        channel.send({"ok": False, "error": str(error)})
 
     def answer(self, message: Message) -> Message:
         """Carry out a request and return its answer. Raises HyperpodError, or what a request of nonsense leads to."""

@@ -16,7 +16,6 @@ from ..core.errors import ClusterError, ProtocolError
 LINE_LIMIT_BYTES = 16 << 20
 SEND_TIMEOUT_S = 2.0
 _BACKLOG = 1024  # a caller that finds it full gets an error at once
-MOST_SILENT = 128
 
 Message = dict[str, Any]
 
@@ -74,26 +73,6 @@ def accept(listener: socket.socket) -> JsonLineChannel | None:
         client.close()
         return None
     return JsonLineChannel(client)
-
-
-class Silent:
-    """Connections that have sent no message yet. If there are too many, the oldest is closed."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[JsonLineChannel, None] = {}
-
-    def called(self, channel: JsonLineChannel) -> JsonLineChannel | None:
-        """Note a new connection; return the connections to close."""
-        self._waiting[channel] = None
-        if len(self._waiting) <= MOST_SILENT:
-            return None
-        oldest = next(iter(self._waiting))
-        del self._waiting[oldest]
-        return oldest
-
-    def heard(self, channel: JsonLineChannel) -> None:
-        """Note that a connection has sent a message or has ended."""
-        self._waiting.pop(channel, None)
 
 
 class JsonLineChannel:

@@ -103,7 +103,7 @@ class Node(RequestServer):
                     me = os.getpid()
                     child = self.fork(lambda: self._become(plan, module, log, me), plan.job_id)
                 else:
-                    child = self.watch(self._start_cold(plan, module, log).pid, plan.job_id)
+                    child = self.track(self._start_cold(plan, module, log).pid, plan.job_id)
             finally:
                 os.close(log)
         except OSError as error:

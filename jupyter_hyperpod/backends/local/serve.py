@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
 import sys
 import time
@@ -16,29 +15,25 @@ from typing import Any
 from ...core.errors import ProtocolError
 from ...core.units import plural
 from ...system.diagnostics import note
-from ...system.json_lines import JsonLineChannel, Message, Silent, accept
-from ...system.processes import Identity, identify, signal_group
+from ...system.json_lines import JsonLineChannel, Message
+from ...system.listener import Listener
+from ...system.processes import Identity, identify
 
 IDLE_TICK_S = 2.0
 
 
-class RequestServer:
+class RequestServer(Listener):
     """Serves requests until told to end, or until its socket file is gone: then its store has been deleted."""
 
+    refused = (ProtocolError, LookupError, TypeError, OSError)
+
     def __init__(self, listener: socket.socket, path: Path) -> None:
-        self.listener = listener
+        super().__init__(listener, selectors.DefaultSelector())
         self.path = path
-        self.channels: list[JsonLineChannel] = []
-        self._silent = Silent()
         self._dropped, self._say_from_s = 0, 0.0
         self.children: dict[int, tuple[Identity, int, Any]] = {}
         self.running = True
-        self.selector = selectors.DefaultSelector()
         self._inode = _inode(path)
-
-    def handle(self, message: Message, channel: JsonLineChannel) -> None:
-        """Carry out one request."""
-        raise NotImplementedError
 
     def ended(self, child: Identity, about: Any, status: int) -> None:
         """A child has ended with `status` (negative: the signal)."""
@@ -47,12 +42,8 @@ class RequestServer:
     def tick(self) -> None:
         """Called whenever something has happened, and every other second."""
 
-    def left(self, channel: JsonLineChannel) -> None:
-        """A connection has ended."""
-
     def run(self) -> None:
         """Serve; returns when `running` is false."""
-        self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
         while self.running:
             for key, _ in self.selector.select(IDLE_TICK_S):
                 callback: Callable[[], None] = key.data
@@ -68,10 +59,10 @@ class RequestServer:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            leave(life)
-        return self.watch(pid, about)
+            run_and_exit(life)
+        return self.track(pid, about)
 
-    def watch(self, pid: int, about: Any) -> Identity:
+    def track(self, pid: int, about: Any) -> Identity:
         """Report the end of the child `pid` through `ended`."""
         child = identify(pid)
         pidfd = os.pidfd_open(pid)
@@ -84,40 +75,12 @@ class RequestServer:
         for channel in self.channels:
             channel.send(message)
 
-    def _accept(self) -> None:
-        channel = accept(self.listener)
-        if channel is not None:
-            self.channels.append(channel)
-            self.selector.register(channel, selectors.EVENT_READ, lambda: self._read(channel))
-            if (oldest := self._silent.called(channel)) is not None:
-                self._hang_up(oldest)
-
-    def _read(self, channel: JsonLineChannel) -> None:
-        if channel.closed:
-            return  # hung up on a moment ago
-        try:
-            for message in channel.receive():
-                self._silent.heard(channel)
-                self.handle(message, channel)
-        except (ProtocolError, LookupError, TypeError, OSError) as error:
-            self._say_dropped(repr(error))
-            channel.closed = True
-        if channel.closed and channel in self.channels:
-            self._hang_up(channel)
-
-    def _say_dropped(self, reason: str) -> None:
-        """The first one at once, then a line per minute."""
+    def refuse(self, error: Exception, channel: JsonLineChannel) -> None:
+        """Note the first dropped connection at once, then a line per minute."""
         self._dropped += 1
         if (now_s := time.monotonic()) >= self._say_from_s:
-            note(f"{plural(self._dropped, 'connection')} dropped, the last: {reason}")
+            note(f"{plural(self._dropped, 'connection')} dropped, the last: {error!r}")
             self._dropped, self._say_from_s = 0, now_s + 60.0
-
-    def _hang_up(self, channel: JsonLineChannel) -> None:
-        self.selector.unregister(channel)
-        self.channels.remove(channel)
-        self._silent.heard(channel)
-        channel.close()
-        self.left(channel)
 
     def _reap(self, pid: int) -> None:
         child, pidfd, about = self.children.pop(pid)
@@ -131,15 +94,7 @@ class RequestServer:
         """Called while the dead child still holds its pid, so that its group cannot be anybody else's yet."""
 
 
-class GroupServer(RequestServer):
-    """A server whose children lead groups of their own: what is left of a group ends with its leader."""
-
-    def before_reaping(self, child: Identity) -> None:
-        """Kill what the child has left behind."""
-        signal_group(child, signal.SIGKILL)
-
-
-def leave(life: Callable[[], int]) -> None:
+def run_and_exit(life: Callable[[], int]) -> None:
     """Run ``life()`` as the whole life of a forked process; never returns."""
     status = 1
     try:

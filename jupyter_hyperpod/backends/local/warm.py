@@ -21,19 +21,19 @@ from typing import Any
 from ...core.errors import ProtocolError
 from ...system.diagnostics import note, open_log
 from ...system.json_lines import JsonLineChannel, Message, listen
-from ...system.processes import Identity, identify, thread_names
+from ...system.processes import Identity, identify, signal_group, thread_names
 from ..source import source_digest
 from .network import NetworkPlace
 from .node import NodeName, live
-from .serve import GroupServer
+from .serve import RequestServer
 from .supervisor_watchdog import SupervisorWatchdog, become
 
 SOCKET = "warm.sock"
 LOG = "warm"
-HEIR = "supervisor"
+SUPERVISOR = "supervisor"
 
 
-class Zygote(GroupServer):
+class Zygote(RequestServer):
     """Serves hello, spawn and end."""
 
     def __init__(self, directory: Path, warm_key: str, loaded: list[str], listener: socket.socket) -> None:
@@ -50,7 +50,9 @@ class Zygote(GroupServer):
         if operation == "hello":
             me = identify(os.getpid())
             facts = {"pid": me.pid, "start": me.start, "python": sys.executable, "warm_key": self.warm_key}
-            nodes = {about: [child.pid, child.start] for child, _, about in self.children.values() if about != HEIR}
+            nodes = {
+                about: [child.pid, child.start] for child, _, about in self.children.values() if about != SUPERVISOR
+            }
             channel.send({"event": "hello", **facts, "loaded": self.loaded, "nodes": nodes})
         elif operation == "spawn":
             place = None if message["place"] is None else NetworkPlace(**message["place"])
@@ -71,15 +73,19 @@ class Zygote(GroupServer):
         self.watchdog.look()
 
     def _start(self, arguments: list[str]) -> None:
-        log = open_log(self.directory, HEIR)
+        log = open_log(self.directory, SUPERVISOR)
         try:
-            self.fork(lambda: become(arguments, log, self.directory.parent), HEIR)
+            self.fork(lambda: become(arguments, log, self.directory.parent), SUPERVISOR)
         finally:
             os.close(log)
 
     def ended(self, child: Identity, about: Any, status: int) -> None:
         """Nodes are watched by the supervisor itself; here they are only collected."""
         note(f"{about} (process {child.pid}) ended with status {status}")
+
+    def before_reaping(self, child: Identity) -> None:
+        """Every child leads a group, and nothing of it stays behind."""
+        signal_group(child, signal.SIGKILL)
 
     def _spawn(self, who: NodeName, socket_name: str, place: NetworkPlace | None) -> Identity:
         listener = listen(self.directory, socket_name)
