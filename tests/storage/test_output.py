@@ -20,6 +20,20 @@ from jupyter_hyperpod.storage.store import JobStore
 from tests.storage import full_disk
 
 CAP_MB = 2
+# a worker's output of 100 lines of a kilobyte, for a process whose disk is full before the end of it
+FLOOD = """
+import json, os
+from jupyter_hyperpod.storage.journal import read_events
+from jupyter_hyperpod.storage.journal_writer import JournalWriter
+from jupyter_hyperpod.storage.output import OutputReader, OutputRelay
+from jupyter_hyperpod.storage.store import JobStore
+(here / "events").mkdir()
+os.environ["HYPERPOD_OUTPUT_MB"] = "0"
+job = JobStore(here)
+relay = OutputRelay(job, "node-1", JournalWriter(job.events, "agent-1"))
+for number in range(100):
+    relay.write("node-1.a.7", 0, "stdout", f"{number:03}" + "x" * 996 + "\\n")
+"""
 
 
 @pytest.fixture
@@ -159,22 +173,12 @@ def test_what_is_read_is_all_or_a_gap_is_told(
 
 def test_output_that_a_full_disk_refuses_is_counted(tmp_path: Path) -> None:
     code = """
-import json, os
-from jupyter_hyperpod.storage.journal_writer import JournalWriter
-from jupyter_hyperpod.storage.output import OutputReader, OutputRelay
-from jupyter_hyperpod.storage.store import JobStore
-(here / "events").mkdir()
-os.environ["HYPERPOD_OUTPUT_MB"] = "0"
-job = JobStore(here)
-relay = OutputRelay(job, "node-1", JournalWriter(job.events, "agent-1"))
-for number in range(100):
-    relay.write("node-1.a.7", 0, "stdout", f"{number:03}" + "x" * 996 + "\\n")
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 relay.write("node-1.a.7", 0, "stdout", "the end\\n")
 relay.close()
 print(json.dumps([event.data["text"] for event in OutputReader(job).poll()]))
 """
-    *found, last = json.loads(full_disk.run(code, tmp_path, 30_000)[0])
+    *found, last = json.loads(full_disk.run(FLOOD + code, tmp_path, 30_000)[0])
     kept = [int(one[:3]) for one in found if one[:3].isdecimal()]
     dropped = [
         int(note[1]) for one in found if (note := re.fullmatch(r"\[(\d+) kB of output were dropped: .*]\n", one))
@@ -201,20 +205,5 @@ def test_strange_files_beside_the_parts_are_left_alone(job: JobStore) -> None:
 
 
 def test_output_that_the_disk_refused_to_the_end_is_counted_in_the_journal(tmp_path: Path) -> None:
-    code = """
-import os
-from jupyter_hyperpod.storage.journal import read_events
-from jupyter_hyperpod.storage.journal_writer import JournalWriter
-from jupyter_hyperpod.storage.output import OutputRelay
-from jupyter_hyperpod.storage.store import JobStore
-(here / "events").mkdir()
-os.environ["HYPERPOD_OUTPUT_MB"] = "0"
-job = JobStore(here)
-relay = OutputRelay(job, "node-1", JournalWriter(job.events, "agent-1"))
-for number in range(100):
-    relay.write("node-1.a.7", 0, "stdout", "x" * 1000)
-relay.close()
-print(read_events(job.events)[-1].data["text"])
-"""
-    (said,) = full_disk.run(code, tmp_path, 30_000)
+    (said,) = full_disk.run(FLOOD + 'relay.close()\nprint(read_events(job.events)[-1].data["text"])', tmp_path, 30_000)
     assert re.fullmatch(r"\d+ kB of output of node-1 were dropped: the disk refused them", said)
