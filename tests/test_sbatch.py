@@ -42,6 +42,7 @@ export HYPERPOD_SOCKETS_ONLY=1
 export HYPERPOD_SPARE=''
 export OMP_NUM_THREADS=2
 export HYPERPOD_NODE="$SLURMD_NODENAME"
+export HYPERPOD_SCHEDULER_NODE="$SLURMD_NODENAME"
 cd '/home/me/my project' || cd /
 exec srun --ntasks=1 --nodes=1 --export=ALL --kill-on-bad-exit=0 env STALE '/opt/my env/bin/python' -m \
 jupyter_hyperpod.runtime.agent.main

@@ -39,7 +39,9 @@ _DEFAULT_SHAPE = {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}
 _LOG_TAIL_LINES = 15
 # variables of the kernel or server that started the cluster; its jobs must not inherit them
 _FOREIGN_PREFIXES = ("JPY_", "JUPYTERHUB_", "JUPYTER_TOKEN", "JUPYTER_SERVER")
-_OF_ONE_JOB = tuple(f"HYPERPOD_{name}" for name in ("JOB_ID", "JOB_DIR", "CELL", "MOUNTS", "NODE", "MEMBER"))
+_OF_ONE_JOB = tuple(
+    f"HYPERPOD_{name}" for name in ("JOB_ID", "JOB_DIR", "CELL", "MOUNTS", "NODE", "MEMBER", "SCHEDULER_NODE")
+)
 
 
 def ensure_started(

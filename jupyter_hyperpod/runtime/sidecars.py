@@ -1,4 +1,4 @@
-"""Starts helpers beside a job's processes: the log watcher, and a health agent on SLURM's nodes."""
+"""Starts helpers beside a job's processes: the log watcher, and a health agent on the nodes of a scheduler."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .context import Context
 
 MODULE = "jupyter_hyperpod.health.agent"
 WATCHER = "jupyter_hyperpod.health.logwatch"
+SCHEDULER_NODE_VARIABLE = "HYPERPOD_SCHEDULER_NODE"  # set by a backend whose nodes need a health agent of their own
 
 
 def log_watcher(context: Context) -> subprocess.Popen[bytes] | None:
@@ -21,9 +22,9 @@ def log_watcher(context: Context) -> subprocess.Popen[bytes] | None:
 
 
 def health_agent(context: Context) -> subprocess.Popen[bytes] | None:
-    """Start a health agent where SLURM runs the node; it ends with this process, and at once where the node has one."""
-    root, node = os.environ.get(ENVIRONMENT_VARIABLE), os.environ.get("SLURMD_NODENAME")
-    if context.spec.backend != "slurm" or not root or not node:
+    """Start a health agent on a scheduler's node; it ends with this process, and at once where the node has one."""
+    root, node = os.environ.get(ENVIRONMENT_VARIABLE), os.environ.get(SCHEDULER_NODE_VARIABLE)
+    if not root or not node:
         return None
     return _start(
         [MODULE, "--store", root, "--node", node, "--backend", context.spec.backend], f"no health agent on {node}"

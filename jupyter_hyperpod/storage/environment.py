@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from .store import JobStore
 
 # variables by which a backend tells a process its place; a person's request does not change them
-OWN = ("HYPERPOD_JOB_ID", "HYPERPOD_JOB_DIR", "HYPERPOD_CELL", "HYPERPOD_MOUNTS", "HYPERPOD_NODE", "HYPERPOD_SPARE")
+OWN = tuple(f"HYPERPOD_{name}" for name in "JOB_ID JOB_DIR CELL MOUNTS NODE SPARE SCHEDULER_NODE".split())
 IF_TOLD = ("HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY")
 
 

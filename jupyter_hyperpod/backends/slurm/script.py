@@ -111,6 +111,7 @@ def script(plan: LaunchPlan, options: Mapping[str, str]) -> str:
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(env.items())]
     suffix = ".$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID" if "cpus-per-task" in options else ""
     lines.append(f'export HYPERPOD_NODE="$SLURMD_NODENAME{suffix}"')
+    lines.append('export HYPERPOD_SCHEDULER_NODE="$SLURMD_NODENAME"')
     lines.append(f"cd {shlex.quote(plan.working_directory)} || cd /")
     shown = " ".join(f"-u {name}" for name in STALE)
     command = shlex.join([plan.python, "-m", plan.module, *plan.arguments])

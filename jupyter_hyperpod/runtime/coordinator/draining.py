@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 
+from ...core import backends
 from ...core.health import BY_HAND
 from ...policy import membership
 from ..protocol import orders
@@ -34,6 +35,8 @@ class Draining:
         self._left_since_s: float | None = None
         self._unsettled_since_s: float | None = None
         self._surplus_since_s: float | None = None
+        owns_nodes = backends.load(state.spec.backend).capabilities.owns_nodes
+        self._surplus_rest_s = 0.0 if owns_nodes else REPLACEMENT_S
         self._reason = ""
 
     def preempted(self, member: Member, grace_s: float) -> Actions:
@@ -94,7 +97,7 @@ class Draining:
             self._surplus_since_s = None
             return
         self._surplus_since_s = self._surplus_since_s or now
-        if now - self._surplus_since_s < (0.0 if state.spec.backend == "local" else REPLACEMENT_S):
+        if now - self._surplus_since_s < self._surplus_rest_s:
             return
         newcomers.sort(key=lambda m: (m.snapshot is None, m.session is None, m.spare, m.order))
         over = newcomers[-decision.value :]
