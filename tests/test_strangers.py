@@ -91,7 +91,7 @@ def test_mesh(kind: str) -> None:
     secret = os.urandom(32)
     listeners = [socket.create_server(("127.0.0.1", 0), backlog=256) for _ in range(2)]
     addresses = [collectives.Address(*listener.getsockname()[:2]) for listener in listeners]
-    doors = [collectives.Door(listener, secret) for listener in listeners]
+    doors = [collectives.MeshListener(listener, secret) for listener in listeners]
     formed: dict[int, collectives.Mesh] = {}
 
     def form(rank: int, generation: int) -> None:
@@ -123,7 +123,7 @@ def test_rendezvous(kind: str) -> None:
     with strangers(("127.0.0.1", port), kind, "store"):
         other = rendezvous.connect(collectives.Address("127.0.0.1", port))
         both = [
-            threading.Thread(target=rendezvous.meet, args=(s, r, own, 2, lambda: None))
+            threading.Thread(target=rendezvous.exchange_addresses, args=(s, r, own, 2, lambda: None))
             for r, s in ((0, store), (1, other))
         ]
         for one in both:

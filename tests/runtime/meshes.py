@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from jupyter_hyperpod.runtime.comm.mesh import Address, Door, Mesh
+from jupyter_hyperpod.runtime.comm.mesh import Address, Mesh, MeshListener
 
 SECRET = b"s" * 32
 JOIN_TIMEOUT_S = 30.0
@@ -19,12 +19,12 @@ def nothing(*_: Any) -> None:
 
 
 @contextmanager
-def doors(count: int, secret: bytes = SECRET) -> Iterator[tuple[list[Door], list[Address]]]:
+def doors(count: int, secret: bytes = SECRET) -> Iterator[tuple[list[MeshListener], list[Address]]]:
     """Doors and where they are; shut at the end."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         addresses = [Address(*listener.getsockname()) for listener in listeners]
-        entrances = [Door(listener, secret) for listener in listeners]
+        entrances = [MeshListener(listener, secret) for listener in listeners]
         for door in entrances:
             stack.callback(door.close)
         yield entrances, addresses
@@ -58,6 +58,6 @@ def meshes(count: int, generation: int = 1) -> list[Mesh]:
         return together(count, lambda rank: form(entrances[rank], generation, rank, addresses))
 
 
-def form(door: Door, generation: int, rank: int, addresses: Sequence[Address]) -> Mesh:
+def form(door: MeshListener, generation: int, rank: int, addresses: Sequence[Address]) -> Mesh:
     """Form without a coordinator."""
     return door.form(generation, rank, addresses, -1, nothing, nothing)

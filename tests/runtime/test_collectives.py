@@ -18,8 +18,8 @@ from jupyter_hyperpod.runtime.comm.mesh import (
     MAGIC,
     NONCE_BYTES,
     Address,
-    Door,
     Mesh,
+    MeshListener,
     PeerLost,
     all_gather,
 )
@@ -39,7 +39,7 @@ class Party:
         self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
         self.addresses = [Address(*listener.getsockname()[:2]) for listener in self.listeners]
         given = secrets or [SECRET] * size
-        self.doors = [Door(listener, secret) for listener, secret in zip(self.listeners, given, strict=True)]
+        self.doors = [MeshListener(listener, secret) for listener, secret in zip(self.listeners, given, strict=True)]
         self.pipes = [os.pipe() for _ in range(size)]
         self.pool = ThreadPoolExecutor(size)
         self.meshes: list[Mesh] = []

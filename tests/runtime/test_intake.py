@@ -51,14 +51,14 @@ def expected(model: nn.Module, loss: Loss) -> list[torch.Tensor]:
 def found(model: nn.Module, loss: Loss, aside: bool = False) -> tuple[list[torch.Tensor], list[int]]:
     """What a member has summed, and how often it computed each micro-batch."""
     gradients = Gradients(model, list(model.parameters()), LEAVES)
-    ledger = gradients.aside() if aside else gradients.ledger
+    finished = gradients.aside() if aside else gradients.finished
     executions = [0] * LEAVES
-    while missing := [leaf for leaf in range(LEAVES) if not ledger.holds(leaf)]:
+    while missing := [leaf for leaf in range(LEAVES) if not finished.holds(leaf)]:
         for leaf in missing:
             executions[leaf] += 1
-            gradients.compute(leaf, leaf, lambda leaf=leaf: loss(leaf), ledger if aside else None)
+            gradients.compute(leaf, leaf, lambda leaf=leaf: loss(leaf), finished if aside else None)
             assert all(parameter.grad is None for parameter in model.parameters())
-    summed = [gradient.clone() for gradient in ledger.nodes[0, LEAVES].gradients]
+    summed = [gradient.clone() for gradient in finished.nodes[0, LEAVES].gradients]
     gradients.release()
     assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
     return summed, executions
@@ -104,11 +104,11 @@ def test_a_backward_that_fails_half_way_leaves_nothing_behind() -> None:
     with pytest.raises(ZeroDivisionError):
         gradients.compute(3, 3, lambda: loss(3))
     hook.remove()
-    assert list(gradients.ledger.nodes) == [(0, 2)]
+    assert list(gradients.finished.nodes) == [(0, 2)]
     with pytest.raises(TrainingError, match="the loss function returned"):
         gradients.compute(2, 2, lambda: torch.zeros(2))
     for leaf in (2, 3):
         gradients.compute(leaf, leaf, lambda leaf=leaf: loss(leaf))
-    for ours, theirs in zip(gradients.ledger.nodes[0, LEAVES].gradients, expected(model, loss), strict=True):
+    for ours, theirs in zip(gradients.finished.nodes[0, LEAVES].gradients, expected(model, loss), strict=True):
         assert torch.equal(ours, theirs)
     gradients.release()

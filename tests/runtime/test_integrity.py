@@ -111,7 +111,7 @@ def test_a_wrong_gradient_is_found_by_executing_it_again(
 ) -> None:
     leaf = drawn(3, STEP, 1.0, MICRO_BATCHES)
     rank = next(rank for rank, share in enumerate(assign(MICRO_BATCHES, world)) if leaf in share)
-    held = f"next(b for (low, high), b in session._gradients.ledger.nodes.items() if low <= {leaf} < high).flats[0]"
+    held = f"next(b for (low, high), b in session._gradients.finished.nodes.items() if low <= {leaf} < high).flats[0]"
     prepare = f"compute = session._compute; session._compute = lambda f: (compute(f), now({rank}) and flip({held}))"
     run = job(flipping(tmp_path / "done", world, "pass", prepare, audit="1.0"), nodes=world)
     run.finish()

@@ -55,7 +55,7 @@ def test_a_newcomer_that_is_killed_before_it_enters_changes_nothing(job: Submit,
 def test_stripes_put_together_are_the_state(lengths: list[int], parts: int) -> None:
     tensors = [torch.randn(length) for length in lengths]
     stripes = [StripeMemory() for _ in range(parts)]
-    tokens = [stripe.lay_out(tensors, part, parts) for part, stripe in enumerate(stripes)]
+    tokens = [stripe.write(tensors, part, parts) for part, stripe in enumerate(stripes)]
     copies = [torch.empty_like(tensor) for tensor in tensors]
     read(copies, tokens)
     assert all(torch.equal(a, b) for a, b in zip(copies, tensors, strict=True))
@@ -67,11 +67,11 @@ def test_stripes_put_together_are_the_state(lengths: list[int], parts: int) -> N
 
 def test_what_may_still_be_read_is_not_overwritten() -> None:
     stripe = StripeMemory()
-    first = stripe.lay_out([torch.ones(100)], 0, 1)
-    second = stripe.lay_out([torch.zeros(100)], 0, 1)
+    first = stripe.write([torch.ones(100)], 0, 1)
+    second = stripe.write([torch.zeros(100)], 0, 1)
     assert first != second
-    stripe.all_read()
-    third = stripe.lay_out([torch.full((100,), 2.0)], 0, 1)
+    stripe.reuse()
+    third = stripe.write([torch.full((100,), 2.0)], 0, 1)
     assert third == second, "touched memory is used again"
     copy = torch.empty(100)
     read([copy], [third])
@@ -79,14 +79,14 @@ def test_what_may_still_be_read_is_not_overwritten() -> None:
 
 
 def test_memory_that_is_gone_leaves_the_newcomer_as_it_was() -> None:
-    token = StripeMemory().lay_out([torch.ones(100)], 0, 1)
+    token = StripeMemory().write([torch.ones(100)], 0, 1)
     kept = torch.zeros(100)
     with pytest.raises(OSError):
         read([kept], [token])
     assert not kept.any()
     stripe = StripeMemory()
-    stripe.lay_out([torch.ones(100)], 0, 1)
-    shown = stripe.shown()
+    stripe.write([torch.ones(100)], 0, 1)
+    shown = stripe.token_text()
     parse(shown)
     other_host = shown[:-2] + ("00" if shown[-2:] != "00" else "01")
     with pytest.raises(OSError, match="another host"):
@@ -97,8 +97,8 @@ def test_memory_that_is_gone_leaves_the_newcomer_as_it_was() -> None:
 
 
 def test_room_is_given_once_and_never_runs_out() -> None:
-    room = PreparedMemory([torch.nn.Parameter(torch.zeros(3, 4))], copies=2)
-    taken = [room.take(torch.float32, [3, 4]) for _ in range(3)] + [room.take(torch.int64, [2])]
+    prepared = PreparedMemory([torch.nn.Parameter(torch.zeros(3, 4))], copies=2)
+    taken = [prepared.take(torch.float32, [3, 4]) for _ in range(3)] + [prepared.take(torch.int64, [2])]
     assert len({tensor.data_ptr() for tensor in taken}) == 4
     assert [tuple(tensor.shape) for tensor in taken] == [(3, 4)] * 3 + [(2,)]
 

@@ -46,11 +46,11 @@ def gradient(leaf: int) -> Buffer:
     return buffer
 
 
-def add(leaf: int, ledger: FinishedNodes) -> None:
-    buffer, adding = ledger.open(leaf)
+def add(leaf: int, finished: FinishedNodes) -> None:
+    buffer, adding = finished.open(leaf)
     for kept, flat in zip(buffer.flats, gradient(leaf).flats, strict=True):
         kept.add_(flat) if adding else kept.copy_(flat)
-    ledger.close(leaf, buffer)
+    finished.close(leaf, buffer)
 
 
 def reduce_all(
@@ -69,15 +69,17 @@ def reduce_all(
         mesh.generation, mesh.rank, mesh.world_size, mesh._links = 1, rank, world, links[rank]
         for link in links[rank].values():
             link.setblocking(False)
-        ledger = FinishedNodes(LAYOUT, count)
+        finished = FinishedNodes(LAYOUT, count)
         for leaf in [*(leaf for low, high in (held[rank] if held else ()) for leaf in range(low, high)), *shares[rank]]:
-            add(leaf, ledger)
-        before = {node: [flat.clone() for flat in buffer.flats] for node, buffer in ledger.nodes.items()}
+            add(leaf, finished)
+        before = {node: [flat.clone() for flat in buffer.flats] for node, buffer in finished.nodes.items()}
         peers = frozenset(range(world)) - {rank} if near else frozenset()
         reduction = Reduction(LAYOUT, count)
-        result = reduction.reduce(ledger, holdings, rank, peers, [], lambda s, r: mesh.exchange(s, r, -1, lambda: None))
+        result = reduction.reduce(
+            finished, holdings, rank, peers, [], lambda s, r: mesh.exchange(s, r, -1, lambda: None)
+        )
         for node, flats in before.items():
-            for flat, kept in zip(ledger.nodes[node].flats, flats, strict=True):
+            for flat, kept in zip(finished.nodes[node].flats, flats, strict=True):
                 assert torch.equal(flat, kept), "the nodes stay as they were"
         return [flat.contiguous().view(torch.uint8).numpy().tobytes() for flat in result.flats]
 
@@ -114,17 +116,17 @@ def test_any_salvage_gives_the_same_bits(count: int, world: int, rng: random.Ran
 
 
 def test_the_ledger_sums_siblings_at_once_and_reuses_memory() -> None:
-    ledger = FinishedNodes(LAYOUT, 8)
+    finished = FinishedNodes(LAYOUT, 8)
     for leaf in range(8):
-        assert not ledger.holds(leaf)
-        add(leaf, ledger)
-        assert ledger.holds(leaf)
-        assert len(ledger.nodes) <= 3
-    assert list(ledger.nodes) == [(0, 8)]
-    root = ledger.nodes[(0, 8)]
-    ledger.clear()
-    assert not ledger.nodes
-    again = [ledger.open(leaf) for leaf in (0, 2, 4, 6)]
+        assert not finished.holds(leaf)
+        add(leaf, finished)
+        assert finished.holds(leaf)
+        assert len(finished.nodes) <= 3
+    assert list(finished.nodes) == [(0, 8)]
+    root = finished.nodes[(0, 8)]
+    finished.clear()
+    assert not finished.nodes
+    again = [finished.open(leaf) for leaf in (0, 2, 4, 6)]
     assert root in [buffer for buffer, _ in again]
     assert not any(adding for _, adding in again)
 
@@ -150,7 +152,7 @@ def test_a_result_that_was_given_up_keeps_its_memory() -> None:
     reduction = Reduction(LAYOUT, 4)
     kept, given_up = reduction._results
     reduction.renew([kept])
-    assert reduction.room([kept]) is not given_up
+    assert reduction.free_result([kept]) is not given_up
     assert kept in reduction._results
 
 

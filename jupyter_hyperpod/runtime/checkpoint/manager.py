@@ -21,9 +21,9 @@ from ...policy import interval
 from ..comm import state_codec
 from ..protocol import facts, orders
 from ..session.state import TrainingState
-from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
 from ..worker.local_group import LocalGroup
+from ..worker.replica_sync import Group
 from .store import Checkpoint, CheckpointManifest, Refused, new_token
 from .writer import WAIT_S, Holding, Order, Writing, file_of, names
 
@@ -34,7 +34,7 @@ class Durable:
     def __init__(
         self,
         settings: Checkpoint | None,
-        group: ElasticGroup | LocalGroup,
+        group: Group,
         state: TrainingState,
         session: Mapping[str, Any],
         state_bytes: int,
@@ -165,7 +165,7 @@ class Durable:
         if not self._tidied and self._group.shard == 0:
             self._directory.tidy()
             self._tidied = True
-        skeleton, tensors = state_codec.pack(self._state.as_dict() | {"loss": self._state.loss})
+        skeleton, tensors = self._state.pack()
         self._stage(tensors)
         order = Order(token, self._state.applied, self._session, self._settings.keep)
         holding = Holding(skeleton, self._room, self._group.shard, self._group.replica)
@@ -248,8 +248,7 @@ class Durable:
             refusal = Refused(self._directory.path / name, reason)
             self._refuse(name, refusal)
             raise refusal
-        state = state_codec.unpack(skeleton, tensors, self._state.mesh)
-        self._state.load(state, step, state["loss"])
+        self._state.unpack(skeleton, tensors, step)
         self._saved = (step, token)
         self.no_later_than = None
         took_s = time.monotonic() - began_s

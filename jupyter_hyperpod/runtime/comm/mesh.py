@@ -23,10 +23,10 @@ NONCE_BYTES = 16
 MAC_BYTES = 32
 SOCKET_BUFFER_BYTES = 4 << 20
 CONNECT_TIMEOUT_S = 0.5
-CALL_AGAIN_S = 0.01
+RETRY_S = 0.01
 CALLERS_KEPT = 256
-GREETING_S = 5.0  # a member sends its whole greeting at once
-LOOK_S = 0.5
+HANDSHAKE_S = 5.0  # a member proves the secret at once
+CHECK_S = 0.5
 _HELLO = struct.Struct(f">4sQI{NONCE_BYTES}s")
 
 Transfer = tuple[int, memoryview]
@@ -140,7 +140,7 @@ def _move(operation: Callable[[memoryview], int], queue: deque[memoryview], rank
 
 
 @dataclass(eq=False)
-class _Greeting:
+class _Handshake:
     """A connection that is being authenticated: mutual proof of the job's secret, bound to the generation."""
 
     sock: socket.socket
@@ -164,14 +164,14 @@ class _Greeting:
         return not self.initiator and not self.transcript
 
 
-class Door:
+class MeshListener:
     """A member's listening socket, and callers that are early for a later generation."""
 
     def __init__(self, listener: socket.socket, secret: bytes) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._secret = secret
-        self._callers: list[_Greeting] = []
+        self._callers: list[_Handshake] = []
 
     def form(
         self, generation: int, rank: int, addresses: Sequence[Address], control: int, check: Check,
@@ -187,12 +187,12 @@ class Door:
         try:
             return forming.run(callers, control, check)
         finally:
-            self._callers = forming.leave()
+            self._callers = forming.close()
 
     def close(self) -> None:
         """Close waiting connections; the listening socket stays with its owner."""
-        for greeting in self._callers:
-            greeting.sock.close()
+        for handshake in self._callers:
+            handshake.sock.close()
         self._callers = []
 
 
@@ -211,78 +211,78 @@ class _Forming:
         self._unreachable = unreachable
         self._poller = select.poll()
         self._links: dict[int, socket.socket] = {}
-        self._greetings: dict[int, _Greeting] = {}
-        self._later: list[_Greeting] = []
+        self._handshakes: dict[int, _Handshake] = {}
+        self._later: list[_Handshake] = []
         self._to_call = set(range(rank + 1, len(addresses)))
-        self._call_from_s = 0.0
-        self._look_s = 0.0
+        self._next_call_s = 0.0
+        self._next_check_s = 0.0
         self._formed = False
 
-    def run(self, callers: Iterable[_Greeting], control: int, check: Check) -> Mesh:
+    def run(self, callers: Iterable[_Handshake], control: int, check: Check) -> Mesh:
         """Greet until every member is connected."""
         self._poller.register(self._listener, select.POLLIN)
         if control >= 0:
             self._poller.register(control, select.POLLIN)
-        for greeting in callers:
-            self._greet(greeting)
+        for handshake in callers:
+            self._begin(handshake)
         while len(self._links) < len(self._addresses) - 1:
-            if self._to_call and time.monotonic() >= self._call_from_s:
-                self._call_from_s = time.monotonic() + CALL_AGAIN_S
+            if self._to_call and time.monotonic() >= self._next_call_s:
+                self._next_call_s = time.monotonic() + RETRY_S
                 for peer in sorted(self._to_call):
                     self._call(peer)
-            self._refuse_the_late()
-            for descriptor, _ in self._poller.poll(1000 * (CALL_AGAIN_S if self._to_call else LOOK_S)):
+            self._refuse_late_callers()
+            for descriptor, _ in self._poller.poll(1000 * (RETRY_S if self._to_call else CHECK_S)):
                 if descriptor == control:
                     check()
                 elif descriptor == self._listener.fileno():
                     self._accept()
-                elif descriptor in self._greetings:
-                    self._advance(self._greetings[descriptor])
+                elif descriptor in self._handshakes:
+                    self._advance(self._handshakes[descriptor])
         self._formed = True
         return Mesh(self._generation, self._rank, self._links)
 
-    def leave(self) -> list[_Greeting]:
+    def close(self) -> list[_Handshake]:
         """Close useless connections; return callers that may belong to a later generation."""
-        since_s = time.monotonic() - GREETING_S
-        young = [g for g in self._greetings.values() if g.unanswered and g.born_s > since_s]
+        since_s = time.monotonic() - HANDSHAKE_S
+        young = [g for g in self._handshakes.values() if g.unanswered and g.born_s > since_s]
         callers = self._later + young
-        for greeting in self._greetings.values():
-            if greeting not in young:
-                greeting.sock.close()
+        for handshake in self._handshakes.values():
+            if handshake not in young:
+                handshake.sock.close()
         for link in () if self._formed else self._links.values():
             link.close()
-        for greeting in callers[:-CALLERS_KEPT]:
-            greeting.sock.close()
+        for handshake in callers[:-CALLERS_KEPT]:
+            handshake.sock.close()
         return callers[-CALLERS_KEPT:]
 
-    def _greet(self, greeting: _Greeting) -> None:
-        greeting.born_s = time.monotonic()
-        greeting.sock.setblocking(False)
+    def _begin(self, handshake: _Handshake) -> None:
+        handshake.born_s = time.monotonic()
+        handshake.sock.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            greeting.sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        self._greetings[greeting.sock.fileno()] = greeting
-        self._poller.register(greeting.sock, select.POLLIN)
-        if len(greeting.inbox) >= greeting.needed:
-            self._understand(greeting)
+            handshake.sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+        self._handshakes[handshake.sock.fileno()] = handshake
+        self._poller.register(handshake.sock, select.POLLIN)
+        if len(handshake.inbox) >= handshake.needed:
+            self._handle(handshake)
 
     def _accept(self) -> None:
         try:
-            self._greet(_Greeting(self._listener.accept()[0], initiator=False))
+            self._begin(_Handshake(self._listener.accept()[0], initiator=False))
         except OSError:
             return  # the caller has already gone
-        callers = [greeting for greeting in self._greetings.values() if not greeting.initiator]
+        callers = [handshake for handshake in self._handshakes.values() if not handshake.initiator]
         if len(callers) > max(CALLERS_KEPT, 2 * len(self._addresses)):
             self._refuse(callers[0])  # all places are taken; an early member has proved itself by now
         if len(self._later) > max(CALLERS_KEPT, len(self._addresses)):
             self._later.pop(0).sock.close()
 
-    def _refuse_the_late(self) -> None:
+    def _refuse_late_callers(self) -> None:
         """Close callers that have not proved the secret in time."""
-        if (now_s := time.monotonic()) < self._look_s:
+        if (now_s := time.monotonic()) < self._next_check_s:
             return
-        self._look_s = now_s + LOOK_S
-        for greeting in [g for g in self._greetings.values() if not g.initiator and g.born_s < now_s - GREETING_S]:
-            self._refuse(greeting)
+        self._next_check_s = now_s + CHECK_S
+        for handshake in [g for g in self._handshakes.values() if not g.initiator and g.born_s < now_s - HANDSHAKE_S]:
+            self._refuse(handshake)
 
     def _call(self, peer: int) -> None:
         try:
@@ -291,76 +291,76 @@ class _Forming:
             self._unreachable(peer)
             return
         self._to_call.discard(peer)
-        greeting = _Greeting(sock, initiator=True, peer=peer)
-        greeting.transcript = _HELLO.pack(MAGIC, self._generation, self._rank, greeting.nonce)
-        self._greet(greeting)
-        self._send(greeting, greeting.transcript)
+        handshake = _Handshake(sock, initiator=True, peer=peer)
+        handshake.transcript = _HELLO.pack(MAGIC, self._generation, self._rank, handshake.nonce)
+        self._begin(handshake)
+        self._send(handshake, handshake.transcript)
 
-    def _send(self, greeting: _Greeting, message: bytes) -> bool:
-        """Send a greeting. It is small and the socket new, so a partial send means that the peer has gone."""
+    def _send(self, handshake: _Handshake, message: bytes) -> bool:
+        """Send a message. It is small and the socket new, so a partial send means that the peer has gone."""
         try:
-            if greeting.sock.send(message) == len(message):
+            if handshake.sock.send(message) == len(message):
                 return True
         except OSError:
             pass
-        self._refuse(greeting)
+        self._refuse(handshake)
         return False
 
-    def _advance(self, greeting: _Greeting) -> None:
+    def _advance(self, handshake: _Handshake) -> None:
         try:
-            chunk = greeting.sock.recv(greeting.needed - len(greeting.inbox))
+            chunk = handshake.sock.recv(handshake.needed - len(handshake.inbox))
         except BlockingIOError:
             return
         except OSError:
             chunk = b""
         if not chunk:
-            self._refuse(greeting)
+            self._refuse(handshake)
             return
-        greeting.inbox += chunk
-        if len(greeting.inbox) >= greeting.needed:
-            self._understand(greeting)
+        handshake.inbox += chunk
+        if len(handshake.inbox) >= handshake.needed:
+            self._handle(handshake)
 
-    def _understand(self, greeting: _Greeting) -> None:
+    def _handle(self, handshake: _Handshake) -> None:
         """Handle a complete message of the other side."""
-        if greeting.unanswered:
-            self._hear_hello(greeting)
+        if handshake.unanswered:
+            self._handle_hello(handshake)
             return
-        content, greeting.inbox = greeting.inbox, b""
-        if not greeting.initiator:
-            self._connected(greeting, hmac.compare_digest(content, self._mac(b"call", greeting)))
+        content, handshake.inbox = handshake.inbox, b""
+        if not handshake.initiator:
+            self._connected(handshake, hmac.compare_digest(content, self._mac(b"call", handshake)))
             return
-        greeting.transcript += content[:NONCE_BYTES]
-        proven = hmac.compare_digest(content[NONCE_BYTES:], self._mac(b"answer", greeting))
-        if not proven or self._send(greeting, self._mac(b"call", greeting)):
-            self._connected(greeting, proven)
+        handshake.transcript += content[:NONCE_BYTES]
+        proven = hmac.compare_digest(content[NONCE_BYTES:], self._mac(b"answer", handshake))
+        if not proven or self._send(handshake, self._mac(b"call", handshake)):
+            self._connected(handshake, proven)
 
-    def _hear_hello(self, greeting: _Greeting) -> None:
-        magic, theirs, peer, _ = _HELLO.unpack(greeting.inbox)
+    def _handle_hello(self, handshake: _Handshake) -> None:
+        magic, theirs, peer, _ = _HELLO.unpack(handshake.inbox)
         if magic == MAGIC and theirs > self._generation:
-            self._later.append(self._drop(greeting))
+            self._later.append(self._drop(handshake))
         elif magic != MAGIC or theirs < self._generation or peer >= self._rank:
-            self._refuse(greeting)
+            self._refuse(handshake)
         else:
-            greeting.peer = peer
-            greeting.transcript, greeting.inbox = greeting.inbox + greeting.nonce, b""
-            self._send(greeting, greeting.nonce + self._mac(b"answer", greeting))
+            handshake.peer = peer
+            handshake.transcript, handshake.inbox = handshake.inbox + handshake.nonce, b""
+            self._send(handshake, handshake.nonce + self._mac(b"answer", handshake))
 
-    def _connected(self, greeting: _Greeting, proven: bool) -> None:
-        if not proven or greeting.peer in self._links:
-            self._refuse(greeting)
+    def _connected(self, handshake: _Handshake, proven: bool) -> None:
+        if not proven or handshake.peer in self._links:
+            self._refuse(handshake)
         else:
-            self._links[greeting.peer] = self._drop(greeting).sock
+            self._links[handshake.peer] = self._drop(handshake).sock
 
-    def _refuse(self, greeting: _Greeting) -> None:
+    def _refuse(self, handshake: _Handshake) -> None:
         """Close; retry a peer that we called, since it may be between two generations."""
-        self._drop(greeting).sock.close()
-        if greeting.initiator and greeting.peer not in self._links:
-            self._to_call.add(greeting.peer)
+        self._drop(handshake).sock.close()
+        if handshake.initiator and handshake.peer not in self._links:
+            self._to_call.add(handshake.peer)
 
-    def _drop(self, greeting: _Greeting) -> _Greeting:
-        self._poller.unregister(greeting.sock)
-        del self._greetings[greeting.sock.fileno()]
-        return greeting
+    def _drop(self, handshake: _Handshake) -> _Handshake:
+        self._poller.unregister(handshake.sock)
+        del self._handshakes[handshake.sock.fileno()]
+        return handshake
 
-    def _mac(self, side: bytes, greeting: _Greeting) -> bytes:
-        return hmac.digest(self._secret, side + greeting.transcript, "sha256")
+    def _mac(self, side: bytes, handshake: _Handshake) -> bytes:
+        return hmac.digest(self._secret, side + handshake.transcript, "sha256")

@@ -77,7 +77,7 @@ class FinishedNodes:
         self.nodes: dict[Node, Buffer] = {}
         self._free: list[Buffer] = []
         self._parents: dict[Node, tuple[Node, Node, Node]] = {}
-        self._plant((0, micro_batches))
+        self._add_descendants((0, micro_batches))
 
     def open(self, leaf: int) -> tuple[Buffer, bool]:
         """The buffer for the gradient of micro-batch `leaf`: overwrite it, or (True) add to the left sibling in it."""
@@ -119,12 +119,12 @@ class FinishedNodes:
         self.nodes.clear()
         self._free.clear()
 
-    def _plant(self, node: Node) -> None:
+    def _add_descendants(self, node: Node) -> None:
         if node[1] - node[0] > 1:
             left, right = split(node)
             for child in (left, right):
                 self._parents[child] = (node, left, right)
-                self._plant(child)
+                self._add_descendants(child)
 
 
 class Reduction:
@@ -140,8 +140,8 @@ class Reduction:
         self._scratch: dict[int, torch.Tensor] = {}
         self.attachments = Attachments()
 
-    def room(self, keep: Sequence[Buffer]) -> Buffer:
-        """A result buffer outside of `keep`, which peers may still need."""
+    def free_result(self, keep: Sequence[Buffer]) -> Buffer:
+        """A result buffer outside of `keep`, whose buffers peers may still need."""
         free = [result for result in self._results if not any(result is kept for kept in keep)]
         chosen = free[0] if free else Buffer(self._layout)
         self._results = [*keep, chosen]
@@ -157,32 +157,32 @@ class Reduction:
         self._results = [*keep, Buffer(self._layout)]
 
     def reduce(
-        self, ledger: FinishedNodes, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
-        keep: Sequence[Buffer], exchange: Exchange, scale: float = 1.0, look: bool = False,
+        self, finished: FinishedNodes, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
+        keep: Sequence[Buffer], exchange: Exchange, scale: float = 1.0, check_finite: bool = False,
     ) -> Buffer:  # fmt: skip
         """Return `scale` times the sum over the tree (`meta` unscaled), the same bits on every member.
 
-        `keep`: results not to overwrite. With ``look`` every owner also checks that its slices are finite.
+        `keep`: results not to overwrite. With ``check_finite`` every owner also checks that its slices are finite.
 
         ``holdings[r]`` are rank r's nodes. If it is cancelled (`exchange` raised), no node has changed.
         """
-        result = self.room(keep)
+        result = self.free_result(keep)
         sound = True
-        parts = self._collect(ledger, holdings, rank, near, exchange)
+        parts = self._collect(finished, holdings, rank, near, exchange)
         for flat, nodes in zip(result.flats, parts, strict=True):
             low, high = slices(flat.numel(), len(holdings))[rank]
             if high > low:
                 _tree_sum(self._root, nodes, flat[low:high])
                 if flat is not result.meta:
                     flat[low:high].mul_(scale)
-                    sound = sound and not (look and not is_finite(flat[low:high]))
+                    sound = sound and not (check_finite and not is_finite(flat[low:high]))
         sound = self._gather(result, rank, len(holdings), near, exchange, sound)
         result.meta[-1] = not sound
         return result
 
     def _collect(
         self,
-        ledger: FinishedNodes,
+        finished: FinishedNodes,
         holdings: Sequence[tuple[Node, ...]],
         rank: int,
         near: frozenset[int],
@@ -190,7 +190,7 @@ class Reduction:
     ) -> list[dict[Node, torch.Tensor]]:
         """This rank's slice of every node of every member, by flat tensor."""
         peers = [peer for peer in range(len(holdings)) if peer != rank]
-        mine = [(node, ledger.nodes[node]) for node in holdings[rank]]
+        mine = [(node, finished.nodes[node]) for node in holdings[rank]]
         theirs = [(peer, node) for peer in peers if peer in near for node in holdings[peer]]
         tokens = [(peer, memoryview(bytearray(TOKEN_BYTES))) for peer, _ in theirs]
         sends: list[Transfer] = [
@@ -203,7 +203,7 @@ class Reduction:
             low, high = bounds[rank]
             found = {node: buffer.flats[index][low:high] for node, buffer in mine}
             far = [(peer, node) for peer in peers if peer not in near for node in holdings[peer]]
-            scratch = self._room(dtype, index, len(far) * (high - low))
+            scratch = self._scratch_for(dtype, index, len(far) * (high - low))
             for place, (peer, node) in enumerate(far):
                 found[node] = scratch[place * (high - low) : (place + 1) * (high - low)]
                 receives.append((peer, as_bytes(found[node])))
@@ -250,12 +250,12 @@ class Reduction:
         except OSError as error:
             raise PeerLost(peer) from error
 
-    def _room(self, dtype: torch.dtype, index: int, length: int) -> torch.Tensor:
+    def _scratch_for(self, dtype: torch.dtype, index: int, length: int) -> torch.Tensor:
         """Scratch memory of one flat tensor: touched once, then reused."""
-        room = self._scratch.get(index)
-        if room is None or room.numel() < length:
-            room = self._scratch[index] = torch.empty(length, dtype=dtype)
-        return room
+        scratch = self._scratch.get(index)
+        if scratch is None or scratch.numel() < length:
+            scratch = self._scratch[index] = torch.empty(length, dtype=dtype)
+        return scratch
 
 
 def _tree_sum(node: Node, nodes: dict[Node, torch.Tensor], out: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ import torch.distributed
 
 from .mesh import Address
 
-LOOK_AGAIN_S = 0.002
+POLL_S = 0.002
 CONNECT_TIMEOUT = timedelta(seconds=2)
 
 
@@ -39,7 +39,9 @@ def connect(address: Address) -> Any:
         raise OSError(f"the store at {address.host}:{address.port} does not answer: {error}") from error
 
 
-def meet(store: Any, rank: int, own: Address, world_size: int, check: Callable[[], None]) -> list[Address]:
+def exchange_addresses(
+    store: Any, rank: int, own: Address, world_size: int, check: Callable[[], None]
+) -> list[Address]:
     """Publish `own`, wait for all others, and return all addresses by rank. `check` may raise to give up.
 
     Raises OSError where the store has gone.
@@ -49,12 +51,12 @@ def meet(store: Any, rank: int, own: Address, world_size: int, check: Callable[[
         names = [str(other) for other in range(world_size)]
         while not store.check(names):
             check()
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_S)
         found = [Address(*json.loads(store.get(name))) for name in names]
         store.add("seen", 1)
         while rank == 0 and store.add("seen", 0) < world_size:  # the store ends with its host
             check()
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_S)
     except (torch.distributed.DistError, RuntimeError) as error:
         raise OSError(f"the store of rank 0 is gone: {error}") from error
     return found

@@ -12,7 +12,7 @@ from .shared_memory import PROBE_BYTES, TOKEN_BYTES, Attachments, Segment, Token
 
 
 class StripeMemory:
-    """A donor's stripe. It reuses memory without readers, because touching new memory is slow.
+    """The memory of a donor's stripe. Without readers it is reused, because touching new memory is slow.
 
     `PROBE_BYTES` random bytes precede the stripe: a token alone could name another segment on another host.
     """
@@ -21,7 +21,7 @@ class StripeMemory:
         self._segment: Segment | None = None
         self._free = True
 
-    def lay_out(self, tensors: Sequence[torch.Tensor], part: int, parts: int) -> Token:
+    def write(self, tensors: Sequence[torch.Tensor], part: int, parts: int) -> Token:
         """Copy stripe ``part`` of ``parts`` of the tensors; the earlier stripe may still have readers."""
         views = state_codec.stripe(tensors, part, parts)
         size = PROBE_BYTES + sum(map(len, views))
@@ -36,24 +36,24 @@ class StripeMemory:
             start += len(view)
         return self._segment.token
 
-    def shown(self) -> str:
-        """The text for `parse`, in hexadecimal: the token and its probe bytes."""
+    def token_text(self) -> str:
+        """The token and its probe bytes in hexadecimal, for `parse`."""
         assert self._segment is not None
         return (self._segment.token.pack() + self._segment.memory[:PROBE_BYTES]).hex()
 
-    def all_read(self) -> None:
-        """All readers have finished with the stripe."""
+    def reuse(self) -> None:
+        """All readers have finished: the next stripe may overwrite this one."""
         self._free = True
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Release the stripe; present readers can finish."""
         self._segment = None
 
 
 class PreparedMemory:
-    """Memory that a newcomer touches in advance, so that loading is one copy without page faults."""
+    """Memory that a newcomer touches in advance, so that loading is one copy without page faults; empty by default."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], copies: int) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor] = (), copies: int = 0) -> None:
         self._tensors: dict[tuple[torch.dtype, torch.Size], list[torch.Tensor]] = {}
         for parameter in parameters:
             kind = (parameter.dtype, parameter.shape)
@@ -62,7 +62,7 @@ class PreparedMemory:
             )
 
     def take(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-        """A tensor with any content."""
+        """A tensor with any content; from new memory where none of this type and shape is left."""
         waiting = self._tensors.get((dtype, torch.Size(shape)))
         return waiting.pop() if waiting else torch.empty(shape, dtype=dtype)
 
@@ -83,7 +83,7 @@ def read(tensors: Sequence[torch.Tensor], tokens: Sequence[Token], first: int = 
 
 
 def parse(text: str) -> Token:
-    """The token in a text of `StripeMemory.shown`. Raises OSError for another text or a segment out of reach."""
+    """The token in a text of `StripeMemory.token_text`. Raises OSError for another text or a segment out of reach."""
     try:
         content = bytes.fromhex(text)
     except ValueError as error:

@@ -14,7 +14,6 @@ import torch
 
 from ...core.errors import TrainingError
 from . import shards
-from .mesh import Transfer
 from .reduction import as_bytes
 
 Skeleton = Any
@@ -117,11 +116,6 @@ def decode(text: bytes | bytearray) -> Skeleton:
     return json.loads(text)
 
 
-def length(text: bytes) -> memoryview:
-    """The length of `text` in eight bytes."""
-    return memoryview(len(text).to_bytes(8, "big"))
-
-
 def size_bytes(tensors: Sequence[torch.Tensor]) -> int:
     """Bytes of all tensors together."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -140,8 +134,3 @@ def stripe(tensors: Sequence[torch.Tensor], part: int, parts: int) -> list[memor
             views.append(view[first:last])
         start += len(view)
     return views
-
-
-def transfers(tensors: Sequence[torch.Tensor], donor: int, donors: int, ranks: Sequence[int]) -> list[Transfer]:
-    """Stripe `donor` of the state, addressed to each of `ranks`."""
-    return [(rank, view) for rank in ranks for view in stripe(tensors, donor, donors)]

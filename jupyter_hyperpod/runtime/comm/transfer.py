@@ -13,9 +13,8 @@ from ...policy.recovery import RecoveryPlan
 from ..protocol import facts, orders
 from ..session.gradients import Gradients
 from ..session.state import TrainingState
-from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import SOCKETS_ONLY_VARIABLE
-from ..worker.local_group import LocalGroup
+from ..worker.replica_sync import Group
 from . import state_codec
 from .mesh import PeerLost, Transfer
 from .reduction import Buffer, as_bytes
@@ -30,44 +29,44 @@ NOTHING = -1
 class StateTransfer:
     """Sends or receives state and gradients for one member."""
 
-    def __init__(self, group: ElasticGroup | LocalGroup, state: TrainingState, gradients: Gradients) -> None:
+    def __init__(self, group: Group, state: TrainingState, gradients: Gradients) -> None:
         self._group = group
         self._state = state
         self._gradients = gradients
-        self._shelf = StripeMemory()
-        self._room: PreparedMemory | None = None
+        self._stripe = StripeMemory()
+        self._prepared = PreparedMemory()
         self._offered = False  # newcomers outside the generation may be reading it
 
     def expect_state(self) -> None:
         """Prepare memory: this member is a newcomer that will get the state."""
         copies = max(1, round(self._state.expected_bytes() / max(1, self._state.parameter_bytes())))
-        self._room = PreparedMemory([local(parameter) for parameter in self._gradients.parameters], copies)
+        self._prepared = PreparedMemory([local(parameter) for parameter in self._gradients.parameters], copies)
 
     def newcomers_arrived(self) -> None:
-        """The readers of a snapshot are members now, or get another one; a late one may still be reading this."""
+        """The readers of a snapshot are members now, or get another one; a late reader may still be reading it."""
         if self._offered:
-            self._shelf.give_up()
+            self._stripe.release()
         self._offered, self._gradients.depth = False, 1
 
     def release(self) -> None:
         """Free the memory at the end of the session."""
-        self._shelf.give_up()
+        self._stripe.release()
 
     def step_done(self) -> None:
         """All members have taken part in a step, so they have read everything offered to them."""
         if not self._offered:
-            self._shelf.all_read()
+            self._stripe.reuse()
 
     # ---- while the others train ---------------------------------------------------------------------------
 
     def offer(self, order: orders.OfferState) -> None:
         """Offer a stripe of the state between two steps to newcomers."""
         self._gradients.depth, self._offered = HISTORY, True
-        skeleton, tensors = state_codec.pack(self._portable())
-        self._shelf.lay_out(tensors, order.part, order.parts)
+        skeleton, tensors = self._state.pack()
+        self._stripe.write(tensors, order.part, order.parts)
         step = NOTHING if self._state.step is None else self._state.step
         text = state_codec.encode(skeleton).decode() if order.part == 0 else ""
-        self._group.say(facts.StateOffered(order.generation, step, (self._shelf.shown(),), (text,)))
+        self._group.say(facts.StateOffered(order.generation, step, (self._stripe.token_text(),), (text,)))
 
     def take(self, order: orders.TakeSnapshot) -> str:
         """Load a snapshot; returns a sentence about it, or "" where it was out of reach."""
@@ -77,7 +76,7 @@ class StateTransfer:
         within_reach = not os.environ.get(SOCKETS_ONLY_VARIABLE)
         try:
             tokens = [parse(token[self._group.shard]) for token in order.tokens]
-            tensors = self._blank(skeleton)
+            tensors = state_codec.blank(skeleton, self._prepared.take)
             read(tensors, tokens)
         except OSError:
             within_reach = False
@@ -88,7 +87,7 @@ class StateTransfer:
         self._group.say(facts.SnapshotLoaded(order.step))
         return f"{_how(tensors, len(order.tokens), began_s)}, while they trained"
 
-    # ---- when a generation meets --------------------------------------------------------------------------
+    # ---- when a generation resyncs ------------------------------------------------------------------------
 
     def replay(self, plan: RecoveryPlan) -> bool:
         """Send the last reduced gradients to members that missed them, oldest first; True where this is one of them."""
@@ -96,7 +95,7 @@ class StateTransfer:
         if plan.rank == donor:
             for rank, steps in plan.replay:
                 for result in reversed(gradients.history[:steps]):
-                    self._group.exchange([(rank, view) for view in self._shown(result, rank)], [])
+                    self._group.exchange([(rank, view) for view in self._views(result, rank)], [])
         steps = dict(plan.replay).get(plan.rank, 0)
         for _ in range(steps):
             result = self._receive_gradient(donor)
@@ -104,7 +103,7 @@ class StateTransfer:
             gradients.show(result)
             gradients.keep(result)
             self._state.apply(reading.loss, skipped=bool(self._state.watch.judge(reading, None)))
-            gradients.ledger.clear()
+            gradients.finished.clear()
         return steps > 0
 
     def share(self, plan: RecoveryPlan) -> str:
@@ -113,14 +112,14 @@ class StateTransfer:
             self._give(plan)
         return self._get(plan) if plan.rank in plan.fresh else ""
 
-    def _shown(self, result: Buffer, rank: int) -> list[memoryview]:
+    def _views(self, result: Buffer, rank: int) -> list[memoryview]:
         if rank in self._group.near:
             return [memoryview(result.segment.token.pack())]
         return [as_bytes(flat) for flat in result.flats]
 
     def _receive_gradient(self, donor: int) -> Buffer:
         reduction = self._gradients.reduction
-        result = reduction.room(self._gradients.kept)
+        result = reduction.free_result(self._gradients.kept)
         if donor not in self._group.near:
             self._group.exchange([], [(donor, as_bytes(flat)) for flat in result.flats])
             return result
@@ -135,17 +134,17 @@ class StateTransfer:
         return result
 
     def _give(self, plan: RecoveryPlan) -> None:
-        skeleton, tensors = state_codec.pack(self._portable())
+        skeleton, tensors = self._state.pack()
         part, parts = plan.donors.index(plan.rank), len(plan.donors)
         near = [rank for rank in plan.fresh if rank in self._group.near]
         far = [rank for rank in plan.fresh if rank not in self._group.near]
         if part == 0:
             text = state_codec.encode(skeleton)
-            self._group.exchange([(r, state_codec.length(text)) for r in plan.fresh], [])
+            self._group.exchange([(r, memoryview(len(text).to_bytes(8, "big"))) for r in plan.fresh], [])
             self._group.exchange([(r, memoryview(text)) for r in plan.fresh], [])
-        sends = state_codec.transfers(tensors, part, parts, far)
+        sends = [(rank, view) for rank in far for view in state_codec.stripe(tensors, part, parts)]
         if near:
-            token = memoryview(self._shelf.lay_out(tensors, part, parts).pack())
+            token = memoryview(self._stripe.write(tensors, part, parts).pack())
             sends += [(rank, token) for rank in near]
         self._group.exchange(sends, [])
 
@@ -156,7 +155,7 @@ class StateTransfer:
         encoded = bytearray(int.from_bytes(header, "big"))
         self._group.exchange([], [(plan.donors[0], memoryview(encoded))])
         skeleton = state_codec.decode(encoded)
-        tensors = self._blank(skeleton)
+        tensors = state_codec.blank(skeleton, self._prepared.take)
         tokens: dict[int, memoryview] = {}
         receives: list[Transfer] = []
         for part, donor in enumerate(plan.donors):
@@ -175,18 +174,10 @@ class StateTransfer:
         self._load(skeleton, tensors, plan.step)
         return _how(tensors, len(plan.donors), began_s)
 
-    def _blank(self, skeleton: state_codec.Skeleton) -> Any:
-        return state_codec.blank(skeleton, self._room.take if self._room is not None else state_codec.untouched)
-
     def _load(self, skeleton: state_codec.Skeleton, tensors: Any, step: int) -> None:
-        received = state_codec.unpack(skeleton, tensors, self._state.mesh)
-        self._state.load(received, step, received["loss"])
+        self._state.unpack(skeleton, tensors, step)
         self._gradients.forget()
-        self._room = None
-
-    def _portable(self) -> dict[str, Any]:
-        """The state, encoded for newcomers."""
-        return self._state.as_dict() | {"loss": self._state.loss}
+        self._prepared = PreparedMemory()
 
 
 def _how(tensors: Any, donors: int, began_s: float) -> str:

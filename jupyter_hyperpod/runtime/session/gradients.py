@@ -16,8 +16,7 @@ from ...policy.recovery import RecoveryPlan
 from ..comm.mesh import all_gather
 from ..comm.reduction import Buffer, FinishedNodes, Layout, Reduction, is_finite
 from ..comm.shards import around, local
-from ..worker.elastic_group import ElasticGroup
-from ..worker.local_group import LocalGroup
+from ..worker.replica_sync import Group
 from .checksum import Words
 from .gradient_capture import GradientCapture, PartialGradient
 from .loss_scaling import unscaled
@@ -32,9 +31,9 @@ class Gradients:
     def __init__(self, model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], micro_batches: int) -> None:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
-        self.look = False  # whether gradients are checked for values that are not finite
+        self.check_finite = False  # whether gradients are checked for values that are not finite
         layout = Layout([local(parameter) for parameter in self.parameters], micro_batches)
-        self.ledger = FinishedNodes(layout, micro_batches)
+        self.finished = FinishedNodes(layout, micro_batches)
         self.reduction = Reduction(layout, micro_batches)
         self.depth = 1  # a member at most this many steps behind is brought up to date by gradients alone
         self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
@@ -43,31 +42,30 @@ class Gradients:
         self._capture = GradientCapture(self.parameters)
 
     def aside(self) -> FinishedNodes:
-        """A separate ledger for micro-batches that are executed again."""
-        return FinishedNodes(self.ledger.layout, self.micro_batches)
+        """Nodes apart from those of the step, for micro-batches that are executed again."""
+        return FinishedNodes(self.finished.layout, self.micro_batches)
 
     def compute(self, leaf: int, seed: int, loss_of_batch: Loss, aside: FinishedNodes | None = None) -> None:
         """Run forward and backward of micro-batch ``leaf`` with every generator seeded by ``seed``.
 
-        The gradient goes into the ledger, or into another one ``aside``.
-
-        A right sibling is added onto its left one at once, which gives the same bits as a later sum. If that fails
-        half-way, or was too early (at most once per session), the ledger drops both of them.
+        The gradient goes into ``finished``, or into the nodes ``aside``. A right sibling is added onto its left one at
+        once, which gives the same bits as a later sum. If that fails half-way, or was too early (at most once per
+        session), both of them are dropped.
         Raises TrainingError where the loss is no scalar that depends on the model.
         """
-        ledger = aside or self.ledger
-        buffer, adding = ledger.open(leaf)
+        finished = aside or self.finished
+        buffer, adding = finished.open(leaf)
         try:
             with seeded(seed, self.parameters[0].device), self._buffers.watched():
                 loss, taken = self._backward(loss_of_batch, buffer, adding, at_once=aside is None)
         except PartialGradient:
-            ledger.discard(buffer)
+            finished.discard(buffer)
             return
         except BaseException:
-            ledger.discard(buffer)
+            finished.discard(buffer)
             raise
         self._note(buffer, adding, loss, leaf, taken)
-        ledger.close(leaf, buffer)
+        finished.close(leaf, buffer)
 
     def _backward(
         self, loss_of_batch: Loss, buffer: Buffer, adding: bool, at_once: bool
@@ -95,17 +93,17 @@ class Gradients:
         meta[0] = meta[1 + len(taken) + leaf] = loss
         buffer.meta.add_(meta) if adding else buffer.meta.copy_(meta)
 
-    def reduce(self, plan: RecoveryPlan, group: ElasticGroup | LocalGroup) -> Buffer:
+    def reduce(self, plan: RecoveryPlan, group: Group) -> Buffer:
         """The mean gradient of the global batch, the same bits on every member. Raises PeerLost, Regroup."""
         result = self.reduction.reduce(
-            self.ledger,
+            self.finished,
             plan.holdings,
             plan.rank,
             group.near,
             self.kept,
             group.exchange,
             1.0 / self.micro_batches,
-            self.look,
+            self.check_finite,
         )
         if result.meta[-1] and bool(self._losses(result).isfinite().all()):
             self._locate(result, plan, group)
@@ -115,11 +113,11 @@ class Gradients:
         """The loss of each micro-batch, a view."""
         return result.meta[1 + len(self.parameters) : -1]
 
-    def _locate(self, result: Buffer, plan: RecoveryPlan, group: ElasticGroup | LocalGroup) -> None:
+    def _locate(self, result: Buffer, plan: RecoveryPlan, group: Group) -> None:
         """Find, with all members, the micro-batches that are not finite: their losses in ``meta`` become NaN."""
         own = bytearray(self.micro_batches)
         for low, high in plan.holdings[plan.rank]:
-            sound = all(is_finite(gradient) for gradient in self.ledger.nodes[low, high].gradients)
+            sound = all(is_finite(gradient) for gradient in self.finished.nodes[low, high].gradients)
             own[low:high] = bytes([not sound]) * (high - low)
         for marks in all_gather(group.exchange, plan.rank, plan.world_size, bytes(own)):
             self._losses(result)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
@@ -187,15 +185,15 @@ class Gradients:
     def forget(self) -> None:
         """Drop all computed and reduced gradients, because another state has been loaded."""
         self._history = []
-        self.ledger.clear()
+        self.finished.clear()
 
     def release(self) -> None:
         """Free the memory at the end of the session."""
         for parameter in self.parameters:
             parameter.grad = None  # a view of memory that is freed now
         self._capture.release()
-        self._history = []
-        self.ledger.release()
+        self._history, self._left = [], []
+        self.finished.release()
         self.reduction.release()
 
 

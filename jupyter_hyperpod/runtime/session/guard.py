@@ -11,14 +11,13 @@ from ...policy.guard import BY_DEFAULT, Guard, StepFinding, StepReading, hint, j
 from ...policy.recovery import RecoveryPlan
 from ..context import Context
 from ..protocol import facts
-from ..worker.elastic_group import ElasticGroup
-from ..worker.local_group import LocalGroup
+from ..worker.replica_sync import Group
 
 
 class StepGuard:
     """The history that the guard needs is part of the training state: see `as_dict`."""
 
-    def __init__(self, guard: Guard | None, group: ElasticGroup | LocalGroup) -> None:
+    def __init__(self, guard: Guard | None, group: Group) -> None:
         self.guard = guard
         self._group = group
         self._recent: deque[float] = deque(maxlen=guard.window if guard else 0)

@@ -13,8 +13,7 @@ from ...core.errors import SpecError
 from .. import faults
 from ..comm.shards import is_shard, local
 from ..protocol import orders
-from ..worker.elastic_group import ElasticGroup
-from ..worker.local_group import LocalGroup
+from ..worker.replica_sync import Group
 
 POISON = {"nan": float("nan"), "spike": 1000.0}
 
@@ -28,7 +27,7 @@ class Injector:
 
     def __init__(
         self,
-        group: ElasticGroup | LocalGroup,
+        group: Group,
         parameters: Sequence[torch.nn.Parameter],
         optimizer: torch.optim.Optimizer,
     ) -> None:

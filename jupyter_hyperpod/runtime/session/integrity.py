@@ -22,8 +22,7 @@ from ...policy.batching import Node
 from ...policy.recovery import RecoveryPlan
 from ..comm.mesh import all_gather
 from ..comm.reduction import Buffer, FinishedNodes
-from ..worker.elastic_group import ElasticGroup
-from ..worker.local_group import LocalGroup
+from ..worker.replica_sync import Group
 from .checksum import ChecksummedTensors, Words, checksum, fold
 from .data import mix
 from .gradients import Gradients
@@ -82,9 +81,7 @@ class StateChecksums:
 class Integrity:
     """The checks of one session. Where ``audit`` is None every method returns at once."""
 
-    def __init__(
-        self, group: ElasticGroup | LocalGroup, state: TrainingState, gradients: Gradients, seed: int, audit: Audit
-    ) -> None:
+    def __init__(self, group: Group, state: TrainingState, gradients: Gradients, seed: int, audit: Audit) -> None:
         self._group = group
         self._state = state
         self._gradients = gradients
@@ -107,7 +104,7 @@ class Integrity:
             self.seal()
 
     def verify(self, plan: RecoveryPlan, result: Buffer, compute: Compute) -> None:
-        """Compare with all members; ``compute(leaf, ledger)`` executes a micro-batch of this step.
+        """Compare with all members; ``compute(leaf, nodes)`` executes a micro-batch of this step.
 
         Raises Regroup where something is wrong (in a job of a single process: TrainingError), and TrainingError where
         executions of the same micro-batches differ and no member can be proven wrong.
@@ -208,7 +205,7 @@ class Integrity:
         while (rank := verdict.next_execution(done, owner, plan.world_size, draw)) is not None:
             own = 0
             if rank == plan.rank:
-                own = self._sum_of(node, compute) if done else checksum(self._gradients.ledger.nodes[node].flats)
+                own = self._sum_of(node, compute) if done else checksum(self._gradients.finished.nodes[node].flats)
             shown = self._show(plan, _CHECKSUM.pack(*self._group.combined([own])))
             done.append((rank, shown[rank].hex()))
         found = verdict.of_executions([checksum for _, checksum in done])
@@ -220,15 +217,15 @@ class Integrity:
     def _sum_of(self, node: Node, compute: Compute) -> int:
         """Checksum of the sum of micro-batches ``node``, computed aside."""
         self._group.gather(None)  # the ranks of a replica compute it together or not at all
-        ledger = self._gradients.aside()
+        nodes = self._gradients.aside()
         try:
             for leaf in range(*node):
                 self._group.touch("compute", self._state.applied)
-                compute(leaf, ledger)
+                compute(leaf, nodes)
             self._group.touch("exchange", self._state.applied)
-            return checksum(ledger.nodes[node].flats)
+            return checksum(nodes.nodes[node].flats)
         finally:
-            ledger.release()
+            nodes.release()
 
 
 def _few(names: Sequence[str]) -> str:

@@ -12,10 +12,9 @@ from ..checkpoint.store import Refused
 from ..comm.shared_memory import Token, is_held
 from ..comm.transfer import StateTransfer
 from ..protocol import facts, orders
-from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
-from ..worker.local_group import LocalGroup
 from ..worker.main import switched_on
+from ..worker.replica_sync import Group
 from .gradients import Gradients
 from .integrity import Integrity
 from .state import TrainingState
@@ -29,7 +28,7 @@ class Resync:
 
     def __init__(
         self,
-        group: ElasticGroup | LocalGroup,
+        group: Group,
         state: TrainingState,
         gradients: Gradients,
         commits: Commits,
@@ -50,8 +49,7 @@ class Resync:
         self._readers: frozenset[Token] = frozenset()  # neighbours that were shown results since the last resync
         self._unsettled = False
         self._left = False  # the state is neither the initial one nor that of a step
-        if isinstance(group, ElasticGroup):
-            group.serve, group.take = self._serve, self._take
+        group.on_offer, group.on_snapshot = self._offer, self._take
 
     def join(self, opened: facts.SessionOpened) -> None:
         """Register the session and begin at the others' step."""
@@ -96,7 +94,7 @@ class Resync:
 
     def held(self) -> MemberState:
         """What this member has computed: see policy.recovery.MemberState."""
-        nodes = tuple(self._gradients.ledger.nodes)
+        nodes = tuple(self._gradients.finished.nodes)
         if self._state.step is None:
             self._fresh = self._fresh or self._state.digest()
         found, kept = self._integrity.statement(), len(self._gradients.history)
@@ -154,8 +152,8 @@ class Resync:
             self._gradients.reduction.renew(self._gradients.kept)
         self._readers = self._group.neighbours
 
-    def _serve(self, order: orders.OfferState) -> None:
-        """Lay out a part of the state for newcomers, unless it is corrupt."""
+    def _offer(self, order: orders.OfferState) -> None:
+        """Offer a stripe of the state to newcomers, unless it is corrupt."""
         self._integrity.vouch(self.plan)
         self.transfer.offer(order)
 

@@ -22,11 +22,9 @@ from ..comm.mesh import PeerLost
 from ..comm.reduction import Buffer, FinishedNodes
 from ..comm.shards import check
 from ..protocol import facts
-from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
-from ..worker.local_group import LocalGroup
 from ..worker.main import current, switched_on
-from ..worker.replica_sync import group_of
+from ..worker.replica_sync import Group, group_of
 from .data import IndexedData, indexed, mix, sample_indices
 from .gradients import Gradients
 from .guard import StepGuard
@@ -111,12 +109,12 @@ class Session:
         # default
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
-        self._group: ElasticGroup | LocalGroup = group_of(worker) if worker is not None else LocalGroup()
+        self._group: Group = group_of(worker)
         check(parameters, self._group.replica, micro_batch)
         self._state = TrainingState(model, optimizer, scheduler, parameters, StepGuard(guard, self._group))
         self._gradients = Gradients(model, parameters, self.micro_batches)
         self._commits = Commits(self._group, global_batch)
-        self._gradients.look = guard is not None and guard.non_finite != "ignore"
+        self._gradients.check_finite = guard is not None and guard.non_finite != "ignore"
         self._integrity = Integrity(self._group, self._state, self._gradients, seed, audit)
         self._durable = self._open_checkpoints(checkpoint)
         self._resync = Resync(self._group, self._state, self._gradients, self._commits, self._integrity, self._durable)
@@ -207,7 +205,7 @@ class Session:
         self._integrity.seal()
         while self.step < number:
             try:
-                if not self._gradients.ledger.nodes:
+                if not self._gradients.finished.nodes:
                     self._group.leave_if_asked(self.step)
                 self._compute(loss_function)
                 result = self._reduce()
@@ -221,10 +219,10 @@ class Session:
         return self._state.loss
 
     def _compute(self, loss_function: LossFunction) -> None:
-        """Compute this member's micro-batches that its ledger lacks."""
-        plan, ledger = self._plan, self._gradients.ledger
+        """Compute this member's micro-batches that are not finished."""
+        plan, finished = self._plan, self._gradients.finished
         due = sorted(leaves_of(plan.holdings[plan.rank]))
-        while missing := [leaf for leaf in due if not ledger.holds(leaf)]:
+        while missing := [leaf for leaf in due if not finished.holds(leaf)]:
             for leaf in missing:
                 self._injector.strike(self.step + 1, plan.rank)
                 self._group.next_leaf(leaf)
@@ -261,7 +259,7 @@ class Session:
         gradients.keep(result)
         skipped = self._state.watch.judge(reading, plan)
         self._state.apply(reading.loss, skipped=bool(skipped))
-        gradients.ledger.clear()
+        gradients.finished.clear()
         if self._computed_s:
             self._group.show_pace(self.step, sum(self._computed_s) / len(self._computed_s))
             self._computed_s.clear()
@@ -272,7 +270,7 @@ class Session:
         resync.step_done()
         self._durable.step_done()
         self._group.touch("user", self.step)
-        self._group.meet_if_told()
+        self._group.regroup_if_due()
 
     # ---- membership ---------------------------------------------------------------------------------------
 

@@ -82,15 +82,20 @@ class TrainingState:
                     found[f"{names.get(id(parameter), id(parameter))}.{key}"] = local(value)
         return found
 
-    def load(self, state: dict[str, Any], step: int, loss: float) -> None:
-        """Load the state that a peer had after ``step``."""
+    def pack(self) -> tuple[state_codec.Skeleton, list[torch.Tensor]]:
+        """The skeleton and the tensors of `as_dict` and of the loss, for a peer or a checkpoint; see `state_codec`."""
+        return state_codec.pack(self.as_dict() | {"loss": self.loss})
+
+    def unpack(self, skeleton: state_codec.Skeleton, tensors: Sequence[torch.Tensor], step: int) -> None:
+        """Load what `pack` returned after ``step``."""
+        state = state_codec.unpack(skeleton, tensors, self.mesh)
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
         if self.watch.guard is not None and "guard" in state:
             self.watch.load(state["guard"])
-        self.step, self.loss = step, loss
+        self.step, self.loss = step, state["loss"]
 
     def digest(self) -> str:
         """SHA-256 (hex) of this process's part of `as_dict`, without the guard."""

@@ -7,14 +7,13 @@ from typing import Any
 
 from ...policy.recovery import RecoveryPlan
 from ..protocol import facts
-from ..worker.elastic_group import ElasticGroup
-from ..worker.local_group import LocalGroup
+from ..worker.replica_sync import Group
 
 
 class Commits:
     """Journals committed steps of one session."""
 
-    def __init__(self, group: ElasticGroup | LocalGroup, samples: int) -> None:
+    def __init__(self, group: Group, samples: int) -> None:
         self._group = group
         self._samples = samples
         self._record: dict[str, Any] | None = None

@@ -7,15 +7,15 @@ calls `form`, reports what it holds and gets the plan by which it continues.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from ...policy.membership import COMPUTE, WARM_UP
-from ...policy.recovery import MemberState, RecoveryPlan, Saved
+from ...policy.recovery import MemberState, RecoveryPlan
 from .. import faults
-from ..comm.mesh import Address, Door, Mesh, PeerLost, Transfer, all_gather
+from ..comm.mesh import Address, Mesh, MeshListener, PeerLost, Transfer, all_gather
 from ..comm.shared_memory import PROBE_BYTES, TOKEN_BYTES, Segment, Token, can_read
 from ..protocol import facts, orders
 from ..protocol.codec import Message
@@ -35,12 +35,13 @@ class ElasticGroup(GroupBase):
     """
 
     def __init__(self, worker: Worker) -> None:
+        super().__init__()
         self._worker = worker
         self._place = worker.place
         self.shard, self.replica = self._place.shard, self._place.size
         self.place = (self.shard,) if self.replica > 1 else ()
         self._gathered = 0  # number of gathers of this replica's ranks in this generation
-        self._door = Door(worker.listener, worker.context.job.secret())
+        self._mesh_listener = MeshListener(worker.listener, worker.context.job.secret())
         self._mesh: Mesh | None = None
         self.generation = 0
         self.session = 0  # number of the session in its cell, from 1
@@ -48,13 +49,9 @@ class ElasticGroup(GroupBase):
         self.world_size = worker.world_size
         self.near: frozenset[int] = frozenset()
         self.neighbours: frozenset[Token] = frozenset()  # a segment per rank on this host, while it lives
-        self.serve: Callable[[orders.OfferState], None] = _ignore  # offers a stripe of the state to newcomers
-        self.take: Callable[[orders.TakeSnapshot], None] = _ignore  # loads a snapshot on a newcomer
         self._step = 0
         self._hold_step: int | None = None
         self._leave_after: int | None = None
-        self.checkpoints: Callable[[], Sequence[Saved]] = list  # those that a member without state could load
-        self.on_interval: Callable[[orders.CheckpointInterval], None] = _ignore
         self._handlers = handlers(self)
         self._probe = Segment(PROBE_BYTES)
         self._probe.memory[:] = os.urandom(PROBE_BYTES)
@@ -131,7 +128,7 @@ class ElasticGroup(GroupBase):
         except Regroup as call:
             raise call from cause or lost
 
-    def meet_if_told(self) -> None:
+    def regroup_if_due(self) -> None:
         """At the end of a step: raises Regroup where newcomers join now, when they have been announced."""
         if self._hold_step is not None and self._step >= self._hold_step:
             self._await_call()
@@ -187,7 +184,7 @@ class ElasticGroup(GroupBase):
     def close(self) -> None:
         """Close the mesh and the listening socket at the end of the session."""
         self._leave_mesh()
-        self._door.close()
+        self._mesh_listener.close()
 
     def _leave_mesh(self) -> None:
         if self._mesh is not None:
@@ -200,20 +197,20 @@ class ElasticGroup(GroupBase):
         self._hold_step = None
         self._leave_after = None
         self.generation, self.rank = call.generation, call.rank
-        self._worker.seat = self.rank
+        self._worker.present_rank = self.rank
         addresses = [self._address(peer) for peer in call.members]
         self.world_size = len(addresses)
         control = self._worker.channel.fileno()
         if switched_on("init"):
             self.poll()
         else:  # without a look before: the call to the store may have come already, and is heard only there
-            addresses = self._meet_at_store(addresses)
-        self._mesh = self._door.form(self.generation, self.rank, addresses, control, self.poll, self._suspect)
-        self._meet_neighbours()
+            addresses = self._rendezvous(addresses)
+        self._mesh = self._mesh_listener.form(self.generation, self.rank, addresses, control, self.poll, self._suspect)
+        self._find_neighbours()
         self._report(held)
         return self._await(orders.FollowPlan).plan
 
-    def _meet_at_store(self, addresses: list[Address]) -> list[Address]:
+    def _rendezvous(self, addresses: list[Address]) -> list[Address]:
         """Learn the addresses at a central store of rank 0, as torchrun's workers do. Raises Regroup."""
         from ..comm import rendezvous
 
@@ -224,7 +221,7 @@ class ElasticGroup(GroupBase):
                 self.say(facts.RendezvousStore(self.generation, port))
             else:
                 store = rendezvous.connect(Address(addresses[0].host, self._await(facts.RendezvousStore).port))
-            return rendezvous.meet(store, self.rank, own, self.world_size, self.poll)
+            return rendezvous.exchange_addresses(store, self.rank, own, self.world_size, self.poll)
         except OSError:
             self.lost(PeerLost(0))
 
@@ -236,7 +233,7 @@ class ElasticGroup(GroupBase):
             held = replace(held, checkpoints=tuple(self.checkpoints()))
         self.say(facts.StateReported(self.generation, held))
 
-    def _meet_neighbours(self) -> None:
+    def _find_neighbours(self) -> None:
         """Find the ranks whose memory can be read in place: each shows a segment with a secret to the others."""
         show = partial(all_gather, self.exchange, self.rank, self.world_size)
         apart = bool(os.environ.get(SOCKETS_ONLY_VARIABLE))
@@ -283,7 +280,7 @@ class ElasticGroup(GroupBase):
         raise Regroup(call)
 
     @handles(orders.InjectFault)
-    def _suffer(self, order: orders.InjectFault) -> None:
+    def _inject_fault(self, order: orders.InjectFault) -> None:
         if order.member == self._worker.member:
             faults.inject(order.fault)
 
@@ -294,24 +291,20 @@ class ElasticGroup(GroupBase):
     @handles(orders.TakeSnapshot)
     def _take_snapshot(self, order: orders.TakeSnapshot) -> None:
         if self.generation == 0:
-            self.take(order)
+            self.on_snapshot(order)
 
     @handles(orders.OfferState)
     def _offer_state(self, order: orders.OfferState) -> None:
         if order.generation == self.generation:
-            self.serve(order)
+            self.on_offer(order)
 
     @handles(orders.MeetAfter)
-    def _meet_after(self, order: orders.MeetAfter) -> None:
+    def _pause_after(self, order: orders.MeetAfter) -> None:
         if order.generation == self.generation:
             self._hold_step = order.step
-            self.meet_if_told()
+            self.regroup_if_due()
 
     @handles(orders.LeaveAfter)
-    def _leave_then(self, order: orders.LeaveAfter) -> None:
+    def _leave_later(self, order: orders.LeaveAfter) -> None:
         if order.generation == self.generation:
             self._leave_after = order.after
-
-
-def _ignore(order: Message) -> None:
-    """Nobody to do it yet."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...policy.guard import StepReading
+from ...policy.recovery import Saved
 from ..protocol import orders
+from ..protocol.codec import Message
 from .replica_state import folded, mean_reading
 
 # set where nodes of one host should behave like different hosts
@@ -29,6 +31,12 @@ class GroupBase:
     warm = False  # this process has computed a micro-batch in this session
     place: tuple[int, ...] = ()  # what the seed of a micro-batch depends on besides seed, step and index
 
+    def __init__(self) -> None:
+        self.checkpoints: Callable[[], Sequence[Saved]] = list  # those that a member without state could load
+        self.on_interval: Callable[[orders.CheckpointInterval], None] = _ignore
+        self.on_offer: Callable[[orders.OfferState], None] = _ignore
+        self.on_snapshot: Callable[[orders.TakeSnapshot], None] = _ignore
+
     def part(self, indices: list[int]) -> list[int]:
         """This rank's equal share of a micro-batch's samples: FSDP averages the gradients of a replica's ranks."""
         size = len(indices) // self.replica
@@ -47,3 +55,7 @@ class GroupBase:
     def agree(self, reading: StepReading) -> StepReading:
         """The numbers of a reduced step over all ranks of this replica, which apply it all or none. Raises Regroup."""
         return reading if self.replica == 1 else mean_reading(reading, self.gather)
+
+
+def _ignore(order: Message) -> None:
+    """No session is open yet."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ...core.errors import TrainingError
 from ...policy.batching import holdings_of
-from ...policy.recovery import MemberState, RecoveryPlan, Saved
+from ...policy.recovery import MemberState, RecoveryPlan
 from ..comm.mesh import PeerLost, Transfer
 from ..comm.shared_memory import Token
 from ..protocol import facts, orders
@@ -26,10 +26,6 @@ class LocalGroup(GroupBase):
     session = 1
     generation = 0
     newcomer = False
-
-    def __init__(self) -> None:
-        self.checkpoints: Callable[[], Sequence[Saved]] = list
-        self.on_interval: Callable[[orders.CheckpointInterval], None] = _ignore
 
     def join(self, opened: facts.SessionOpened, held: Callable[[], MemberState], micro_batches: int) -> RecoveryPlan:
         """Begin at once, with every micro-batch. There is no other state to compare with, so `held` is not called."""
@@ -75,7 +71,7 @@ class LocalGroup(GroupBase):
         """There is no peer."""
         raise AssertionError("a session outside a job has no peers") from lost
 
-    def meet_if_told(self) -> None:
+    def regroup_if_due(self) -> None:
         """Nobody joins."""
 
     def accuse(self, text: str) -> NoReturn:
@@ -107,7 +103,3 @@ class LocalGroup(GroupBase):
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-def _ignore(order: Message) -> None:
-    """Nobody to do it yet."""

@@ -36,7 +36,7 @@ class Worker:
     listener: socket.socket
     member: str
     rank: int | None = None  # when the cell began; None for a newcomer
-    seat: int | None = None  # its present rank
+    present_rank: int | None = None  # None for a newcomer
     world_size: int = 0
     sessions: int = 0
     place: ReplicaRank = field(default_factory=ReplicaRank)
@@ -116,11 +116,11 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     except Fenced:
         return 0
     me.rank, me.world_size = order.rank, order.world_size
-    me.seat = me.rank
+    me.present_rank = me.rank
     environment = place.environment(order)
     _prepare(context, environment | (_launched(context, order, environment) if place.size == 1 else {}))
     progress.touch("user", 0)
-    outcome = cell.run(Path(context.cell).read_text(), context.spec, lambda: me.seat == 0 and shard == 0)
+    outcome = cell.run(Path(context.cell).read_text(), context.spec, lambda: me.present_rank == 0 and shard == 0)
     me.settle()
     progress.touch("done", 0)
     if isinstance(outcome, facts.CellFailed):

@@ -7,9 +7,7 @@ agent.
 
 from __future__ import annotations
 
-import importlib
 import select
-import socket
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -72,7 +70,10 @@ class ReplicaRank:
             rank = run.rank if run.rank is not None else -1
             return _variables(rank, 0, run.world_size, 1, run.master_host, run.master_port)
         if self.shard == 0:
-            run = replace(run, replica_port=self._host_store())
+            from ..comm import rendezvous  # it imports torch.distributed
+
+            self._store, port = rendezvous.host("127.0.0.1")  # for the replica's process group
+            run = replace(run, replica_port=port)
             self.order(run)
         own = _variables(self.shard, self.shard, self.size, self.size, "127.0.0.1", run.replica_port or 0)
         # init_process_group finds the leader's store, as a rank under torchrun finds its agent's; ranks of one host
@@ -80,15 +81,6 @@ class ReplicaRank:
         return own | {
             "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "GLOO_SOCKET_IFNAME": "lo",
         }  # fmt: skip
-
-    def _host_store(self) -> int:
-        """Serve the store at which the replica's process group meets; returns its port on loopback."""
-        server = socket.create_server(("127.0.0.1", 0))
-        port = int(server.getsockname()[1])
-        self._store = importlib.import_module("torch.distributed").TCPStore(
-            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
-        )
-        return port
 
 
 def refuse_stragglers(message: Message, shard: int) -> None:

@@ -17,6 +17,7 @@ from ...policy.recovery import MemberState
 from ..protocol import facts, replica
 from ..protocol.codec import Message, Process
 from .elastic_group import ElasticGroup
+from .local_group import LocalGroup
 from .main import Worker
 from .replica import refuse_stragglers
 from .replica_state import merged
@@ -122,8 +123,13 @@ class Follower(ElasticGroup):
         self._place.order(facts.StateReported(self.generation, held))
 
 
-def group_of(worker: Worker) -> ElasticGroup:
-    """The group in which a session of this worker trains."""
+Group = ElasticGroup | LocalGroup
+
+
+def group_of(worker: Worker | None) -> Group:
+    """The group in which a session of this worker trains; outside a job, that of one member."""
+    if worker is None:
+        return LocalGroup()
     if worker.place.size == 1:
         return ElasticGroup(worker)
     return Leader(worker) if worker.place.shard == 0 else Follower(worker)
