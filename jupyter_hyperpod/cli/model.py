@@ -7,8 +7,9 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..control.option_parser import byte_count
 from ..core.errors import SpecError
-from ..core.units import format_bytes, format_duration, parse_bytes, plural
+from ..core.units import format_bytes, format_duration, plural
 from ..mounts.table import Mounts
 from ..storage.store import Store
 from .terminal import Terminal
@@ -30,7 +31,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add(
         "target", nargs="?", metavar="TARGET", help="shard, merge, manifest: where to write, a path, shared:// or s3://"
     )
-    add("--shard-size", type=_size, metavar="SIZE", help="shard: most bytes of tensors per file (default: 5GB)")
+    add("--shard-size", type=byte_count, metavar="SIZE", help="shard: most bytes of tensors per file (default: 5GB)")
     add("--checksum", action="store_true", help="shard, merge: write a manifest too; load: verify with it")
     add("--manifest", metavar="URL", help="verify, load: the manifest (default: the one beside the model)")
     add("--tp", type=_tp, metavar="RANK/SIZE", help="load: only this tensor-parallel rank's part, for example 0/4")
@@ -51,13 +52,6 @@ def run_model(options: argparse.Namespace, terminal: Terminal) -> int:
         raise SpecError(f"--connections is {options.connections}, expected at least 1")
     run = {"shard": _rewrite, "merge": _rewrite, "verify": _verify, "manifest": _manifest, "load": _load}
     return run[options.action](options, terminal)
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except SpecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _tp(text: str) -> tuple[int, int]:

@@ -11,12 +11,13 @@ from typing import Any
 
 from ..core.errors import Conflict, NotFound, SpecError
 from ..core.mount_spec import ACCESS, DRIVERS, MountSpec
-from ..core.units import format_bytes, parse_bytes, plural
+from ..core.units import format_bytes, plural
 from ..mounts import copying, drivers, probe, remote, repository
 from ..mounts import table as mounts
 from ..mounts.table import Mounts, resolve_url
 from ..storage.store import SHARED, Store
 from . import attach
+from .option_parser import byte_count
 from .report import Cell, Table, ago
 
 VERBS = {
@@ -74,7 +75,7 @@ def _add_mount_options(parser: argparse.ArgumentParser) -> None:
     add("--option", action="append", type=_option, metavar="NAME=VALUE", help="add: of the driver; may be repeated")
     add("--credentials", metavar="FILE", help="add: file of NAME=VALUE lines, mode 0600 (default: the environment)")
     add("--repository", metavar="URL", help="add: object store behind its files, such as s3://bucket/prefix")
-    add("--quota", metavar="SIZE", type=_size, help="add: space that its files may take, for example 2TB")
+    add("--quota", metavar="SIZE", type=byte_count, help="add: space that its files may take, for example 2TB")
     add("--access", choices=ACCESS, help="add: who may use new files there (default: private)")
     add("--force", action="store_true", help="export: even files that were changed in the repository meanwhile")
     add("--against", metavar="DIR", help="check: another mount point of the same files, to compare the two")
@@ -83,13 +84,6 @@ def _add_mount_options(parser: argparse.ArgumentParser) -> None:
 def _option(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     return name, value
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except SpecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(verb: str, options: argparse.Namespace, store: Store) -> MountReport:

@@ -6,13 +6,15 @@ import argparse
 import difflib
 import os
 import re
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from ..core.errors import SpecError
 from ..core.names import is_env_name
 from ..core.spec import HIDDEN
-from ..core.units import parse_duration
+from ..core.units import parse_bytes, parse_duration
+
+Parsed = TypeVar("Parsed")
 
 _INVALID_CHOICE = re.compile(r"invalid choice: .(.*?). \(choose from (.*)\)")
 _UNRECOGNIZED = "unrecognized arguments: "
@@ -57,12 +59,20 @@ def env_pair(text: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
-def duration(text: str) -> float:
-    """Parse a time such as 30s or 5min."""
-    try:
-        return parse_duration(text)
-    except SpecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def argument(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """Return `parse` for an option: argparse shows the sentence of its SpecError."""
+
+    def read(text: str) -> Parsed:
+        try:
+            return parse(text)
+        except SpecError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+duration = argument(parse_duration)
+byte_count = argument(parse_bytes)
 
 
 def add_env_option(parser: argparse.ArgumentParser, text: str) -> None:

@@ -7,8 +7,8 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ..core import rules
@@ -17,9 +17,13 @@ from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
 from ..core.rules import LogRule
 from ..core.spec import HANG_TIMEOUT_S, HIDDEN, JobSpec
-from .option_parser import add_env_option, duration, env_pair
+from .option_parser import add_env_option, argument, duration
 
-_SPEC_FIELDS = frozenset(field.name for field in fields(JobSpec))
+# the fields of JobSpec that have an option, in the order of a dry run
+_CHOSEN = (
+    *("nodes", "elastic", "scale_up_delay_s", "name", "env", "backend", "slurm", "priority", "queue", "spares", "seed"),
+    *("components", "replica", "threads", "hang_timeout_s", "grace_s", "script_restarts", "log_rules"),
+)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -27,13 +31,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not separator or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     return name, value
-
-
-def _elastic(text: str) -> ElasticRange:
-    try:
-        return ElasticRange.parse(text)
-    except SpecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _log_rules(path: str) -> tuple[LogRule, ...]:
@@ -54,121 +51,80 @@ def _components(text: str) -> tuple[str, ...]:
     return () if text == "none" else tuple(text.split(","))
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option of a submission; `field` is the JobSpec field that it sets, else its own name."""
-
-    flag: str
-    field: str
-    help: str
-    metavar: str | None = None
-    parse: Callable[[str], Any] = str
-    switch: bool = False
-    repeat: bool = False
-    choices: tuple[str, ...] | None = None
-
-
-SUBMIT_OPTIONS = (
-    Option(
-        "--nodes",
-        "nodes",
-        "nodes to start on; after a loss it goes on with fewer (default: 1, or MAX of --elastic)",
-        "N",
-        int,
-    ),
-    Option(
-        "--elastic",
-        "elastic",
-        "fewest and most nodes, as in 2:8, 2:8:2 (in steps) or 1,2,4,8; the job follows capacity without a restart",
-        "RANGE",
-        _elastic,
-    ),
-    Option(
-        "--scale-up-delay",
-        "scale_up_delay_s",
-        "grow only onto nodes that have been free for this time, for example 30s; shrinking never waits (default: 0)",
-        "T",
-        duration,
-    ),
-    Option("--name", "name", "name of the job (default: that of the notebook or file)", "NAME"),
-    Option(
-        "--env",
-        "env",
-        "environment variable of every rank; NAME alone takes your own value and keeps it out of `ps`; may be repeated",
-        "NAME[=VALUE]",
-        env_pair,
-        repeat=True,
-    ),
-    Option("--backend", "backend", "where it runs (default: local)", choices=tuple(BACKENDS)),
-    Option(
-        "--slurm",
-        "slurm",
-        "with --backend slurm: partition, elastic-partition, account, qos, time, gres, …; may be repeated",
-        "OPTION=VALUE",
-        _pair,
-        repeat=True,
-    ),
-    Option(
-        "--priority",
-        "priority",
-        "-1000 (lowest) to 1000 (highest); a higher job shrinks lower ones (default: 0)",
-        "P",
-        int,
-    ),
-    Option("--queue", "queue", "use the nodes that the cluster guarantees to this queue; borrow others", "NAME"),
-    Option("--spares", "spares", "warm nodes kept ready to replace a lost one (default: 1)", "K", int),
-    Option("--seed", "seed", "seed of every generator before the code runs (default: 0)", "S", int),
-    Option(
-        "--components",
-        "components",
-        "what recovers without a checkpoint: some of init,data,inprocess,peers, or none (default: all)",
-        "A,B",
-        _components,
-    ),
-    Option("--replica", "replica", "ranks per node, which share one replica of the model (default: 1)", "R", int),
-    Option("--threads", "threads", "CPU threads of every rank (default: 1)", "T", int),
-    Option(
-        "--hang-timeout",
-        "hang_timeout_s",
-        f"seconds without progress until a rank counts as hung (default: {HANG_TIMEOUT_S:g})",
-        "S",
-        float,
-    ),
-    Option("--grace", "grace_s", "time that a preempted node may take to leave (default: 30s)", "T", duration),
-    Option(
-        "--script-restarts",
-        "script_restarts",
-        "how often all ranks of a script without hp.Session are started again after a loss (default: 3)",
-        "N",
-        int,
-    ),
-    Option(
-        "--log-rule",
-        "log_rules",
-        "watch what all ranks print by the rules in a JSON or TOML file (logMonitoringConfiguration); may be repeated",
-        "FILE",
-        _log_rules,
-        repeat=True,
-    ),
-    Option("--dry-run", "dry_run", "check everything, show what would be submitted, submit nothing", switch=True),
-)
-
-
 def add_submit_options(parser: argparse.ArgumentParser) -> None:
-    """Add every option of a submission to `parser`; an option not given is None (or False, or empty)."""
-    for option in SUBMIT_OPTIONS:
-        if option.switch:
-            parser.add_argument(option.flag, dest=option.field, action="store_true", help=option.help)
-            continue
-        parser.add_argument(
-            option.flag,
-            dest=option.field,
-            metavar=option.metavar,
-            type=option.parse,
-            action="append" if option.repeat else "store",
-            choices=option.choices,
-            help=option.help,
-        )
+    """Add every option of a submission to `parser`; an option not given is None (or False)."""
+    add = parser.add_argument
+    add(
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="nodes to start on; after a loss it goes on with fewer (default: 1, or MAX of --elastic)",
+    )
+    add(
+        "--elastic",
+        type=argument(ElasticRange.parse),
+        metavar="RANGE",
+        help="fewest and most nodes, as in 2:8, 2:8:2 (in steps) or 1,2,4,8; the job follows capacity without a "
+        "restart",
+    )
+    add(
+        "--scale-up-delay",
+        dest="scale_up_delay_s",
+        type=duration,
+        metavar="T",
+        help="grow only onto nodes that have been free for this time, for example 30s; shrinking never waits "
+        "(default: 0)",
+    )
+    add("--name", metavar="NAME", help="name of the job (default: that of the notebook or file)")
+    add_env_option(
+        parser,
+        "environment variable of every rank; NAME alone takes your own value and keeps it out of `ps`; may be repeated",
+    )
+    add("--backend", choices=tuple(BACKENDS), help="where it runs (default: local)")
+    add(
+        "--slurm",
+        action="append",
+        type=_pair,
+        metavar="OPTION=VALUE",
+        help="with --backend slurm: partition, elastic-partition, account, qos, time, gres, …; may be repeated",
+    )
+    add(
+        "--priority",
+        type=int,
+        metavar="P",
+        help="-1000 (lowest) to 1000 (highest); a higher job shrinks lower ones (default: 0)",
+    )
+    add("--queue", metavar="NAME", help="use the nodes that the cluster guarantees to this queue; borrow others")
+    add("--spares", type=int, metavar="K", help="warm nodes kept ready to replace a lost one (default: 1)")
+    add("--seed", type=int, metavar="S", help="seed of every generator before the code runs (default: 0)")
+    add(
+        "--components",
+        type=_components,
+        metavar="A,B",
+        help="what recovers without a checkpoint: some of init,data,inprocess,peers, or none (default: all)",
+    )
+    add("--replica", type=int, metavar="R", help="ranks per node, which share one replica of the model (default: 1)")
+    add("--threads", type=int, metavar="T", help="CPU threads of every rank (default: 1)")
+    waits = f"seconds without progress until a rank counts as hung (default: {HANG_TIMEOUT_S:g})"
+    add("--hang-timeout", dest="hang_timeout_s", type=float, metavar="S", help=waits)
+    leaving = "time that a preempted node may take to leave (default: 30s)"
+    add("--grace", dest="grace_s", type=duration, metavar="T", help=leaving)
+    add(
+        "--script-restarts",
+        type=int,
+        metavar="N",
+        help="how often all ranks of a script without hp.Session are started again after a loss (default: 3)",
+    )
+    add(
+        "--log-rule",
+        dest="log_rules",
+        action="extend",
+        type=_log_rules,
+        metavar="FILE",
+        help="watch what all ranks print by the rules in a JSON or TOML file (logMonitoringConfiguration); may be "
+        "repeated",
+    )
+    add("--dry-run", action="store_true", help="check everything, show what would be submitted, submit nothing")
 
 
 def add_rerun_options(parser: argparse.ArgumentParser) -> None:
@@ -189,21 +145,14 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
     `name` is the default name. With --elastic alone, the job asks for its maximum. Raises SpecError.
     """
     chosen: dict[str, Any] = {"name": name, **(defaults or {})}
-    for option in SUBMIT_OPTIONS:
-        value = getattr(options, option.field)
-        if option.field in _SPEC_FIELDS and value is not None:
-            chosen[option.field] = _joined(option, value)
+    chosen |= {field: value for field in _CHOSEN if (value := getattr(options, field)) is not None}
+    for field, collected in (("env", dict), ("slurm", dict), ("log_rules", tuple)):
+        if field in chosen:
+            chosen[field] = collected(chosen[field])
     if options.elastic is not None and options.nodes is None:
         chosen["nodes"] = options.elastic.maximum
     JobSpec(cell_digest="0" * 64, **chosen)
     return chosen
-
-
-def _joined(option: Option, value: Any) -> Any:
-    """The value of a repeated option."""
-    if option.field == "log_rules":
-        return tuple(rule for several in value for rule in several)
-    return dict(value) if option.repeat else value
 
 
 def shown_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
