@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 from ..control import report
@@ -21,30 +22,24 @@ def run_bench(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
     named = {"runs": options.runs, "peers": options.peers}
     chosen = {name: value for name, value in named.items() if value is not None} | dict(options.options)
     result = bench.run(options.name, **chosen)
-    if options.json:
-        terminal.json(result)
-    else:
-        _print_bench(result, terminal)
-    return 0 if all(bar["ok"] for bar in result["bars"]) else 1
+    return terminal.answer(options, result, *_lines(result, terminal), ok=all(bar["ok"] for bar in result["bars"]))
 
 
-def _print_bench(result: dict[str, Any], terminal: Terminal) -> None:
-    cell = report.Cell
+def _lines(result: dict[str, Any], terminal: Terminal) -> Iterator[str]:
     rows = [
-        [cell(row["arm"]), cell(row["case"]), cell(row["metric"])]
-        + [cell(_figure(row[name])) for name in ("median", "min", "max")]
-        + [cell(row["unit"]), cell(str(row["n"]))]
+        [row["arm"], row["case"], row["metric"], *map(_figure, (row["median"], row["min"], row["max"]))]
+        + [row["unit"], str(row["n"])]
         for row in result["rows"]
     ]
     headers = ("ARM", "CASE", "METRIC", ">MEDIAN", ">MIN", ">MAX", "UNIT", ">N")
-    terminal.line(report.Table(headers, rows, "no measurements").render(terminal.paint))
+    yield report.Table(headers, rows, "no measurements").render(terminal.paint)
     for row in result["rows"]:
         if "reason" in row:
-            terminal.line(f"{row['arm']}, {row['case']}: not run: {row['reason'].strip()}")
+            yield f"{row['arm']}, {row['case']}: not run: {row['reason'].strip()}"
     for bar in result["bars"]:
         verdict = terminal.paint("ok", "good") if bar["ok"] else terminal.paint("missed", "bad")
         promised = f"{bar['direction']} {_figure(bar['limit'])}"
-        terminal.line(f"{bar['name']}: {_figure(bar['value'])}, {promised}: {verdict}")
+        yield f"{bar['name']}: {_figure(bar['value'])}, {promised}: {verdict}"
 
 
 def _figure(value: float | None) -> str:

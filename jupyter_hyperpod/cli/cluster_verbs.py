@@ -23,13 +23,10 @@ def run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -
         healed = cluster.heal(store, options.node)
         terminal.note(f"healed: {', '.join(healed) or 'nothing was cut off'}")
     view = cluster.status(store)
-    if options.json:
-        terminal.json(view)
-        return 0
-    terminal.line(report.cluster_line(view))
+    lines = [report.cluster_line(view)]
     if options.action != "stop" and view["nodes"]:
-        terminal.line(report.nodes_table(view).render(terminal.paint))
-    return 0
+        lines.append(report.nodes_table(view).render(terminal.paint))
+    return terminal.answer(options, view, *lines)
 
 
 def run_nodes(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -61,14 +58,8 @@ def run_mounting(options: argparse.Namespace, store: Store, terminal: Terminal) 
 
 
 def _show(answer: mounting.MountReport, options: argparse.Namespace, terminal: Terminal) -> int:
-    if options.json:
-        terminal.json(answer.record)
-        return 0 if answer.ok else 1
-    if answer.table is not None:
-        terminal.line(answer.table.render(terminal.paint))
-    for line in answer.lines:
-        terminal.line(line)
-    return 0 if answer.ok else 1
+    table = [] if answer.table is None else [answer.table.render(terminal.paint)]
+    return terminal.answer(options, answer.record, *table, *answer.lines, ok=answer.ok)
 
 
 def run_validate(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -83,8 +74,5 @@ def run_validate(options: argparse.Namespace, store: Store, terminal: Terminal) 
     rows = validate.run(options, store, terminal.status, tell)
     fit, sentence = validate.fit(rows, options.strict), validate.sentence(rows)
     terminal.clear()
-    if options.json:
-        terminal.json({"fit": fit, "sentence": sentence, "rows": [row.to_json() for row in rows]})
-    else:
-        terminal.line(terminal.paint(sentence, "good" if fit else "bad"))
-    return 0 if fit else 1
+    record = {"fit": fit, "sentence": sentence, "rows": [row.to_json() for row in rows]}
+    return terminal.answer(options, record, terminal.paint(sentence, "good" if fit else "bad"), ok=fit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ..control import jobs, lookup, report, watch
 from ..control.sentences import event_sentence
@@ -30,13 +29,9 @@ def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) ->
     }
     if options.dry_run:
         shown = shown_fields(fields)
-        if options.json:
-            terminal.json({"dry_run": True, "spec": shown})
-        else:
-            terminal.line(f"would submit {path.name} ({len(source.splitlines())} lines):")
-            for name, value in shown.items():
-                terminal.line(f"  {terminal.paint(f'{name:<14}', 'quiet')}{value}")
-        return 0
+        lines = [f"would submit {path.name} ({len(source.splitlines())} lines):"]
+        lines += [f"  {terminal.paint(f'{name:<14}', 'quiet')}{value}" for name, value in shown.items()]
+        return terminal.answer(options, {"dry_run": True, "spec": shown}, *lines)
     return _submitted(jobs.submit(store, source, fields), options, store, terminal)
 
 
@@ -67,33 +62,23 @@ def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, termi
 
 def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     views = jobs.list_jobs(store)
-    if options.json:
-        terminal.json([summary(view) for view in views])
-    else:
-        terminal.line(report.jobs_table(views).render(terminal.paint))
-    return 0
+    record = [summary(view) for view in views]
+    return terminal.answer(options, record, report.jobs_table(views).render(terminal.paint))
 
 
 def run_describe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     view = jobs.job_view(store, lookup.job_id(store, options.job))
-    if options.json:
-        terminal.json(view)
-    else:
-        terminal.line(report.describe_lines(view, terminal.paint))
-    return 0
+    return terminal.answer(options, view, report.describe_lines(view, terminal.paint))
 
 
 def run_audit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     from ..runtime.audit import audit
 
     found = audit(jobs.follow(store, lookup.job_id(store, options.job)).poll())
-    if options.json:
-        terminal.json({"sound": found.sound, "sentence": found.sentence} | asdict(found))
-    else:
-        terminal.line(terminal.paint(found.sentence, "good" if found.sound else "bad"))
-        for problem in found.problems:
-            terminal.line(f"  {problem}")
-    return 0 if found.sound and found.steps else 1
+    record = {"sound": found.sound, "sentence": found.sentence} | asdict(found)
+    lines = [terminal.paint(found.sentence, "good" if found.sound else "bad")]
+    lines += [f"  {problem}" for problem in found.problems]
+    return terminal.answer(options, record, *lines, ok=found.sound and found.steps > 0)
 
 
 def run_logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -190,21 +175,17 @@ def _print_event(event: Event, first_s: float, as_json: bool, terminal: Terminal
 def run_scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     job_id = lookup.job_id(store, options.job)
     jobs.scale(store, job_id, options.target)
-    return _asked(
-        options,
-        terminal,
-        job_id,
-        f"asked {job_id} to run on {plural(options.target, 'node')}",
-        target=options.target,
-    )
+    record = {"id": job_id, "command": options.verb, "target": options.target}
+    return terminal.answer(options, record, f"asked {job_id} to run on {plural(options.target, 'node')}")
 
 
 def run_stop(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     job_id = lookup.job_id(store, options.job)
+    record = {"id": job_id, "command": options.verb}
     if jobs.job_view(store, job_id)["state"] in TERMINAL_STATES:
-        return _asked(options, terminal, job_id, f"{job_id} has already ended")
+        return terminal.answer(options, record, f"{job_id} has already ended")
     jobs.stop(store, job_id, reason="stopped from the command line")
-    return _asked(options, terminal, job_id, f"asked {job_id} to stop")
+    return terminal.answer(options, record, f"asked {job_id} to stop")
 
 
 def run_fault(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -212,21 +193,6 @@ def run_fault(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
     if options.after_step is not None:
         watch.wait_for_step(store, job_id, options.after_step)
     jobs.fault(store, job_id, options.kind, **fault_aim(options))
-    return _asked(
-        options,
-        terminal,
-        job_id,
-        f"asked for {options.kind} of {aimed_at(options)}",
-        fault=options.kind,
-        rank=options.rank,
-        node=options.node,
-        target=options.target,
-    )
-
-
-def _asked(options: argparse.Namespace, terminal: Terminal, job_id: str, sentence: str, **details: Any) -> int:
-    if options.json:
-        terminal.json({"id": job_id, "command": options.verb, **details})
-    else:
-        terminal.line(sentence)
-    return 0
+    record = {"id": job_id, "command": options.verb, "fault": options.kind}
+    record |= {name: getattr(options, name) for name in ("rank", "node", "target")}
+    return terminal.answer(options, record, f"asked for {options.kind} of {aimed_at(options)}")

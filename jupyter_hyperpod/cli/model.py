@@ -100,46 +100,36 @@ def _rewrite(options: argparse.Namespace, terminal: Terminal) -> int:
         saved = sharding.shard_model(options.url, options.target, size, **common)
     else:
         saved = sharding.merge_model(options.url, options.target, **common)
-    if options.json:
-        terminal.json(asdict(saved))
-    else:
-        files = plural(len(saved.files), "file")
-        terminal.line(f"{saved.url}: {files}, {_amount(saved.tensors, saved.bytes, saved.elapsed_s)}")
-    return 0
+    amount = _amount(saved.tensors, saved.bytes, saved.elapsed_s)
+    return terminal.answer(options, asdict(saved), f"{saved.url}: {plural(len(saved.files), 'file')}, {amount}")
 
 
 def _verify(options: argparse.Namespace, terminal: Terminal) -> int:
     from ..loader.write import sharding
 
     found = sharding.verify_model(options.url, options.manifest, **_common(options, terminal))
-    if options.json:
-        terminal.json({"sound": not found.damaged} | asdict(found))
-        return 1 if found.damaged else 0
+    lines = []
     for one in found.damaged[:_SHOWN]:
         names = ", ".join(one.tensors[:3]) + (f" and {len(one.tensors) - 3} more" if len(one.tensors) > 3 else "")
         where = f"{one.file}, bytes {one.begin}-{one.end - 1}" + (f": {names}" if names else ": its header")
-        terminal.line(f"  {terminal.paint('differs', 'bad')}  {where}")
+        lines.append(f"  {terminal.paint('differs', 'bad')}  {where}")
     if len(found.damaged) > _SHOWN:
-        terminal.line(f"  and {len(found.damaged) - _SHOWN} more")
+        lines.append(f"  and {len(found.damaged) - _SHOWN} more")
     amount = _amount(found.tensors, found.bytes, found.elapsed_s)
     if found.damaged:
-        terminal.line(terminal.paint(f"{found.url} is damaged: {len(found.damaged)} places ({amount})", "bad"))
+        lines.append(terminal.paint(f"{found.url} is damaged: {len(found.damaged)} places ({amount})", "bad"))
     elif found.checked == "checksums":
-        terminal.line(terminal.paint(f"{found.url} matches its manifest: {amount}", "good"))
+        lines.append(terminal.paint(f"{found.url} matches its manifest: {amount}", "good"))
     else:
-        terminal.line(f"{found.url} is well formed; there is no manifest to compare its bytes with: {amount}")
-    return 1 if found.damaged else 0
+        lines.append(f"{found.url} is well formed; there is no manifest to compare its bytes with: {amount}")
+    return terminal.answer(options, {"sound": not found.damaged} | asdict(found), *lines, ok=not found.damaged)
 
 
 def _manifest(options: argparse.Namespace, terminal: Terminal) -> int:
     from ..loader.write import sharding
 
     where = sharding.write_manifest(options.url, options.target, **_common(options, terminal))
-    if options.json:
-        terminal.json({"url": options.url, "manifest": where})
-    else:
-        terminal.line(where)
-    return 0
+    return terminal.answer(options, {"url": options.url, "manifest": where}, where)
 
 
 def _load(options: argparse.Namespace, terminal: Terminal) -> int:
@@ -158,16 +148,10 @@ def _load(options: argparse.Namespace, terminal: Terminal) -> int:
     state = load_model(options.url, tp=options.tp or (0, 1), checksum=checksum, progress=keep, **common)
     elapsed_s = time.monotonic() - began_s
     size, progress = sum(tensor.nbytes for tensor in state.values()), last[0]
-    if options.json:
-        record = {"url": options.url, "tensors": len(state), "bytes": size, "elapsed_s": elapsed_s}
-        record |= {name: getattr(progress, name) for name in ("first_layer_s", "bytes_fetched", "retries")}
-        terminal.json(record)
-    else:
-        first = (
-            "" if progress.first_layer_s is None else f", first layer after {format_duration(progress.first_layer_s)}"
-        )
-        terminal.line(f"{options.url}: {_amount(len(state), size, elapsed_s)}{first}")
-    return 0
+    record = {"url": options.url, "tensors": len(state), "bytes": size, "elapsed_s": elapsed_s}
+    record |= {name: getattr(progress, name) for name in ("first_layer_s", "bytes_fetched", "retries")}
+    first = "" if progress.first_layer_s is None else f", first layer after {format_duration(progress.first_layer_s)}"
+    return terminal.answer(options, record, f"{options.url}: {_amount(len(state), size, elapsed_s)}{first}")
 
 
 def _amount(tensors: int, size: int, elapsed_s: float) -> str:

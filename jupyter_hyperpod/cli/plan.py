@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..control import lookup
-from ..control.report import Cell, Table
+from ..control.report import Table
 from ..planner.asked import ask
 from ..storage.store import Store
 from .terminal import Terminal
@@ -16,18 +16,10 @@ def run_plan(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
     if options.simulate:
         terminal.status("simulating")
     found = ask(options, lambda name: lookup.read(store, name))
-    if options.json:
-        terminal.json(found.record)
-        return 0
-    for line in found.title:
-        terminal.line(terminal.paint(line, "title"))
+    lines = [terminal.paint(line, "title") for line in found.title]
     for sheet in found.sheets:
-        terminal.line()
-        rows = [[Cell(text, tone) for text, tone in row] for row in sheet.rows]
-        terminal.line(Table(sheet.headers, rows).render(terminal.paint))
-    terminal.line()
-    for line in found.lines:
-        terminal.line(line)
-    if options.plot is not None:
+        lines += ["", Table(sheet.headers, sheet.rows).render(terminal.paint)]
+    status = terminal.answer(options, found.record, *lines, "", *found.lines)
+    if options.plot is not None and not options.json:
         terminal.note(f"drawn: {options.plot}")
-    return 0
+    return status

@@ -34,38 +34,27 @@ def run_recipe(options: argparse.Namespace, terminal: Terminal) -> int:
     if options.action == "list":
         if options.name is not None:
             raise SpecError(f"`recipe list` takes no name; `recipe show {options.name}` shows one")
-        return _list(options.json, terminal)
+        table = report.Table(catalogue.HEADERS, catalogue.overview())
+        records = [catalogue.record(name) for name in catalogue.names()]
+        return terminal.answer(options, records, table.render(terminal.paint))
     if options.name is None:
         raise SpecError(f"`recipe {options.action}` needs a name: one of {', '.join(catalogue.names())}")
     return _show(options, terminal) if options.action == "show" else _render(options, terminal)
 
 
-def _list(as_json: bool, terminal: Terminal) -> int:
-    if as_json:
-        terminal.json([catalogue.record(name) for name in catalogue.names()])
-    else:
-        rows = [[report.Cell(text) for text in row] for row in catalogue.overview()]
-        terminal.line(report.Table(catalogue.HEADERS, rows).render(terminal.paint))
-    return 0
-
-
 def _show(options: argparse.Namespace, terminal: Terminal) -> int:
-    if options.json:
-        terminal.json(catalogue.record(options.name))
-        return 0
     recipe = catalogue.load(options.name)
     config = recipe.config
-    terminal.line(f"{terminal.paint(recipe.name, 'title')}: {recipe.summary}")
+    lines = [f"{terminal.paint(recipe.name, 'title')}: {recipe.summary}"]
     counts = f"{config.parameters:,} parameters, {config.active_parameters:,} of them for a token"
     scaling = config.rope_scaling.settings() if config.rope_scaling else {}
     values = {"": counts} | {k: v for k, v in asdict(config).items() if k != "rope_scaling"} | scaling
     for name, value in values.items():
-        terminal.line(f"  {terminal.paint(f'{name:<34}', 'quiet')}{value}" if name else f"  {value}")
-    rows = [[report.Cell(text) for text in _scale_row(recipe, scale)] for scale in recipe.scales]
-    terminal.line(report.Table(_SCALES, rows).render(terminal.paint))
-    for source in recipe.sources:
-        terminal.line(terminal.paint(source, "quiet"))
-    return 0
+        lines.append(f"  {terminal.paint(f'{name:<34}', 'quiet')}{value}" if name else f"  {value}")
+    rows = [_scale_row(recipe, scale) for scale in recipe.scales]
+    lines.append(report.Table(_SCALES, rows).render(terminal.paint))
+    lines += [terminal.paint(source, "quiet") for source in recipe.sources]
+    return terminal.answer(options, catalogue.record(options.name), *lines)
 
 
 def _scale_row(recipe: catalogue.Recipe, scale: catalogue.Scale) -> list[str]:
@@ -86,18 +75,14 @@ def _render(options: argparse.Namespace, terminal: Terminal) -> int:
     chosen = {"backend": options.backend, "inline": options.inline}
     if options.output is None:
         text = render.cell(recipe, options.nodes, **chosen)
-        terminal.json({"name": recipe.name, "cell": text}) if options.json else terminal.line(text.rstrip("\n"))
-        return 0
+        return terminal.answer(options, {"name": recipe.name, "cell": text}, text.rstrip("\n"))
     path = Path(options.output)
     if path.suffix != ".py":
         raise SpecError(f"{path.name!r} is not a .py file; a rendered recipe is Python")
     submit = f"jupyter hyperpod submit {path.name} {render.options(recipe, options.nodes, options.backend)}"
     _write_new(path, render.script(recipe, path.name, options.nodes, **chosen))
-    if options.json:
-        terminal.json({"name": recipe.name, "file": os.fspath(path), "submit": submit})
-    else:
-        terminal.line(f"wrote {path}; run it with: {submit}")
-    return 0
+    record = {"name": recipe.name, "file": os.fspath(path), "submit": submit}
+    return terminal.answer(options, record, f"wrote {path}; run it with: {submit}")
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -22,11 +22,8 @@ def run_serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
     fields = serve_fields(options)
     if options.model is None:
         views = deploy.deployments(store)
-        if options.json:
-            terminal.json([summary(view) for view in views])
-        else:
-            terminal.line(served.deployments_table(views).render(terminal.paint))
-        return 0
+        record = [summary(view) for view in views]
+        return terminal.answer(options, record, served.deployments_table(views).render(terminal.paint))
     follower = watch.JobWatch(store, deploy.serve(store, options.model, **fields))
     try:
         _until_it_answers(follower, terminal)
@@ -48,12 +45,9 @@ def _until_it_answers(follower: watch.JobWatch, terminal: Terminal) -> None:
 
 def _tell(store: Store, follower: watch.JobWatch, options: argparse.Namespace, terminal: Terminal) -> None:
     view, token = follower.view, str(deploy.token_file(store, follower.job_id))
-    if options.json:
-        deployment = view["deployment"]
-        terminal.json({"id": view["id"], "url": deployment["url"], "task": deployment["task"], "token_file": token})
-    else:
-        for line in served.how_to_ask(view, token):
-            terminal.line(line)
+    deployment = view["deployment"]
+    record = {"id": view["id"], "url": deployment["url"], "task": deployment["task"], "token_file": token}
+    terminal.answer(options, record, *served.how_to_ask(view, token))
 
 
 def _follow(follower: watch.JobWatch, terminal: Terminal) -> int:

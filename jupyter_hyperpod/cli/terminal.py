@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -47,6 +48,15 @@ class Terminal:
         """Print `value` as JSON: one document, or one line where `indent` is None."""
         self.clear()
         print(json.dumps(value, indent=indent, allow_nan=False), file=self.out, flush=True)
+
+    def answer(self, options: argparse.Namespace, record: Any, *lines: str, ok: bool = True) -> int:
+        """Print what a verb has to tell, as `record` with ``--json``, else as `lines`; return the exit status."""
+        if options.json:
+            self.json(record)
+        else:
+            for line in lines:
+                self.line(line)
+        return 0 if ok else 1
 
     def status(self, text: str) -> None:
         """Rewrite the status line; shown on a terminal only."""

@@ -50,21 +50,22 @@ def width(text: str) -> int:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text. A header with a leading '>' aligns its column to the right."""
+    """A table of texts, each with a tone where it has one. A header with a leading '>' aligns its column right."""
 
     headers: tuple[str, ...]
-    rows: list[list[Cell]]
+    rows: Sequence[Sequence[str | tuple[str, str]]]
     empty: str = "nothing to show"
 
     def render(self, paint: Paint = unpainted) -> str:
         """Return the table as lines, painted by `paint(text, tone)`."""
         if not self.rows:
             return paint(self.empty, "quiet")
-        names = [header.lstrip(">") for header in self.headers]
-        widths = [max(width(name), *(width(clean(row[at].text)) for row in self.rows)) for at, name in enumerate(names)]
-        lines = [self._line([Cell(name, "quiet") for name in names], widths, paint)]
-        lines += [self._line(row, widths, paint) for row in self.rows]
-        return "\n".join(lines)
+        rows = [[Cell(header.lstrip(">"), "quiet") for header in self.headers], *self._cells()]
+        widths = [max(width(clean(cell.text)) for cell in column) for column in zip(*rows, strict=True)]
+        return "\n".join(self._line(row, widths, paint) for row in rows)
+
+    def _cells(self) -> list[list[Cell]]:
+        return [[Cell(text) if isinstance(text, str) else Cell(*text) for text in row] for row in self.rows]
 
     def _line(self, cells: Sequence[Cell], widths: Sequence[int], paint: Paint) -> str:
         parts = []
@@ -93,7 +94,7 @@ class Table:
             return "".join(f'<{tag} style="text-align:{side}">{html.escape(text)}</{tag}>' for side, text in pairs)
 
         head = line("th", [header.lstrip(">") for header in self.headers])
-        body = "".join(f"<tr>{line('td', [clean(cell.text) for cell in row])}</tr>" for row in self.rows)
+        body = "".join(f"<tr>{line('td', [clean(cell.text) for cell in row])}</tr>" for row in self._cells())
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -332,14 +333,8 @@ def _checkpoint(saved: View | None, now_s: float) -> str:
 
 
 def _members(view: View) -> Table:
-    rows = [
-        [
-            Cell(str(member.get("rank", at))),
-            Cell(str(member.get("node", ""))),
-        ]
-        for at, member in enumerate(view["members"])
-        if view["state"] not in TERMINAL_STATES
-    ]
+    members = [] if view["state"] in TERMINAL_STATES else view["members"]
+    rows = [(str(member.get("rank", at)), str(member.get("node", ""))) for at, member in enumerate(members)]
     return Table((">RANK", "NODE"), rows)
 
 

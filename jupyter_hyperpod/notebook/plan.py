@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from ..control.report import Cell, Table
+from ..control.report import Table
 from ..planner.face import PlanReport
 
 
@@ -15,10 +15,7 @@ class PlanRecord(dict[str, Any]):
     def __init__(self, answer: PlanReport) -> None:
         super().__init__(answer.record)
         self._answer = answer
-        self._tables = [
-            Table(sheet.headers, [[Cell(text, tone) for text, tone in row] for row in sheet.rows])
-            for sheet in answer.sheets
-        ]
+        self._tables = [Table(sheet.headers, sheet.rows) for sheet in answer.sheets]
 
     def __repr__(self) -> str:
         tables = "\n\n".join(table.render() for table in self._tables)

@@ -92,17 +92,9 @@ def _events(options: argparse.Namespace, notebook: Notebook) -> Rows:
     found = jobs.follow(*_job(options, notebook)).poll()
     first_s = found[0].time_s if found else 0.0
     chosen = [event for event in found if not options.kind or event.kind in options.kind]
-    rows = [
-        [
-            report.Cell(f"{event.time_s - first_s:.3f}"),
-            report.Cell(event.kind),
-            report.Cell(event_sentence(event)),
-        ]
-        for event in chosen
-    ]
-    return Rows(
-        [to_json(event) for event in chosen], report.Table((">SECONDS", "KIND", "WHAT HAPPENED"), rows, "no events")
-    )
+    rows = [(f"{event.time_s - first_s:.3f}", event.kind, event_sentence(event)) for event in chosen]
+    table = report.Table((">SECONDS", "KIND", "WHAT HAPPENED"), rows, "no events")
+    return Rows([to_json(event) for event in chosen], table)
 
 
 def _logs(options: argparse.Namespace, notebook: Notebook) -> None:
@@ -191,8 +183,8 @@ def _validate(options: argparse.Namespace, notebook: Notebook) -> Rows:
 
 def _recipe(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     if options.name is None:
-        rows = [[report.Cell(text) for text in row] for row in catalogue.overview()]
-        return Rows([catalogue.record(name) for name in catalogue.names()], report.Table(catalogue.HEADERS, rows))
+        table = report.Table(catalogue.HEADERS, catalogue.overview())
+        return Rows([catalogue.record(name) for name in catalogue.names()], table)
     notebook.next_cell(render.cell(catalogue.load(options.name), options.nodes, inline=options.inline))
     return None
 
