@@ -17,6 +17,8 @@ from ..core.views import View, summary
 from ..storage.store import Store
 from .terminal import Terminal
 
+_TONES = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad", "warning.raised": "warn"}
+
 
 def run_submit(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     path = Path(options.file)
@@ -108,7 +110,8 @@ def _show_output(follower: watch.JobWatch, options: argparse.Namespace, terminal
             for stream, line in lines.finish():
                 _print_line(stream, line, terminal)
     except KeyboardInterrupt:
-        _say_detached(follower.job_id, terminal)
+        job_id = follower.job_id
+        terminal.note(f"detached; {job_id} goes on. Follow it again with: jupyter hyperpod logs {job_id} --follow")
         return True
     terminal.clear()
     return False
@@ -141,10 +144,6 @@ def _say_wait(view: View, said: str, terminal: Terminal) -> str:
     return waits or said
 
 
-def _say_detached(job_id: str, terminal: Terminal) -> None:
-    terminal.note(f"detached; {job_id} goes on. Follow it again with: jupyter hyperpod logs {job_id} --follow")
-
-
 def run_events(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     follower = watch.JobWatch(store, lookup.job_id(store, options.job))
     kinds = set(options.kind or ())
@@ -164,12 +163,8 @@ def _print_event(event: Event, first_s: float, as_json: bool, terminal: Terminal
     if as_json:
         terminal.json(to_json(event), None)
         return
-    tone = {"incident.stage": "warn", "fault.injected": "bad", "user.error": "bad", "warning.raised": "warn"}.get(
-        event.kind, ""
-    )
     at = terminal.paint(f"{event.time_s - first_s:9.3f} s  {event.kind:<17}", "quiet")
-    sentence = event_sentence(event)
-    terminal.line(f"{at} {terminal.paint(sentence, tone) if tone else sentence}")
+    terminal.line(f"{at} {terminal.paint(event_sentence(event), _TONES.get(event.kind, ''))}")
 
 
 def run_scale(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

@@ -39,7 +39,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--endpoint-url", metavar="URL", help="endpoint of s3:// (default: $AWS_ENDPOINT_URL, else AWS)")
 
 
-def run_model(options: argparse.Namespace, terminal: Terminal) -> int:
+def run_model(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     """Run ``model`` and return the exit status: 1 where `verify` finds damage. Raises LoaderError and SpecError."""
     for name, actions in _ONLY.items():
         if getattr(options, name) not in (None, False) and options.action not in actions:

@@ -7,7 +7,7 @@ import sys
 from typing import Any, NoReturn
 
 from ..control import mounting, nodes
-from ..control.option_parser import shown_problem, suggestion
+from ..control.option_parser import help_format, shown_problem, suggestion
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_serve_options
@@ -18,10 +18,6 @@ from .model import add_model_options
 PROG = "jupyter hyperpod"
 DESCRIPTION = "Train on a cluster, lose a machine, keep the step."
 EPILOG = "A JOB is a job's id, or its name for the newest job of that name. Exit status: 0 ok, 1 failure, 2 bad use."
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    return argparse.HelpFormatter(prog, max_help_position=28, width=100)
 
 
 FOLLOW = "stay until the job ends; Ctrl-C leaves the job running"
@@ -74,15 +70,17 @@ class _Verbs:
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Verb)
 
-    def add(self, name: str, help: str, *, query: bool = False, json: bool = True) -> _Verb:
+    def add(self, name: str, help: str, *, job: bool = False, query: bool = False, json: bool = True) -> _Verb:
         text = help[0].upper() + help[1:] + "."
         aliases = [alias for alias, verb in ALIASES.items() if verb == name]
         verb: _Verb = self._verbs.add_parser(
-            name, aliases=aliases, help=help, description=text, formatter_class=_formatter, allow_abbrev=False
+            name, aliases=aliases, help=help, description=text, formatter_class=help_format, allow_abbrev=False
         )
         _add_store(verb, argparse.SUPPRESS)
         if json:
             verb.add_argument("--json", action="store_true", help=JSON_LINES if query else "print JSON")
+        if job:
+            verb.add_argument("job", metavar="JOB", help="a job's id, or its name for the newest job of that name")
         return verb
 
 
@@ -99,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the whole command line."""
     from .. import __version__
 
-    parser = _Parser(prog=PROG, description=DESCRIPTION, epilog=EPILOG, formatter_class=_formatter, allow_abbrev=False)
+    parser = _Parser(prog=PROG, description=DESCRIPTION, epilog=EPILOG, formatter_class=help_format, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"jupyter_hyperpod {__version__}")
     _add_store(parser, None)
     verbs = _Verbs(parser)
@@ -118,7 +116,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_job_verbs(verbs: _Verbs) -> None:
-    submit = verbs.add("submit", "run a Python file or the code cells of a notebook as a job", query=False)
+    submit = verbs.add("submit", "run a Python file or the code cells of a notebook as a job")
     submit.takes_arguments = True
     submit.usage = "%(prog)s [options] FILE [-- ARGUMENT ...]"
     submit.epilog = "The file gets the words after -- as sys.argv[1:], as with python FILE ARGUMENT ..."
@@ -126,42 +124,34 @@ def _add_job_verbs(verbs: _Verbs) -> None:
     add_submit_options(submit)
     submit.add_argument("--follow", action="store_true", help=FOLLOW)
 
-    rerun = verbs.add("rerun", "run a job again: the same code, the same specification")
-    _add_job(rerun)
+    rerun = verbs.add("rerun", "run a job again: the same code, the same specification", job=True)
     add_rerun_options(rerun)
     rerun.add_argument("--follow", action="store_true", help=FOLLOW)
 
     verbs.add("list", "list the jobs, newest first")
+    verbs.add("describe", "show everything known about a job", job=True)
 
-    describe = verbs.add("describe", "show everything known about a job")
-    _add_job(describe)
-
-    logs = verbs.add("logs", "print the output of a job's ranks", query=True)
-    _add_job(logs)
+    logs = verbs.add("logs", "print the output of a job's ranks", job=True, query=True)
     logs.add_argument("--follow", action="store_true", help=FOLLOW)
     logs.add_argument("--rank", type=int, metavar="R", help="only this rank")
 
-    events = verbs.add("events", "print what happened to a job, one sentence per event", query=True)
-    _add_job(events)
+    events = verbs.add("events", "print what happened to a job, one sentence per event", job=True, query=True)
     events.add_argument("--follow", action="store_true", help=FOLLOW)
     events.add_argument(
         "--kind", action="append", metavar="KIND", help="only this kind, for example incident.stage; may be repeated"
     )
 
-    audit = verbs.add("audit", "prove from the journal that every sample of every step was counted once")
-    _add_job(audit)
+    verbs.add("audit", "prove from the journal that every sample of every step was counted once", job=True)
 
     nodes.add_node_options(verbs.add("nodes", nodes.NODES_HELP))
     nodes.add_health_options(verbs.add("health", nodes.HEALTH_HELP))
 
 
 def _add_control_verbs(verbs: _Verbs) -> None:
-    scale = verbs.add("scale", "ask a running job to grow or shrink, without a restart")
-    _add_job(scale)
+    scale = verbs.add("scale", "ask a running job to grow or shrink, without a restart", job=True)
     scale.add_argument("target", type=int, metavar="N", help="nodes to run on, within the job's elastic range")
 
-    stop = verbs.add("stop", "stop a job at its next step boundary")
-    _add_job(stop)
+    verbs.add("stop", "stop a job at its next step boundary", job=True)
 
     fault = verbs.add("fault", "break something on purpose and watch the job recover")
     fault.add_argument("--job", required=True, metavar="JOB", help="the job to break")
@@ -212,7 +202,3 @@ def _add_recipe_verb(verbs: _Verbs) -> None:
     recipe.add_argument("--backend", choices=BACKENDS, help="render: where it runs (default: local, or slurm if large)")
     recipe.add_argument("--inline", action="store_true", help="render: write the model into the cell, to change it")
     recipe.add_argument("--output", metavar="FILE", help="render: a new .py file instead of a cell on the screen")
-
-
-def _add_job(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="a job's id, or its name for the newest job of that name")

@@ -6,13 +6,14 @@ import argparse
 
 from ..control import lookup
 from ..control.report import Table
-from ..planner.asked import ask
 from ..storage.store import Store
 from .terminal import Terminal
 
 
 def run_plan(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     """Run ``plan`` and return the exit status; raises SpecError for impossible figures."""
+    from ..planner.asked import ask
+
     if options.simulate:
         terminal.status("simulating")
     found = ask(options, lambda name: lookup.read(store, name))

@@ -11,6 +11,7 @@ from ..control import report
 from ..core.errors import HyperpodError, SpecError
 from ..core.units import format_bytes
 from ..recipes import catalogue, render
+from ..storage.store import Store
 from .terminal import Terminal
 
 _SCALES = (
@@ -26,7 +27,7 @@ _SCALES = (
 _RENDER_ONLY = ("nodes", "backend", "inline", "output")
 
 
-def run_recipe(options: argparse.Namespace, terminal: Terminal) -> int:
+def run_recipe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     """Run ``recipe list|show|render`` and return the exit status; raises SpecError for wrong arguments."""
     given = [f"--{name}" for name in _RENDER_ONLY if getattr(options, name)]
     if given and options.action != "render":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..control import mounting
 from ..storage.store import Store
-from . import cluster_verbs, job_verbs
+from . import benchmark, cluster_verbs, job_verbs, model, plan, recipe, serve
 from .parser import ALIASES
 from .terminal import Terminal
 
@@ -17,36 +17,6 @@ Verb = Callable[[argparse.Namespace, Store, Terminal], int]
 def run(options: argparse.Namespace, terminal: Terminal) -> int:
     """Run the verb that `options` name and return the exit status."""
     return VERBS[ALIASES.get(options.verb, options.verb)](options, Store(options.store), terminal)
-
-
-def _recipe(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    from .recipe import run_recipe
-
-    return run_recipe(options, terminal)
-
-
-def _serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    from .serve import run_serve
-
-    return run_serve(options, store, terminal)
-
-
-def _model(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    from .model import run_model
-
-    return run_model(options, terminal)
-
-
-def _plan(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    from .plan import run_plan
-
-    return run_plan(options, store, terminal)
-
-
-def _bench(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    from .benchmark import run_bench
-
-    return run_bench(options, store, terminal)
 
 
 VERBS: dict[str, Verb] = {
@@ -66,9 +36,9 @@ VERBS: dict[str, Verb] = {
     "cluster": cluster_verbs.run_cluster,
     **dict.fromkeys(mounting.VERBS, cluster_verbs.run_mounting),
     "validate": cluster_verbs.run_validate,
-    "bench": _bench,
-    "recipe": _recipe,
-    "serve": _serve,
-    "model": _model,
-    "plan": _plan,
+    "bench": benchmark.run_bench,
+    "recipe": recipe.run_recipe,
+    "serve": serve.run_serve,
+    "model": model.run_model,
+    "plan": plan.run_plan,
 }

@@ -21,6 +21,11 @@ _UNRECOGNIZED = "unrecognized arguments: "
 _ASSIGNMENT = re.compile(r"(\b[A-Za-z_][A-Za-z0-9_]*=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)+")
 
 
+def help_format(prog: str) -> argparse.HelpFormatter:
+    """The layout of every help text."""
+    return argparse.HelpFormatter(prog, max_help_position=28, width=100)
+
+
 class HelpShown(Exception):
     """The parser has printed its help; nothing else is to be done."""
 

@@ -7,7 +7,7 @@ import shlex
 from functools import cache
 
 from ..control import mounting, nodes, validate
-from ..control.option_parser import Parser, near_matches, without_values
+from ..control.option_parser import Parser, help_format, near_matches, without_values
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_serve_options
 from ..core.errors import SpecError
@@ -33,12 +33,7 @@ VERB_HELP = {
     "recipe": "list the recipes, or put the cell that trains one below this one",
 }
 
-
 ALIASES = {"list": "jobs"}  # the name on the command line
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    return argparse.HelpFormatter(prog, max_help_position=28, width=100)
 
 
 @cache
@@ -49,7 +44,7 @@ def cell_parser() -> Parser:
         description="Run this cell on the cluster, on every rank, and stream what it prints. "
         "Interrupting the cell leaves the job running.",
         epilog="%hyperpod --help lists the verbs for jobs and nodes.",
-        formatter_class=_formatter,
+        formatter_class=help_format,
     )
     add_submit_options(parser)
     parser.add_argument(
@@ -59,9 +54,13 @@ def cell_parser() -> Parser:
         metavar="A,B",
         help="variables of this notebook to define in the job: numbers, text, lists, dicts, arrays, tensors",
     )
+    _add_stream_options(parser)
+    return parser
+
+
+def _add_stream_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detach", action="store_true", help="submit and return at once")
     parser.add_argument("--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job")
-    return parser
 
 
 @cache
@@ -70,13 +69,13 @@ def verb_parser() -> Parser:
     parser = Parser(
         prog="%hyperpod",
         description="Jobs, nodes and faults from a cell.",
-        formatter_class=_formatter,
+        formatter_class=help_format,
         epilog="JOB is an id, or a name for its newest job; without it, the last job of this notebook.",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     made = {
         name: verbs.add_parser(
-            name, help=text, description=text[0].upper() + text[1:] + ".", formatter_class=_formatter
+            name, help=text, description=text[0].upper() + text[1:] + ".", formatter_class=help_format
         )
         for name, text in VERB_HELP.items()
     }
@@ -90,8 +89,7 @@ def verb_parser() -> Parser:
         "--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job"
     )
     add_rerun_options(made["rerun"])
-    made["rerun"].add_argument("--detach", action="store_true", help="submit and return at once")
-    made["rerun"].add_argument("--cancel-on-interrupt", action="store_true", help="interrupting the cell stops the job")
+    _add_stream_options(made["rerun"])
     made["scale"].add_argument("target", type=int, metavar="N", help="nodes to run on, within the elastic range")
     fault = made["fault"]
     fault.add_argument("--job", metavar="JOB", help="id or name (default: the last job of this notebook)")

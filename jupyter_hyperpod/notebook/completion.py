@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
@@ -14,7 +15,7 @@ from ..mounts import table
 from ..recipes import catalogue
 from ..storage.store import Store
 from .arguments import VERB_HELP, cell_parser, verb_parser
-from .interface import Notebook
+from .shell import Notebook
 
 MATCHER_ID = "hyperpod_matcher"
 
@@ -67,36 +68,20 @@ def _after(parser: argparse.ArgumentParser | Parser, words: list[str], notebook:
 def _values(action: argparse.Action, notebook: Notebook) -> list[str]:
     if action.choices is not None:
         return [str(choice) for choice in action.choices]
-    if action.dest == "job":
-        return job_names(notebook.open_store())
-    if action.dest == "node":
-        return node_names(notebook.open_store())
-    if action.dest == "mount":
-        return mount_names(notebook.open_store())
     if action.dest == "name" and action.option_strings == []:
         return catalogue.names()
     if action.dest == "push":
         return sorted(name for name in notebook.namespace() if not name.startswith("_"))
+    with suppress(HyperpodError):
+        return _stored(action.dest, notebook.open_store())
     return []
 
 
-def job_names(store: Store) -> list[str]:
-    """Return the names, then the ids, of the jobs in the store, newest first."""
-    ids = store.job_ids()
-    return [*dict.fromkeys(job.rpartition("-")[0] for job in ids), *ids]
-
-
-def node_names(store: Store) -> list[str]:
-    """Return the names of the cluster's nodes."""
-    try:
+def _stored(what: str, store: Store) -> list[str]:
+    """The names of jobs (then their ids, newest first), nodes or mounts that the store knows."""
+    if what == "job":
+        ids = store.job_ids()
+        return [*dict.fromkeys(job.rpartition("-")[0] for job in ids), *ids]
+    if what == "node":
         return [node["node"] for node in cluster.status(store)["nodes"]]
-    except HyperpodError:
-        return []
-
-
-def mount_names(store: Store) -> list[str]:
-    """Return the names of the mounts in the table."""
-    try:
-        return list(table.table(store))
-    except HyperpodError:
-        return []
+    return list(table.table(store)) if what == "mount" else []

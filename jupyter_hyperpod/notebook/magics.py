@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import traceback
-from contextlib import suppress
 from typing import Any
 
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
-from traitlets import Bool, Float, Int, Unicode
+from IPython.core.magic import cell_magic, line_magic, magics_class
+from traitlets import Bool, Int, Unicode
 
 from ..control import jobs
 from ..control.option_parser import HelpShown, Parser
@@ -17,16 +16,13 @@ from ..control.source import OWN_HEADER, check_source
 from ..control.submit_options import job_name, spec_fields
 from ..core.errors import HyperpodError, SpecError
 from ..loader.reporting import show_with
-from ..storage.store import Store
 from . import push, stream, verbs, widgets
 from .arguments import cell_parser, parse, verb_parser
-from .output import JobDisplay
-
-STOP_WAIT_S = 10.0
+from .shell import Notebook
 
 
 @magics_class
-class HyperpodMagics(Magics):
+class HyperpodMagics(Notebook):
     """The magics and their defaults, set in ipython_config.py as ``c.HyperpodMagics.backend = "local"``."""
 
     backend = Unicode("local", help="Backend of jobs without --backend.").tag(config=True)
@@ -34,19 +30,9 @@ class HyperpodMagics(Magics):
     spares = Int(1, help="Warm nodes kept ready for a job without --spares.").tag(config=True)
     priority = Int(0, help="Priority of a job without --priority, -1000 to 1000.").tag(config=True)
     threads = Int(1, help="CPU threads of every rank of a job without --threads.").tag(config=True)
-    store = Unicode("", help="Directory of jobs and cluster; empty means $JUPYTER_HYPERPOD_STORE or the default.").tag(
-        config=True
-    )
     cancel_on_interrupt = Bool(False, help="Stop the job, not only the streaming, when a cell is interrupted.").tag(
         config=True
     )
-    lost_after_s = Float(60.0, help="Seconds without news and supervisor until a cell gives up.").tag(config=True)
-
-    def __init__(self, shell: Any, **options: Any) -> None:
-        super().__init__(shell, **options)
-        self._shell: Any = shell
-        self.last_job = ""
-        self._displays: dict[str, list[JobDisplay]] = {}
 
     @cell_magic("hyperpod")  # type: ignore[arg-type]
     def run_cell(self, line: str, cell: str) -> None:
@@ -54,8 +40,6 @@ class HyperpodMagics(Magics):
             self._submit(line, cell)
         except HelpShown:
             pass
-        except stream.JobFailed as error:
-            raise error.with_traceback(None) from None
         except HyperpodError as error:
             syntax = error.syntax if isinstance(error, SpecError) else None
             lines = traceback.format_exception_only(syntax) if syntax else None
@@ -68,26 +52,8 @@ class HyperpodMagics(Magics):
             return verbs.VERBS[options.verb](options, self)
         except HelpShown:
             return None
-        except stream.JobFailed as error:
-            raise error.with_traceback(None) from None
         except HyperpodError as error:
             raise stream.quiet(error) from None
-
-    def open_store(self) -> Store:
-        """Return the store of the traits, else of the environment."""
-        return Store(self.store or None)
-
-    def namespace(self) -> dict[str, Any]:
-        """Return the notebook's variables."""
-        return dict(self._shell.user_ns)
-
-    def in_kernel(self) -> bool:
-        """Tell whether a front end shows rich output, rather than a terminal."""
-        return getattr(self._shell, "kernel", None) is not None
-
-    def next_cell(self, text: str) -> None:
-        """Put a new cell with this text below the one that runs; in a terminal, on the next prompt."""
-        self._shell.set_next_input(text)
 
     def _submit(self, line: str, cell: str) -> None:
         options = parse(cell_parser(), line)
@@ -136,41 +102,6 @@ class HyperpodMagics(Magics):
         metadata = self._request().get("metadata", {})
         known = {"notebook": os.environ.get("JPY_SESSION_NAME", ""), "cell_id": metadata.get("cellId", "")}
         return {name: str(value) for name, value in known.items() if value}
-
-    def _display(self, store: Store, job_id: str, *, streams: bool) -> JobDisplay | None:
-        if not self.in_kernel():
-            return None
-        display = JobDisplay(str(store.root), store.job(job_id).spec().cell_digest, streams)
-        self._displays.setdefault(job_id, []).append(display)
-        return display
-
-    def show_once(self, store: Store, job_id: str) -> None:
-        """Show a job without following it."""
-        display = self._display(store, job_id, streams=False)
-        if display is not None:
-            display.show(jobs.job_view(store, job_id))
-        print(f"{job_id} runs in the background; follow it with: %hyperpod attach {job_id}", flush=True)
-
-    def attach(self, store: Store, job_id: str, *, cancel: bool = False) -> None:
-        """Stream a job until it ends; an interrupt leaves it running, or stops it if `cancel`."""
-        try:
-            stream.stream(store, job_id, self._display(store, job_id, streams=True), self.lost_after_s)
-        except KeyboardInterrupt:
-            if not cancel:
-                print(f"detached; {job_id} goes on. Attach again with: %hyperpod attach {job_id}", flush=True)
-                return
-            jobs.stop(store, job_id, reason="the cell was interrupted")
-            print(f"{job_id} was asked to stop", flush=True)
-            with suppress(TimeoutError):
-                jobs.wait(store, job_id, timeout_s=STOP_WAIT_S)
-        finally:
-            self._refresh(store, job_id)
-
-    def _refresh(self, store: Store, job_id: str) -> None:
-        """Update every display of the job, those of earlier cells, too."""
-        view = jobs.job_view(store, job_id)
-        for display in self._displays.get(job_id, ()):
-            display.show(view)
 
 
 def register(shell: Any) -> None:

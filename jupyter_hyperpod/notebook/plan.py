@@ -21,9 +21,6 @@ class PlanRecord(dict[str, Any]):
         tables = "\n\n".join(table.render() for table in self._tables)
         return "\n".join([*self._answer.title, "", tables, "", *self._answer.lines])
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(repr(self))
-
     def _repr_html_(self) -> str:
         first, *others = (html.escape(line) for line in self._answer.title)
         said = [f"<p>{html.escape(line)}</p>" for line in self._answer.lines]

@@ -30,8 +30,9 @@ class JobFailed(HyperpodError):
 
 def quiet(error: Exception, lines: list[str] | None = None) -> Exception:
     """Return `error`, set up so that IPython shows `lines`, or its message, without our stack."""
-    shown = lines or [f"\x1b[31m{type(error).__name__}\x1b[39m: {error}"]
-    error._render_traceback_ = lambda: [line.rstrip("\n") for line in shown]  # type: ignore[attr-defined]
+    if not isinstance(error, JobFailed):
+        shown = lines or [f"\x1b[31m{type(error).__name__}\x1b[39m: {error}"]
+        error._render_traceback_ = lambda: [line.rstrip("\n") for line in shown]  # type: ignore[attr-defined]
     return error.with_traceback(None)
 
 

@@ -17,8 +17,8 @@ from ..core.views import View
 from ..planner.asked import ask
 from ..recipes import catalogue, render
 from ..storage.store import Store
-from .interface import Notebook
 from .plan import PlanRecord
+from .shell import Notebook
 
 
 class Rows(list[dict[str, Any]]):
@@ -31,9 +31,6 @@ class Rows(list[dict[str, Any]]):
     def __repr__(self) -> str:
         return self._table.render()
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(repr(self))
-
     def _repr_html_(self) -> str:
         return self._table.html()
 
@@ -43,9 +40,6 @@ class JobRecord(dict[str, Any]):
 
     def __repr__(self) -> str:
         return report.describe_lines(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(repr(self))
 
 
 def _job(options: argparse.Namespace, notebook: Notebook) -> tuple[Store, str]:
