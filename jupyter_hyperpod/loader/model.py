@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from typing import Any, TypeVar, overload
 
 import torch
 from torch import nn
 
+from ..core.errors import StoreError
+from ..storage.store import JobStore
 from .read.assign import assign, check_fit
-from .read.landing import at_hand, land
-from .read.model_files import closing_model, open_model
-from .read.plan import EARLY_BYTES, plan
+from .read.landing import HostLanding, Landing
+from .read.local import FileSource
+from .read.model_files import Files, closing_model, open_model
+from .read.plan import EARLY_BYTES, LoadPlan, plan
 from .read.progress import Callback, Meter
 from .read.source import Options, merged
 from .read.sources import Opener
 from .read.stream import Stream, first_connections
 from .read.tensor_parallel import LLAMA_RULES, Rule, check
+from .read.verify import Verifier, verifier
 from .reporting import telling
-from .share.fanout import with_whom
+from .share.fanout import FanOut, sharing_job
 from .urls import public_name
 
 M = TypeVar("M", bound=nn.Module)
@@ -75,8 +79,8 @@ def load_model(
             if order is None and model is not None:
                 order = list(model.state_dict())
             early_bytes = None if checksum else EARLY_BYTES  # checksums are of whole chunks
-            there = at_hand(files, tp, torch.device(device), checksum)
-            job, _ = with_whom(fanout, files, os.environ)
+            there = _at_hand(files, tp, torch.device(device), checksum)
+            job = sharing_job(fanout, files, os.environ)
             load_plan = plan(
                 files.headers,
                 tp,
@@ -88,11 +92,11 @@ def load_model(
             )
             if model is not None:
                 check_fit(model, load_plan, public_name(url))
-            landing = land(files, load_plan, torch.device(device), opener, url, checksum, job)
+            checks = verifier(files, load_plan, opener, url, checksum)
+            landing = _land(files, load_plan, torch.device(device), checks, job)
             meter = Meter(load_plan, began_s)
             with closing(landing):
                 if load_plan.chunks:
-                    reverify = landing.reverify if checksum else None
                     Stream(
                         load_plan.chunks,
                         landing.fetch,
@@ -101,7 +105,7 @@ def load_model(
                         connections,
                         progress=tell,
                         sharers=landing.sharers,
-                        reverify=reverify,
+                        reverify=landing.reverify if checksum else None,
                     ).run()
                 elif tell is not None:
                     tell(meter.read())
@@ -111,13 +115,23 @@ def load_model(
     return found if model is None else assign(model, found)
 
 
-def tensor_names(
-    url: str | os.PathLike[str], options: Options | None = None
-) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """Return name -> (dtype, shape) of a model's tensors, from its headers alone. Raises LoaderError."""
-    opener = Opener(options)
-    try:
-        with closing_model(open_model(os.fspath(url), opener)) as files:
-            return {entry.name: (entry.dtype, entry.shape) for header in files.headers for entry in header.entries}
-    finally:
-        opener.close()
+def _at_hand(files: Files, tp: tuple[int, int], device: torch.device, checksum: bool | str | None) -> frozenset[int]:
+    """Return the files (indices) in the page cache: they will be mapped instead of fetched."""
+    if tp[1] > 1 or device.type != "cpu" or checksum:
+        return frozenset()
+    sources = enumerate(files.sources)
+    return frozenset(i for i, one in sources if isinstance(one, FileSource) and one.mappable and one.resident())
+
+
+def _land(
+    files: Files, load_plan: LoadPlan, device: torch.device, checks: Verifier | None, job: JobStore | None
+) -> Landing:
+    """Prepare a landing for the planned chunks; the ranks of `job` share it. Raises MemoryError."""
+    if job is not None and load_plan.chunks:
+        with suppress(OSError, StoreError):  # ranks that cannot reach each other load separately
+            return FanOut(job, files, load_plan, checks, device, os.environ)
+    if device.type != "cpu":
+        from .read.device import DeviceLanding
+
+        return DeviceLanding(files, load_plan, device, checks)
+    return HostLanding(files, load_plan, checks)

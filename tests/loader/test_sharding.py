@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.core.errors import LoaderError
-from jupyter_hyperpod.loader.model import tensor_names
 from jupyter_hyperpod.loader.read.plan import CHUNK_BYTES
 from jupyter_hyperpod.loader.write.sharding import merge_model, shard_model, verify_model, write_manifest
 from tests.loader.models import assert_same, decoder
@@ -46,7 +45,6 @@ def original(tmp_path: Path) -> Path:
 def test_there_and_back(original: Path, tmp_path: Path) -> None:
     shards = tmp_path / "shards"
     saved = shard_model(original, shards, 50_000)
-    assert tensor_names(shards).keys() == STATE.keys()
     assert len(saved.files) > 3 and names(shards) == {*saved.files, INDEX}
     assert_same(hp.load_model(str(shards)), STATE)
     for source in (shards, shards / INDEX):

@@ -16,7 +16,6 @@ import jupyter_hyperpod as hp
 from jupyter_hyperpod.cli import main
 from jupyter_hyperpod.core.errors import Conflict, LoaderError, SpecError
 from jupyter_hyperpod.core.mount_spec import MountSpec
-from jupyter_hyperpod.loader.model import tensor_names
 from jupyter_hyperpod.loader.read.source import Options
 from jupyter_hyperpod.loader.write.sharding import merge_model, shard_model, verify_model, write_manifest
 from jupyter_hyperpod.mounts import table
@@ -46,7 +45,6 @@ def test_wherever_a_url_is_taken(area: str, store: Store, disk: Path) -> None:
     assert saved.url == url and {*os.listdir(root / "m")} == {*saved.files, INDEX, MANIFEST}
     for one in (url, f"{url}/{INDEX}"):
         assert_same(hp.load_model(one, checksum=True), STATE)
-    assert tensor_names(url).keys() == STATE.keys()
     assert verify_model(url).checked == "checksums"
     assert merge_model(url, f"{area}one.safetensors").url == f"{area}one.safetensors"
     assert write_manifest(f"{area}one.safetensors") == f"{area}one.safetensors.manifest.json"

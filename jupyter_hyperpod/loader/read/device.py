@@ -13,6 +13,7 @@ import torch
 
 from . import tensors as made
 from .http_connection import Cancel
+from .landing import Landing
 from .model_files import Files
 from .plan import Chunk, LoadPlan, Placed
 from .stream import Outcome
@@ -21,10 +22,8 @@ from .verify import Verifier
 BUFFERS = 2
 
 
-class DeviceLanding:
+class DeviceLanding(Landing):
     """One block of device memory per file, and the staging buffers of every thread."""
-
-    sharers = 1
 
     def __init__(self, files: Files, load_plan: LoadPlan, device: torch.device, checks: Verifier | None) -> None:
         self._files = files
@@ -37,7 +36,6 @@ class DeviceLanding:
         self._stagings: list[_Staging] = []
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
-        """See Landing."""
         staging = self._staging()
         buffer = staging.next()
         view = memoryview(buffer.numpy().data)[: chunk.bytes]
@@ -49,10 +47,10 @@ class DeviceLanding:
         return "read"
 
     def reverify(self, chunk: Chunk) -> None:
-        """See Landing. Each reader has memory of its own: nothing to do."""
+        """Each reader has memory of its own: nothing to do."""
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
-        """See Landing. Waits for copies that are under way."""
+        """Waits for copies that are under way."""
         self._settle()
         dtype = made.torch_dtype(tensor.dtype, self._files.sources[tensor.file].name)
         flat = self._landed[tensor.file][tensor.place : tensor.place + tensor.bytes]
@@ -61,7 +59,7 @@ class DeviceLanding:
         return flat.view(dtype).view(tensor.shape)
 
     def close(self) -> None:
-        """See Landing. Even after an error, all copies have ended when the memory is freed."""
+        """Even after an error, all copies have ended when the memory is freed."""
         self._settle()
         self._stagings.clear()
 

@@ -7,10 +7,10 @@ from typing import Any
 from ...core.errors import LoaderError, SpecError
 from ..urls import public_name
 from .http_connection import Cancel
-from .source import PREFIX_BYTES, Counters
+from .source import PREFIX_BYTES, Counters, Source
 
 
-class OtherSource:
+class OtherSource(Source):
     """An object that fsspec can read by ranges."""
 
     def __init__(self, url: str, counters: Counters) -> None:
@@ -34,17 +34,10 @@ class OtherSource:
         self.prefix = self._range(0, min(PREFIX_BYTES, self.size))
 
     def read_into(self, offset: int, view: memoryview, cancel: Cancel) -> None:
-        """See Source."""
         cancel.check()
         view[:] = self._range(offset, offset + len(view))
 
-    def read_rows(self, offset: int, length: int, rows: int, stride: int, view: memoryview, cancel: Cancel) -> None:
-        """See Source."""
-        for row in range(rows):
-            self.read_into(offset + row * stride, view[row * length : (row + 1) * length], cancel)
-
     def close(self) -> None:
-        """See Source. Raises where the object has changed since it was opened."""
         self._files.invalidate_cache()
         found = self._identity(self._files.info(self._path))
         if found != self.etag:

@@ -13,7 +13,7 @@ from ..urls import public_name
 from . import pace
 from .http_connection import Cancel, Connection, ConnectionBroken, Connections, Head, Malformed
 from .http_target import Target, quoted, target_of
-from .source import PREFIX_BYTES, LoadResources
+from .source import PREFIX_BYTES, LoadResources, Source
 
 AGAIN = {408, 425, 429, 500, 502, 503, 504}
 RANGE = {200, 206}  # rclone answers a range with 200; Content-Range decides
@@ -33,7 +33,7 @@ class _Again(Exception):
         self.after_s = after_s
 
 
-class HttpSource:
+class HttpSource(Source):
     """An object at an http(s) URL. Opening it follows redirects; later ranges go to the final URL."""
 
     def __init__(self, url: str, resources: LoadResources, name: str = "") -> None:
@@ -78,7 +78,6 @@ class HttpSource:
     # ---- reading ---------------------------------------------------------------------------------------------
 
     def read_into(self, offset: int, view: memoryview, cancel: Cancel) -> None:
-        """See Source."""
         done = 0
 
         def step(connection: Connection) -> None:
@@ -95,7 +94,7 @@ class HttpSource:
         self._persist(step, cancel, lambda: done, len(view))
 
     def read_rows(self, offset: int, length: int, rows: int, stride: int, view: memoryview, cancel: Cancel) -> None:
-        """See Source. Requests are pipelined: a round trip for each short piece would cost more than the piece."""
+        """Requests are pipelined: a round trip for each short piece would cost more than the piece."""
         done = 0
 
         def step(connection: Connection) -> None:
@@ -113,9 +112,6 @@ class HttpSource:
                 done += 1
 
         self._persist(step, cancel, lambda: done * length, rows * length)
-
-    def close(self) -> None:
-        """See Source; connections belong to the resources."""
 
     def _persist(
         self, step: Callable[[Connection], None], cancel: Cancel, reached: Callable[[], int], total: int

@@ -1,32 +1,26 @@
-"""The destinations of chunks: memory of the pool, mapped files, or a device through pinned buffers."""
+"""The destinations of chunks (`Landing`), in memory of the pool and in mapped files (`HostLanding`)."""
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from ...core.errors import StoreError
-from ...storage.store import JobStore
 from ..memory import POOL, Bytes
-from ..share.fanout import FanOut
 from . import tensors as made
 from .http_connection import Cancel
 from .local import FileSource, Mapping, map_ahead
 from .model_files import Files
 from .plan import HUGE_PAGE_BYTES, Chunk, LoadPlan, Placed
-from .sources import Opener
 from .stream import Outcome
-from .verify import Verifier, verifier
+from .verify import Verifier
 
 
 class Landing(Protocol):
     """Receives chunks and returns tensors. `sharers`: processes of this host that share it, this one included."""
 
-    sharers: int
+    sharers: int = 1
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
         """Read a chunk to where it belongs; called by many threads. "busy": another process reads it, retry soon."""
@@ -41,39 +35,8 @@ class Landing(Protocol):
         """Free what only the load needs; nothing is fetched any more."""
 
 
-def at_hand(files: Files, tp: tuple[int, int], device: torch.device, checksum: bool | str | None) -> frozenset[int]:
-    """Return the files (indices) in the page cache: they will be mapped instead of fetched."""
-    if tp[1] > 1 or device.type != "cpu" or checksum:
-        return frozenset()
-    sources = enumerate(files.sources)
-    return frozenset(i for i, one in sources if isinstance(one, FileSource) and one.mappable and one.resident())
-
-
-def land(
-    files: Files,
-    load_plan: LoadPlan,
-    device: torch.device,
-    opener: Opener,
-    url: str,
-    checksum: bool | str | None,
-    job: JobStore | None,
-) -> Landing:
-    """Prepare a landing for the planned chunks; the ranks of ``job`` share it. Raises LoaderError and MemoryError."""
-    checks = verifier(files, load_plan, opener, url, checksum)
-    if job is not None and load_plan.chunks:
-        with suppress(OSError, StoreError):  # ranks that cannot reach each other load separately
-            return FanOut(job, files, load_plan, checks, device, os.environ)
-    if device.type != "cpu":
-        from .device import DeviceLanding
-
-        return DeviceLanding(files, load_plan, device, checks)
-    return HostLanding(files, load_plan, checks)
-
-
-class HostLanding:
+class HostLanding(Landing):
     """Tensors in memory: one block for everything read, and the mapped files."""
-
-    sharers = 1
 
     def __init__(self, files: Files, load_plan: LoadPlan, checks: Verifier | None) -> None:
         self._files = files
@@ -96,7 +59,6 @@ class HostLanding:
         self._views = [memoryview(landed.data) for landed in self._landed]
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
-        """See Landing."""
         mapped = self._mapped[chunk.file]
         view = self._view(chunk)
         if mapped is not None:
@@ -108,16 +70,13 @@ class HostLanding:
         return "read"
 
     def reverify(self, chunk: Chunk) -> None:
-        """See Landing."""
         if self._checks is not None:
             self._checks.check(chunk, self._view(chunk), Cancel())
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
-        """See Landing."""
         return made.view(self._landed[tensor.file], tensor, self._files.sources[tensor.file].name)
 
     def close(self) -> None:
-        """See Landing."""
         if self._there:
             map_ahead(filter(None, self._mapped))
 

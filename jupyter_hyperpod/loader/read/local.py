@@ -23,7 +23,7 @@ import numpy as np
 from ...core.errors import LoaderError, SpecError
 from ..memory import LIBC, Bytes
 from .http_connection import Cancel
-from .source import PREFIX_BYTES, Counters
+from .source import PREFIX_BYTES, Counters, Source
 
 MAPPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "f2fs"})
 _KNOWN = {  # by the kernel's magic numbers; for other types the list of mounts is read
@@ -79,7 +79,7 @@ def file_system_of(path: str) -> str:
     return found
 
 
-class FileSource:
+class FileSource(Source):
     """A file. Raises LoaderError where it cannot be read, ends early or has changed."""
 
     def __init__(self, path: str, counters: Counters) -> None:
@@ -93,7 +93,6 @@ class FileSource:
         self.prefix = self._read(0, min(PREFIX_BYTES, self.size))
 
     def read_into(self, offset: int, view: memoryview, cancel: Cancel) -> None:
-        """See Source."""
         done = 0
         while done < len(view):
             cancel.check()
@@ -107,11 +106,6 @@ class FileSource:
                 raise LoaderError(self.name, found, f"{self.size} bytes", "the file was truncated while it was read")
             done += count
         self._counters.add(fetched=done)
-
-    def read_rows(self, offset: int, length: int, rows: int, stride: int, view: memoryview, cancel: Cancel) -> None:
-        """See Source. Maps whole rows; numpy copies their pieces."""
-        for row in range(rows):
-            self.read_into(offset + row * stride, view[row * length : (row + 1) * length], cancel)
 
     def resident(self) -> bool:
         """Whether the file is in the page cache, by samples; false where the kernel cannot say."""
@@ -136,7 +130,6 @@ class FileSource:
         return Mapping(self.name, np.frombuffer(memory, np.uint8))
 
     def close(self) -> None:
-        """See Source. Raises where the file has changed since it was opened."""
         try:
             found = self._identity()
         finally:

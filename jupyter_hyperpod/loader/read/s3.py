@@ -227,7 +227,6 @@ class S3Source(HttpSource):
         super().__init__(account.locate(bucket, key), resources, name=url)
 
     def headers(self) -> dict[str, str]:
-        """See HttpSource."""
         signature = self._signature
         if signature is None or signature.generation != self._account.generation or signature.is_old:
             signature = self._sign()
@@ -241,11 +240,10 @@ class S3Source(HttpSource):
         return signature
 
     def trusted(self) -> str | None:
-        """See HttpSource."""
         return self._account.ca_file
 
     def refuse(self, head: Head, body: bytes) -> LoaderError | None:
-        """See HttpSource; names the region, the code and what to do."""
+        """Names the region, the code and what to do."""
         used: _Signature = self._used.signature
         if has_expired(body) and self._account.renew(used.generation):
             return None

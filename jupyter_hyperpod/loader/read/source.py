@@ -72,9 +72,12 @@ class Source(Protocol):
 
     def read_rows(self, offset: int, length: int, rows: int, stride: int, view: memoryview, cancel: Cancel) -> None:
         """Fill `view` with `rows` pieces of `length` bytes, `stride` apart, the first at `offset`."""
+        for row in range(rows):
+            self.read_into(offset + row * stride, view[row * length : (row + 1) * length], cancel)
 
     def close(self) -> None:
-        """Release connections and files."""
+        """Release what only this object uses. Raises LoaderError where it has changed since it was opened."""
+        return
 
 
 class LoadResources:

@@ -26,6 +26,7 @@ from ..read import pace
 from ..read import tensors as made
 from ..read.http import HttpSource
 from ..read.http_connection import Cancel
+from ..read.landing import Landing
 from ..read.local import Mapping
 from ..read.model_files import Files
 from ..read.plan import Chunk, LoadPlan, Placed
@@ -45,28 +46,25 @@ UNKNOWN_S = 5.0  # how long a peer may take for a chunk until the usual time is 
 INSTANT_S = 1e-6
 
 
-def with_whom(setting: str, files: Files, environment: Environment[str, str]) -> tuple[JobStore | None, str]:
-    """Return the job whose ranks share the load of `files`, or None, and why. Raises SpecError."""
+def sharing_job(setting: str, files: Files, environment: Environment[str, str]) -> JobStore | None:
+    """Return the job whose ranks share the load of `files`, None where none do. Raises SpecError."""
     if setting not in SETTINGS:
         raise SpecError(f"fanout is {setting!r}; expected one of {', '.join(SETTINGS)}")
-    if setting == "off":
-        return None, "fanout is off"
-    if JOB_VARIABLE not in environment:
-        return None, "this process belongs to no job"
-    sources = files.sources
-    if not all(isinstance(source, HttpSource) and source.etag and source.etag[:2] != "W/" for source in sources):
-        return None, "only objects with an ETag are known to be the same for every rank"
+    if setting == "off" or JOB_VARIABLE not in environment:
+        return None
+    for source in files.sources:  # only objects with a strong ETag are known to be the same for every rank
+        if not isinstance(source, HttpSource) or not source.etag or source.etag.startswith("W/"):
+            return None
     job = JobStore(Path(environment[JOB_VARIABLE]))
     try:
         spec = job.spec()
-    except HyperpodError as error:
-        return None, f"nothing is known of the job: {error}"
-    ranks = spec.range.maximum * spec.replica
-    return (job, f"up to {ranks} ranks share it") if ranks > 1 else (None, "the job has one rank")
+    except HyperpodError:
+        return None
+    return job if spec.range.maximum * spec.replica > 1 else None
 
 
-class FanOut:
-    """A landing (see `landing.Landing`) in memory that this rank shares with others of its job."""
+class FanOut(Landing):
+    """Memory that this rank shares with others of its job."""
 
     def __init__(
         self,
@@ -102,7 +100,6 @@ class FanOut:
         self._exchange = exchange_of(job.path / "fanout", files, load_plan, only) if together else None
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
-        """See Landing."""
         number = self._numbers[_position(chunk)]
         outcome = self._obtain(number, chunk, cancel)
         if outcome != "busy":
@@ -112,17 +109,14 @@ class FanOut:
         return outcome
 
     def reverify(self, chunk: Chunk) -> None:
-        """See Landing."""
         if self._checks is not None:
             self._checks.check(chunk, self._buffer.view(chunk.file, chunk.place, chunk.bytes), Cancel())
 
     def tensor(self, tensor: Placed) -> torch.Tensor:
-        """See Landing."""
         landed = self._mapping.bytes[self._buffer.starts[tensor.file] :]
         return made.view(landed, tensor, self._files.sources[tensor.file].name).to(self._device)
 
     def close(self) -> None:
-        """Free what only the load needs; tensors keep the rest."""
         if self._hosts is not None:
             self._hosts.close()
         if self._exchange is not None:

@@ -19,7 +19,7 @@ from ..read.http_target import target_of
 from ..read.model_files import is_absent, is_refused
 from ..read.s3 import Account, account_of, has_expired, refusal
 from ..read.sources import Opener
-from .destination import MaybeDone, Views
+from .destination import Destination, MaybeDone, Upload, Views
 
 THROTTLED = ("status 429", "status 503")
 # a server may need minutes to assemble the parts of a large object, without sending anything
@@ -28,7 +28,7 @@ WRITABLE = "a bucket that can be written to"
 _UPLOAD_ID = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
 
-class Bucket:
+class Bucket(Destination):
     """A prefix of a bucket, ``s3://bucket/prefix`` or the bucket itself."""
 
     def __init__(self, url: str, opener: Opener) -> None:
@@ -40,19 +40,15 @@ class Bucket:
             raise SpecError(f"{url!r} is not s3://bucket/key")
 
     def url(self, name: str) -> str:
-        """See Place."""
         return f"{self._url}/{name}"
 
     def begin(self, name: str, size: int) -> PartsUpload:
-        """See Place."""
         return PartsUpload(self, name, size)
 
     def put(self, name: str, content: bytes) -> None:
-        """See Place."""
         self.ask("PUT", name, {}, [memoryview(content)])
 
     def has(self, name: str) -> bool | None:
-        """See Place."""
         try:
             self.opener.open(self.url(name)).close()
         except LoaderError as error:
@@ -63,12 +59,7 @@ class Bucket:
             raise
         return True
 
-    def comes_back(self, name: str) -> bool:
-        """See Place."""
-        return False
-
     def remove(self, name: str) -> None:
-        """See Place."""
         self.ask("DELETE", name, {})
 
     def ask(
@@ -157,7 +148,7 @@ def _exchange(connections: Connections, request: bytes, body: Views, cancel: Can
     return head, content
 
 
-class PartsUpload:
+class PartsUpload(Upload):
     """An object that is uploaded in parts."""
 
     def __init__(self, bucket: Bucket, name: str, size: int) -> None:
@@ -172,7 +163,6 @@ class PartsUpload:
         self._id = unescape(found[1].decode())
 
     def write(self, number: int, offset: int, views: Views, cancel: Cancel) -> None:
-        """See Upload."""
         named = {"partNumber": str(number + 1), "uploadId": self._id}
         head, _ = self._bucket.ask("PUT", self._name, named, views, cancel)
         if not (tag := head.fields.get("etag")):
@@ -181,10 +171,9 @@ class PartsUpload:
         self._bucket.opener.counters.add(fetched=sum(map(len, views)))
 
     def finish(self) -> None:
-        """See Upload: bytes accepted by a bucket are durable."""
+        """Bytes accepted by a bucket are durable."""
 
     def publish(self) -> None:
-        """See Upload."""
         parts = (
             f"<Part><PartNumber>{number + 1}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
             for number, tag in sorted(self._tags.items())
@@ -200,7 +189,6 @@ class PartsUpload:
         self._published = True
 
     def abort(self) -> None:
-        """See Upload."""
         with suppress(HyperpodError):
             if not self._published:
                 self._bucket.ask("DELETE", self._name, {"uploadId": self._id})

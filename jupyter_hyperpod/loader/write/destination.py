@@ -52,6 +52,7 @@ class Destination(Protocol):
 
     def comes_back(self, name: str) -> bool:
         """Whether a removed file may come back."""
+        return False
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""

@@ -11,10 +11,10 @@ from ...core.errors import LoaderError
 from ..read.http_connection import Cancel
 from ..read.source import Counters
 from ..read.sources import Opener
-from .destination import NotDurable, Views
+from .destination import Destination, NotDurable, Upload, Views
 
 
-class LocalDirectory:
+class LocalDirectory(Destination):
     """A directory of this machine; created where missing."""
 
     def __init__(self, directory: str, opener: Opener) -> None:
@@ -23,16 +23,13 @@ class LocalDirectory:
         self._made = False
 
     def url(self, name: str) -> str:
-        """See Place."""
         return os.path.join(self._directory, name)
 
     def begin(self, name: str, size: int) -> FileUpload:
-        """See Place."""
         self._make()
         return FileUpload(self.url(name), size, self._opener.counters)
 
     def put(self, name: str, content: bytes) -> None:
-        """See Place."""
         upload = self.begin(name, len(content))
         try:
             upload.write(0, 0, [memoryview(content)], Cancel())
@@ -43,15 +40,12 @@ class LocalDirectory:
             raise
 
     def has(self, name: str) -> bool:
-        """See Place."""
         return os.path.lexists(self.url(name))
 
     def comes_back(self, name: str) -> bool:
-        """See Place."""
         return self._opener.shared.comes_back(self.url(name))
 
     def remove(self, name: str) -> None:
-        """See Place."""
         with _told(self.url(name), "that it can be removed"), suppress(FileNotFoundError):
             os.unlink(self.url(name))
 
@@ -62,7 +56,7 @@ class LocalDirectory:
             self._made = True
 
 
-class FileUpload:
+class FileUpload(Upload):
     """A file under a temporary name beside its final place, renamed once complete."""
 
     def __init__(self, path: str, size: int, counters: Counters) -> None:
@@ -83,7 +77,6 @@ class FileUpload:
             raise
 
     def write(self, number: int, offset: int, views: Views, cancel: Cancel) -> None:
-        """See Upload."""
         for view in views:
             done = 0
             while done < len(view):
@@ -94,13 +87,11 @@ class FileUpload:
             self._counters.add(fetched=len(view))
 
     def finish(self) -> None:
-        """See Upload."""
         with self._with_room():
             os.fsync(self._descriptor)
         self._close()
 
     def publish(self) -> None:
-        """See Upload."""
         with _told(self._path, "that it can be replaced"):
             os.replace(self._temporary, self._path)
         with _told(self._path, "that it survives a power failure", NotDurable):
@@ -111,7 +102,6 @@ class FileUpload:
                 os.close(directory)
 
     def abort(self) -> None:
-        """See Upload."""
         with suppress(OSError):
             self._close()
         with suppress(OSError):

@@ -17,7 +17,7 @@ from ..read.sources import Opener
 from ..read.tensors import format_dtype
 from .destination import Views
 from .layout import OutFile, Tensor
-from .writer import Saved, Wanted, write_model
+from .writer import Saved, Supply, Wanted, write_model
 
 SHARD_BYTES = 5_000_000_000
 METADATA = {"format": "pt"}
@@ -82,7 +82,7 @@ def _state(model: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
     return state
 
 
-class _Memory:
+class _Memory(Supply):
     """Bytes of tensors, in place; tensors on another device, or not contiguous, are copied."""
 
     def __init__(self, state: Mapping[str, torch.Tensor], url: str) -> None:
@@ -94,7 +94,6 @@ class _Memory:
             self._flat[name] = whole.contiguous().reshape(-1).view(torch.uint8)
 
     def read(self, file: OutFile, begin: int, end: int, cancel: Cancel) -> Views:
-        """See Supply."""
         views = []
         entries = file.header.entries
         for entry in entries[bisect_right(entries, begin, key=lambda entry: entry.end) :]:

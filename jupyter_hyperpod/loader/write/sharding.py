@@ -29,7 +29,7 @@ from .destination import Views
 from .destinations import destination_of
 from .layout import OutFile, Tensor
 from .save import SHARD_BYTES
-from .writer import Saved, Wanted, write_model
+from .writer import Saved, Supply, Wanted, write_model
 
 UrlOrPath = str | os.PathLike[str]
 
@@ -168,7 +168,7 @@ def _rewrite(url: UrlOrPath, target: UrlOrPath, wanted: Wanted, options: Options
         return write_model(tensors, _Sources(files), os.fspath(target), replace(wanted, metadata=metadata), opener)
 
 
-class _Sources:
+class _Sources(Supply):
     """Bytes of tensors as they lie in the files of another model; neighbours are read together."""
 
     def __init__(self, files: Files) -> None:
@@ -179,7 +179,6 @@ class _Sources:
         }
 
     def read(self, file: OutFile, begin: int, end: int, cancel: Cancel) -> Views:
-        """See Supply."""
         view = memoryview(np.empty(end - begin, np.uint8).data)
         for source, offset, place, length in self._runs(file, begin, end):
             source.read_into(offset, view[place : place + length], cancel)
