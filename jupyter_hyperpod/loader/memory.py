@@ -45,17 +45,6 @@ class BlockPool:
         weakref.finalize(lease, self._give_back, block).atexit = False
         return lease
 
-    def clear(self) -> None:
-        """Give all memory that no tensor uses back to the system."""
-        with self._lock:
-            self._free.clear()
-
-    @property
-    def free_bytes(self) -> int:
-        """Memory that is kept for the next model."""
-        with self._lock:
-            return sum(map(len, self._free))
-
     def _reuse(self, size: int) -> mmap.mmap | None:
         with self._lock:
             fitting = [block for block in self._free if size <= len(block) <= 2 * size]

@@ -49,11 +49,6 @@ class Cancel:
         self._connection: Connection | None = None
         self._event = threading.Event()
 
-    @property
-    def cancelled(self) -> bool:
-        """True once `cancel` was called."""
-        return self._event.is_set()
-
     def cancel(self) -> None:
         """Make the read fail with Cancelled, soon."""
         self._event.set()

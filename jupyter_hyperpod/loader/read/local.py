@@ -25,15 +25,14 @@ from ..memory import LIBC, Bytes
 from .http_connection import Cancel
 from .source import PREFIX_BYTES, Counters, Source
 
-MAPPED = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "f2fs"})
-_KNOWN = {  # by the kernel's magic numbers; for other types the list of mounts is read
-    0xEF53: "ext4",
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0x01021994: "tmpfs",
-    0x794C7630: "overlay",
-    0x2FC12FC1: "zfs",
-    0xF2F52010: "f2fs",
+_MAPPED = {  # the kernel's magic numbers of file systems that share the page cache in place
+    0xEF53,  # ext2 to ext4
+    0x58465342,  # xfs
+    0x9123683E,  # btrfs
+    0x01021994,  # tmpfs
+    0x794C7630,  # overlay
+    0x2FC12FC1,  # zfs
+    0xF2F52010,  # f2fs
 }
 PIECE_BYTES = 4 * 2**20  # between two checks for cancellation
 _POPULATE_READ = 22
@@ -51,32 +50,6 @@ def path_of(url: str) -> str:
     if parts.netloc not in ("", "localhost"):
         raise SpecError(f"{url!r} names a file of another host")
     return unquote(parts.path)
-
-
-def reading_way(file_system: str) -> tuple[str, str]:
-    """Return "map" or "read" for a type of file system, and why."""
-    if file_system in MAPPED:
-        return "map", f"{file_system} shares the page cache in place: nothing is copied"
-    return "read", f"{file_system} may be a network file system: several reads at once are faster than page faults"
-
-
-def file_system_of(path: str) -> str:
-    """Return the type of the file system that `path` is on."""
-    status = (ctypes.c_long * 32)()
-    if not LIBC.statfs(os.fsencode(path), status) and (known := _KNOWN.get(status[0] & 0xFFFFFFFF)):
-        return known
-    real, best, found = os.path.realpath(path), "", "unknown"
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                left, _, right = line.partition(" - ")
-                point = left.split(" ")[4].replace("\\040", " ")
-                inside = real == point or real.startswith(point.rstrip("/") + "/")
-                if inside and len(point) >= len(best):
-                    best, found = point, right.split(" ")[0]
-    except OSError:
-        return found
-    return found
 
 
 class FileSource(Source):
@@ -120,7 +93,9 @@ class FileSource(Source):
     @cached_property
     def mappable(self) -> bool:
         """Whether mapping is better than reading."""
-        return bool(self.size) and reading_way(file_system_of(self.name))[0] == "map"
+        status = (ctypes.c_long * 32)()
+        known = not LIBC.fstatfs(self._descriptor, status) and status[0] & 0xFFFFFFFF in _MAPPED
+        return bool(self.size) and known
 
     def map(self) -> Mapping | None:
         """Return the mapped file, None where reading is better."""

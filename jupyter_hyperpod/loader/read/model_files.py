@@ -21,12 +21,11 @@ OPENED_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The opened files of a model and their headers, in one order. `index` maps tensors to files, if there is one."""
+    """The opened files of a model and their headers, in one order."""
 
     names: tuple[str, ...]
     sources: tuple[Source, ...]
     headers: tuple[Header, ...]
-    index: dict[str, str] | None = None
 
     def read(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
         """Read a chunk's pieces, end to end. Raises LoaderError and Cancelled."""
@@ -115,7 +114,7 @@ def _open_index(url: str, opener: Opener) -> Files:
         with suppress(LoaderError):
             files.close()
         raise
-    return Files(tuple(names), files.sources, files.headers, weights)
+    return files
 
 
 def _check_index(source: str, weights: dict[str, str], names: Sequence[str], headers: Sequence[Header]) -> None:

@@ -35,41 +35,32 @@ class Pace:
     calm: int = 0
 
 
-def adjust(pace: Pace, rate: float, throttled: int) -> tuple[Pace, str]:
+def adjust(pace: Pace, rate: float, throttled: int) -> Pace:
     """Return the pace after a window at `rate` bytes/s in which the server refused `throttled` requests."""
     count = pace.connections
     if throttled:
-        fewer = max(1, count // 2)
-        lower = replace(pace, connections=fewer, before=max(pace.before, count), calm=0)
-        return lower, f"{throttled} requests refused: {count} → {fewer}"
+        return replace(pace, connections=max(1, count // 2), before=max(pace.before, count), calm=0)
     if pace.before and (count < pace.before or pace.calm < CALM):
         return _recover(pace, rate)
     if pace.settled or count >= pace.limit:
-        return pace, f"{count} connections are kept"
+        return pace
     if rate < pace.best * WORTH_IT:
-        settled = replace(pace, settled=True)
-        return settled, f"{count} connections bring no more than fewer did: kept"
-    more = min(pace.limit, max(count + 1, int(count * GROW)))
-    return replace(pace, connections=more, best=rate), f"{rate / 1e6:.0f} MB/s with {count}: trying {more}"
+        return replace(pace, settled=True)
+    return replace(pace, connections=min(pace.limit, max(count + 1, int(count * GROW))), best=rate)
 
 
-def _recover(pace: Pace, rate: float) -> tuple[Pace, str]:
+def _recover(pace: Pace, rate: float) -> Pace:
     """Add connections again, one by one. A window without bytes does not count: all may be told to wait."""
-    count, calm = pace.connections, pace.calm + (rate > 0)
-    if calm < CALM or rate <= 0 or count >= pace.before:
-        return replace(pace, calm=calm), f"{count} connections are kept for now"
-    return replace(pace, connections=count + 1, calm=calm), f"nothing was refused: {count} → {count + 1}"
+    calm = pace.calm + (rate > 0)
+    more = calm >= CALM and rate > 0 and pace.connections < pace.before
+    return replace(pace, connections=pace.connections + more, calm=calm)
 
 
-def widen(pace: Pace) -> tuple[Pace, str]:
+def widen(pace: Pace) -> Pace:
     """Return the pace once the first block is loaded. Until then, other chunks would only have delayed it."""
-    count = pace.connections
-    if count < pace.before:
-        return replace(pace, before=_wide(pace.before, pace)), f"{count} connections are kept for now"
-    if pace.settled:
-        return pace, f"{count} connections are kept"
-    more = _wide(count, pace)
-    return replace(pace, connections=more), f"the first block is there: {count} → {more} connections"
+    if pace.connections < pace.before:
+        return replace(pace, before=_wide(pace.before, pace))
+    return pace if pace.settled else replace(pace, connections=_wide(pace.connections, pace))
 
 
 def _wide(count: int, pace: Pace) -> int:

@@ -25,7 +25,6 @@ from .source import LoadResources, Options
 SIGNATURE_S = 240.0  # a signature is accepted for 15 minutes
 EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 DEFAULT_REGION = "us-east-1"
-NO_BOTOCORE = "s3:// needs botocore: pip install 'jupyter_hyperpod[load]'"
 _CODE = re.compile(rb"<Code>([^<]{1,100})</Code>")
 _REGION = re.compile(rb"<Region>([^<]{1,100})</Region>")
 _EXPECTED_REGION = re.compile(rb"expecting '([^']{1,100})'")
@@ -55,10 +54,8 @@ class Account:
     @cached_property
     def _session(self) -> Any:
         """Read the AWS configuration, only where the environment is not sufficient."""
-        try:
-            from botocore.session import Session
-        except ModuleNotFoundError:
-            raise SpecError(NO_BOTOCORE) from None
+        from botocore.session import Session
+
         return Session(profile=self._own.get("AWS_PROFILE"))
 
     @cached_property
@@ -134,10 +131,8 @@ def _credentials_at_hand(own: Mapping[str, str]) -> Any:
 
     None where botocore has to search further, as for a mount's own profile.
     """
-    try:
-        from botocore.credentials import Credentials
-    except ModuleNotFoundError:
-        raise SpecError(NO_BOTOCORE) from None
+    from botocore.credentials import Credentials
+
     given = own if own.get("AWS_ACCESS_KEY_ID") or own.get("AWS_PROFILE") else os.environ
     access, secret = given.get("AWS_ACCESS_KEY_ID"), given.get("AWS_SECRET_ACCESS_KEY")
     if not access or not secret or given.get("AWS_CREDENTIAL_EXPIRATION"):
@@ -152,6 +147,8 @@ def _explained() -> Iterator[None]:
         yield
     except HyperpodError:
         raise
+    except ModuleNotFoundError:
+        raise SpecError("s3:// needs botocore: pip install 'jupyter_hyperpod[load]'") from None
     except Exception as error:  # botocore has two base classes, and files and processes that it reads raise others
         found = f"none ({type(error).__name__}: {str(error).rstrip('.')})"
         remedy = "look at AWS_PROFILE and ~/.aws, or log in again, as with aws sso login"

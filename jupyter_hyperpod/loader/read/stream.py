@@ -110,7 +110,7 @@ class Stream:
             now_s = time.monotonic()
             if not widened and self._meter.first_block:
                 widened = True
-                self._pace, _ = pace.widen(self._pace)
+                self._pace = pace.widen(self._pace)
                 self._staff()
             if now_s - told_s >= TELL_S:
                 told_s = now_s
@@ -118,7 +118,7 @@ class Stream:
             if now_s - window_s >= pace.WINDOW_S and self._waiting:
                 fetched, throttled = self._counters.fetched, self._counters.throttled
                 rate = (fetched - before) / (now_s - window_s)
-                self._pace, _ = pace.adjust(self._pace, rate, throttled - refused)
+                self._pace = pace.adjust(self._pace, rate, throttled - refused)
                 window_s, before, refused = now_s, fetched, throttled
                 self._staff()
 
