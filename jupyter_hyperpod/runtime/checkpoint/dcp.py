@@ -28,18 +28,13 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from ...core.errors import TrainingError
+from ...core.errors import LoaderError, TrainingError
+from ...loader.header import encode_header
+from ...loader.read.tensors import format_dtype, torch_dtype
 from ..comm.reduction import as_bytes
 from .store import write
 
 Between = Callable[[], None]
-_NAMES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.uint16: "U16",
-    torch.uint32: "U32", torch.uint64: "U64", torch.bool: "BOOL", torch.complex64: "C64",
-    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
-}  # fmt: skip
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _ALONE = "torch.distributed is disabled, unavailable or uninitialized"
 
 
@@ -71,40 +66,46 @@ def _cause(error: CheckpointException) -> BaseException:
     return cause
 
 
-class DcpWriter(StorageWriter):
-    """Writes one file per rank; ``files`` describes it afterwards."""
+class _OneFile:
+    """What writer and reader have in common: each is used once, for one file, and has nothing to add to a plan."""
 
     def __init__(self, path: Path, between: Between) -> None:
         self._path = path
         self._between = between
-        self.files: dict[str, tuple[int, str]] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """A writer is used once."""
+        """Used once."""
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        """Nothing to add."""
+        return plan
+
+    def prepare_global_plan(self, plans: Any) -> Any:
+        """Nothing to add."""
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Chosen by name only."""
+        return False
+
+
+class DcpWriter(_OneFile, StorageWriter):
+    """Writes one file per rank; ``files`` describes it afterwards."""
+
+    def __init__(self, path: Path, between: Between) -> None:
+        super().__init__(path, between)
+        self.files: dict[str, tuple[int, str]] = {}
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """The directory exists already."""
 
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Nothing to add."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Nothing to add."""
-        return plans
-
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write the header, then every tensor in the order of the plan."""
-        header: dict[str, Any] = {}
-        end = 0
-        for item in plan.items:
-            start, end = end, end + _size(item)
-            header[item.index.fqn] = _entry(item) | {"data_offsets": [start, end]}
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
+        header = encode_header([_entry(item) for item in plan.items], {})
 
         def parts() -> Iterator[memoryview | bytes]:
-            yield len(text).to_bytes(8, "little") + text
+            yield header
             for item in plan.items:
                 tensor = planner.resolve_data(item)
                 assert isinstance(tensor, torch.Tensor)  # `_entry` has refused other values
@@ -118,22 +119,13 @@ class DcpWriter(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Nothing to write: the header of the file has all metadata."""
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Chosen by name only."""
-        return False
 
-
-class DcpReader(StorageReader):
+class DcpReader(_OneFile, StorageReader):
     """Reads a file of `DcpWriter`, one tensor at a time, into existing tensors."""
 
     def __init__(self, path: Path, between: Between) -> None:
-        self._path = path
-        self._between = between
+        super().__init__(path, between)
         self._places: dict[str, tuple[int, torch.dtype, list[int]]] = {}
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """A reader is used once."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The metadata in the header of the file."""
@@ -142,7 +134,7 @@ class DcpReader(StorageReader):
             header = json.loads(file.read(size))
         found: dict[str, Any] = {}
         for name, about in header.items():
-            dtype, shape = _DTYPES[about["dtype"]], torch.Size(about["shape"])
+            dtype, shape = torch_dtype(about["dtype"], name), torch.Size(about["shape"])
             self._places[name] = (8 + size + about["data_offsets"][0], dtype, about["shape"])
             whole = ChunkStorageMetadata(offsets=torch.Size([0] * len(shape)), sizes=shape)
             found[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, [whole])
@@ -152,14 +144,6 @@ class DcpReader(StorageReader):
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """The header has been read already."""
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Nothing to add."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Nothing to add."""
-        return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read every tensor of the plan; of a sharded one, this member's part."""
@@ -182,14 +166,9 @@ class DcpReader(StorageReader):
         done.set_result(None)
         return done
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Chosen by name only."""
-        return False
 
-
-def _entry(item: WriteItem) -> dict[str, Any]:
-    """The header's entry of a tensor. Raises TrainingError for a part of one, and for types without a name."""
+def _entry(item: WriteItem) -> tuple[str, str, tuple[int, ...]]:
+    """Name, dtype and shape of a tensor. Raises TrainingError for a part of one, and for types without a name."""
     about = item.tensor_data
     if about is None:
         raise TrainingError(f"{item.index.fqn} is no tensor; expected tensors only")
@@ -197,9 +176,11 @@ def _entry(item: WriteItem) -> dict[str, Any]:
         raise TrainingError(
             f"{item.index.fqn} is a shard {tuple(about.chunk.sizes)} of {tuple(about.size)}; expected all"
         )
-    if about.properties.dtype not in _NAMES:
-        raise TrainingError(f"{item.index.fqn} is of {about.properties.dtype}, which a checkpoint cannot hold")
-    return {"dtype": _NAMES[about.properties.dtype], "shape": list(about.size)}
+    try:
+        return item.index.fqn, format_dtype(about.properties.dtype), tuple(about.size)
+    except LoaderError as error:
+        reason = f"{item.index.fqn} is of {about.properties.dtype}, which a checkpoint cannot hold"
+        raise TrainingError(reason) from error
 
 
 def _size(item: WriteItem) -> int:

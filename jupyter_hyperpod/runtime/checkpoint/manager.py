@@ -11,11 +11,12 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...core.errors import SpecError, TrainingError
+from ...core.errors import LoaderError, SpecError, TrainingError
 from ...core.units import plural
 from ...policy import interval
 from ..comm import state_codec
@@ -24,11 +25,11 @@ from ..session.state import TrainingState
 from ..worker.group_base import Regroup
 from ..worker.local_group import LocalGroup
 from ..worker.replica_sync import Group
-from .store import Checkpoint, CheckpointManifest, Refused, new_token
-from .writer import WAIT_S, Holding, Order, Writing, file_of, names
+from .store import Checkpoint, CheckpointManifest, Refused, name_of, new_token
+from .writer import WAIT_S, CheckpointWriter, StateCopy, file_of, names
 
 
-class Durable:
+class CheckpointManager:
     """Writes and loads the checkpoints of a session. Without settings it does nothing."""
 
     def __init__(
@@ -46,18 +47,18 @@ class Durable:
         self._about = dict(session)
         self._state_bytes = state_bytes
         self._directory = settings.directory if settings is not None else None
-        self._writing: Writing | None = None
-        self._room: list[torch.Tensor] = []
+        self._writer: CheckpointWriter | None = None
+        self._staging: list[torch.Tensor] = []  # the copy that is written; reused for each checkpoint
         self._refused: set[str] = set()
         self._saved: tuple[int, str] | None = None  # step and token of the newest checkpoint written or loaded here
-        self._trouble = ""
+        self._last_error = ""
         self._tidied = False
         self._began_s = self._opened_s = time.monotonic()
         self._every_s = interval.decide(0, 0.0, None, None, state_bytes).value
         self.no_later_than: int | None = None  # the newest step that may be loaded, None for any
         if self._directory is not None:
             self._directory.check()
-        group.on_interval = self._hear_interval
+        group.on_interval = self._set_interval
         group.checkpoints = self.found
 
     @property
@@ -83,20 +84,20 @@ class Durable:
         """
         if self._settings is None:
             return
-        if self._writing is not None:
+        if self._writer is not None:
             self._proceed()
-        if self._writing is None and self._group.rank == 0:
+        if self._writer is None and self._group.rank == 0:
             self._proceed(begin=self._due(self._settings))
 
-    def save(self, check: Callable[[], None] = lambda: None) -> tuple[int, str] | None:
+    def save(self) -> tuple[int, str] | None:
         """Write the present state and wait for it: step and token, or None where it cannot be written.
 
-        `check` is called meanwhile and may raise; the checkpoint is still completed in the background.
+        Raises Regroup; the checkpoint is still completed in the background.
         """
-        self._wait(check)
+        self._wait(self._group.poll)
         if self._saved is None or self._saved[0] != self._state.applied:
             self._proceed(begin=True)
-            self._wait(check)
+            self._wait(self._group.poll)
         return self._saved if self._saved is not None and self._saved[0] == self._state.applied else None
 
     def finish(self) -> None:
@@ -105,7 +106,7 @@ class Durable:
             return
         self._group.touch("closing", self._state.applied)
         if self._group.rank == 0 and self._settings.at_end:
-            self.save(self._group.poll)
+            self.save()
         self._wait(self._group.poll)
 
     def close(self) -> None:
@@ -129,9 +130,9 @@ class Durable:
             self._abandon()
 
     def _abandon(self) -> None:
-        if self._writing is not None:
-            self._writing.cancelled.set()
-            self._writing.join()
+        if self._writer is not None:
+            self._writer.cancelled.set()
+            self._writer.join()
 
     def _due(self, settings: Checkpoint) -> bool:
         if settings.every_steps is not None:
@@ -140,24 +141,24 @@ class Durable:
         return time.monotonic() - self._began_s >= every_s
 
     def _wait(self, check: Callable[[], None]) -> None:
-        while self._writing is not None:
-            self._writing.join(WAIT_S)
+        while self._writer is not None:
+            self._writer.join(WAIT_S)
             self._proceed()
             check()
 
     def _proceed(self, begin: bool = False) -> None:
         """Exchange the progress of all ranks of the replica and act alike on it. Raises Regroup."""
-        if self._writing is None:
+        if self._writer is None:
             token = self._group.gather(new_token() if begin else "")[0]  # the leader decides whether, and its token
             if token:
                 self._begin(token)
             return
-        reports = self._group.gather(self._writing.report())
-        self._writing.hear(reports)
+        reports = self._group.gather(self._writer.report())
+        self._writer.update(reports)
         if not any(report["alive"] for report in reports):
-            writing, self._writing = self._writing, None
+            writer, self._writer = self._writer, None
             error = next((report["error"] for report in reports if report["error"]), "it was given up")
-            self._over(writing, reports[0]["committed"], error)
+            self._ended(writer, reports[0]["committed"], error)
 
     def _begin(self, token: str) -> None:
         assert self._settings is not None and self._directory is not None
@@ -167,42 +168,40 @@ class Durable:
             self._tidied = True
         skeleton, tensors = self._state.pack()
         self._stage(tensors)
-        order = Order(token, self._state.applied, self._session, self._settings.keep)
-        holding = Holding(skeleton, self._room, self._group.shard, self._group.replica)
-        self._writing = Writing(self._directory, order, holding, began_s)
-        self._writing.start()
+        step, keep = self._state.applied, self._settings.keep
+        shard, shards = self._group.shard, self._group.replica
+        copy = StateCopy(token, step, self._session, keep, skeleton, self._staging, shard, shards)
+        self._writer = CheckpointWriter(self._directory, copy, began_s)
+        self._writer.start()
 
     def _stage(self, tensors: Sequence[torch.Tensor]) -> None:
         """Copy into memory that is reused for each checkpoint, because fresh memory costs more than the copy."""
-        same = len(self._room) == len(tensors) and all(
-            a.shape == b.shape and a.dtype == b.dtype for a, b in zip(self._room, tensors, strict=True)
-        )
-        if not same:
-            self._room = [torch.empty_like(tensor) for tensor in tensors]
-        for room, tensor in zip(self._room, tensors, strict=True):
-            room.copy_(tensor)
+        if [(t.shape, t.dtype) for t in self._staging] != [(t.shape, t.dtype) for t in tensors]:
+            self._staging = [torch.empty_like(tensor) for tensor in tensors]
+        for copy, tensor in zip(self._staging, tensors, strict=True):
+            copy.copy_(tensor)
 
-    def _over(self, writing: Writing, committed: bool, error: str) -> None:
+    def _ended(self, writer: CheckpointWriter, committed: bool, error: str) -> None:
         """Report a written checkpoint, or why it could not be written."""
-        step = writing.order.step
+        step = writer.copy.step
         if not committed:
-            if error != self._trouble:
-                self._trouble = error
+            if error != self._last_error:
+                self._last_error = error
                 self._group.warn(f"the checkpoint of step {step} could not be written: {error}; training goes on")
             return
-        self._trouble = ""
-        self._saved = (step, writing.order.token)
-        if writing.manifest is None:
+        self._last_error = ""
+        self._saved = (step, writer.copy.token)
+        if writer.manifest is None:
             return  # the leader reports it
-        saved = facts.CheckpointSaved(step, writing.took_s, writing.paused_s)
-        place = {"path": writing.path, "bytes": writing.manifest.size_bytes}
+        saved = facts.CheckpointSaved(step, writer.took_s, writer.paused_s)
+        place = {"path": writer.path, "bytes": writer.manifest.size_bytes}
         self._group.journal("checkpoint.saved", asdict(saved) | place)
         self._group.say(saved)
         if isinstance(self._group, LocalGroup):
             observed_s = time.monotonic() - self._opened_s
-            self._every_s = interval.decide(0, observed_s, writing.paused_s, writing.took_s, self._state_bytes).value
+            self._every_s = interval.decide(0, observed_s, writer.paused_s, writer.took_s, self._state_bytes).value
 
-    def _hear_interval(self, order: orders.CheckpointInterval) -> None:
+    def _set_interval(self, order: orders.CheckpointInterval) -> None:
         """Take the interval, and the age of the newest checkpoint, from the coordinator."""
         self._every_s = order.every_s
         self._began_s = time.monotonic() - order.age_s
@@ -223,56 +222,55 @@ class Durable:
             try:
                 manifest = self._directory.manifest(path)
             except Refused as error:
-                self._refuse(path.name, error)
+                self._refuse(error)
                 continue
             self._must_fit(manifest)
             usable.append((step, manifest.token))
         return usable
 
-    def load(self, step: int, token: str, check: Callable[[], None]) -> None:
+    def load(self, step: int, token: str) -> None:
         """Load the state after `step`, on all ranks of this replica or on none.
 
-        Raises Refused, after reporting it, the errors of `check`, and Regroup as `step_done` does.
+        Raises Refused, after reporting it, and Regroup.
         """
         assert self._directory is not None
         began_s = time.monotonic()
-        name = f"step-{step:012d}-{token}"
+        path = self._directory.path / name_of(step, token)
         try:
-            skeleton, tensors, size = self._read(name, check)
+            skeleton, tensors, size = self._read(path)
             reason = ""
         except Refused as error:
             reason = error.reason
-        except (OSError, ValueError, KeyError, TrainingError) as error:
+        except (OSError, ValueError, KeyError, LoaderError, TrainingError) as error:
             reason = f"it cannot be read: {error}"
         if reason := next(filter(None, self._group.gather(reason)), ""):
-            refusal = Refused(self._directory.path / name, reason)
-            self._refuse(name, refusal)
+            refusal = Refused(path, reason)
+            self._refuse(refusal)
             raise refusal
         self._state.unpack(skeleton, tensors, step)
         self._saved = (step, token)
         self.no_later_than = None
         took_s = time.monotonic() - began_s
         text = f"{size / 1e6:.1f} MB of step {step} from its checkpoint in {took_s * 1000:.0f} ms"
-        path = self._directory.path / name
         self._group.say(facts.CheckpointLoaded(step, str(path), took_s, text))
 
-    def _read(self, name: str, check: Callable[[], None]) -> tuple[Any, list[torch.Tensor], int]:
+    def _read(self, directory: Path) -> tuple[Any, list[torch.Tensor], int]:
         """This rank's part: skeleton, tensors, and the bytes of the whole checkpoint."""
-        from . import dcp  # half a second to import: only whoever needs it pays, on first use
+        from . import dcp  # half a second to import, so only on first use
 
         assert self._directory is not None
-        manifest = self._directory.manifest(self._directory.path / name)
+        manifest = self._directory.manifest(directory)
         shard, shards = self._group.shard, self._group.replica
         if len(manifest.skeletons) != shards:
             raise ValueError(f"it has {plural(len(manifest.skeletons), 'shard')}, expected {shards}")
-        path = self._directory.verify(manifest, file_of(shard, shards), check)
+        path = self._directory.verify(manifest, file_of(shard, shards), self._group.poll)
         skeleton = manifest.skeletons[shard]
         tensors = state_codec.blank(skeleton)
-        dcp.load(path, dict(zip(names(skeleton), tensors, strict=True)), check)
+        dcp.load(path, dict(zip(names(skeleton), tensors, strict=True)), self._group.poll)
         return skeleton, tensors, manifest.size_bytes
 
-    def _refuse(self, name: str, error: Refused) -> None:
-        self._refused.add(name)
+    def _refuse(self, error: Refused) -> None:
+        self._refused.add(os.path.basename(error.path))
         self._group.say(facts.CheckpointRefused(error.path, error.reason))
         if isinstance(self._group, LocalGroup):
             self._group.warn(str(error))
@@ -292,12 +290,9 @@ class Durable:
                 parts.append(f"{name} {theirs.get(name, 'missing')}, expected {ours.get(name, 'no such tensor')}")
         if parts:
             assert self._directory is not None
-            reason = f"it is of another session: {'; '.join(parts)}"
-            self._refuse(manifest.name, Refused(self._directory.path / manifest.name, reason))
-            raise SpecError(
-                f"{self._directory.path / manifest.name} is not loaded: {reason}. "
-                "Give this session a path of its own, or remove the old checkpoints"
-            )
+            refusal = Refused(self._directory.path / manifest.name, f"it is of another session: {'; '.join(parts)}")
+            self._refuse(refusal)
+            raise SpecError(f"{refusal}. Give this session a path of its own, or remove the old checkpoints")
 
 
 def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

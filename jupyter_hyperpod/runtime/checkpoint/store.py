@@ -20,7 +20,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,7 +99,7 @@ class CheckpointManifest:
     @property
     def name(self) -> str:
         """The name of its directory."""
-        return f"step-{self.step:012d}-{self.token}"
+        return name_of(self.step, self.token)
 
     @property
     def size_bytes(self) -> int:
@@ -134,7 +134,6 @@ class Draft:
     """A checkpoint in progress, invisible to readers before `Directory.commit`."""
 
     path: Path
-    token: str
     lock: int = field(repr=False)
 
 
@@ -219,7 +218,7 @@ class Directory:
             lock = os.open(f"{path}.lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(f"checkpoints cannot be written to {self.path}: {error.strerror}") from error
-        draft = Draft(path, token, lock)
+        draft = Draft(path, lock)
         with suppress(OSError):
             take_lock(lock)
         try:
@@ -231,11 +230,7 @@ class Directory:
 
     def commit(self, draft: Draft, manifest: CheckpointManifest) -> Path:
         """Write the manifest, which marks a complete checkpoint, and rename the draft. Raises OSError."""
-        descriptor = os.open(draft.path / MANIFEST, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(manifest.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        write(draft.path / MANIFEST, [manifest.encode()])
         _sync(draft.path)
         final = self.path / manifest.name
         os.rename(draft.path, final)
@@ -274,7 +269,9 @@ class Directory:
                     _remove_abandoned(Path(entry.path.removesuffix(".lock")))
 
 
-def write(path: Path, parts: Iterator[memoryview | bytes], between: Callable[[], None]) -> tuple[int, str]:
+def write(
+    path: Path, parts: Iterable[memoryview | bytes], between: Callable[[], None] = lambda: None
+) -> tuple[int, str]:
     """Write `parts` to a new private file, synced; return its bytes and SHA-256. `between` may raise to give up."""
     sha, size = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -290,6 +287,11 @@ def write(path: Path, parts: Iterator[memoryview | bytes], between: Callable[[],
             size += len(view)
         os.fsync(file.fileno())
     return size, sha.hexdigest()
+
+
+def name_of(step: int, token: str) -> str:
+    """The name of the directory of a checkpoint."""
+    return f"step-{step:012d}-{token}"
 
 
 def new_token() -> str:

@@ -23,32 +23,29 @@ WAIT_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """The order to write: ``session`` identifies the session, ``keep`` is how many checkpoints stay."""
+class StateCopy:
+    """What one rank, ``shard`` of ``shards``, writes: its copy of the state after ``step``.
+
+    ``session`` identifies the session, ``keep`` is how many checkpoints stay.
+    """
 
     token: str
     step: int
     session: Mapping[str, Any]
     keep: int
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """This rank's part: shard ``shard`` of ``shards``."""
-
     skeleton: Any
     tensors: Sequence[torch.Tensor]
-    shard: int = 0
-    shards: int = 1
+    shard: int
+    shards: int
 
 
-class Writing(threading.Thread):
-    """A rank's part of one checkpoint. ``manifest`` and ``path``: on the leader, after the commit."""
+class CheckpointWriter(threading.Thread):
+    """Writes a rank's part of one checkpoint. ``manifest`` and ``path``: on the leader, after the commit."""
 
-    def __init__(self, directory: Directory, order: Order, holding: Holding, began_s: float) -> None:
+    def __init__(self, directory: Directory, copy: StateCopy, began_s: float) -> None:
         """``began_s``: when training stopped for the copy (monotonic clock); it continues now."""
-        super().__init__(name=f"checkpoint-{order.step}", daemon=True)
-        self.order = order
+        super().__init__(name=f"checkpoint-{copy.step}", daemon=True)
+        self.copy = copy
         self.paused_s = time.monotonic() - began_s
         self.took_s = 0.0
         self.path = ""
@@ -56,21 +53,21 @@ class Writing(threading.Thread):
         self.cancelled = threading.Event()
         self._error = ""
         self._directory = directory
-        self._holding = holding
         self._began_s = began_s
         self._parts: dict[int, tuple[Any, Files]] = {}
-        self._told = False
+        self._reported = False
 
     def report(self) -> dict[str, Any]:
         """This rank's progress, as JSON; its written files are reported once."""
         alive = self.is_alive()  # read first: a thread that has ended has set its result
         part = None
-        if not self._told and self._holding.shard and self._holding.shard in self._parts:
-            self._told, part = True, list(self._parts[self._holding.shard])
+        shard = self.copy.shard
+        if not self._reported and shard and shard in self._parts:
+            self._reported, part = True, list(self._parts[shard])
         return {"alive": alive, "error": self._error, "part": part, "committed": self.manifest is not None}
 
-    def hear(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """Take the progress of all ranks, by shard. If one has failed, all stop."""
+    def update(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """Take the reports of all ranks, by shard. If one has failed, all stop."""
         for shard, report in enumerate(reports):
             if report["part"] is not None:
                 skeleton, files = report["part"]
@@ -81,7 +78,7 @@ class Writing(threading.Thread):
     def run(self) -> None:
         """Write the part; the leader commits, and removes older checkpoints."""
         try:
-            with suppress(_GivenUp):
+            with suppress(_Cancelled):
                 self._write_part()
         except OSError as error:
             self._error = f"{error.strerror or error} ({error.filename or self._directory.path})"
@@ -89,22 +86,23 @@ class Writing(threading.Thread):
             self._error = str(error)
 
     def _write_part(self) -> None:
-        if self._holding.shard:
+        if self.copy.shard:
             self._follow()
         else:
             self._lead()
-            self._directory.prune(self.order.keep)
+            self._directory.prune(self.copy.keep)
 
     def _lead(self) -> None:
-        draft = self._directory.draft(self.order.token)
+        copy = self.copy
+        draft = self._directory.draft(copy.token)
         try:
             self._write(draft.path)
-            while len(self._parts) < self._holding.shards:
-                self._go_on()
+            while len(self._parts) < copy.shards:
+                self._check_cancelled()
                 time.sleep(WAIT_S)
             skeletons, written = zip(*(part for _, part in sorted(self._parts.items())), strict=True)
             files = {name: about for part in written for name, about in part.items()}
-            manifest = CheckpointManifest(self.order.step, self.order.token, self.order.session, skeletons, files)
+            manifest = CheckpointManifest(copy.step, copy.token, copy.session, skeletons, files)
             self.path = str(self._directory.commit(draft, manifest))
         except BaseException:
             self._directory.discard(draft)
@@ -113,26 +111,26 @@ class Writing(threading.Thread):
         self.manifest = manifest
 
     def _follow(self) -> None:
-        path = self._directory.drafted(self.order.token)
+        path = self._directory.drafted(self.copy.token)
         while not path.is_dir():
-            self._go_on()
+            self._check_cancelled()
             time.sleep(WAIT_S)
         self._write(path)
 
     def _write(self, path: Path) -> None:
-        from . import dcp  # half a second to import: only whoever needs it pays, on first use
+        from . import dcp  # half a second to import, so only on first use
 
-        holding = self._holding
-        tensors = dict(zip(names(holding.skeleton), holding.tensors, strict=True))
-        files = dcp.save(path / file_of(holding.shard, holding.shards), tensors, self._go_on)
-        self._parts[holding.shard] = (holding.skeleton, files)
+        copy = self.copy
+        tensors = dict(zip(names(copy.skeleton), copy.tensors, strict=True))
+        files = dcp.save(path / file_of(copy.shard, copy.shards), tensors, self._check_cancelled)
+        self._parts[copy.shard] = (copy.skeleton, files)
 
-    def _go_on(self) -> None:
+    def _check_cancelled(self) -> None:
         if self.cancelled.is_set():
-            raise _GivenUp
+            raise _Cancelled
 
 
-class _GivenUp(Exception):
+class _Cancelled(Exception):
     """This checkpoint is not needed any more."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...core.errors import TrainingError
 from ...policy.batching import leaves_of
 from ...policy.recovery import MemberState, RecoveryPlan, Saved
-from ..checkpoint.manager import Durable
+from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.store import Refused
 from ..comm.shared_memory import Token, is_held
 from ..comm.transfer import StateTransfer
@@ -33,10 +33,10 @@ class Resync:
         gradients: Gradients,
         commits: Commits,
         integrity: Integrity,
-        durable: Durable,
+        checkpoints: CheckpointManager,
     ) -> None:
         self._group = group
-        self._durable = durable
+        self._checkpoints = checkpoints
         self._state = state
         self._gradients = gradients
         self._commits = commits
@@ -67,12 +67,12 @@ class Resync:
 
         Raises TrainingError where there is none.
         """
-        if self._durable.public is None:
+        if self._checkpoints.public is None:
             raise TrainingError("this session keeps no durable checkpoints: give it a path, hp.Session(checkpoint=...)")
-        self._undisturbed(self._durable.close)
+        self._undisturbed(self._checkpoints.close)
         self._undisturbed(lambda: self._group.come_back(self._state.applied))
-        self._durable.no_later_than = no_later_than
-        if not self._durable.found():
+        self._checkpoints.no_later_than = no_later_than
+        if not self._checkpoints.found():
             newest = "" if no_later_than is None else f" of step {no_later_than} or before"
             raise TrainingError(f"there is no durable checkpoint{newest} to go back to")
         self._gradients.forget()
@@ -167,7 +167,7 @@ class Resync:
         word = memoryview(bytearray(WORD_BYTES))
         head = plan.donors[0]
         if plan.rank == head:
-            saved = self._durable.save(self._group.poll)
+            saved = self._checkpoints.save()
             word[:] = (saved[1] if saved is not None else "").ljust(WORD_BYTES).encode()
             self._group.exchange([(rank, word) for rank in range(plan.world_size) if rank != head], [])
         else:
@@ -180,7 +180,7 @@ class Resync:
     def _load(self, saved: Saved) -> None:
         """Load a durable checkpoint. A damaged one is not tried again. Raises Regroup."""
         try:
-            self._durable.load(*saved, self._group.poll)
+            self._checkpoints.load(*saved)
         except Refused:
             self._group.again(facts.CheckpointUnreadable(self._group.generation, saved[0]))
         self._gradients.forget()

@@ -16,7 +16,7 @@ from ...core.errors import SpecError, TrainingError
 from ...policy.batching import assign, cover, leaves_of
 from ...policy.guard import Guard
 from ...policy.recovery import RecoveryPlan
-from ..checkpoint.manager import Durable, shapes
+from ..checkpoint.manager import CheckpointManager, shapes
 from ..checkpoint.store import Checkpoint
 from ..comm.mesh import PeerLost
 from ..comm.reduction import Buffer, FinishedNodes
@@ -116,8 +116,8 @@ class Session:
         self._commits = Commits(self._group, global_batch)
         self._gradients.check_finite = guard is not None and guard.non_finite != "ignore"
         self._integrity = Integrity(self._group, self._state, self._gradients, seed, audit)
-        self._durable = self._open_checkpoints(checkpoint)
-        self._resync = Resync(self._group, self._state, self._gradients, self._commits, self._integrity, self._durable)
+        checkpoints = self._checkpoints = self._open_checkpoints(checkpoint)
+        self._resync = Resync(self._group, self._state, self._gradients, self._commits, self._integrity, checkpoints)
         self._restored = False
         self._injector = Injector(self._group, parameters, optimizer)
         if (device := parameters[0].device).type != "cpu":
@@ -185,7 +185,7 @@ class Session:
         try:
             if kind is None and self._resync.plan is not None:
                 self._finish()
-            self._durable.leave()
+            self._checkpoints.leave()
         finally:
             self._group.close()
             self._gradients.release()
@@ -268,7 +268,7 @@ class Session:
         self._commits.note(self.step, self._state.loss, plan, took_s, resync.redone, **more)
         resync.plan, resync.redone = _ordinary(plan, self.micro_batches), 0
         resync.step_done()
-        self._durable.step_done()
+        self._checkpoints.step_done()
         self._group.touch("user", self.step)
         self._group.regroup_if_due()
 
@@ -288,11 +288,11 @@ class Session:
                 micro_batches=self.micro_batches,
                 parameters=sum(p.numel() for p in self._gradients.parameters),
                 state_bytes=self._state.expected_bytes(),
-                checkpoint=self._durable.public,
+                checkpoint=self._checkpoints.public,
             )
         )
 
-    def _open_checkpoints(self, checkpoint: str | Checkpoint | None) -> Durable:
+    def _open_checkpoints(self, checkpoint: str | Checkpoint | None) -> CheckpointManager:
         settings = Checkpoint(checkpoint) if isinstance(checkpoint, str) else checkpoint
         if settings is None and not switched_on("peers"):
             raise SpecError(
@@ -309,14 +309,14 @@ class Session:
             "scheduler": type(self.scheduler).__name__ if self.scheduler is not None else None,
             "model": shapes(self.model.state_dict()),
         }
-        return Durable(settings, self._group, self._state, about, self._state.expected_bytes())
+        return CheckpointManager(settings, self._group, self._state, about, self._state.expected_bytes())
 
     def _finish(self) -> None:
         """Stay until every member has reached the end, and help members that fell behind."""
         digest = self.digest()
         while True:
             try:
-                self._durable.finish()
+                self._checkpoints.finish()
                 self._group.finish(self.step, digest)
                 return
             except Regroup as call:
