@@ -10,6 +10,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ from ..comm.reduction import as_bytes
 from .store import write
 
 Between = Callable[[], None]
-_ALONE = "torch.distributed is disabled, unavailable or uninitialized"
 
 
 def save(path: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> dict[str, tuple[int, str]]:
@@ -44,26 +44,26 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> d
     `between` is called while writing and may raise to give up. Raises OSError, TrainingError.
     """
     writer = DcpWriter(path, between)
-    warnings.filterwarnings("ignore", message=_ALONE)  # intended: one member saves for all
-    try:
+    with _alone():
         dcp_save(dict(tensors), storage_writer=writer, no_dist=True)
-    except CheckpointException as error:
-        raise _cause(error) from error
     return writer.files
 
 
 def load(path: Path, tensors: Mapping[str, torch.Tensor], between: Between) -> None:
     """Fill `tensors` with what `save` wrote. Raises OSError, TrainingError for other names, types or shapes."""
-    warnings.filterwarnings("ignore", message=_ALONE)
-    try:
+    with _alone():
         dcp_load(dict(tensors), storage_reader=DcpReader(path, between), no_dist=True)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Without DCP's warning, since one member saves for all, and with this process's error in place of DCP's."""
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+    try:
+        yield
     except CheckpointException as error:
-        raise _cause(error) from error
-
-
-def _cause(error: CheckpointException) -> BaseException:
-    cause: BaseException = next(iter(error.failures.values()))[0]
-    return cause
+        cause: BaseException = next(iter(error.failures.values()))[0]
+        raise cause from error
 
 
 class _OneFile:
