@@ -102,7 +102,7 @@ def test_a_log_that_comes_later_is_read_from_its_beginning(tmp_path: Path) -> No
 def test_the_real_kernel_log_does_not_wait() -> None:
     tail = kernel.Tail(kernel.DEVICE)
     list(tail.lines())
-    assert tail.problem == ""
+    assert tail._file >= 0
     tail.close()
 
 
