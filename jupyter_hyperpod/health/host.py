@@ -1,8 +1,13 @@
-"""Judges the machine itself: pressure, memory, free space, mounts, clock, processes. Parses texts of /proc; pure."""
+"""Judges the machine itself: pressure, memory, free space, mounts, clock. Pure.
+
+Parses texts of /proc; a text is None where its file cannot be read.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..core.health import Finding, failed, passed, skipped
 from ..core.units import format_bytes
@@ -11,38 +16,36 @@ STALLED_PERCENT = {"cpu": 98.0, "memory": 40.0, "io": 90.0}  # of the last minut
 LOW_MEMORY = 0.02
 LOW_SPACE, LOW_SPACE_BYTES = 0.02, 1 << 30
 SKEW_S = 5.0
+_MOUNT_FAULTS = {"hangs": "MountHangs", "broken": "MountBroken"}
 
 
-def pressure(resource: str, text: str) -> Finding:
+def pressure(resource: str, text: str | None) -> Finding:
     """Pressure-stall information, ``/proc/pressure/RESOURCE``: how long work waited for the resource."""
     probe, kind = f"{resource}-pressure", "some" if resource == "cpu" else "full"
-    for line in text.splitlines():
-        words = line.split()
-        if words[:1] != [kind]:
-            continue
-        values = dict(word.split("=", 1) for word in words[1:] if "=" in word)
-        share = _number(values.get("avg60", ""))
-        if share is None:
-            break
-        said = f"work stood still for want of {resource} {share:g} % of the last minute"
-        if share >= STALLED_PERCENT[resource]:
-            severity = "drain" if resource == "memory" else "monitor"
-            return failed(probe, severity, f"{resource.capitalize()}Pressure", said)
-        return passed(probe, said)
-    return skipped(probe, f"/proc/pressure/{resource} has no line {kind!r} with avg60")
+    found = re.search(rf"^{kind} .*\bavg60=([0-9]{{1,3}}(?:\.[0-9]{{1,6}})?)(?!\S)", text or "", re.MULTILINE)
+    if found is None:
+        return skipped(probe, f"the kernel offers no /proc/pressure/{resource} with a line {kind!r} and avg60")
+    share = float(found[1])
+    said = f"work stood still for want of {resource} {share:g} % of the last minute"
+    if share >= STALLED_PERCENT[resource]:
+        severity = "drain" if resource == "memory" else "monitor"
+        return failed(probe, severity, f"{resource.capitalize()}Pressure", said)
+    return passed(probe, said)
 
 
-def memory(text: str) -> Finding:
+def meminfo(text: str | None) -> dict[str, int]:
+    """The fields of ``/proc/meminfo``, in bytes."""
+    found = re.findall(r"^(\w+):\s+([0-9]{1,15}) kB", text or "", re.MULTILINE)
+    return {name: int(kib) * 1024 for name, kib in found}
+
+
+def memory(text: str | None) -> Finding:
     """``/proc/meminfo``: how much memory is available."""
-    values = {
-        name: int(words[0])
-        for name, _, rest in (line.partition(":") for line in text.splitlines())
-        if (words := rest.split()) and words[0].isdecimal()
-    }
-    total, free = values.get("MemTotal", 0), values.get("MemAvailable")
+    values = meminfo(text)
+    total, free = values.get("MemTotal"), values.get("MemAvailable")
     if not total or free is None:
-        return skipped("memory", "/proc/meminfo has no MemTotal and MemAvailable")
-    said = f"{format_bytes(free * 1024)} of {format_bytes(total * 1024)} memory are available"
+        return skipped("memory", "there is no /proc/meminfo with MemTotal and MemAvailable")
+    said = f"{format_bytes(free)} of {format_bytes(total)} memory are available"
     if free < LOW_MEMORY * total:
         return failed("memory", "drain", "MemoryPressure", said)
     return passed("memory", said)
@@ -58,18 +61,15 @@ def space(path: str, total_bytes: int | None, free_bytes: int | None) -> Finding
     return passed("free-space", said)
 
 
-def mounts(found: Sequence[Mapping[str, object]]) -> list[Finding]:
+def mounts(found: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """The shared mounts, from the records of `mounts.probe.survey`."""
     result = []
     for mount in found:
-        probe, state, said = f"mount-{mount['name']}", str(mount["state"]), str(mount["reason"])
-        if state in ("hangs", "broken"):
-            fault = {"hangs": "MountHangs", "broken": "MountBroken"}[state]
-            result.append(failed(probe, "drain", fault, said, str(mount["notebook_path"])))
+        probe, path, state, said = f"mount-{mount['name']}", mount["notebook_path"], mount["state"], mount["reason"]
+        if state in _MOUNT_FAULTS:
+            result.append(failed(probe, "drain", _MOUNT_FAULTS[state], said, path))
         elif state == "ready":
-            result.append(
-                passed(probe, f"{mount['notebook_path']} answered in {1000 * _float(mount['took_s']):.0f} ms")
-            )
+            result.append(passed(probe, f"{path} answered in {1000 * mount['took_s']:.0f} ms"))
         else:
             result.append(skipped(probe, said or f"it is {state}"))
     return result
@@ -85,28 +85,3 @@ def clock(skew_s: float | None) -> Finding:
     if abs(skew_s) > SKEW_S:
         return failed("clock", "drain", "ClockSkew", said)
     return passed("clock", said)
-
-
-def process(name: str, pid: int | None, stat: str | None) -> Finding:
-    """A process that has to be alive, by ``/proc/PID/stat``; None where the file does not exist."""
-    if pid is None:
-        return skipped("process", f"{name} has no process yet")
-    state = "" if stat is None else stat.rpartition(")")[2].split()[:1]
-    if stat is None or state in (["Z"], ["X"]):
-        return failed("process", "reboot", "ProcessDead", f"process {pid} of {name} has ended")
-    if state == ["T"]:
-        return failed("process", "monitor", "ProcessStopped", f"process {pid} of {name} is stopped")
-    if state == ["D"]:
-        return failed("process", "monitor", "ProcessBlocked", f"process {pid} of {name} waits for a device")
-    return passed("process", f"process {pid} of {name} lives")
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _float(value: object) -> float:
-    return value if isinstance(value, float) else 0.0

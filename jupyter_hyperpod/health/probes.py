@@ -43,7 +43,6 @@ class Probe:
     """``look`` reads and judges; ``every_s`` is how often. A probe never raises."""
 
     name: str
-    group: str
     every_s: float
     look: Callable[[ProbeRoot], Sequence[Finding]]
 
@@ -105,17 +104,12 @@ def told(
 
 
 def _pressure(place: ProbeRoot) -> list[Finding]:
-    found = []
-    for resource in ("cpu", "memory", "io"):
-        text = place.text(f"/proc/pressure/{resource}")
-        missing = skipped(f"{resource}-pressure", f"the kernel offers no /proc/pressure/{resource}")
-        found.append(missing if text is None else host.pressure(resource, text))
-    return found
+    resources = ("cpu", "memory", "io")
+    return [host.pressure(resource, place.text(f"/proc/pressure/{resource}")) for resource in resources]
 
 
 def _memory(place: ProbeRoot) -> list[Finding]:
-    text = place.text("/proc/meminfo")
-    return [skipped("memory", "there is no /proc/meminfo") if text is None else host.memory(text)]
+    return [host.memory(place.text("/proc/meminfo"))]
 
 
 def _space(place: ProbeRoot) -> list[Finding]:
@@ -152,26 +146,10 @@ def _remote(place: ProbeRoot, path: str) -> bool:
     return kind.startswith(_NETWORK)
 
 
-def _nvidia(place: ProbeRoot) -> Sequence[Finding]:
-    return told("nvidia-gpu", nvidia.QUERY, nvidia.gpus)
-
-
-def _rows(place: ProbeRoot) -> Sequence[Finding]:
-    return told("nvidia-remapped-rows", nvidia.QUERY_ROWS, nvidia.remapped_rows)
-
-
 def _links(place: ProbeRoot) -> Sequence[Finding]:
     known = tables.instance(type_of(place))
     expected = known.links if known else 0
     return told("nvidia-nvlink", nvidia.QUERY_LINKS, lambda text: nvidia.links(text, expected))
-
-
-def _watches(place: ProbeRoot) -> Sequence[Finding]:
-    return told("nvidia-dcgm-health", nvidia.QUERY_WATCHES, nvidia.watches)
-
-
-def _neuron(place: ProbeRoot) -> Sequence[Finding]:
-    return told("neuron-devices", neuron.QUERY, neuron.listed)
 
 
 def _counters(place: ProbeRoot) -> Sequence[Finding]:
@@ -198,7 +176,6 @@ def take(place: ProbeRoot) -> inventory.Inventory:
     name = type_of(place)
     known = tables.instance(name)
     kind, found, busy = _accelerators()
-    memory = (place.text("/proc/meminfo") or "").partition("MemTotal:")[2].split()[:1]
     return inventory.Inventory(
         type=name,
         kind=known.kind if known else kind,
@@ -208,7 +185,7 @@ def take(place: ProbeRoot) -> inventory.Inventory:
         efa_expected=known.efa if known else None,
         efa_found=efa(place),
         cpus=os.cpu_count() or 0,
-        memory_bytes=int(memory[0]) * 1024 if memory and memory[0].isdecimal() else 0,
+        memory_bytes=host.meminfo(place.text("/proc/meminfo")).get("MemTotal", 0),
     )
 
 
@@ -234,17 +211,21 @@ def efa(place: ProbeRoot) -> int | None:
     return inventory.efa_devices(entries)
 
 
+def _tool(name: str, every_s: float, command: Sequence[str], judge: Callable[[str], Sequence[Finding]]) -> Probe:
+    return Probe(name, every_s, lambda place: told(name, command, judge))
+
+
 HOST = (
-    Probe("pressure", "always", 10.0, _pressure),
-    Probe("memory", "always", 10.0, _memory),
-    Probe("free-space", "always", 30.0, _space),
-    Probe("mounts", "always", 30.0, _mounts),
-    Probe("clock", "always", 60.0, _clock),
-    Probe("devices", "devices", 60.0, _inventory),
-    Probe("nvidia-gpu", "nvidia", 30.0, _nvidia),
-    Probe("nvidia-remapped-rows", "nvidia", 60.0, _rows),
-    Probe("nvidia-nvlink", "nvidia", 60.0, _links),
-    Probe("nvidia-dcgm-health", "nvidia", 60.0, _watches),
-    Probe("neuron-devices", "neuron", 60.0, _neuron),
-    Probe("neuron-counters", "neuron", 30.0, _counters),
+    Probe("pressure", 10.0, _pressure),
+    Probe("memory", 10.0, _memory),
+    Probe("free-space", 30.0, _space),
+    Probe("mounts", 30.0, _mounts),
+    Probe("clock", 60.0, _clock),
+    Probe("devices", 60.0, _inventory),
+    _tool("nvidia-gpu", 30.0, nvidia.QUERY, nvidia.gpus),
+    _tool("nvidia-remapped-rows", 60.0, nvidia.QUERY_ROWS, nvidia.remapped_rows),
+    Probe("nvidia-nvlink", 60.0, _links),
+    _tool("nvidia-dcgm-health", 60.0, nvidia.QUERY_WATCHES, nvidia.watches),
+    _tool("neuron-devices", 60.0, neuron.QUERY, neuron.listed),
+    Probe("neuron-counters", 30.0, _counters),
 )

@@ -27,7 +27,7 @@ class Scene:
         self.in_service = False
         self.logs = {name: directory / name for name in names}
         self.findings = [passed("memory", "fine")]
-        probe = Probe("memory", "always", 0.01, lambda place: self.findings)
+        probe = Probe("memory", 0.01, lambda place: self.findings)
         logs = {name: str(path) for name, path in self.logs.items()}
         self.monitor = Monitor(logs, ProbeRoot(), self.say, lambda: recovery, self, [probe])
 
