@@ -54,7 +54,7 @@ def test_the_same_reason_written_again_after_the_node_was_back_is_taken_up_again
     one = healing(store, allocations)
     one.step(time.monotonic())
     allocations.reasons = {}
-    check.tell(store, "n1", "watch", "", "it is back", ())
+    check.tell(store, "n1", "watch", "", "it is back")
     one.step(time.monotonic() + 2)
     allocations.reasons = {"n1": "Action:Replace"}
     one.step(time.monotonic() + 4)
@@ -66,8 +66,8 @@ def test_repeat_offenders_are_avoided_on_slurm_too(store: Store) -> None:
     allocations = Elsewhere()
     one = healing(store, allocations)
     for _ in range(OFFENCES):
-        check.tell(store, "n2", "reboot", "NvidiaXid73", "again", ())
-        check.tell(store, "n2", "watch", "", "it is back", ())
+        check.tell(store, "n2", "reboot", "NvidiaXid73", "again")
+        check.tell(store, "n2", "watch", "", "it is back")
     one.step(time.monotonic())
     assert allocations.avoided == ("n2",)
     assert any("repeat offenders" in decision["reason"] for decision in cluster.status(store)["decisions"])

@@ -62,7 +62,7 @@ def test_what_a_check_finds_elsewhere_is_asked_for_and_told_once_of_that_machine
     assert asked == [("n7", "replace", "DeviceMissing")] * 2, "the first may have been undone"
     (event,) = read_kinds(store.cluster_events, ("node.health",))
     assert (event.data["devices"], event.data["boot"]) == ({"cpus": 3}, "boot-of-n7")
-    check.tell(store, "n8", "replace", BY_HAND, "by hand", ())
+    check.tell(store, "n8", "replace", BY_HAND, "by hand")
     assert [e.data["boot"] for e in read_kinds(store.cluster_events, ("node.health",))][-1] == "", "not this machine's"
 
 
@@ -86,6 +86,6 @@ def test_with_node_recovery_none_a_check_only_labels(store: Store) -> None:
 
 def test_checks_by_the_clock_do_not_fill_the_journal(store: Store) -> None:
     for number in range(check.JOURNALS_KEPT + 5):
-        check.tell(store, "n1", "watch", "", f"check {number}", ())
+        check.tell(store, "n1", "watch", "", f"check {number}")
     assert len(list(store.cluster_events.iterdir())) <= check.JOURNALS_KEPT + 1
     assert cluster.status(store)["health"]["n1"]["reason"] == f"check {check.JOURNALS_KEPT + 4}"

@@ -93,10 +93,10 @@ def ask(store: Store, view: View, node: str, action: str, reason: str) -> str:
         done = f"{node} is returned to service"
         if found is not None:
             found.remedies.put_back(node)
-        check.tell(store, node, "watch", "", done, ())
+        check.tell(store, node, "watch", "", done)
         return done
     done = "" if found is None else f": {found.remedies.carry_out(node, action, reason)}"
-    check.tell(store, node, action, BY_HAND, reason, ())
+    check.tell(store, node, action, BY_HAND, reason)
     words = {"drain": "gets no new work", "reboot": "is to be rebooted", "replace": "is to be replaced"}
     return f"{node} {words[action]}{done}"
 

@@ -9,9 +9,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ CarryOut = Callable[[str, str, str], object]
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """The findings on a machine, its ``devices``, and the id of its ``boot``."""
+    """The findings on a machine, its ``devices``, and the id of its ``boot``, "" where unknown."""
 
     findings: list[Finding]
     devices: Mapping[str, Any]
@@ -42,8 +43,7 @@ class NodeCheck:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary."""
-        findings = [finding.to_json() for finding in self.findings]
-        return {"findings": findings, "devices": dict(self.devices), "boot": self.boot}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> NodeCheck:
@@ -51,15 +51,18 @@ class NodeCheck:
         return cls([from_json(finding) for finding in record["findings"]], record["devices"], str(record["boot"]))
 
 
+UNSEEN = NodeCheck([], {}, "")
+
+
 def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -> NodeCheck:
     """Run every probe and, if wanted, the deep checks; ``say`` gets each finding."""
     place = ProbeRoot(store)
-    found: list[Finding] = []
-    for probe in HOST:
-        for finding in probe.run(place):
-            say(finding)
-            found.append(finding)
-    return NodeCheck(found + deep_checks.check(place, level, say) if deep else found, take(place).to_json(), boot())
+    probed = (finding for probe in HOST for finding in probe.run(place))
+    found = []
+    for finding in chain(probed, deep_checks.check(place, level) if deep else ()):
+        say(finding)
+        found.append(finding)
+    return NodeCheck(found, take(place).to_json(), boot())
 
 
 def known(store: Store, node: str) -> View:
@@ -72,12 +75,15 @@ def known(store: Store, node: str) -> View:
     return health
 
 
-def tell(store: Store, node: str, action: str, fault: str, reason: str, found: Sequence[Finding], **more: Any) -> None:
+def tell(
+    store: Store, node: str, action: str, fault: str, reason: str, looked: NodeCheck = UNSEEN, deep: str = ""
+) -> None:
     """Journal the action that a person, or a check, wants for a node; an action stronger than "watch" opens an
     incident.
 
-    ``deep``: the label of a deep check; ``boot``: the id of the node's boot, "" where unknown. Raises StoreError.
+    ``deep``: the label of a deep check. Raises StoreError.
     """
+    found = looked.findings
     name = f"{WRITER}-{node}"
     forget_oldest(store.prepare().cluster_events, JOURNALS_KEPT, f"{name}.")  # each call writes a file of its own
     writer = JournalWriter(store.cluster_events, name)
@@ -93,16 +99,9 @@ def tell(store: Store, node: str, action: str, fault: str, reason: str, found: S
         since = {"since_s": time.time()} if fault == BY_HAND else {}  # a probe does not know when the fault began
         say("incident.stage", stage | {"stage": "detected", "text": detected} | since)
         say("incident.stage", stage | {"stage": "diagnosed", "text": reason})
-    record: dict[str, Any] = {
-        "node": node,
-        "action": action,
-        "fault": fault,
-        "reason": reason,
-        "recovery": recovery(store),
-    }
-    there = more.get("boot", "")
-    record |= {"labels": labels(action, found, more.get("deep", "")), "boot": there, "incident": incident}
-    say("node.health", record | {"devices": more.get("devices") or known(store, node)["devices"]})
+    record = value | {"reason": reason, "recovery": recovery(store), "labels": labels(action, found, deep)}
+    devices = looked.devices or known(store, node)["devices"]
+    say("node.health", record | {"boot": looked.boot, "incident": incident, "devices": devices})
     writer.close()
 
 
@@ -124,9 +123,8 @@ def judge(
     state = "" if not deep else "Failed" if failing else "Passed"
     if carry_out is not None and action != "watch" and decision.value.automatic:
         carry_out(node, action, fault)  # before journaling: a refused remedy must not look as if it were under way
-    if before["action"] != "watch" and action == before["action"]:  # already under way: not requested twice
-        return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
-    tell(store, node, action, fault, decision.reason, found, deep=state, devices=looked.devices, boot=looked.boot)
+    if before["action"] == "watch" or action != before["action"]:  # what is under way is not requested twice
+        tell(store, node, action, fault, decision.reason, looked, state)
     return {"action": action, "reason": decision.reason, "labels": labels(action, found, state)}
 
 
@@ -136,7 +134,7 @@ def labelled(store: Store, node: str) -> Iterator[None]:
 
     def say(reason: str, deep: str) -> None:
         if known(store, node)["action"] == "watch":
-            tell(store, node, "watch", "", reason, (), deep=deep)
+            tell(store, node, "watch", "", reason, deep=deep)
 
     say("a deep health check begins", "InProgress")
     try:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..core.health import Finding, failed, passed, skipped
@@ -122,26 +122,21 @@ def dcgm(level: int = 2) -> Sequence[Finding]:
     return told("nvidia-dcgm", ["dcgmi", "diag", "-r", str(level), "-j"], nvidia.diagnosis, DCGM_S)
 
 
-def check(place: ProbeRoot, level: int = 2, say: Callable[[Finding], None] = lambda finding: None) -> list[Finding]:
-    """Run all deep checks, one after another; ``say`` gets the finding of each."""
+def check(place: ProbeRoot, level: int = 2) -> Iterator[Finding]:
+    """Run all deep checks, one after another."""
     directory = place.store.root if place.store else Path(tempfile.gettempdir())
-    steps: tuple[tuple[str, Callable[[], Sequence[Finding]]], ...] = (
-        ("cpu-stress", cpu),
-        ("memory-stress", memory),
-        ("disk-stress", lambda: disk(directory)),
-        ("loopback", loopback),
-        ("nvidia-dcgm", lambda: dcgm(level)),
-    )
-    found: list[Finding] = []
-    for name, step in steps:
+    steps: dict[str, Callable[[], Sequence[Finding]]] = {
+        "cpu-stress": cpu,
+        "memory-stress": memory,
+        "disk-stress": lambda: disk(directory),
+        "loopback": loopback,
+        "nvidia-dcgm": lambda: dcgm(level),
+    }
+    for name, step in steps.items():
         try:
-            result = list(step())
+            yield from step()
         except (OSError, MemoryError) as error:
-            result = [skipped(name, f"it cannot be done here: {error}")]
-        for finding in result:
-            say(finding)
-        found += result
-    return found
+            yield skipped(name, f"it cannot be done here: {error}")
 
 
 if __name__ == "__main__":

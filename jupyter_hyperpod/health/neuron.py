@@ -6,12 +6,12 @@ https://awsdocs-neuron.readthedocs-hosted.com/en/latest/tools/neuron-sys-tools/n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from ..core.health import Finding, failed, passed, skipped
 from ..core.units import plural
+from .tool_output import count, extract, json_in
 
 QUERY = ["neuron-ls", "--json-output"]
 SYSFS = "/sys/devices/virtual/neuron_device"
@@ -27,12 +27,9 @@ COUNTERS = {
 
 def devices(text: str) -> list[dict[str, Any]]:
     """The devices in the output of ``QUERY``, with its names of fields."""
-    start = text.find("[")
     try:
-        found = json.loads(text[start:] if start >= 0 else "")
+        found: list[Any] = json_in(text, "[")
     except ValueError:
-        return []
-    if not isinstance(found, list):
         return []
     return [device for device in found if isinstance(device, dict) and type(device.get("neuron_device")) is int]
 
@@ -41,12 +38,12 @@ def listed(text: str) -> list[Finding]:
     """Whether `neuron-ls` sees devices, with all of their cores."""
     found = devices(text)
     if not found:
-        return [skipped("neuron-devices", f"neuron-ls names no device: {' '.join(text.split())[:160]}")]
+        return [skipped("neuron-devices", f"neuron-ls names no device: {extract(text)}")]
     bare = [str(device["neuron_device"]) for device in found if not device.get("nc_count")]
     if bare:
         text = f"Neuron devices {', '.join(bare[:8])} have no cores"
         return [failed("neuron-devices", "reset", "NeuronNoCores", text)]
-    cores = sum(_count(str(device["nc_count"])) for device in found)
+    cores = sum(count(str(device["nc_count"])) for device in found)
     return [passed("neuron-devices", f"{plural(len(found), 'Neuron device')} with {plural(cores, 'core')}")]
 
 
@@ -56,13 +53,9 @@ def counters(values: Mapping[str, str]) -> list[Finding]:
     for path, text in sorted(values.items()):
         device, _, name = path.partition("/")
         severity, fault = COUNTERS.get(name, ("monitor", ""))
-        if fault and (count := _count(text.strip())) > 0:
-            said = f"{device} has counted {count} of {name}"
+        if fault and (errors := count(text.strip())):
+            said = f"{device} has counted {errors} of {name}"
             wrong.append(failed("neuron-counters", severity, fault, said, device))
     if wrong or values:
         return wrong or [passed("neuron-counters", f"{len(values)} counters are at zero")]
     return [skipped("neuron-counters", f"{SYSFS} is not there: no Neuron driver is loaded")]
-
-
-def _count(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 19 else 0

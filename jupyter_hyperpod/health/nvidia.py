@@ -6,13 +6,13 @@ Formats: nvidia-smi(1) ``--query-gpu=… --format=csv`` and ``nvlink --status``;
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.health import Finding, failed, passed, skipped
 from ..core.units import plural
+from .tool_output import count, extract, json_in
 
 FIELDS = (
     "index", "uuid", "name", "temperature.gpu", "utilization.gpu", "memory.used", "memory.total",
@@ -47,21 +47,22 @@ def gpus(text: str) -> list[Finding]:
     """ECC errors, temperature and slowdowns in the output of ``QUERY``."""
     found = devices(text)
     if not found:
-        return [skipped("nvidia-gpu", f"nvidia-smi names no GPU: {' '.join(text.split())[:160]}")]
+        return [skipped("nvidia-gpu", f"nvidia-smi names no GPU: {extract(text)}")]
     wrong = [finding for row in found for finding in _gpu(row)]
+    hottest = max(count(row.get("temperature.gpu")) for row in found)
     return wrong or [
-        passed("nvidia-gpu", f"{plural(len(found), 'GPU')} without uncorrected errors, hottest {_hottest(found)} °C")
+        passed("nvidia-gpu", f"{plural(len(found), 'GPU')} without uncorrected errors, hottest {hottest} °C")
     ]
 
 
 def _gpu(row: Mapping[str, str]) -> Iterator[Finding]:
     name = f"GPU {row['index']}"
-    if (errors := _count(row.get("ecc.errors.uncorrected.volatile.total"))) > 0:
+    if (errors := count(row.get("ecc.errors.uncorrected.volatile.total"))) > 0:
         text = f"{name} has {errors} uncorrected ECC errors since its driver was loaded"
         yield failed("nvidia-gpu", "reset", "GpuUncorrectedEcc", text, name)
     if row.get("retired_pages.pending") == "Yes":
         yield failed("nvidia-gpu", "reset", "GpuPagesPending", f"{name} has to be reset to retire bad pages", name)
-    degrees = _count(row.get("temperature.gpu"))
+    degrees = count(row.get("temperature.gpu"))
     if degrees >= HOT_C:
         severity = "drain" if degrees >= TOO_HOT_C else "monitor"
         yield failed("nvidia-gpu", severity, "GpuTemperature", f"{name} is {degrees} °C hot", name)
@@ -75,7 +76,7 @@ def remapped_rows(text: str) -> list[Finding]:
     """Rows of memory that were, or could not be, replaced by spare rows, in the output of ``QUERY_ROWS``."""
     found = [row for row in _records(text) if row.get("gpu_uuid", "").startswith("GPU-")]
     if not found:
-        return [skipped("nvidia-remapped-rows", "no GPU reports remapped rows: " + " ".join(text.split())[:160])]
+        return [skipped("nvidia-remapped-rows", f"no GPU reports remapped rows: {extract(text)}")]
     wrong = []
     for row in found:
         name = row["gpu_uuid"]
@@ -107,7 +108,7 @@ def links(text: str, expected: int) -> list[Finding]:
     if down:
         said = f"{len(down)} NVLinks are inactive: {', '.join(down[:4])}"
         return [failed("nvidia-nvlink", "isolate", "NvlinkInactive", said)]
-    few = [f"GPU {name} has {count}" for name, count in up.items() if expected and count < expected]
+    few = [f"GPU {name} has {active}" for name, active in up.items() if expected and active < expected]
     if few:
         return [
             failed("nvidia-nvlink", "isolate", "NvlinkMissing", f"{expected} NVLinks expected, {', '.join(few[:4])}")
@@ -117,13 +118,11 @@ def links(text: str, expected: int) -> list[Finding]:
 
 def watches(text: str) -> list[Finding]:
     """DCGM's health watches in the output of ``QUERY_WATCHES``."""
-    start = text.find("{")
     try:
-        record: Any = json.loads(text[start:] if start >= 0 else "")
-        body = record["body"]
+        body = json_in(text, "{")["body"]
         state = str(body["Overall Health"]["value"])
     except (ValueError, LookupError, TypeError):
-        return [skipped("nvidia-dcgm-health", f"DCGM tells nothing: {' '.join(text.split())[:160]}")]
+        return [skipped("nvidia-dcgm-health", f"DCGM tells nothing: {extract(text)}")]
     if state == "Healthy":
         return [passed("nvidia-dcgm-health", "DCGM's health watches say Healthy")]
     said = "; ".join(_values(body))[:300]
@@ -142,11 +141,10 @@ def _values(tree: Any, path: str = "") -> Iterator[str]:
 
 def diagnosis(text: str) -> list[Finding]:
     """The findings of `dcgmi diag -j`: one per failed test."""
-    start = text.find("{")
     try:
-        record: Any = json.loads(text[start:] if start >= 0 else "")
+        record = json_in(text, "{")
     except ValueError:
-        return [skipped("nvidia-dcgm", f"dcgmi printed no JSON: {' '.join(text.split())[:160]}")]
+        return [skipped("nvidia-dcgm", f"dcgmi printed no JSON: {extract(text)}")]
     tests = list(_tests(record.get("DCGM GPU Diagnostic", record.get("DCGM Diagnostic", record))))
     ran = [test for test in tests if test[1] in ("pass", "fail", "warn")]
     if not ran:
@@ -165,19 +163,17 @@ def _tests(record: Any) -> Iterator[tuple[str, str, str]]:
     if not isinstance(record, dict):
         return
     categories = record.get("test_categories")
-    groups = categories if isinstance(categories, list) else [record]
-    for group in groups:
-        tests = group.get("tests") if isinstance(group, dict) else None
-        for test in tests if isinstance(tests, list) else ():
-            if not isinstance(test, dict):
-                continue
-            results = test.get("results")
-            for result in results if isinstance(results, list) else ():
-                if isinstance(result, dict):
-                    state = str(result.get("status", "")).lower()
-                    said = [*_words(result.get("warnings")), *_words(result.get("info"))]
-                    state = next((word for word in ("pass", "fail", "warn") if state.startswith(word)), "skipped")
-                    yield str(test.get("name", "unnamed")), state, "; ".join(said)[:300]
+    for group in _dictionaries(categories) if isinstance(categories, list) else [record]:
+        for test in _dictionaries(group.get("tests")):
+            for result in _dictionaries(test.get("results")):
+                state = str(result.get("status", "")).lower()
+                said = [*_words(result.get("warnings")), *_words(result.get("info"))]
+                state = next((word for word in ("pass", "fail", "warn") if state.startswith(word)), "skipped")
+                yield str(test.get("name", "unnamed")), state, "; ".join(said)[:300]
+
+
+def _dictionaries(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _words(value: Any) -> list[str]:
@@ -199,11 +195,3 @@ def _records(text: str) -> Iterator[dict[str, str]]:
                 yield {name: value.strip() for name, value in zip(head, row, strict=True)}
     except csv.Error:
         return
-
-
-def _count(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() and len(text) < 19 else 0
-
-
-def _hottest(found: list[dict[str, str]]) -> int:
-    return max(_count(row.get("temperature.gpu")) for row in found)

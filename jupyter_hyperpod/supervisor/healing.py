@@ -125,7 +125,7 @@ class Healing:
                 self._pen.write("warning.raised", {"text": f"{node}: {error}"})
                 continue
             if action is not None and self._actions.get(node) != action:
-                check.tell(self._store, node, action, BY_HAND, f"{title}'s reason says {reason}", ())
+                check.tell(self._store, node, action, BY_HAND, f"{title}'s reason says {reason}")
 
     def close(self) -> None:
         """End the agent; the next supervisor starts another."""
