@@ -86,9 +86,8 @@ class Watcher:
             self._state(str(data["state"]), event.time_s)
         elif event.kind == "generation.formed":
             self._ranks = {str(m["member"]): int(m["rank"]) for m in data["members"] if m.get("rank") is not None}
-            gone = [key for key in self._standing if key[1] and key[1] not in self._ranks]
-            for key in gone:
-                del self._standing[key]
+            staying = {"", *self._ranks}
+            self._standing = {key: one for key, one in self._standing.items() if key[1] in staying}
         elif event.kind == "output.written":
             self._output(str(data["member"]), str(data["stream"]), str(data["text"]), event.time_s, quiet)
 
@@ -142,9 +141,8 @@ class Watcher:
         return self._standing.get((name, member), Standing())
 
     def _set(self, name: str, member: str, decision: Decision[Standing], now_s: float, quiet: bool) -> None:
-        before, after = self._of(name, member), decision.value
-        self._standing[name, member] = after
-        key = (name, member)
+        before, after, key = self._of(name, member), decision.value, (name, member)
+        self._standing[key] = after
         news = after.state != before.state
         if quiet or not (news or now_s - self._told_s.get(key, 0.0) > TELL_S):
             return
@@ -154,7 +152,7 @@ class Watcher:
         who = f"rank {rank}: " if rank is not None else ""
         self._say("rule.state", record | {"text": f"{who}{decision.reason}"})
         if news and after.state in BROKEN and (rank is not None or not member):
-            self._standing[name, member] = Standing(since_s=now_s)  # a member that replaces it starts with a new limit
+            self._standing[key] = Standing(since_s=now_s)  # a member that replaces it starts with a new limit
             self._blame(rank, f"log rule {name}", f"{who}{decision.reason}: {after.state}")
 
     def _cut_short(self, name: str, problem: str) -> None:
@@ -165,41 +163,30 @@ class Watcher:
             self._say("warning.raised", {"text": f"log rule {name} is switched off: {problem}"})
 
 
-class _Source:
-    """Reads a job's journal, and the output of its ranks that the journal does not hold."""
-
-    def __init__(self, job: JobStore) -> None:
-        self._journal, self._beside = follow_events(job.events), OutputReader(job)
-
-    @property
-    def missed(self) -> frozenset[str]:
-        return self._beside.missed
-
-    def poll(self) -> list[Event]:
-        beside = self._beside.poll()  # read first: then the journal already holds what this output continues
-        return sorted([*self._journal.poll(), *beside], key=lambda event: event.time_s)
-
-
 def run(job: JobStore, rules: Iterable[LogRule]) -> int:
     """Watch until the job has ended."""
     pen = JournalWriter(job.events, WRITER)
+    journal, beside = follow_events(job.events), OutputReader(job)  # the journal does not hold all that ranks print
+
+    def news() -> list[Event]:
+        printed = beside.poll()  # read first: then the journal already holds what this output continues
+        return sorted([*journal.poll(), *printed], key=lambda event: event.time_s)
 
     def blame(rank: int | None, cause: str, reason: str) -> None:
         try:
-            with command_writer(job.commands, WRITER) as journal:
-                journal.append("blame", {"rank": rank, "cause": cause, "reason": reason})
+            with command_writer(job.commands, WRITER) as commands:
+                commands.append("blame", {"rank": rank, "cause": cause, "reason": reason})
         except StoreError as error:  # a full disk hides what ranks print, too, so no rank is to blame
             print(f"{cause} is not acted upon: {error}", file=sys.stderr, flush=True)
 
     watcher = Watcher(rules, pen.write, blame)
-    source = _Source(job)
-    for event in source.poll():
+    for event in news():
         watcher.hear(event, quiet=True)
     while not watcher.ended and job.events.is_dir():
         now_s = time.time()  # everything printed before is handled below, however long that takes
-        for event in source.poll():
+        for event in news():
             watcher.hear(event)
-        watcher.missed(source.missed, now_s)
+        watcher.missed(beside.missed, now_s)
         watcher.look(now_s)
         pen.flush()
         time.sleep(TICK_S)

@@ -11,6 +11,7 @@ import os
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from .probes import HOST, Probe, ProbeRoot, take
 Say = Callable[[str, Mapping[str, Any]], object]
 RESULTS_S = 1.0
 ASK_S, SELDOM_S = 5.0, 40.0  # a node is out of service for minutes or days, and many may ask at once
+_DONE = {"drain": "drained", "reboot": "rebooted", "replace": "replaced"}
 _STRONG = ("reboot", "replace")  # actions that remain when a probe passes again
 
 
@@ -49,7 +51,6 @@ class NodeState:
     """The health of one node."""
 
     name: str
-    tail: kernel.Tail
     shared: bool = False  # other nodes have the same kernel log
     findings: dict[str, list[Finding]] = field(default_factory=dict)
     # from the kernel's log, kept until remedied; each with the time it was read (seconds, Unix)
@@ -75,9 +76,10 @@ class Monitor:
         hands: Hands | None = None,
         probes: Sequence[Probe] = HOST,
     ) -> None:
-        tails = {path: kernel.Tail(path) for path in set(logs.values())}
-        alone = {path: list(logs.values()).count(path) == 1 for path in tails}
-        self.nodes = {name: NodeState(name, tails[path], not alone[path]) for name, path in logs.items()}
+        readers = Counter(logs.values())
+        self._tails = {path: kernel.Tail(path) for path in readers}
+        self._logs = logs
+        self.nodes = {name: NodeState(name, readers[path] > 1) for name, path in logs.items()}
         self.devices: dict[str, Any] = {}
         self._place, self._say, self._recovery, self._hands, self._probes = place, say, recovery, hands, probes
         self._boot = boot()
@@ -93,7 +95,8 @@ class Monitor:
             if node is None:
                 continue
             if event.kind == "incident.stage":
-                node.incidents = max(node.incidents, _number(str(event.data["incident"])))
+                number = str(event.data["incident"]).rpartition("-")[2]
+                node.incidents = max(node.incidents, int(number) if number.isdecimal() else 0)
             elif event.kind == "node.health":
                 self._recall(node, event)
 
@@ -119,18 +122,16 @@ class Monitor:
         """End the thread; a probe that hangs is abandoned."""
         self._ends.set()
         self._thread.join(RESULTS_S)
-        for tail in {id(node.tail): node.tail for node in self.nodes.values()}.values():
+        for tail in self._tails.values():
             tail.close()
 
     def tick(self) -> None:
         """Handle new lines of the kernel's logs and the probes' new findings."""
-        heard: dict[int, list[Finding]] = {}
-        for node in self.nodes.values():
-            if id(node.tail) not in heard:
-                parsed = (kernel.parse(line) for line in node.tail.lines())
-                heard[id(node.tail)] = [finding for finding in parsed if finding is not None]
-            for finding in heard[id(node.tail)]:
-                self.hear(node.name, finding)
+        heard = {path: [kernel.parse(line) for line in tail.lines()] for path, tail in self._tails.items()}
+        for name, path in self._logs.items():
+            for finding in heard[path]:
+                if finding is not None:
+                    self.hear(name, finding)
         with suppress(queue.Empty):
             while True:
                 self._probed(*self._results.get_nowait())
@@ -163,7 +164,7 @@ class Monitor:
         if finding.severity == "monitor":
             decision = heal([finding], (), time.time())
             value = {"node": name, "action": decision.value.action, "fault": finding.fault}
-            self._say("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
+            self._decided(value, decision.reason)
             return
         node.active[f"{finding.fault} {finding.device}"] = (time.time(), finding)
         self._decide(node)
@@ -171,13 +172,14 @@ class Monitor:
     def _probed(self, findings: list[Finding], devices: dict[str, Any]) -> None:
         """Handle the findings of a round of probes; all nodes of this machine share them."""
         self.devices = devices or self.devices
-        probes = {finding.probe for finding in findings}
-        changed: list[Finding] = []
+        found: dict[str, list[Finding]] = {finding.probe: [] for finding in findings}
+        for finding in findings:
+            found[finding.probe].append(finding)
+        before = next(iter(self.nodes.values())).findings
+        news = [probe for probe in sorted(found) if _gist(before.get(probe, ())) != _gist(found[probe])]
+        changed = [finding for probe in news for finding in found[probe]]
         for node in self.nodes.values():
-            before = {probe: node.findings.get(probe, []) for probe in probes}
-            for probe in probes:
-                node.findings[probe] = [finding for finding in findings if finding.probe == probe]
-            changed = [f for p in sorted(probes) if _news(before[p], node.findings[p]) for f in node.findings[p]]
+            node.findings |= found
         if changed:
             self._say("node.findings", {"nodes": list(self.nodes), "findings": [f.to_json() for f in changed]})
         for node in self.nodes.values():
@@ -202,18 +204,17 @@ class Monitor:
         remedy = decision.value
         value = {"node": node.name, "action": remedy.action, "fault": remedy.fault, "automatic": remedy.automatic}
         if remedy.action == "watch":
-            self._say("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
+            self._decided(value, decision.reason)
             self._back(node, "what was wrong is over")
             return
-        if node.action == "watch":
-            node.incidents += 1
-            node.incident = f"{node.name}-{node.incidents}"
         fresh = node.action == "watch"
         node.action, node.fault, node.automatic = remedy.action, remedy.fault, remedy.automatic
-        text = next((finding.text for finding in found if finding.fault == remedy.fault), remedy.fault)
         if fresh:
+            node.incidents += 1
+            node.incident = f"{node.name}-{node.incidents}"
+            text = next((finding.text for finding in found if finding.fault == remedy.fault), remedy.fault)
             self._stage(node, "detected", text)
-        self._say("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
+        self._decided(value, decision.reason)
         self._stage(node, "diagnosed", decision.reason)
         if remedy.automatic and remedy.action in _STRONG:
             node.past.append(Past(remedy.action, remedy.fault, time.time()))
@@ -228,8 +229,7 @@ class Monitor:
         try:
             done = self._hands.carry_out(node.name, remedy.action, remedy.fault)
         except ClusterError as error:
-            text = f"{node.name} should be {_past_tense(remedy.action)}, but: {error}"
-            self._say("warning.raised", {"text": text})
+            self._say("warning.raised", {"text": f"{node.name} should be {_DONE[remedy.action]}, but: {error}"})
             return
         self._stage(node, "fenced", f"no new work goes to {node.name}: {done}")
 
@@ -282,6 +282,9 @@ class Monitor:
             },
         )
 
+    def _decided(self, value: Mapping[str, Any], reason: str) -> None:
+        self._say("decision.made", {"policy": "healing", "value": value, "reason": reason})
+
     def _stage(self, node: NodeState, stage: str, text: str) -> None:
         data = {"incident": node.incident, "stage": stage, "cause": node.fault, "node": node.name}
         self._say("incident.stage", data | {"rank": None, "rung": None, "text": text})
@@ -315,19 +318,6 @@ def boot() -> str:
     return ""
 
 
-def _news(before: Sequence[Finding], after: Sequence[Finding]) -> bool:
-    """Whether more than a measured value has changed."""
-    return {_gist(finding) for finding in before} != {_gist(finding) for finding in after}
-
-
-def _gist(finding: Finding) -> tuple[str, str, str, str]:
-    return finding.outcome, finding.severity, finding.fault, finding.device
-
-
-def _number(incident: str) -> int:
-    tail = incident.rpartition("-")[2]
-    return int(tail) if tail.isdecimal() else 0
-
-
-def _past_tense(action: str) -> str:
-    return {"drain": "drained", "reboot": "rebooted", "replace": "replaced"}[action]
+def _gist(found: Sequence[Finding]) -> set[tuple[str, str, str, str]]:
+    """The findings without their texts: where it is equal, no more than a measured value has changed."""
+    return {(finding.outcome, finding.severity, finding.fault, finding.device) for finding in found}
