@@ -65,8 +65,6 @@ def stand_in(store: Store, node: str) -> Path:
 
 
 class HealthAgent:
-    """One agent's life."""
-
     def __init__(self, store: Store, names: list[str], log: str, backend: str, local: bool) -> None:
         self.store = store
         writer = WRITER if local else f"{WRITER}-{names[0]}"
@@ -74,7 +72,9 @@ class HealthAgent:
         self.pen = JournalWriter(store.cluster_events, writer)
         self.ends = False
         logs = {name: str(stand_in(store, name)) if local else log for name in names}
-        self.monitor = Monitor(logs, ProbeRoot(store), self.pen.write, lambda: recovery(store), _hands(backend))
+        # without a backend, somebody else carries out what is decided
+        hands: Hands | None = load(backend).remedies() if backend else None
+        self.monitor = Monitor(logs, ProbeRoot(store), self.pen.write, lambda: recovery(store), hands)
         self._others = follow_events(store.cluster_events) if local else None
         if self._others is not None:
             self._others.poll()  # before the recall: an event that comes in between is read twice, not missed
@@ -88,8 +88,7 @@ class HealthAgent:
         while not self.ends and self.store.cluster.is_dir():
             self.monitor.tick()
             self.pen.flush()
-            if self._others is not None:
-                self._listen()
+            self._listen()
             time.sleep(TICK_S)
         self.monitor.stop()
         self.pen.close()
@@ -97,8 +96,7 @@ class HealthAgent:
 
     def _listen(self) -> None:
         """Read the messages of the supervisor about its nodes."""
-        assert self._others is not None
-        for event in self._others.poll():
+        for event in self._others.poll() if self._others is not None else ():
             if event.kind == "node.health" and not event.writer.startswith(f"{WRITER}."):
                 node = self.monitor.nodes.get(str(event.data["node"]))
                 if node is not None and event.data["action"] == "watch":
@@ -108,12 +106,6 @@ class HealthAgent:
 
     def _end(self, *_: object) -> None:
         self.ends = True
-
-
-def _hands(backend: str) -> Hands | None:
-    """What acts on the nodes of a backend; None for no name, where somebody else carries out what is decided."""
-    hands: Hands | None = load(backend).remedies() if backend else None
-    return hands
 
 
 def main(arguments: list[str] | None = None) -> int:
