@@ -134,18 +134,31 @@ async function followSettings(
   read();
 }
 
-const sidebar: JupyterFrontEndPlugin<void> = {
-  id: 'jupyter_hyperpod:sidebar',
-  description: 'The left panel: cluster, jobs, incidents.',
-  autoStart: true,
-  requires: [IHyperpod],
-  optional: [ILayoutRestorer, ILauncher],
+/** A plugin with a view of its own, which JupyterLab restores and its launcher may open. */
+function view(
+  name: string,
+  description: string,
   activate: (
     app: JupyterFrontEnd,
     shared: IShared,
     restorer: ILayoutRestorer | null,
     launcher: ILauncher | null
-  ): void => {
+  ) => void
+): JupyterFrontEndPlugin<void> {
+  return {
+    id: `jupyter_hyperpod:${name}`,
+    description,
+    autoStart: true,
+    requires: [IHyperpod],
+    optional: [ILayoutRestorer, ILauncher],
+    activate
+  };
+}
+
+const sidebar = view(
+  'sidebar',
+  'The left panel: cluster, jobs, incidents.',
+  (app, shared, restorer, launcher) => {
     const widget = new SidebarWidget(shared);
     app.shell.add(widget, 'left', { rank: 450, type: 'Hyperpod' });
     restorer?.add(widget, widget.id);
@@ -161,7 +174,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
       category: shared.trans.__('Other')
     });
   }
-};
+);
 
 /** The mounts as a drive: `Mounts:NAME/path`. */
 const IMountDrive = new Token<MountDrive>(
@@ -278,18 +291,10 @@ const dashboard: JupyterFrontEndPlugin<void> = {
   }
 };
 
-const planner: JupyterFrontEndPlugin<void> = {
-  id: 'jupyter_hyperpod:planner',
-  description: 'What failures cost, and what faster recovery saves.',
-  autoStart: true,
-  requires: [IHyperpod],
-  optional: [ILayoutRestorer, ILauncher],
-  activate: (
-    app: JupyterFrontEnd,
-    shared: IShared,
-    restorer: ILayoutRestorer | null,
-    launcher: ILauncher | null
-  ): void => {
+const planner = view(
+  'planner',
+  'What failures cost, and what faster recovery saves.',
+  (app, shared, restorer, launcher) => {
     const tracker = new WidgetTracker<PlannerWidget>({
       namespace: 'jupyter_hyperpod-planner'
     });
@@ -317,7 +322,7 @@ const planner: JupyterFrontEndPlugin<void> = {
       name: () => 'planner'
     });
   }
-};
+);
 
 const renderer: JupyterFrontEndPlugin<void> = {
   id: 'jupyter_hyperpod:renderer',

@@ -1,13 +1,10 @@
 import { readFileSync } from 'fs';
 import { join } from 'path';
 
-import { nullTranslator } from '@jupyterlab/translation';
-import { Signal } from '@lumino/signaling';
 import * as React from 'react';
 import { act } from 'react';
-import { createRoot, Root } from 'react-dom/client';
 
-import type { Actions } from '../../actions';
+import { click, draw, find, host, node, shared } from '../../__tests__/page';
 import { ApiError } from '../../api';
 import type { EventKind, IEvent } from '../../model/events';
 import type { IFacts } from '../../model/facts';
@@ -26,7 +23,6 @@ import { ClusterSection } from '../../sidebar/cluster';
 import { NodeGrid } from '../../sidebar/nodes';
 import { StorageSection } from '../../sidebar/storage';
 import { Part } from '../boundary';
-import { IShared, Shared } from '../context';
 import { DeploymentStats, loadText, Replicas } from '../deployment';
 import { Incident } from '../incidents';
 import { JobHeader, JobStats } from '../job';
@@ -34,84 +30,6 @@ import { Output } from '../output';
 import { Button, sparkPath } from '../parts';
 import { Rules } from '../rules';
 import { UserError } from '../traceback';
-
-(globalThis as any).IS_REACT_ACT_ENVIRONMENT = true;
-
-/** Only what the views under test read; the real model is tested on its own. */
-function shared(
-  model: Partial<HyperpodModel> = {},
-  actions: Partial<Actions> = {}
-): IShared {
-  const owner = {};
-  return {
-    model: {
-      changed: new Signal(owner),
-      cluster: null,
-      connection: 'online',
-      summary: () => null,
-      job: () => null,
-      activeJobs: [],
-      ...model
-    } as unknown as HyperpodModel,
-    actions: {
-      preferences: { nodes: 4, spares: 1, finishedJobs: 5, allowFaults: true },
-      faultsAllowed: true,
-      ...actions
-    } as unknown as Actions,
-    trans: nullTranslator.load('jupyter_hyperpod')
-  };
-}
-
-let host: HTMLElement;
-let root: Root;
-
-beforeEach(() => {
-  jest.spyOn(console, 'error');
-  host = document.createElement('div');
-  document.body.appendChild(host);
-  root = createRoot(host);
-});
-
-afterEach(() => {
-  act(() => root.unmount());
-  host.remove();
-  expect(console.error).not.toHaveBeenCalled();
-});
-
-function draw(element: JSX.Element, given = shared()): void {
-  act(() =>
-    root.render(<Shared.Provider value={given}>{element}</Shared.Provider>)
-  );
-}
-
-/** Click, and let what it asked for be answered. */
-async function click(selector: string): Promise<void> {
-  await act(async () => find(selector).click());
-}
-
-function find(selector: string): HTMLElement {
-  const found = host.querySelector<HTMLElement>(selector);
-  if (!found) {
-    throw new Error(`${selector} is not in ${host.innerHTML}`);
-  }
-  return found;
-}
-
-function node(number: number, fields: Partial<INodeView> = {}): INodeView {
-  return {
-    node: `node-${number}`,
-    state: 'idle',
-    reason: '',
-    spare: false,
-    slots: 1,
-    used: 0,
-    jobs: [],
-    pid: number,
-    incarnation: 1,
-    since_s: 0,
-    ...fields
-  };
-}
 
 const JOB: IJobView = {
   ...newJobView('tinylm-abcdefgh'),

@@ -1,19 +1,13 @@
-import { nullTranslator } from '@jupyterlab/translation';
-import { Signal } from '@lumino/signaling';
 import * as React from 'react';
 import { act } from 'react';
-import { createRoot, Root } from 'react-dom/client';
 
-import type { Actions } from '../../actions';
+import { draw, host, shared } from '../../__tests__/page';
 import { ApiError, IPlan, IPlanRequest } from '../../api';
-import { IShared, Shared } from '../../components/context';
 import type { HyperpodModel } from '../../model/model';
 import { Planner } from '../planner';
 import { FIRST, NOTCHES, notchOf, scales, valueAt } from '../scales';
 
-(globalThis as any).IS_REACT_ACT_ENVIRONMENT = true;
-
-const trans = nullTranslator.load('jupyter_hyperpod');
+const { trans } = shared();
 
 describe('scales', () => {
   it.each(scales(trans))('$name goes from end to end', scale => {
@@ -58,8 +52,6 @@ function answer(line: string): IPlan {
 }
 
 describe('Planner', () => {
-  let host: HTMLElement;
-  let root: Root;
   let asked: IPlanRequest[];
   let reply: (request: IPlanRequest) => Promise<IPlan>;
 
@@ -67,33 +59,17 @@ describe('Planner', () => {
     jest.useFakeTimers();
     asked = [];
     reply = async request => answer(`asked with ${request.convention}`);
-    const model = {
-      changed: new Signal({}),
-      connection: 'online',
-      api: {
-        plan: (request: IPlanRequest) => {
-          asked.push(request);
-          return reply(request);
-        }
+    const api = {
+      plan: (request: IPlanRequest) => {
+        asked.push(request);
+        return reply(request);
       }
-    } as unknown as HyperpodModel;
-    const shared: IShared = { model, actions: {} as Actions, trans };
-    host = document.createElement('div');
-    document.body.appendChild(host);
-    root = createRoot(host);
-    act(() =>
-      root.render(
-        <Shared.Provider value={shared}>
-          <Planner />
-        </Shared.Provider>
-      )
-    );
+    };
+    draw(<Planner />, shared({ api } as unknown as Partial<HyperpodModel>));
     await rest();
   });
 
   afterEach(() => {
-    act(() => root.unmount());
-    host.remove();
     jest.useRealTimers();
   });
 

@@ -1,13 +1,11 @@
 /** The panel as a person meets it: what a row, a tile and an empty panel say. */
 
-import { nullTranslator } from '@jupyterlab/translation';
-import { Signal } from '@lumino/signaling';
 import * as React from 'react';
 import { act } from 'react';
-import { createRoot, Root } from 'react-dom/client';
 
+import { click, draw, find, host, node, shared } from '../../__tests__/page';
 import type { Actions } from '../../actions';
-import { IShared, Shared } from '../../components/context';
+import type { IShared } from '../../components/context';
 import { Failure, JobHeader } from '../../components/job';
 import type { HyperpodModel } from '../../model/model';
 import {
@@ -20,34 +18,22 @@ import {
 import { ClusterSection } from '../cluster';
 import { JobsSection } from '../jobs';
 
-(globalThis as any).IS_REACT_ACT_ENVIRONMENT = true;
-
-/** Only what the views under test read; the real model is tested on its own. */
-function shared(
+/** What the panel reads of a model with these jobs. */
+function panel(
   jobs: IJobView[],
   actions: Partial<Actions> = {},
   model: Partial<HyperpodModel> = {}
 ): IShared {
-  return {
-    model: {
-      changed: new Signal({}),
-      cluster: null,
-      connection: 'online',
-      jobs,
-      jobsKnown: true,
-      activeJobs: jobs.filter(job => job.state === 'running'),
-      watch: () => ({ isDisposed: false, dispose: () => undefined }),
-      summary: (id: string) => jobs.find(job => job.id === id) ?? null,
-      job: (id: string) => jobs.find(job => job.id === id) ?? null,
-      ...model
-    } as unknown as HyperpodModel,
-    actions: {
-      preferences: { nodes: 4, spares: 1, finishedJobs: 5, allowFaults: true },
-      faultsAllowed: true,
-      ...actions
-    } as unknown as Actions,
-    trans: nullTranslator.load('jupyter_hyperpod')
+  const read = {
+    jobs,
+    jobsKnown: true,
+    activeJobs: jobs.filter(job => job.state === 'running'),
+    watch: () => ({ isDisposed: false, dispose: () => undefined }),
+    summary: (id: string) => jobs.find(job => job.id === id) ?? null,
+    job: (id: string) => jobs.find(job => job.id === id) ?? null,
+    ...model
   };
+  return shared(read as Partial<HyperpodModel>, actions);
 }
 
 function job(fields: Partial<IJobView> = {}): IJobView {
@@ -57,28 +43,6 @@ function job(fields: Partial<IJobView> = {}): IJobView {
     state: 'running',
     ...fields
   };
-}
-
-let host: HTMLElement;
-let root: Root;
-
-beforeEach(() => {
-  jest.spyOn(console, 'error');
-  host = document.createElement('div');
-  document.body.appendChild(host);
-  root = createRoot(host);
-});
-
-afterEach(() => {
-  act(() => root.unmount());
-  host.remove();
-  expect(console.error).not.toHaveBeenCalled();
-});
-
-function draw(element: JSX.Element, given: IShared): void {
-  act(() =>
-    root.render(<Shared.Provider value={given}>{element}</Shared.Provider>)
-  );
 }
 
 describe('a row of a failed job', () => {
@@ -94,7 +58,7 @@ describe('a row of a failed job', () => {
   const often = (text: string) => host.innerHTML.split(text).length - 1;
 
   it('says the error of its program once, before any step', () => {
-    draw(<JobsSection />, shared([job({ state: 'failed', reason, error })]));
+    draw(<JobsSection />, panel([job({ state: 'failed', reason, error })]));
     expect(host.textContent!.split('boom')).toHaveLength(2);
     expect(host.querySelector('.jp-Hp-joberror')!.textContent).toBe(
       'ValueError: boom'
@@ -108,7 +72,7 @@ describe('a row of a failed job', () => {
       reason: 'all nodes are gone',
       step: 7
     });
-    draw(<JobsSection />, shared([lost]));
+    draw(<JobsSection />, panel([lost]));
     expect(host.textContent!.split('all nodes are gone')).toHaveLength(2);
   });
 
@@ -119,41 +83,17 @@ describe('a row of a failed job', () => {
         <JobHeader job={failed} />
         <Failure job={failed} />
       </>,
-      shared([failed])
+      panel([failed])
     );
     expect(often('no node started')).toBe(1);
   });
 });
 
-/** A node as the server tells of it. */
-function node(number: number, fields: Partial<INodeView> = {}): INodeView {
-  return {
-    node: `node-${number}`,
-    state: 'busy',
-    reason: '',
-    spare: false,
-    slots: 1,
-    used: 1,
-    jobs: ['tinylm-abcdefgh'],
-    pid: number,
-    incarnation: 1,
-    since_s: 0,
-    ...fields
-  };
+/** A node that trains. */
+function busy(number: number, fields: Partial<INodeView> = {}): INodeView {
+  const jobs = ['tinylm-abcdefgh'];
+  return node(number, { state: 'busy', used: 1, jobs, ...fields });
 }
-
-function find(selector: string): HTMLElement {
-  const found = host.querySelector<HTMLElement>(selector);
-  if (!found) {
-    throw new Error(`${selector} is not in ${host.innerHTML}`);
-  }
-  return found;
-}
-
-const press = (selector: string) =>
-  act(async () => {
-    find(selector).click();
-  });
 
 describe('nodes', () => {
   const member = (name: string, rank: number) => ({ node: name, rank });
@@ -166,17 +106,17 @@ describe('nodes', () => {
     ...newClusterView(),
     state: 'running',
     nodes: [
-      node(1),
-      node(2, { incarnation: 2 }),
-      node(3, { state: 'partitioned', reason: 'cut off from the network' }),
-      node(4, { state: 'drained', jobs: [], used: 0 }),
-      node(5, { spare: true }),
-      node(6, { state: 'starting', incarnation: 3, jobs: [] }),
-      node(7, { state: 'idle', jobs: [], used: 0 })
+      busy(1),
+      busy(2, { incarnation: 2 }),
+      busy(3, { state: 'partitioned', reason: 'cut off from the network' }),
+      busy(4, { state: 'drained', jobs: [], used: 0 }),
+      busy(5, { spare: true }),
+      busy(6, { state: 'starting', incarnation: 3, jobs: [] }),
+      node(7)
     ]
   };
   const given = (actions: Partial<Actions> = {}) =>
-    shared([running], actions, { cluster });
+    panel([running], actions, { cluster });
   const says = (number: number) =>
     find(`[data-node=node-${number}] .jp-Hp-role`).textContent;
 
@@ -212,16 +152,16 @@ describe('nodes', () => {
         }
       })
     );
-    await press(`[data-node=node-${number}]`);
+    await click(`[data-node=node-${number}]`);
     const buttons = [...host.querySelectorAll('.jp-Hp-remedies button')];
     expect(buttons.map(button => button.textContent)).toEqual(words);
-    await press('.jp-Hp-remedies button');
+    await click('.jp-Hp-remedies button');
     expect(asked).toEqual([[`node-${number}`, words[0].toLowerCase()]]);
   });
 
   it('offer nothing while they come back by themselves', async () => {
     draw(<ClusterSection />, given());
-    await press('[data-node=node-6]');
+    await click('[data-node=node-6]');
     expect(host.querySelector('.jp-Hp-remedies')).toBeNull();
   });
 
@@ -231,7 +171,7 @@ describe('nodes', () => {
       ...cluster,
       health: { n1: health as unknown as IHealth }
     };
-    draw(<ClusterSection />, shared([], {}, { cluster: elsewhere }));
+    draw(<ClusterSection />, panel([], {}, { cluster: elsewhere }));
     const details = find('[data-elsewhere=n1]') as HTMLDetailsElement;
     await act(async () => {
       details.open = true;
@@ -242,7 +182,7 @@ describe('nodes', () => {
 });
 
 describe('the switch “Break something”', () => {
-  const cluster = { ...newClusterView(), state: 'running', nodes: [node(1)] };
+  const cluster = { ...newClusterView(), state: 'running', nodes: [busy(1)] };
 
   it('is off at first, shows no fault, and is turned at the panel', async () => {
     const turned: boolean[] = [];
@@ -252,18 +192,18 @@ describe('the switch “Break something”', () => {
         turned.push(on);
       }
     };
-    draw(<ClusterSection />, shared([job()], off, { cluster }));
-    await press('[data-node=node-1]');
+    draw(<ClusterSection />, panel([job()], off, { cluster }));
+    await click('[data-node=node-1]');
     expect(host.querySelector('.jp-Hp-faults')).toBeNull();
     const bolt = find('[aria-label^="Break something"]');
     expect(bolt.getAttribute('aria-pressed')).toBe('false');
-    await press('[aria-label^="Break something"]');
+    await click('[aria-label^="Break something"]');
     expect(turned).toEqual([true]);
   });
 
   it('is shown, and cannot be turned, where an administrator forbids it', () => {
     const veto = { faultsAllowed: false, faultsForbidden: true };
-    draw(<ClusterSection />, shared([], veto, { cluster }));
+    draw(<ClusterSection />, panel([], veto, { cluster }));
     const bolt = find('[aria-label^="Break something"]') as HTMLButtonElement;
     expect(bolt.disabled).toBe(true);
     expect(bolt.title).toContain('administrator');
@@ -273,10 +213,10 @@ describe('the switch “Break something”', () => {
 describe('an empty panel', () => {
   it('says the two lines that make a job, and opens the example', async () => {
     const openExample = jest.fn(async () => undefined);
-    draw(<JobsSection />, shared([], { openExample }));
+    draw(<JobsSection />, panel([], { openExample }));
     expect(host.textContent).toContain('%load_ext jupyter_hyperpod');
     expect(host.textContent).toContain('%%hyperpod');
-    await press('.jp-Hp-start button');
+    await click('.jp-Hp-start button');
     expect(openExample).toHaveBeenCalledTimes(1);
   });
 });
