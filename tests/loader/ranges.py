@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from tests.support.loopback_server import LoopbackServer
 
 _RANGE = re.compile(rb"(?i)\r\nrange: bytes=(\d+)-(\d+)")
 
@@ -36,61 +37,29 @@ class Answer:
 Misbehaviour = Callable[[Request, Answer], Answer | None]
 
 
-class RangeServer:
+class RangeServer(LoopbackServer):
     """Serves `objects` (path -> content) on loopback; `misbehave` may replace any answer, None closes unanswered."""
 
     def __init__(self, objects: dict[str, bytes]) -> None:
+        super().__init__()
         self.objects = objects
         self.requests: list[Request] = []
         self.sent = 0
         self.misbehave: Misbehaviour = lambda request, answer: answer
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._clients: set[socket.socket] = set()
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start()
 
-    def close(self) -> None:
-        """Stop serving and wait for every thread."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._lock:
-            clients = list(self._clients)
-        for client in clients:
-            with suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(10)
-
-    def _accept(self) -> None:
+    def serve(self, connection: socket.socket) -> None:
+        """Answer one request after another until the client leaves."""
+        waiting = b""
         while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
+            while b"\r\n\r\n" not in waiting:
+                if not (content := connection.recv(65536)):
+                    return
+                waiting += content
+            head, _, waiting = waiting.partition(b"\r\n\r\n")
+            if not self._answer(connection, head):
                 return
-            with self._lock:
-                self._clients.add(client)
-            thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, suppress(OSError):
-            waiting = b""
-            while True:
-                while b"\r\n\r\n" not in waiting:
-                    if not (content := client.recv(65536)):
-                        break
-                    waiting += content
-                else:
-                    head, _, waiting = waiting.partition(b"\r\n\r\n")
-                    if self._answer(client, head):
-                        continue
-                break
-        with self._lock:
-            self._clients.discard(client)
 
     def _answer(self, client: socket.socket, head: bytes) -> bool:
         path = head.split(b" ", 2)[1].decode()

@@ -52,6 +52,21 @@ with hp.Session(model, optimizer, data, **settings) as session:
 """
 
 
+def spin_once(flag: str) -> str:
+    """The source of ``spin()``, which never returns to its first caller in any process; the file `flag` marks it."""
+    return (
+        f"import os\ndef spin():\n    try: os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))\n"
+        "    except FileExistsError: return\n    while True: pass\n"
+    )
+
+
+def spinning(flag: str) -> str:
+    """`TRAIN` of three members, one of which spins in step 6, once."""
+    pause = "    time.sleep(pause_s)"
+    at_six = f"{pause}\n    if session.step == 6 and session.world_size == 3: spin()"
+    return spin_once(flag) + TRAIN.replace(pause, at_six)
+
+
 class Run(Observer):
     """One job under observation, and the means to disturb it."""
 

@@ -17,7 +17,7 @@ import pytest
 
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.events import Event
-from tests.runtime.conftest import MICRO_BATCHES, STEPS, TRAIN, Run, Submit, alive
+from tests.runtime.conftest import MICRO_BATCHES, STEPS, TRAIN, Run, Submit, alive, spin_once, spinning
 
 SCHEDULES = 20
 QUICK = {"PAUSE_S": "0.001"}
@@ -79,14 +79,7 @@ def test_a_rank_that_hangs_is_fenced(job: Submit, reference: Run) -> None:
 
 
 def test_a_rank_that_spins_is_fenced(job: Submit, reference: Run, tmp_path: object) -> None:
-    flag = f"{tmp_path}/spin"
-    spin = (
-        f"import os\ndef spin():\n    try: os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))\n"
-        "    except FileExistsError: return\n    while True: pass\n"
-    )
-    pause = "    time.sleep(pause_s)"
-    source = spin + TRAIN.replace(pause, f"{pause}\n    if session.step == 6 and session.world_size == 3: spin()")
-    run = job(source, hang_timeout_s=0.5)
+    run = job(spinning(f"{tmp_path}/spin"), hang_timeout_s=0.5)
     view = run.finish()
     assert view["incidents"][0]["cause"] == "process hung"
     run.same_as(reference)
@@ -114,13 +107,8 @@ def test_a_newcomer_that_starts_slowly_is_not_fenced(job: Submit, reference: Run
 def test_a_newcomer_that_hangs_in_its_first_micro_batch_is_fenced(
     job: Submit, reference: Run, tmp_path: object
 ) -> None:
-    flag = f"{tmp_path}/hung"
-    spin = (
-        f"import os\ndef hang():\n    if session.step < 3: return\n"
-        f"    try: os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))\n"
-        "    except FileExistsError: return\n    while True: pass\n"
-    )
-    run = job(spin + slow_start("hang()"), hang_timeout_s=0.1, env={"PAUSE_S": "0.04"})
+    spin = spin_once(f"{tmp_path}/hung")
+    run = job(spin + slow_start("if session.step >= 3: spin()"), hang_timeout_s=0.1, env={"PAUSE_S": "0.04"})
     run.until_step(3)
     run.kill(1)
     run.finish()

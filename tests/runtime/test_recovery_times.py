@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.policy.membership import STOPPED_S
-from tests.runtime.conftest import TRAIN, Run, Submit
+from tests.runtime.conftest import TRAIN, Run, Submit, spinning
 
 CALM = {"PAUSE_S": "0.01"}
 BEAT_S = 0.1  # how often a member gives a sign of life
@@ -64,13 +64,7 @@ def test_a_process_that_is_stopped_from_outside_counts_its_silence(job: Submit) 
 
 def test_a_rank_that_spins_counts_the_whole_timeout(job: Submit, tmp_path: object) -> None:
     flag = f"{tmp_path}/spin"
-    spin = (
-        f"import os\ndef spin():\n    try: os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))\n"
-        "    except FileExistsError: return\n    while True: pass\n"
-    )
-    pause = "    time.sleep(pause_s)"
-    source = spin + TRAIN.replace(pause, f"{pause}\n    if session.step == 6 and session.world_size == 3: spin()")
-    run = job(source, hang_timeout_s=1.0, env=CALM)
+    run = job(spinning(flag), hang_timeout_s=1.0, env=CALM)
     run.until(lambda: os.path.exists(flag), 30)
     incident = recovered(run, os.stat(flag).st_mtime)
     assert incident["cause"] == "process hung" and incident["detection_s"] >= 1.0

@@ -18,13 +18,14 @@ import random
 import socket
 import struct
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from .loopback_server import LoopbackServer
 
 KINDS = {
     "503": "answered 503 Slow Down instead of being forwarded",
@@ -140,21 +141,16 @@ class _Stream:
         return line + b"\r\n"
 
 
-class FaultProxy:
+class FaultProxy(LoopbackServer):
     """Forwards to ``upstream`` (host, port) from a port of the loopback interface until `close`."""
 
     def __init__(self, upstream: tuple[str, int], faults: Faults = NONE) -> None:
+        super().__init__()
         self.upstream = upstream
         self.counts: Counter[str] = Counter()
         self._faults = faults
-        self._lock = threading.Lock()
         self._number = self._hit = 0
-        self._closing = threading.Event()
-        self._open: set[socket.socket] = set()
-        self._threads: set[threading.Thread] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self.port = int(self._listener.getsockname()[1])
-        self._start(self._accept)
+        self.start()
 
     @property
     def endpoint(self) -> str:
@@ -171,66 +167,22 @@ class FaultProxy:
         with self._lock:
             self._faults, self._number, self._hit = faults, 0, 0
 
-    def close(self) -> None:
-        """End every connection and wait for the threads."""
-        self._closing.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.disconnect()
-        for thread in list(self._threads):
-            thread.join(10.0)
-
-    def disconnect(self) -> None:
-        """End the connections that are open now."""
-        with self._lock:
-            connections = list(self._open)
-        for connection in connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
     def __enter__(self) -> FaultProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, target: Callable[..., None], *arguments: Any) -> None:
-        def body() -> None:
-            try:
-                target(*arguments)
-            finally:
-                self._threads.discard(threading.current_thread())
-
-        thread = threading.Thread(target=body, name="fault-proxy", daemon=True)
-        self._threads.add(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._start(self._serve, connection)
-
-    def _serve(self, client: socket.socket) -> None:
-        server: socket.socket | None = None
-        with client, suppress(OSError, _Left):
-            server = socket.create_connection(self.upstream, CONNECT_TIMEOUT_S)
-            with server:
-                for one in (client, server):
-                    one.settimeout(None)
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                with self._lock:
-                    self._open |= {client, server}
-                try:
-                    ends = _Stream(client), _Stream(server)
-                    while not self._closing.is_set():
-                        self._exchange(*ends)
-                finally:
-                    with self._lock:
-                        self._open -= {client, server}
+    def serve(self, connection: socket.socket) -> None:
+        """Forward requests until either side leaves."""
+        server = socket.create_connection(self.upstream, CONNECT_TIMEOUT_S)
+        with server, self.ended_by_close(server), suppress(_Left):
+            for one in (connection, server):
+                one.settimeout(None)
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ends = _Stream(connection), _Stream(server)
+            while not self.closing.is_set():
+                self._exchange(*ends)
 
     def _exchange(self, client: _Stream, server: _Stream) -> None:
         """One request and its answer."""
@@ -238,7 +190,7 @@ class FaultProxy:
         method = head.split(b" ", 1)[0].decode("latin-1")
         faults, fate = self._fate(method)
         if faults.latency_s:
-            self._closing.wait(faults.latency_s)
+            self.closing.wait(faults.latency_s)
         if fate and fate.kind in REFUSALS:
             _refuse(client, head, fate.kind, faults.retry_after_s)
             return
@@ -295,7 +247,7 @@ class FaultProxy:
     def _wait_for_leaving(self, client: _Stream) -> None:
         """Until the client has had enough, or the proxy is closed."""
         with suppress(OSError):
-            while not self._closing.is_set() and client.socket.recv(BLOCK):
+            while not self.closing.is_set() and client.socket.recv(BLOCK):
                 pass
 
 

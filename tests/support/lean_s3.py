@@ -17,17 +17,16 @@ import json
 import os
 import socket
 import sys
-import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from .loopback_server import LoopbackServer
+
 LONGEST_HEAD = 64 * 1024
-BACKLOG = 256
 REASONS = {
     200: "OK",
     206: "Partial Content",
@@ -109,50 +108,29 @@ class Counters:
     body_bytes: int = 0
 
 
-class LeanServer:
-    """Serves ``root`` until `close`; a thread a connection, which the kernel's ``sendfile`` keeps out of Python."""
+class LeanServer(LoopbackServer):
+    """Serves ``root`` until `close`; the kernel's ``sendfile`` keeps the content out of Python."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__()
         self.root = root.resolve()
         self.counters = Counters()
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
-        self.port = int(self._listener.getsockname()[1])
 
-    def start(self) -> None:
-        """Accept connections in a thread."""
-        threading.Thread(target=self._accept, name="lean-accept", daemon=True).start()
-
-    def close(self) -> None:
-        """Accept no more."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), name="lean-connection", daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         """Answer one request after another until the client leaves."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pending = b""
-        with connection, suppress(OSError):
-            while True:
-                head, mark, rest = pending.partition(b"\r\n\r\n")
-                if not mark:
-                    more = connection.recv(LONGEST_HEAD)
-                    if not more or len(pending) + len(more) > LONGEST_HEAD:
-                        return
-                    pending += more
-                    continue
-                pending = rest
-                if not self._answer(connection, head):
+        while True:
+            head, mark, rest = pending.partition(b"\r\n\r\n")
+            if not mark:
+                more = connection.recv(LONGEST_HEAD)
+                if not more or len(pending) + len(more) > LONGEST_HEAD:
                     return
+                pending += more
+                continue
+            pending = rest
+            if not self._answer(connection, head):
+                return
 
     def _answer(self, connection: socket.socket, head: bytes) -> bool:
         """Answer one request; false where the connection ends with it."""
