@@ -1,4 +1,4 @@
-"""Describes the mount drivers as data and renders their commands. Pure except for `missing`.
+"""The mount drivers, which `drivers.toml` describes, and their commands. Pure except for `missing`.
 
 A command is a list of arguments, never a shell line, and holds no secret: programs read secrets from their environment
 (`Driver.secrets`).
@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.resources import files
 from types import MappingProxyType
+from typing import Any
 
 from ..core.errors import SpecError
 from ..core.mount_spec import MountSpec
 
-S3_SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
 _SECRET_WORDS = ("secret", "passw", "token", "credential", "access_key", "access-key", "private-key")
 _MODES = {"private": ("0700", "0600"), "group": ("0770", "0660"), "everyone": ("0777", "0666")}
 
@@ -42,23 +44,17 @@ class MountPaths:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """One way to mount shared files.
-
-    ``program``: the program that has to be installed. ``file_system``: the file system that the kernel has to support.
-    ``options``: name -> flag; a flag that ends in "=" takes its value in the same argument, another one is a switch.
-    ``secrets``: the variables from which it may read secrets. ``source``: the form of its source, for people. ``run``:
-    whether the tests really mount it.
-    """
+    """One way to mount shared files; `drivers.toml` explains the fields. ``options``: name -> flag."""
 
     name: str
     summary: str
     source: str
-    program: str = ""
-    file_system: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
-    secrets: tuple[str, ...] = ()
-    run: bool = True
-    render: Callable[[MountSpec, MountPaths, Driver], Commands] | None = None
+    program: str
+    file_system: str
+    options: Mapping[str, str]
+    secrets: tuple[str, ...]
+    run: bool
+    render: Callable[[MountSpec, MountPaths, Driver], Commands] | None
 
     @property
     def mounts(self) -> bool:
@@ -103,13 +99,7 @@ def _juicefs(spec: MountSpec, place: MountPaths, driver: Driver) -> Commands:
 
 def _seaweedfs(spec: MountSpec, place: MountPaths, driver: Driver) -> Commands:
     filer, _, rest = spec.source.partition("/")
-    argv = [
-        "weed",
-        "-logtostderr",
-        "mount",
-        f"-filer={filer}",
-        f"-filer.path=/{rest}",
-    ]
+    argv = ["weed", "-logtostderr", "mount", f"-filer={filer}", f"-filer.path=/{rest}"]
     argv += [f"-dir={place.path}", f"-cacheDir={place.cache}", f"-localSocket={place.socket}"]
     argv += ["-allowOthers=" + ("false" if spec.access == "private" else "true"), *_flags(spec, driver)]
     return _fuse([*argv, *(["-readOnly"] if spec.read_only else [])], place)
@@ -130,78 +120,25 @@ def _rclone(spec: MountSpec, place: MountPaths, driver: Driver) -> Commands:
     return _fuse([*argv, spec.source, place.path], place)
 
 
-_NFS = {name: name for name in ("vers", "rsize", "wsize", "timeo", "retrans", "nconnect", "port", "proto", "soft")}
-_NFS |= {name: name for name in ("noresvport", "noatime", "actimeo", "lookupcache")}
-_RCLONE = {
-    "provider": "--s3-provider",
-    "endpoint": "--s3-endpoint",
-    "region": "--s3-region",
-    "config": "--config",
-    "vfs-cache-mode": "--vfs-cache-mode",
-    "vfs-cache-max-size": "--vfs-cache-max-size",
-    "vfs-cache-max-age": "--vfs-cache-max-age",
-    "vfs-write-back": "--vfs-write-back",
-    "vfs-read-chunk-size": "--vfs-read-chunk-size",
-    "vfs-read-chunk-streams": "--vfs-read-chunk-streams",
-    "dir-cache-time": "--dir-cache-time",
-    "attr-timeout": "--attr-timeout",
-    "poll-interval": "--poll-interval",
-}
-_WEED = {
-    "collection": "-collection=",
-    "replication": "-replication=",
-    "cache-capacity-mb": "-cacheCapacityMB=",
-    "cache-meta-ttl-s": "-cacheMetaTtlSec=",
-    "chunk-size-mb": "-chunkSizeLimitMB=",
-    "volume-server-access": "-volumeServerAccess=",
-    "dlm": "-dlm",
-}
-_JUICEFS = {
-    "cache-size": "--cache-size",
-    "free-space-ratio": "--free-space-ratio",
-    "buffer-size": "--buffer-size",
-    "prefetch": "--prefetch",
-    "subdir": "--subdir",
-    "bucket": "--bucket",
-    "attr-cache": "--attr-cache",
-    "entry-cache": "--entry-cache",
-    "backup-meta": "--backup-meta",
-    "metrics": "--metrics",
-    "writeback": "--writeback",
-}
+_RENDER = {"nfs": _nfs, "lustre": _lustre, "juicefs": _juicefs, "seaweedfs": _seaweedfs, "rclone": _rclone}
 
-DRIVERS: Mapping[str, Driver] = MappingProxyType(
-    {
-        driver.name: driver
-        for driver in (
-            Driver("directory", "a directory that every side sees already", "none"),
-            Driver("nfs", "an NFS export", "HOST:/EXPORT", "mount.nfs", "nfs", _NFS, run=False, render=_nfs),
-            Driver(
-                "lustre", "Lustre, as FSx serves it", "HOST@tcp:/NAME", "mount.lustre", "lustre",
-                {name: name for name in ("noatime", "localflock", "user_xattr", "lazystatfs")},
-                run=False, render=_lustre,
-            ),
-            Driver(
-                "juicefs", "JuiceFS: metadata in a database, data in an object store",
-                "the metadata's address, such as redis://HOST/1 or sqlite3:///PATH", "juicefs", "fuse", _JUICEFS,
-                ("META_PASSWORD", "REDIS_PASSWORD", "ACCESS_KEY", "SECRET_KEY", "SESSION_TOKEN", *S3_SECRETS),
-                render=_juicefs,
-            ),
-            Driver(
-                "seaweedfs", "SeaweedFS, through its filer", "HOST:PORT/DIRECTORY", "weed", "fuse", _WEED, S3_SECRETS,
-                render=_seaweedfs,
-            ),
-            Driver(
-                "rclone", "anything rclone reaches", ":s3:BUCKET/PREFIX or REMOTE:PATH", "rclone", "fuse", _RCLONE,
-                (*S3_SECRETS, "RCLONE_CONFIG_PASS"), render=_rclone,
-            ),
-            Driver(
-                "s3", "objects read through a block cache on the node, without a mount", "s3://BUCKET/PREFIX",
-                options={"endpoint": "", "region": "", "block-size": ""}, secrets=S3_SECRETS,
-            ),
-        )
-    }
-)  # fmt: skip
+
+def _driver(name: str, row: Mapping[str, Any]) -> Driver:
+    return Driver(
+        name,
+        row["summary"],
+        row["source"],
+        row.get("program", ""),
+        row.get("file_system", ""),
+        {option: f"--{option}" for option in row.get("options", ())} | row.get("flags", {}),
+        tuple(row.get("secrets", ())),
+        row.get("run", True),
+        _RENDER.get(name),
+    )
+
+
+_TABLE = tomllib.loads(files(__package__).joinpath("drivers.toml").read_text())
+DRIVERS: Mapping[str, Driver] = MappingProxyType({name: _driver(name, row) for name, row in _TABLE.items()})
 
 
 def check(spec: MountSpec) -> Driver:

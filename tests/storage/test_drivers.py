@@ -131,4 +131,4 @@ def test_credentials_that_others_can_read_are_refused(tmp_path: Path, case: str)
         file.unlink()
     words = {"mode": "mode 0640; expected .* 0600", "line": "line 1 of"}.get(case, "cannot be read")
     with pytest.raises(SpecError, match=words):
-        credentials.read(str(file), drivers.S3_SECRETS)
+        credentials.read(str(file), drivers.DRIVERS["s3"].secrets)
