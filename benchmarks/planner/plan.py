@@ -28,7 +28,7 @@ from jupyter_hyperpod.planner import causes
 from jupyter_hyperpod.planner.calibrate import Measured, measure
 from jupyter_hyperpod.planner.goodput import CheckpointCosts, ClusterModel, Downtime
 from jupyter_hyperpod.planner.quantities import DAY_S
-from jupyter_hyperpod.planner.scenario import Fault, Scenario, Spread, Timing, in_place
+from jupyter_hyperpod.planner.scenario import Fault, Scenario, Timing, in_place
 from jupyter_hyperpod.planner.simulate import simulate
 from jupyter_hyperpod.storage.store import Store
 
@@ -160,7 +160,7 @@ def predict(known: Measured, blows: Sequence[Blow], steps: int = STEPS) -> float
         Downtime(),
         timing=known.timing(),
         spares=SPARES,
-        repair=Spread(0.0),
+        repair_s=0.0,
         faults=faults,
     )
     return simulate(scenario, 0, 1).goodput.mean

@@ -12,7 +12,7 @@ from .terminal import Terminal
 
 def run_plan(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     """Run ``plan`` and return the exit status; raises SpecError for impossible figures."""
-    from ..planner.asked import ask
+    from ..planner.face import ask
 
     if options.simulate:
         terminal.status("simulating")

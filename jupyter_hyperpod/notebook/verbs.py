@@ -14,7 +14,7 @@ from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
 from ..core.units import plural
 from ..core.views import View
-from ..planner.asked import ask
+from ..planner.face import ask
 from ..recipes import catalogue, render
 from ..storage.store import Store
 from .plan import PlanRecord

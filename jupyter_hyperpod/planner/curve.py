@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..core.elastic import MAX_NODES
-from ..core.errors import SpecError
+from ..core.errors import Conflict, SpecError
 from ..core.units import format_money, plural
-from .goodput import CONVENTIONS, Regime, RegimeComparison
+from .goodput import CONVENTIONS, Regime
 from .outcome import Outcome
 from .quantities import DAY_S
-from .request import PlanRequest
+from .regimes import IN_PLACE
+from .request import AUTOMATIC, MANUAL, PlanRequest
 
 POINTS = 49
 REACH = 16  # the axis reaches from 1/REACH to REACH times the requested instances
 WIDTH, HEIGHT, DOT = 960, 300, 4
 _TOP, _BOTTOM, _LEFT, _GAP = 64, 46, 54, 66
-REGIMES = ("manual", "automatic")
-COLOURS = {"manual": "#d1603d", "automatic": "#1f9e89", "in place": "#5778c8"}
-NAMES = {"manual": "by hand", "automatic": "automatic", "in place": "in place"}
+REGIMES = (MANUAL, AUTOMATIC)
+COLOURS = {MANUAL: "#d1603d", AUTOMATIC: "#1f9e89", IN_PLACE: "#5778c8"}
 INK = "var(--jp-ui-font-color1, #767676)"
 FAINT = "var(--jp-border-color1, #76767655)"
+_LIGHT = "svg { background: #ffffff; --jp-ui-font-color1: #333333; --jp-border-color1: #dddddd }"
+_DARK = "svg { background: #1e1e1e; --jp-ui-font-color1: #dddddd; --jp-border-color1: #444444 }"
+STYLE = f"<style>{_LIGHT} @media (prefers-color-scheme: dark) {{ {_DARK} }}</style>"  # for a file of its own
+
+Points = Mapping[int, Mapping[str, Regime | None]]  # instances -> name -> regime, None where its run never ends
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Both regimes at one number of instances; a regime is None where its run never ends."""
-
-    instances: int
-    manual: Regime | None
-    automatic: Regime | None
-
-
-def curve(request: PlanRequest, points: int = POINTS) -> list[Point]:
+def curve(request: PlanRequest) -> Points:
     """The closed form for numbers of instances around that of the request, evenly on a logarithmic axis."""
     middle = request.cluster.instances
     low, high = max(1, middle // REACH), min(MAX_NODES, middle * REACH)
-    ratio = (high / low) ** (1 / max(1, points - 1))
-    numbers = {round(low * ratio**number) for number in range(points)} | {middle}
-    found = []
-    for instances in sorted(numbers):
-        pairs = {name: _one(request, instances, name) for name in REGIMES}
-        found.append(Point(instances, pairs["manual"], pairs["automatic"]))
-    return found
+    ratio = (high / low) ** (1 / (POINTS - 1))
+    numbers = {round(low * ratio**number) for number in range(POINTS)} | {middle}
+    return {instances: {name: _one(request, instances, name) for name in REGIMES} for instances in sorted(numbers)}
 
 
 def _one(request: PlanRequest, instances: int, name: str) -> Regime | None:
@@ -94,15 +87,15 @@ PANELS = (
 )
 
 
-def picture(request: PlanRequest, found: RegimeComparison, outcomes: Mapping[str, Outcome] | None = None) -> str:
-    """An SVG that takes the colours of the page, one panel a figure; simulated regimes are dots with their interval."""
+def picture(request: PlanRequest, outcomes: Mapping[str, Outcome]) -> str:
+    """Draw all figures side by side as SVG, with `outcomes` of a simulation as dots."""
     points = curve(request)
-    outcomes = outcomes or {}
     width = (WIDTH - _LEFT - (len(PANELS) - 1) * _GAP - 12) / len(PANELS)
-    parts = [_legend(found, outcomes)]
+    parts = [_legend(request, outcomes)]
     for number, panel in enumerate(PANELS):
-        parts.append(_draw(panel, points, found, outcomes, _LEFT + number * (width + _GAP), width))
-    alt = html.escape(f"Training time, goodput and cost over instances, {CONVENTIONS[found.convention]}")
+        left = _LEFT + number * (width + _GAP)
+        parts += _Drawing(panel, points, request.cluster.instances, left, left + width).parts(outcomes)
+    alt = html.escape(f"Training time, goodput and cost over instances, {CONVENTIONS[request.convention]}")
     style = f"font: 11px var(--jp-ui-font-family, sans-serif); fill: {INK}; max-width: 100%"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" '
@@ -110,99 +103,84 @@ def picture(request: PlanRequest, found: RegimeComparison, outcomes: Mapping[str
     )
 
 
-def _legend(found: RegimeComparison, outcomes: Mapping[str, Outcome]) -> str:
-    cluster = found.cluster
-    where = f"{100 * cluster.rate:g} %/h an instance; {CONVENTIONS[found.convention]} ({found.convention})"
+def _legend(request: PlanRequest, outcomes: Mapping[str, Outcome]) -> str:
+    rate, convention = request.cluster.rate, request.convention
+    where = f"{100 * rate:g} %/h an instance; {CONVENTIONS[convention]} ({convention})"
     text = [f'<text x="{_LEFT}" y="16" font-weight="600">{html.escape(where)}</text>']
-    names = [*REGIMES, *(["in place"] if "in place" in outcomes else [])]
+    names = list(outcomes or REGIMES)
     for number, name in enumerate(names):
         x = _LEFT + 110 * number
         mark = f'<line x1="{x}" x2="{x + 18}" y1="30" y2="30" stroke="{COLOURS[name]}" stroke-width="2.5"/>'
-        if name == "in place":
+        if name == IN_PLACE:
             mark = f'<circle cx="{x + 9}" cy="30" r="{DOT}" fill="{COLOURS[name]}"/>'
-        text.append(f'{mark}<text x="{x + 24}" y="34">{NAMES[name]}</text>')
+        text.append(f'{mark}<text x="{x + 24}" y="34">{name}</text>')
     if outcomes:
         x = _LEFT + 110 * len(names)
         text.append(f'<text x="{x}" y="34" opacity="0.8">dots: simulated, 95 % interval</text>')
     return "".join(text)
 
 
-def _draw(
-    panel: _Panel,
-    points: Sequence[Point],
-    found: RegimeComparison,
-    outcomes: Mapping[str, Outcome],
-    left: float,
-    width: float,
-) -> str:
-    values = [panel.read(regime) for point in points for regime in (point.manual, point.automatic) if regime]
-    across = _scale(points[0].instances, points[-1].instances, left, left + width, True)
-    low = min(values) if panel.low is None else panel.low
-    high = panel.high
-    if high is None:  # unbounded growth is cut off, or it would flatten everything else
-        high = max(values) if panel.logarithmic else min(max(values), 3 * panel.read(found.manual))
-    up = _scale(low, high, HEIGHT - _BOTTOM, _TOP, panel.logarithmic)
-    parts = [f'<text x="{left}" y="{_TOP - 8}" opacity="0.8">{panel.title}</text>']
-    for value in _ticks(low, high, panel.logarithmic):
-        y = up(value)
-        parts.append(f'<line x1="{left:.1f}" x2="{left + width:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}"/>')
-        parts.append(f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{panel.label(value)}</text>')
-    for value in _ticks(points[0].instances, points[-1].instances, True):
-        x, y = across(value), HEIGHT - _BOTTOM
-        parts.append(f'<text x="{x:.1f}" y="{y + 16}" text-anchor="middle">{value:,.0f}</text>')
-    middle = across(found.cluster.instances)
-    parts.append(
-        f'<text x="{left + width / 2:.1f}" y="{HEIGHT - 12}" text-anchor="middle" opacity="0.8">instances</text>'
-    )
-    parts.append(
-        f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}" stroke="{INK}" '
-        'stroke-dasharray="2 3" opacity="0.6"/>'
-    )
-    for name in REGIMES:
-        parts.append(_line(panel, points, name, across, up, high))
-    for number, (name, outcome) in enumerate(outcomes.items()):  # side by side, because some are almost equal
-        parts.append(_dot(panel, outcome, name, middle + DOT * (2 * number - len(outcomes) + 1), up))
-    parts += _readouts(panel, points, across)
-    return "".join(parts)
+class _Drawing:
+    """One panel at its place: its two scales, and the parts that are drawn with them."""
 
+    def __init__(self, panel: _Panel, points: Points, middle: int, left: float, right: float) -> None:
+        self.panel, self.points, self.middle = panel, points, middle
+        self.left, self.right = left, right
+        values = [panel.read(regime) for point in points.values() for regime in point.values() if regime]
+        self.low = min(values) if panel.low is None else panel.low
+        usual = points[middle][MANUAL]
+        if panel.high is not None:
+            self.high = panel.high
+        elif panel.logarithmic or usual is None:
+            self.high = max(values)
+        else:  # unbounded growth is cut off, or it would flatten everything else
+            self.high = min(max(values), 3 * panel.read(usual))
+        self.across = _scale(min(points), max(points), left, right, True)
+        self.up = _scale(self.low, self.high, HEIGHT - _BOTTOM, _TOP, panel.logarithmic)
 
-def _readouts(panel: _Panel, points: Sequence[Point], across: Callable[[float], float]) -> list[str]:
-    """Invisible columns whose tooltips show the figures under the pointer."""
-    parts = []
-    for point in points:
-        told = [f"{plural(point.instances, 'instance')}"]
-        for name, regime in (("manual", point.manual), ("automatic", point.automatic)):
-            value = "never ends" if regime is None else panel.label(panel.read(regime))
-            told.append(f"{NAMES[name]}: {value}")
-        x = across(point.instances)
-        column = f'<rect x="{x - 3:.1f}" y="{_TOP}" width="6" height="{HEIGHT - _BOTTOM - _TOP}" fill="transparent">'
-        parts.append(f"{column}<title>{html.escape(chr(10).join(told))}</title></rect>")
-    return parts
+    def parts(self, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+        """The panel's title, axes, lines and dots."""
+        panel, left, right, bottom = self.panel, self.left, self.right, HEIGHT - _BOTTOM
+        yield f'<text x="{left}" y="{_TOP - 8}" opacity="0.8">{panel.title}</text>'
+        for value in _ticks(self.low, self.high, panel.logarithmic):
+            y = self.up(value)
+            yield f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}"/>'
+            yield f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{panel.label(value)}</text>'
+        for value in _ticks(min(self.points), max(self.points), True):
+            yield f'<text x="{self.across(value):.1f}" y="{bottom + 16}" text-anchor="middle">{value:,.0f}</text>'
+        x = left + (right - left) / 2
+        yield f'<text x="{x:.1f}" y="{HEIGHT - 12}" text-anchor="middle" opacity="0.8">instances</text>'
+        middle = self.across(self.middle)
+        place = f'x1="{middle:.1f}" x2="{middle:.1f}" y1="{_TOP}" y2="{bottom}"'
+        yield f'<line {place} stroke="{INK}" stroke-dasharray="2 3" opacity="0.6"/>'
+        yield from map(self._line, REGIMES)
+        for number, (name, outcome) in enumerate(outcomes.items()):  # side by side, because some are almost equal
+            yield self._dot(outcome, name, middle + DOT * (2 * number - len(outcomes) + 1))
+        yield from map(self._readout, self.points)
 
+    def _line(self, name: str) -> str:
+        path = ""
+        for instances, point in self.points.items():
+            regime = point[name]
+            if regime is not None and (value := self.panel.read(regime)) <= self.high:
+                path += f"{'L' if path else 'M'}{self.across(instances):.1f} {self.up(value):.1f}"
+        return f'<path d="{path}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>'
 
-def _line(
-    panel: _Panel,
-    points: Sequence[Point],
-    name: str,
-    across: Callable[[float], float],
-    up: Callable[[float], float],
-    high: float,
-) -> str:
-    path: list[str] = []
-    for point in points:
-        regime: Regime | None = getattr(point, name)
-        if regime is None or panel.read(regime) > high:
-            continue
-        path.append(f"{'L' if path else 'M'}{across(point.instances):.1f} {up(panel.read(regime)):.1f}")
-    return f'<path d="{"".join(path)}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>'
+    def _dot(self, outcome: Outcome, name: str, x: float) -> str:
+        mean, margin = self.panel.simulated(outcome)
+        y, top, bottom = (self.up(value) for value in (mean, mean + margin, max(mean - margin, 1e-9)))
+        place = f'x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"'
+        bar = f'<line {place} stroke="{COLOURS[name]}" stroke-width="2"/>'
+        return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT}" fill="{COLOURS[name]}"/>'
 
-
-def _dot(panel: _Panel, outcome: Outcome, name: str, x: float, up: Callable[[float], float]) -> str:
-    mean, margin = panel.simulated(outcome)
-    colour = COLOURS["manual" if name == NAMES["manual"] else name]
-    y, top, bottom = up(mean), up(mean + margin), up(max(mean - margin, 1e-9))
-    bar = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}" stroke="{colour}" stroke-width="2"/>'
-    return f'{bar}<circle cx="{x:.1f}" cy="{y:.1f}" r="{DOT}" fill="{colour}"/>'
+    def _readout(self, instances: int) -> str:
+        """An invisible column whose tooltip shows the figures under the pointer."""
+        told = [plural(instances, "instance")]
+        for name, regime in self.points[instances].items():
+            told.append(f"{name}: {'never ends' if regime is None else self.panel.label(self.panel.read(regime))}")
+        x, height = self.across(instances), HEIGHT - _BOTTOM - _TOP
+        column = f'<rect x="{x - 3:.1f}" y="{_TOP}" width="6" height="{height}" fill="transparent">'
+        return f"{column}<title>{html.escape(chr(10).join(told))}</title></rect>"
 
 
 def _scale(low: float, high: float, start: float, end: float, logarithmic: bool) -> Callable[[float], float]:
@@ -222,3 +200,18 @@ def _ticks(low: float, high: float, logarithmic: bool) -> list[float]:
         if len(found) <= 6:
             return found
     return found[:: -(-len(found) // 5)]
+
+
+def write_picture(path: str, svg: str) -> None:
+    """Write a new file. Raises SpecError for a name without .svg, Conflict where the file exists."""
+    target = Path(path)
+    if target.suffix != ".svg":
+        raise SpecError(f"--plot {path}: pictures are drawn as SVG; expected a name that ends with .svg")
+    head, rest = svg.split(">", 1)
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(f"{head}>{STYLE}{rest}\n")
+    except FileExistsError:
+        raise Conflict(f"--plot {path}: the file exists and is kept; choose another name") from None
+    except OSError as error:
+        raise SpecError(f"--plot {path}: cannot be written: {error.strerror}") from None

@@ -1,16 +1,18 @@
-"""Presents a plan in words and figures, alike for the command line, the magic and the view in JupyterLab."""
+"""Answers a plan in words and figures, alike for the command line, the magic and the view in JupyterLab."""
 
 from __future__ import annotations
 
+import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import SpecError
+from ..core.events import Event
 from ..core.units import format_duration, format_money, plural
-from .calibrate import Measured
-from .curve import picture
+from .calibrate import Measured, measure
+from .curve import picture, write_picture
 from .goodput import (
     CONVENTIONS,
     PRODUCTIVE,
@@ -23,11 +25,13 @@ from .goodput import (
 )
 from .outcome import Estimate, Outcome
 from .quantities import DAY_S
-from .regimes import Trial, simulate_all
-from .request import PlanRequest
+from .regimes import Trial, simulate_all, trial_of
+from .request import AUTOMATIC, MANUAL, PlanRequest, plan_request
 
 OTHER_MANUAL_S = (240 * 60.0, 300 * 60.0, 360 * 60.0)
 CAUSES_SHOWN = 8
+Cells = list[tuple[str, str]]
+Read = Callable[[str], tuple[str, Sequence[Event]]]
 SERVED_RUNS, SERVED_FAILURES = 8, 100_000  # takes some seconds, and the server has other users
 HEADERS = ("RECOVERY", ">A FAILURE COSTS", ">TRAINING TIME", ">LONGER BY", ">GOODPUT", ">GPU-HOURS", ">COST")
 
@@ -37,7 +41,7 @@ class Sheet:
     """One table: headers (a leading '>' aligns the column to the right) and rows of (text, tone)."""
 
     headers: tuple[str, ...]
-    rows: tuple[tuple[tuple[str, str], ...], ...]
+    rows: list[Cells]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +50,31 @@ class PlanReport:
 
     record: dict[str, Any]
     title: tuple[str, ...]
-    sheets: tuple[Sheet, ...]
-    lines: tuple[str, ...]
+    sheets: list[Sheet]
+    lines: list[str]
     picture: str = ""
 
     def view(self) -> dict[str, Any]:
         """As JSON, words and picture included, for the view in JupyterLab."""
-        sheets = [{"headers": sheet.headers, "rows": [_cells(row) for row in sheet.rows]} for sheet in self.sheets]
+        sheets = [{"headers": sheet.headers, "rows": list(map(_cells, sheet.rows))} for sheet in self.sheets]
         return {"plan": self.record, "sheets": sheets, "picture": self.picture}
 
 
-def _cells(row: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+def _cells(row: Cells) -> list[dict[str, str]]:
     return [{"text": text, "tone": tone} for text, tone in row]
+
+
+def ask(options: argparse.Namespace, read: Read, drawn: bool = False) -> PlanReport:
+    """Answer parsed options; ``read`` returns a named job's id and events, ``drawn`` always draws the picture.
+
+    Raises SpecError for impossible figures, Conflict where the file of ``--plot`` exists.
+    """
+    measured = measure(*read(options.calibrate)) if options.calibrate is not None else None
+    request, trial = plan_request(options, measured), trial_of(options, measured)
+    found = answer(request, trial, measured, drawn or options.plot is not None)
+    if options.plot is not None:
+        write_picture(options.plot, found.picture)
+    return found
 
 
 def answer_body(body: Mapping[str, Any]) -> PlanReport:
@@ -81,19 +98,18 @@ def answer(
     """Answer a request by the closed form and, with a ``trial``, by simulation. Raises SpecError."""
     found = request.compare()
     others = _other_conventions(request)
-    told = record(found, others)
-    sheets, said = [sheet(found)], list(lines(found, others))
-    outcomes = simulate_all(request, trial) if trial is not None else {}
+    told, sheets = record(found, others), [sheet(found)]
+    said: list[str] = told["lines"]
+    outcomes: dict[str, Outcome] = {}
     if trial is not None:
+        outcomes = simulate_all(request, trial)
         sheets += simulation_sheets(outcomes)
         said += [seeded(trial), trial.assumed]
         told["simulation"] = {name: outcome.record() for name, outcome in outcomes.items()}
     if measured is not None:
         said.append(f"Calibrated by {measured.sentence}.")
         told["calibration"] = measured.record()
-    told["lines"] = said
-    drawing = picture(request, found, outcomes) if drawn else ""
-    return PlanReport(told, title(found), tuple(sheets), tuple(said), drawing)
+    return PlanReport(told, title(found), sheets, said, picture(request, outcomes) if drawn else "")
 
 
 def seeded(trial: Trial) -> str:
@@ -106,27 +122,31 @@ def simulation_sheets(outcomes: Mapping[str, Outcome]) -> list[Sheet]:
     """Tables of the runs' results, of what their time went into, and of what interrupted the survivors' runs."""
     names = list(outcomes)
     results = [
-        (
-            (name, ""),
-            (f"{_pm(outcome.wall_s, DAY_S, 1)} days" + (" or more" if outcome.unfinished else ""), ""),
-            (f"{_pm(outcome.goodput, 0.01, 2)} %", ""),
-            (f"${_pm(outcome.cost, 1e6, 2)} M", ""),
-            (_pm(outcome.failures, 1, 1), ""),
-            (_pm(outcome.restarts, 1, 1), ""),
+        _plain(
+            name,
+            f"{_pm(outcome.wall_s, DAY_S, 1)} days" + (" or more" if outcome.unfinished else ""),
+            f"{_pm(outcome.goodput, 0.01, 2)} %",
+            f"${_pm(outcome.cost, 1e6, 2)} M",
+            _pm(outcome.failures, 1, 1),
+            _pm(outcome.restarts, 1, 1),
         )
         for name, outcome in outcomes.items()
     ]
     stages = dict.fromkeys(stage for outcome in outcomes.values() for stage in outcome.stages)
-    spent = [((stage, ""), *((_part(outcomes[name], stage), "") for name in names)) for stage in stages]
+    spent = [_plain(stage, *(_part(outcome, stage) for outcome in outcomes.values())) for stage in stages]
     causes = list(outcomes[names[-1]].incidents.items())
-    seen = [((name, ""), (_pm(estimate, 1, 1), "")) for name, estimate in causes[:CAUSES_SHOWN]]
+    seen = [_plain(name, _pm(estimate, 1, 1)) for name, estimate in causes[:CAUSES_SHOWN]]
     if rest := causes[CAUSES_SHOWN:]:
-        seen.append(((f"{len(rest)} other causes", "quiet"), (f"{sum(e.mean for _, e in rest):.1f}", "quiet")))
+        seen.append([(f"{len(rest)} other causes", "quiet"), (f"{sum(e.mean for _, e in rest):.1f}", "quiet")])
     return [
-        Sheet(("SIMULATED", ">TRAINING TIME", ">GOODPUT", ">COST", ">FAILURES", ">WHOLE JOB AGAIN"), tuple(results)),
-        Sheet(("TIME GOES INTO", *(f">{name.upper()}" for name in names)), tuple(spent)),
-        Sheet((f"CAUSE, {names[-1].upper()}", ">FAILURES"), tuple(seen)),
+        Sheet(("SIMULATED", ">TRAINING TIME", ">GOODPUT", ">COST", ">FAILURES", ">WHOLE JOB AGAIN"), results),
+        Sheet(("TIME GOES INTO", *(f">{name.upper()}" for name in names)), spent),
+        Sheet((f"CAUSE, {names[-1].upper()}", ">FAILURES"), seen),
     ]
+
+
+def _plain(*texts: str) -> Cells:
+    return [(text, "") for text in texts]
 
 
 def _part(outcome: Outcome, stage: str) -> str:
@@ -156,7 +176,7 @@ def title(found: RegimeComparison) -> tuple[str, ...]:
 def sheet(found: RegimeComparison) -> Sheet:
     """Both regimes and the difference."""
     manual, automatic = found.manual, found.automatic
-    saved = (
+    saved = [
         ("saved", "title"),
         (format_duration(manual.downtime_s - automatic.downtime_s), ""),
         (days(manual.days - automatic.days), ""),
@@ -164,11 +184,11 @@ def sheet(found: RegimeComparison) -> Sheet:
         ("", ""),
         (f"{manual.gpu_hours - automatic.gpu_hours:,.0f}", ""),
         (format_money(found.saving), "good"),
-    )
-    return Sheet(HEADERS, (_row("by hand", manual), _row("automatic", automatic), saved))
+    ]
+    return Sheet(HEADERS, [_row(MANUAL, manual), _row(AUTOMATIC, automatic), saved])
 
 
-def lines(found: RegimeComparison, others: dict[str, float | None]) -> tuple[str, ...]:
+def lines(found: RegimeComparison, others: dict[str, float | None]) -> list[str]:
     """The result in a sentence, its convention, and its assumptions."""
     said = [
         f"{percent(found.reduction)} less training time and {format_money(found.saving)} saved, where "
@@ -179,11 +199,12 @@ def lines(found: RegimeComparison, others: dict[str, float | None]) -> tuple[str
             f"{'never ends' if value is None else percent(value)} ({name})" for name, value in others.items()
         )
         said.append(f"By the other conventions it is {told}.")
-    if not found.interval_s and (pairs := same_reduction(found, _other_manuals(found))):
+    others_s = [slow_s for slow_s in OTHER_MANUAL_S if slow_s != found.manual.downtime_s]
+    if not found.interval_s and (pairs := same_reduction(found, others_s)):
         named = ", ".join(f"{slow_s / 60:.0f} and {quick_s / 60:.0f} min" for slow_s, quick_s in pairs)
         same = f"{100 * found.reduction:.0f} %"
         said.append(f"The figure alone says little: recovery in {named} saves the same {same} of the time.")
-    return tuple(said)
+    return said
 
 
 def record(found: RegimeComparison, others: dict[str, float | None]) -> dict[str, Any]:
@@ -207,20 +228,14 @@ def record(found: RegimeComparison, others: dict[str, float | None]) -> dict[str
         "saving": found.saving,
         "reductions": {found.convention: found.reduction, **others},
         "title": list(title(found)),
-        "lines": list(lines(found, others)),
+        "lines": lines(found, others),
     }
 
 
 def regime_record(regime: Regime) -> dict[str, float]:
     """One regime as JSON."""
-    return {
-        "downtime_s": regime.downtime_s,
-        "stretch": regime.stretch,
-        "goodput": regime.goodput,
-        "days": regime.days,
-        "gpu_hours": regime.gpu_hours,
-        "cost": regime.cost,
-    }
+    names = ("downtime_s", "stretch", "goodput", "days", "gpu_hours", "cost")
+    return {name: getattr(regime, name) for name in names}
 
 
 def percent(ratio: float) -> str:
@@ -234,20 +249,16 @@ def days(value: float) -> str:
     return f"{value:,.0f} days" if value >= 99.5 else f"{value:.1f} days" if value >= 3 else f"{value * 24:.1f} h"
 
 
-def _row(name: str, regime: Regime) -> tuple[tuple[str, str], ...]:
-    return (
-        (name, ""),
-        (format_duration(regime.downtime_s), ""),
-        (days(regime.days), ""),
-        (percent(regime.stretch - 1), ""),
-        (percent(regime.goodput), ""),
-        (f"{regime.gpu_hours:,.0f}", ""),
-        (format_money(regime.cost), ""),
+def _row(name: str, regime: Regime) -> Cells:
+    return _plain(
+        name,
+        format_duration(regime.downtime_s),
+        days(regime.days),
+        percent(regime.stretch - 1),
+        percent(regime.goodput),
+        f"{regime.gpu_hours:,.0f}",
+        format_money(regime.cost),
     )
-
-
-def _other_manuals(found: RegimeComparison) -> list[float]:
-    return [slow_s for slow_s in OTHER_MANUAL_S if slow_s != found.manual.downtime_s]
 
 
 def _other_conventions(request: PlanRequest) -> dict[str, float | None]:

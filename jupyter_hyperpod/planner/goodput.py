@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ..core.elastic import MAX_NODES
 from ..core.errors import SpecError
-from ..core.units import format_duration, plural
+from ..core.units import format_duration
 from ..policy.interval import daly_s
 from .quantities import HIGHEST_RATE, HOUR_S, parse_time
 
@@ -112,27 +112,15 @@ class CheckpointCosts:
         return daly_s(self.cost_s, mtbf_s) if self.cost_s and math.isfinite(mtbf_s) else None
 
 
-def young_s(cost_s: float, mtbf_s: float) -> float:
-    """Young's first-order checkpoint interval; Daly's is `policy.interval.daly_s`, which jobs use."""
-    return math.sqrt(2 * cost_s * mtbf_s)
-
-
-def observed_rate(failures: int, instances: int, hours: float) -> float:
-    """Failures per instance-hour of a run. Raises SpecError."""
-    if failures < 0 or instances < 1 or not hours > 0:
-        raise SpecError(
-            f"{plural(failures, 'failure')} of {plural(instances, 'instance')} in {hours:g} h is no observation"
-        )
-    return failures / (instances * hours)
+NO_CHECKPOINTS = CheckpointCosts()
 
 
 def stretch(
-    cluster: ClusterModel, downtime_s: float, convention: str, checkpoints: CheckpointCosts | None = None
+    cluster: ClusterModel, downtime_s: float, convention: str, saved: CheckpointCosts = NO_CHECKPOINTS
 ) -> float:
     """Wall time over undisturbed time. Raises SpecError for an unknown convention and for a run that never ends."""
     if convention not in CONVENTIONS:
         raise SpecError(f"convention {convention!r}; expected one of {', '.join(CONVENTIONS)}")
-    saved = checkpoints or CheckpointCosts()
     mtbf_s = cluster.mtbf_s
     every_s = saved.every_s(mtbf_s)
     overhead = 1.0 + saved.cost_s / every_s if every_s else 1.0
@@ -218,7 +206,7 @@ def compare(
     automatic: Downtime,
     gpu_hours: float,
     convention: str = PRODUCTIVE,
-    checkpoints: CheckpointCosts | None = None,
+    saved: CheckpointCosts = NO_CHECKPOINTS,
 ) -> RegimeComparison:
     """Both regimes on the same cluster and the same work. Raises SpecError."""
     if manual.total_s < automatic.total_s:
@@ -226,20 +214,15 @@ def compare(
             f"manual recovery takes {format_duration(manual.total_s)} and automatic recovery longer, "
             f"{format_duration(automatic.total_s)}: are the two exchanged?"
         )
-    saved = checkpoints or CheckpointCosts()
     regimes = [regime(cluster, downtime, gpu_hours, convention, saved) for downtime in (manual, automatic)]
     return RegimeComparison(cluster, convention, gpu_hours, saved.every_s(cluster.mtbf_s), *regimes)
 
 
 def regime(
-    cluster: ClusterModel,
-    downtime: Downtime,
-    gpu_hours: float,
-    convention: str,
-    checkpoints: CheckpointCosts | None = None,
+    cluster: ClusterModel, downtime: Downtime, gpu_hours: float, convention: str, saved: CheckpointCosts
 ) -> Regime:
     """The run of this work where every failure costs this downtime. Raises SpecError."""
-    ratio = stretch(cluster, downtime.total_s, convention, checkpoints)
+    ratio = stretch(cluster, downtime.total_s, convention, saved)
     days = undisturbed_days(cluster, gpu_hours)
     return Regime(downtime.total_s, ratio, days * ratio, gpu_hours * ratio, gpu_hours * ratio * cluster.price)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ..policy.scaling import Claim
@@ -29,28 +29,28 @@ def _unnamed(instances: int) -> tuple[str, ...]:
     return ("",) * instances
 
 
+@dataclass(slots=True)
 class Job:
     """A job in simulated time; `advance` lets time pass, everything else changes what the job does."""
 
-    def __init__(self, name: str, target: int, work_s: float, priority: int = 0, order: float = 0.0) -> None:
-        self.name = name
-        self.wish = self.target = target  # the owner's wish; the last number commanded
-        self.minimum = target
-        self.work_s = work_s
-        self.priority = priority
-        self.order = order
-        self.spares = 0
-        self.members = self.ready = self.coming = 0
-        self.started = False
-        self.waiting = False
-        self.stateful = True
-        self.speed = 1.0
-        self.position_s = self.saved_s = 0.0
-        self.every_s: float | None = None
-        self.cost_s = 0.0
-        self._phase_s = 0.0  # since the end of the last checkpoint
-        self.stop: deque[Halt] = deque()
-        self.stages: defaultdict[str, float] = defaultdict(float)
+    target: int
+    minimum: int
+    work_s: float
+    spares: int
+    cost_s: float
+    members: int = 0
+    ready: int = 0
+    coming: int = 0
+    started: bool = False
+    waiting: bool = False
+    stateful: bool = True
+    speed: float = 1.0
+    position_s: float = 0.0
+    saved_s: float = 0.0
+    every_s: float | None = None
+    stop: deque[Halt] = field(default_factory=deque)
+    stages: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _phase_s: float = 0.0  # since the end of the last checkpoint
 
     @property
     def held(self) -> int:
@@ -70,13 +70,12 @@ class Job:
     def claim(self) -> Claim:
         """The nodes that it wants of the cluster."""
         return Claim(
-            self.name, self.priority, self.order, self.minimum, self.wish, self.spares, self.started,
-            self.target, _unnamed(self.held),
-        )  # fmt: skip
+            "job", 0, 0.0, self.minimum, self.target, self.spares, self.started, self.target, _unnamed(self.held)
+        )
 
-    def halt(self, stages: Stages, convention: str = "restart") -> None:
-        """Stand still for some stages. The present stages end now, or come first where repairs follow one another."""
-        if convention != "serial":
+    def halt(self, stages: Stages, serial: bool) -> None:
+        """Stand still for some stages. The present stages end now; with ``serial`` they come first."""
+        if not serial:
             self.stop.clear()
         self.stop.extend(Halt(name, seconds) for name, seconds in stages if seconds > 0)
 

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .quantities import DAY_S, HOUR_S
@@ -21,13 +21,15 @@ _T = (
 
 @dataclass
 class Tally:
-    """One simulated run, in seconds. ``stages`` add up to ``wall_s``; ``restarts``: of the whole job."""
+    """One simulated run, in seconds. ``stages`` add up to ``wall_s``; ``restarts``: of the whole job.
+
+    ``said`` are the first decisions: when, which policy, and its reason.
+    """
 
     wall_s: float = 0.0
     useful_s: float = 0.0
     finished: bool = True
     restarts: int = 0
-    interval_s: float | None = None
     incidents: Counter[str] = field(default_factory=Counter)
     stages: dict[str, float] = field(default_factory=dict)
     said: list[tuple[float, str, str]] = field(default_factory=list)
@@ -53,10 +55,6 @@ class Estimate:
             return cls(mean, 0.0)
         return cls(mean, student(len(samples) - 1) * statistics.stdev(samples) / math.sqrt(len(samples)))
 
-    def covers(self, value: float) -> bool:
-        """Whether a value lies in the interval."""
-        return abs(value - self.mean) <= self.margin
-
 
 def student(degrees: int) -> float:
     """The 97.5 % quantile of Student's t."""
@@ -67,7 +65,6 @@ def student(degrees: int) -> float:
 class Outcome:
     """All repetitions of a scenario. ``incidents`` by cause and ``stages`` (seconds) are those of an average run."""
 
-    scenario: Scenario
     seed: int
     repetitions: int
     goodput: Estimate
@@ -86,16 +83,12 @@ class Outcome:
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
-        named = {"goodput": self.goodput, "cost": self.cost, "failures": self.failures, "restarts": self.restarts}
-        figures: dict[str, Any] = {name: _pair(value) for name, value in named.items()}
-        figures["days"] = _pair(Estimate(self.wall_s.mean / DAY_S, self.wall_s.margin / DAY_S))
-        return {
-            "seed": self.seed,
-            "repetitions": self.repetitions,
-            "unfinished": self.unfinished,
-            **figures,
-            "incidents": {name: _pair(value) for name, value in self.incidents.items()},
-            "stages_s": {name: _pair(value) for name, value in self.stages.items()},
+        found = asdict(self)
+        names = ("seed", "repetitions", "unfinished", "goodput", "cost", "failures", "restarts")
+        return {name: found[name] for name in names} | {
+            "days": {name: seconds / DAY_S for name, seconds in found["wall_s"].items()},
+            "incidents": found["incidents"],
+            "stages_s": found["stages"],
             "said": [{"time_s": at_s, "policy": policy, "reason": reason} for at_s, policy, reason in self.said],
         }
 
@@ -104,9 +97,7 @@ def summarise(scenario: Scenario, tallies: Sequence[Tally], seed: int) -> Outcom
     """Means and intervals over runs; causes in the order of their counts, stages in that of their time."""
     cluster = scenario.cluster
     hourly = (cluster.instances + scenario.spares) * cluster.gpus * cluster.price
-    seen, spent = [tally.incidents for tally in tallies], [tally.stages for tally in tallies]
     return Outcome(
-        scenario,
         seed,
         len(tallies),
         goodput=Estimate.of([tally.goodput for tally in tallies]),
@@ -114,20 +105,15 @@ def summarise(scenario: Scenario, tallies: Sequence[Tally], seed: int) -> Outcom
         cost=Estimate.of([tally.wall_s / HOUR_S * hourly for tally in tallies]),
         failures=Estimate.of([tally.incidents.total() for tally in tallies]),
         restarts=Estimate.of([tally.restarts for tally in tallies]),
-        incidents={name: Estimate.of([one[name] for one in seen]) for name in _names(seen)},
-        stages={name: Estimate.of([one.get(name, 0.0) for one in spent]) for name in _names(spent)},
+        incidents=_by_name([tally.incidents for tally in tallies]),
+        stages=_by_name([tally.stages for tally in tallies]),
         unfinished=sum(not tally.finished for tally in tallies),
         said=tuple(tallies[0].said),
     )
 
 
-def _names(counted: Sequence[Mapping[str, float]]) -> list[str]:
-    whole: dict[str, float] = {}
-    for one in counted:
-        for name, amount in one.items():
-            whole[name] = whole.get(name, 0.0) + amount
-    return sorted(whole, key=lambda name: -whole[name])
-
-
-def _pair(estimate: Estimate) -> dict[str, float]:
-    return {"mean": estimate.mean, "margin": estimate.margin}
+def _by_name(counted: Sequence[Mapping[str, float]]) -> dict[str, Estimate]:
+    """The largest first."""
+    names = dict.fromkeys(name for one in counted for name in one)
+    found = {name: Estimate.of([one.get(name, 0.0) for one in counted]) for name in names}
+    return dict(sorted(found.items(), key=lambda item: -item[1].mean))

@@ -13,6 +13,7 @@ from ..core.errors import SpecError
 from .calibrate import Measured
 from .goodput import (
     CONVENTIONS,
+    NO_CHECKPOINTS,
     PRODUCTIVE,
     CheckpointCosts,
     ClusterModel,
@@ -25,6 +26,7 @@ from .goodput import (
 from .quantities import parse_count, parse_price, parse_rate, parse_time
 
 SUMMARY = "how often a cluster fails, what that costs, and what faster recovery saves"
+MANUAL, AUTOMATIC = "by hand", "automatic"
 Parsed = TypeVar("Parsed")
 
 
@@ -37,12 +39,12 @@ class PlanRequest:
     automatic: Downtime = field(default_factory=lambda: Downtime.parse("40min"))
     gpu_hours: float = 10e6
     convention: str = PRODUCTIVE
-    checkpoints: CheckpointCosts = field(default_factory=CheckpointCosts)
+    checkpoints: CheckpointCosts = NO_CHECKPOINTS
 
     def regime(self, instances: int, name: str) -> Regime:
-        """The run on this many instances where recovery is ``manual`` or ``automatic``."""
+        """The run on this many instances where recovery is `MANUAL` or `AUTOMATIC`. Raises SpecError."""
         cluster = replace(self.cluster, instances=instances)
-        downtime = self.manual if name == "manual" else self.automatic
+        downtime = self.manual if name == MANUAL else self.automatic
         return regime(cluster, downtime, self.gpu_hours, self.convention, self.checkpoints)
 
     def compare(self) -> RegimeComparison:

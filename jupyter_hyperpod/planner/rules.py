@@ -5,8 +5,8 @@ Policies decide about individual members; simulated members are alike, so a few 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 from ..core.elastic import ElasticRange
 from ..policy import batching, healing, interval, membership, recovery, scaling
@@ -21,10 +21,9 @@ FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a job continues: ``members`` (None: it waits), the ``stages`` before, ``back``: the point that it goes back
-    to.
+    """How a job continues: with ``members`` (None: it waits), after the ``stages``.
 
-    ``back`` is None where nothing is computed again, else "saved" or "begin".
+    ``back``: the point from which work is computed again, `SAVED` or `BEGIN`; None where none is.
     """
 
     members: int | None
@@ -38,42 +37,31 @@ class Rules:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self._detection: dict[str, float] = {}
-        self._convicted: dict[int, int] = {}
-        self._speeds: dict[int, float] = {}
         self._pasts: dict[int, list[healing.Past]] = {}
-        self._salvaged: dict[int, recovery.RecoveryPlan] = {}
-
-    def detection_s(self, kind: str) -> float:
-        """How long a fault goes unnoticed."""
-        if kind not in self._detection:
-            self._detection[kind] = causes.detection_s(kind, self.scenario.timing.step_s)
-        return self._detection[kind]
+        self.speed = cache(self._speed)
+        self._detection_s = cache(partial(causes.detection_s, step_s=scenario.timing.step_s))
+        self._convicted = cache(causes.convicted)
+        self._salvage = cache(self._salvaged)
 
     def lost_with(self, cause: causes.Cause, members: int) -> int:
         """How many members a cause takes away."""
         if cause.kind == causes.PROGRAM:
             return members
+        few = min(members, FEW)
         if cause.kind == causes.PREEMPTED:
-            return self._leaving(members)
+            return self._preempted(few)
         if cause.kind == causes.CORRUPT:
-            few = min(members, FEW)
-            if few not in self._convicted:
-                self._convicted[few] = causes.convicted(few)
-            return members if self._convicted[few] == few else self._convicted[few]
+            fenced = self._convicted(few)
+            return members if fenced == few else fenced
         return 1
 
-    def speed(self, members: int) -> float:
+    def _speed(self, members: int) -> float:
         """Useful work per second, relative to full strength: the largest share of a step decides."""
-        if members not in self._speeds:
-            timing, full = self.scenario.timing, self.scenario.cluster.instances
-            if members in timing.step_times:
-                speed = timing.step_s / timing.step_times[members]
-            else:
-                shares = batching.share_sizes(self.scenario.micro_batches * full, members)
-                speed = self.scenario.micro_batches / max(shares)
-            self._speeds[members] = speed
-        return self._speeds[members]
+        timing, full = self.scenario.timing, self.scenario.cluster.instances
+        if members in timing.step_times:
+            return timing.step_s / timing.step_times[members]
+        shares = batching.share_sizes(self.scenario.micro_batches * full, members)
+        return self.scenario.micro_batches / max(shares)
 
     def next_size(self, present: int, newcomers: int, target: int) -> Decision[int | None]:
         """How many members continue, None where they are too few."""
@@ -82,7 +70,7 @@ class Rules:
 
     def begin(self, ready: int, target: int) -> int:
         """How many of the ready members begin the job, after a long enough wait."""
-        spec = self.scenario.spec("job", self.scenario.cluster.instances)
+        spec = self.scenario.spec
         minimum = min(spec.start_minimum, target)
         return membership.start(ready, target, minimum, membership.BEATS_LOST_S, allowed=spec.elastic).value
 
@@ -105,7 +93,7 @@ class Rules:
             size = self.next_size(present, ready, target)
         if keep:
             entered = max(0, (size.value or 0) - present)
-            plan = self._salvage(survivors)
+            plan = self._salvage(min(survivors, FEW))
             return Way(size.value, self._stages(cause, plan, survivors, entered), _back(plan), size.reason)
         reports = [recovery.MemberState(None, checkpoints=((step, SAVED),) if step else ())]
         found = recovery.plan(reports, self.scenario.micro_batches)
@@ -137,19 +125,25 @@ class Rules:
             self._pasts[node] = [*past, healing.Past(found.action, found.fault, now_s)]
         return found.action
 
-    def leaving(self, members: int, target: int, unsettled_s: float = 0.0) -> int:
+    def leaving(self, members: int, target: int, unsettled_s: float) -> int:
         """How many members leave at the next step boundary because the job is to be smaller."""
-        present = [membership.Candidate(f"m{rank}", f"n{rank}", rank, True) for rank in range(members)]
-        return len(membership.leavers(present, (), target, self._range, unsettled_s).value)
+        return len(membership.leavers(_candidates(members), (), target, self._range, unsettled_s).value)
+
+    def _preempted(self, members: int) -> int:
+        """How many members leave where the last one is preempted."""
+        present = _candidates(members)
+        return len(membership.leavers(present, {p.member for p in present[-1:]}, members, self._range).value)
 
     def unsettled(self, members: int) -> bool:
         """Whether this number of members is between two sizes on which the job may run."""
         return bool(self._range.sizes) and self._range.fit(members) not in (0, members)
 
-    def allot(self, claims: Sequence[scaling.Claim], free: int, total: int, standby: int) -> list[scaling.Grant]:
-        """Which job gets which instances."""
-        machines = [scaling.ScalableNode(f"n{number}", False, True) for number in range(free)]
-        return [found.value for found in scaling.allot_free(claims, machines, total - standby, standby)]
+    def allotted(self, claim: scaling.Claim, free: int) -> int:
+        """How many of the ``free`` instances the job gets."""
+        nodes = [scaling.ScalableNode(f"n{number}", False, True) for number in range(free)]
+        capacity, standby = self.scenario.cluster.instances, self.scenario.spares
+        (found,) = scaling.allot_free([claim], nodes, capacity, standby)
+        return len(found.value.start)
 
     @property
     def _range(self) -> ElasticRange:
@@ -162,10 +156,6 @@ class Rules:
         if "peers" in self.scenario.components:
             return self.scenario.state_bytes / recovery.STATE_BYTES_PER_S
         return 2 * self.scenario.checkpoints.cost_s  # one of them writes a checkpoint, newcomers read it
-
-    def _leaving(self, members: int) -> int:
-        few = [membership.Candidate(f"m{rank}", f"n{rank}", rank, True) for rank in range(min(members, FEW))]
-        return len(membership.leavers(few, {few[-1].member}, len(few), self._range).value) if few else 0
 
     def _start_stages(self) -> Stages:
         down = self.scenario.downtime
@@ -180,18 +170,16 @@ class Rules:
         if cause.kind == causes.PREEMPTED:
             return [("regroup", timing.regroup_s), *state]
         again_s = self._again_s(plan, survivors)
-        found = [("detect", self.detection_s(cause.kind)), ("regroup", timing.regroup_s)]
+        found = [("detect", self._detection_s(cause.kind)), ("regroup", timing.regroup_s)]
         return [*found, ("micro-batches again", again_s), *state]
 
-    def _salvage(self, survivors: int) -> recovery.RecoveryPlan:
-        """The plan of `policy.recovery` where a member is lost halfway through a step and the others hold the state."""
-        few, share = min(survivors, FEW), self.scenario.micro_batches
-        if few not in self._salvaged:
-            half = range(share // 2)
-            held = [tuple((rank * share + leaf, rank * share + leaf + 1) for leaf in half) for rank in range(few)]
-            reports = [recovery.MemberState(1, nodes=nodes, history=1) for nodes in held]
-            self._salvaged[few] = recovery.plan(reports, share * (few + 1)).value
-        return self._salvaged[few]
+    def _salvaged(self, few: int) -> recovery.RecoveryPlan:
+        """The plan of `policy.recovery` after a loss halfway through a step, where a few others hold the state."""
+        share = self.scenario.micro_batches
+        half = range(share // 2)
+        held = [tuple((rank * share + leaf, rank * share + leaf + 1) for leaf in half) for rank in range(few)]
+        reports = [recovery.MemberState(1, nodes=nodes, history=1) for nodes in held]
+        return recovery.plan(reports, share * (few + 1)).value
 
     def _again_s(self, plan: recovery.RecoveryPlan, survivors: int) -> float:
         """How much longer the step takes because the others compute the lost member's share."""
@@ -199,6 +187,10 @@ class Rules:
         own = len(plan.shares) * (share - share // 2)
         extra = sum(map(len, plan.shares)) - own
         return extra * self.scenario.timing.step_s / share / survivors
+
+
+def _candidates(members: int) -> list[membership.Candidate]:
+    return [membership.Candidate(f"m{rank}", f"n{rank}", rank, True) for rank in range(members)]
 
 
 def _back(plan: recovery.RecoveryPlan) -> str | None:

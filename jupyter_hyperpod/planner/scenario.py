@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..core.elastic import MAX_NODES, ElasticRange
 from ..core.errors import SpecError
 from ..core.spec import COMPONENTS, JobSpec
 from .causes import KINDS, LLAMA3, Cause, total
-from .goodput import CONVENTIONS, RESTART, CheckpointCosts, ClusterModel, Downtime
-from .quantities import DAY_S, HOUR_S
+from .goodput import CONVENTIONS, NO_CHECKPOINTS, RESTART, CheckpointCosts, ClusterModel, Downtime
+from .quantities import DAY_S
 
-SHAPES = ("fixed", "exponential", "lognormal")
-SPREAD = 1.0  # sigma of the lognormal shape: one in six draws exceeds 2.7 times the median
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Times with a mean, in seconds, and a shape. Raises SpecError."""
-
-    mean_s: float
-    shape: str = "fixed"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.mean_s < math.inf:
-            raise SpecError(f"mean time {self.mean_s:g} s; expected one that is not negative")
-        if self.shape not in SHAPES:
-            raise SpecError(f"shape {self.shape!r}; expected one of {', '.join(SHAPES)}")
-
-    def draw(self, source: random.Random) -> float:
-        """Draw one time."""
-        if self.shape == "fixed" or not self.mean_s:
-            return self.mean_s
-        if self.shape == "exponential":
-            return source.expovariate(1 / self.mean_s)
-        return source.lognormvariate(math.log(self.mean_s) - SPREAD**2 / 2, SPREAD)
+LONGEST = 1000.0  # times the undisturbed run
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +27,6 @@ class Fault:
     def __post_init__(self) -> None:
         if self.kind not in KINDS or not self.after_s >= 0:
             raise SpecError(f"fault {self.kind!r} after {self.after_s} s; expected one of {', '.join(KINDS)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """Another job on the same cluster, of fixed size, that comes after ``start_s`` and works for ``work_s``."""
-
-    instances: int
-    priority: int
-    start_s: float
-    work_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +54,9 @@ class Scenario:
     """One simulation. ``work_s``: the length of an undisturbed run; ``limit_s`` ends an endless one.
 
     ``downtime``: the cost of restarting the whole job. ``components``: as in a job; without ``inprocess`` every failure
-    costs the downtime, and ``convention`` says what a failure during it does. ``repair`` and ``reboot``: how long an
-    instance is away; repair is None where it is part of ``downtime``. ``interval``: "fixed" as in ``checkpoints``, or
-    "observed", as jobs decide it.
+    costs the downtime, and ``convention`` says what a failure during it does. ``repair_s`` and ``reboot_s``: for how
+    long an instance is away, the mean of an exponential distribution; None where a repair is part of ``downtime``.
+    ``interval``: "fixed" as in ``checkpoints``, or "observed", as jobs decide it.
     """
 
     cluster: ClusterModel
@@ -97,19 +64,16 @@ class Scenario:
     downtime: Downtime
     components: tuple[str, ...] = COMPONENTS
     convention: str = RESTART
-    checkpoints: CheckpointCosts = field(default_factory=CheckpointCosts)
+    checkpoints: CheckpointCosts = NO_CHECKPOINTS
     interval: str = "fixed"
     mix: tuple[Cause, ...] = LLAMA3
-    repair: Spread | None = None
-    reboot: Spread = field(default_factory=lambda: Spread(15 * 60.0, "exponential"))
-    downtime_shape: str = "fixed"
+    repair_s: float | None = None
+    reboot_s: float = 15 * 60.0
     spares: int = 0
     elastic: ElasticRange | None = None
-    priority: int = 0
     timing: Timing = field(default_factory=Timing)
     state_bytes: int = 0
     micro_batches: int = 8
-    rivals: tuple[Rival, ...] = ()
     faults: tuple[Fault, ...] = ()
     limit_s: float = math.inf
 
@@ -126,16 +90,16 @@ class Scenario:
             raise SpecError(f"interval {self.interval!r}; expected fixed or observed")
         if self.micro_batches < 1 or self.state_bytes < 0:
             raise SpecError("an instance computes at least one micro-batch of a step, of a state that is not negative")
-        if any(rival.instances > self.cluster.instances for rival in self.rivals):
-            raise SpecError("a rival cannot need more instances than the cluster has")
+        for away_s in (self.repair_s or 0.0, self.reboot_s):
+            if not 0 <= away_s < math.inf:
+                raise SpecError(f"mean time {away_s:g} s; expected one that is not negative")
         total(self.mix)
-        self.spec("job", self.cluster.instances)
+        _ = self.spec
 
-    def spec(self, name: str, nodes: int) -> JobSpec:
+    @property
+    def spec(self) -> JobSpec:
         """The job's specification, as production has it. Raises SpecError."""
-        return JobSpec(
-            name, "", nodes, self.elastic, priority=self.priority, spares=self.spares, components=self.components
-        )
+        return JobSpec("job", "", self.cluster.instances, self.elastic, spares=self.spares, components=self.components)
 
     @property
     def in_place(self) -> bool:
@@ -148,20 +112,26 @@ def whole_job(
     days: float,
     downtime: Downtime,
     convention: str,
-    checkpoints: CheckpointCosts | None = None,
-    shape: str = "fixed",
+    checkpoints: CheckpointCosts = NO_CHECKPOINTS,
 ) -> Scenario:
     """Every failure stops the whole job for the downtime, as in the closed form."""
     return Scenario(
-        cluster, days * DAY_S, downtime, components=(), convention=convention, downtime_shape=shape,
-        checkpoints=checkpoints or CheckpointCosts(), timing=Timing(step_s=1.0), limit_s=days * DAY_S * 1000,
+        cluster, days * DAY_S, downtime, components=(), convention=convention, checkpoints=checkpoints,
+        timing=Timing(step_s=1.0), limit_s=days * DAY_S * LONGEST,
     )  # fmt: skip
 
 
 def in_place(
-    cluster: ClusterModel, days: float, downtime: Downtime, spares: int = 1, repair_h: float = 24.0, **more: object
+    cluster: ClusterModel,
+    days: float,
+    downtime: Downtime,
+    spares: int = 1,
+    repair_s: float = DAY_S,
+    **more: Any,
 ) -> Scenario:
-    """Recovers from failures as this project's jobs do: the whole job restarts only where it has to."""
-    fields: dict[str, object] = {"limit_s": days * DAY_S * 1000, "interval": "observed", **more}
-    repair = Spread(repair_h * HOUR_S, "exponential")
-    return Scenario(cluster, days * DAY_S, downtime, spares=spares, repair=repair, **fields)  # type: ignore[arg-type]
+    """Recovers from failures as this project's jobs do: the whole job restarts only where it has to.
+
+    ``more`` are further fields of `Scenario`.
+    """
+    fields = {"limit_s": days * DAY_S * LONGEST, "interval": "observed", **more}
+    return Scenario(cluster, days * DAY_S, downtime, spares=spares, repair_s=repair_s, **fields)

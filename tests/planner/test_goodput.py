@@ -18,11 +18,6 @@ PUBLISHED = ClusterModel(256, 0.0005, 8, 5.0)
 MANUAL, AUTOMATIC = Downtime.parse("280min"), Downtime.parse("40min")
 
 
-def test_rates_of_published_runs() -> None:
-    assert goodput.observed_rate(35 + 70, 124, 1440) == pytest.approx(0.0588e-2, abs=0.00005e-2)
-    assert goodput.observed_rate(417, 2000, 1296) == pytest.approx(0.0161e-2, abs=0.00005e-2)
-
-
 def test_mean_time_between_failures() -> None:
     assert ClusterModel(512, parse_rate("0.04%/h")).mtbf_s / HOUR_S == pytest.approx(4.9, abs=0.05)
     assert ClusterModel(16, parse_rate("0.01%/h")).mtbf_s / HOUR_S == pytest.approx(625)
@@ -41,7 +36,6 @@ def test_saving() -> None:
 
 
 def test_checkpoint_intervals() -> None:
-    assert goodput.young_s(5 * MINUTE_S, PUBLISHED.mtbf_s) / MINUTE_S == pytest.approx(68.5, abs=0.05)
     assert CheckpointCosts(5 * MINUTE_S).every_s(PUBLISHED.mtbf_s) == interval.daly_s(5 * MINUTE_S, PUBLISHED.mtbf_s)
     assert interval.daly_s(5 * MINUTE_S, PUBLISHED.mtbf_s) / MINUTE_S == pytest.approx(65.2, abs=0.05)
 
@@ -129,7 +123,6 @@ def test_quantities() -> None:
         (lambda: Downtime.parse("mend=3h"), "expected each of detect, diagnose"),
         (lambda: Downtime.parse("repair=3h,repair=2h"), "once"),
         (lambda: Downtime(repair=-1.0), "repair is -1.0 s"),
-        (lambda: goodput.observed_rate(3, 0, 10), "no observation"),
         (lambda: compare(PUBLISHED, AUTOMATIC, MANUAL, 10e6), "are the two exchanged"),
         (lambda: compare(PUBLISHED, MANUAL, AUTOMATIC, 0), "more than none"),
         (lambda: stretch(PUBLISHED, 9 * HOUR_S, "serial"), "never ends"),
