@@ -93,7 +93,7 @@ def audit(events: Iterable[Event]) -> Audit:
     closed = [event for event in ordered if event.kind == "session.closed"]
     fenced = {event.data["member"]: event.time_s for event in ordered if event.kind == "member.lost"}
     commits = [event for event in ordered if event.kind == "step.committed" and not is_fenced(fenced, event)]
-    taken_up = _taken_up(ordered)
+    loaded = _loaded_steps(ordered)
     sessions: dict[int, _Session] = {}
     problems: list[str] = []
     micro_batches = 0
@@ -102,14 +102,14 @@ def audit(events: Iterable[Event]) -> Audit:
         if index not in sessions:
             about = opened[index - 1].data if index <= len(opened) else {}
             name = f"session {index}: " if len(opened) > 1 else ""
-            sessions[index] = _Session(name, about.get("micro_batches"), {}, taken_up.get(index, 0) + 1)
+            sessions[index] = _Session(name, about.get("micro_batches"), {}, loaded.get(index, 0) + 1)
         if event.data["step"] not in sessions[index].losses:
             micro_batches += sum(len(leaves) for _, leaves in event.data["assignment"])
         problems += sessions[index].check(event)
     for session in sessions.values():
         problems += session.gaps()
     for index, event in enumerate(closed, start=1):
-        last = max(sessions[index].losses, default=0) if index in sessions else taken_up.get(index, 0)
+        last = max(sessions[index].losses, default=0) if index in sessions else loaded.get(index, 0)
         if event.data["step"] != last:
             problems.append(f"a session closed at step {event.data['step']}, the last one committed is {last}")
     steps = sum(len(session.losses) for session in sessions.values())
@@ -126,7 +126,7 @@ def audit(events: Iterable[Event]) -> Audit:
     )
 
 
-def _taken_up(ordered: Iterable[Event]) -> dict[int, int]:
+def _loaded_steps(ordered: Iterable[Event]) -> dict[int, int]:
     """Session -> step of the checkpoint it began from."""
     found: dict[int, int] = {}
     for event in ordered:

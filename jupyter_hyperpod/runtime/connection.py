@@ -70,7 +70,7 @@ class Channel:
         self.born_s = time.monotonic()
         if secret is not None:
             self._outbox += MAGIC + self._nonce
-            self._push()
+            self.push()
 
     def fileno(self) -> int:
         """The socket's descriptor, for selectors."""
@@ -118,7 +118,7 @@ class Channel:
             self._waiting.append(payload)
         else:
             self._outbox += self._frame(payload)
-        self._push()
+        self.push()
 
     def receive(self) -> list[Message]:
         """Read what has arrived; sets `closed` at end of stream. Raises ProtocolError on a bad frame."""
@@ -166,12 +166,8 @@ class Channel:
             select.select(readable, writable, [], remaining)
             if readable:
                 self._peek_handshake()
-            self._push()
+            self.push()
         return not (self.closed or self._broken)
-
-    def push(self) -> None:
-        """Send what the socket takes now: call when it is writable."""
-        self._push()
 
     def close(self) -> None:
         """Close the socket; safe to call twice."""
@@ -179,7 +175,8 @@ class Channel:
             self.closed = True
             self.sock.close()
 
-    def _push(self) -> None:
+    def push(self) -> None:
+        """Send what the socket takes now: call when it is writable."""
         try:
             while self._outbox and not self.closed:
                 sent = self.sock.send(self._outbox)
@@ -226,7 +223,7 @@ class Channel:
         for payload in self._waiting:
             self._outbox += self._frame(payload)
         self._waiting.clear()
-        self._push()
+        self.push()
         return True
 
     def _frame(self, payload: bytes) -> bytes:

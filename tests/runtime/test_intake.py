@@ -51,7 +51,7 @@ def expected(model: nn.Module, loss: Loss) -> list[torch.Tensor]:
 def found(model: nn.Module, loss: Loss, aside: bool = False) -> tuple[list[torch.Tensor], list[int]]:
     """What a member has summed, and how often it computed each micro-batch."""
     gradients = Gradients(model, list(model.parameters()), LEAVES)
-    finished = gradients.aside() if aside else gradients.finished
+    finished = gradients.separate_nodes() if aside else gradients.finished
     executions = [0] * LEAVES
     while missing := [leaf for leaf in range(LEAVES) if not finished.holds(leaf)]:
         for leaf in missing:

@@ -46,7 +46,7 @@ def test_a_coordinator_that_reads_nothing_extends_the_lease(
     lease.beat(agent, 1.0)
 
     def extended() -> bool:
-        lease.look(agent, 1.1)
+        lease.update(agent, 1.1)
         return lease.until_s == 1.0 + LEASE_S
 
     eventually(extended)
@@ -58,10 +58,10 @@ def test_what_ran_out_revives_only_by_a_fresh_answer(channels: tuple[Channel, Ch
     agent, _ = channels
     lease = Lease()
     lease.connected(0.0, 0.0)
-    lease.look(agent, LEASE_S)
+    lease.update(agent, LEASE_S)
     assert not lease.lapsed
     late_s = LEASE_S + 0.1
-    lease.sign(late_s, late_s)
+    lease.extend(late_s, late_s)
     assert lease.lapsed, "a sign of life that comes too late proves nothing about the time before"
     assert not lease.restore(0.5, 0.6 + LEASE_S) and lease.lapsed
     assert lease.restore(late_s, late_s + 0.1) and not lease.lapsed
@@ -72,15 +72,15 @@ def test_silence_alone_ends_the_lease(channels: tuple[Channel, Channel]) -> None
     agent, _ = channels
     lease = Lease()
     lease.connected(0.0, 0.0)
-    lease.look(agent, LEASE_S + 0.1)
+    lease.update(agent, LEASE_S + 0.1)
     assert lease.lapsed
-    lease.look(agent, LEASE_S)
+    lease.update(agent, LEASE_S)
     assert lease.lapsed, "no later look mends it"
 
 
 def test_nothing_is_asked_of_who_was_never_connected() -> None:
     lease = Lease()
-    lease.look(None, 1e9)
+    lease.update(None, 1e9)
     assert not lease.lapsed and lease.until_s == math.inf
 
 

@@ -20,6 +20,7 @@ from jupyter_hyperpod.runtime.audit import audit
 from jupyter_hyperpod.runtime.context import Context
 from jupyter_hyperpod.runtime.coordinator.incidents import HEAD, Incidents
 from jupyter_hyperpod.runtime.progress import PHASES, WorkerProgress
+from jupyter_hyperpod.runtime.protocol.facts import CellError
 from jupyter_hyperpod.runtime.worker.cell import describe
 from jupyter_hyperpod.storage.store import Store
 
@@ -96,7 +97,7 @@ def test_any_text_in_any_pieces(texts: list[str], data: st.DataObject) -> None:
 # ---- errors ---------------------------------------------------------------------------------------------------
 
 
-def described(source: str, filename: str = "<cell>") -> dict[str, Any]:
+def described(source: str, filename: str = "<cell>") -> CellError:
     """Run a cell as a worker does and describe what it raised."""
     try:
         exec(compile(source, filename, "exec", dont_inherit=True), {"__name__": "__main__"})
@@ -107,36 +108,36 @@ def described(source: str, filename: str = "<cell>") -> dict[str, Any]:
 
 def test_only_the_frames_of_the_cell_and_below_are_shown() -> None:
     found = described("def f(x):\n    return 1 / x\n\nf(0)\n")
-    assert (found["type"], found["message"], found["line"]) == ("ZeroDivisionError", "division by zero", 2)
-    text = "\n".join(found["traceback"])
+    assert (found.type, found.message, found.line) == ("ZeroDivisionError", "division by zero", 2)
+    text = "\n".join(found.traceback)
     assert text.count("<cell>") == 2 and "worker.py" not in text and "test_processes" not in text
 
 
 def test_the_line_is_the_cells_own_even_where_a_library_raised() -> None:
     found = described("import json\n\njson.loads('{')\n")
-    assert found["type"] == "JSONDecodeError" and found["line"] == 3
-    assert "decoder.py" in "\n".join(found["traceback"])
+    assert found.type == "JSONDecodeError" and found.line == 3
+    assert "decoder.py" in "\n".join(found.traceback)
 
 
 def test_a_syntax_error_has_its_line() -> None:
     found = described("x = 1\ny = = 2\n")
-    assert found["type"] == "SyntaxError" and found["line"] == 2
-    assert "test_processes" not in "\n".join(found["traceback"][-3:])
+    assert found.type == "SyntaxError" and found.line == 2
+    assert "test_processes" not in "\n".join(found.traceback[-3:])
 
 
 def test_a_cause_is_shown_too() -> None:
     found = described("try:\n    {}['k']\nexcept KeyError as e:\n    raise RuntimeError('no k') from e\n")
-    text = "\n".join(found["traceback"])
+    text = "\n".join(found.traceback)
     assert "KeyError: 'k'" in text and "RuntimeError: no k" in text
 
 
 def test_endless_recursion_is_cut_to_a_readable_length() -> None:
     found = described("def f():\n    f()\n\nf()\n")
-    assert found["type"] == "RecursionError" and len(found["traceback"]) < 150
+    assert found.type == "RecursionError" and len(found.traceback) < 150
 
 
 def test_an_endless_message_is_cut() -> None:
-    assert len(described("raise ValueError('x' * 1_000_000)")["message"]) < 1_100
+    assert len(described("raise ValueError('x' * 1_000_000)").message) < 1_100
 
 
 # ---- progress -------------------------------------------------------------------------------------------------

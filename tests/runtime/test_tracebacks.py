@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from jupyter_hyperpod.core.errors import HyperpodError
+from jupyter_hyperpod.runtime.protocol.facts import CellError
 from jupyter_hyperpod.runtime.worker.main import cell
 from tests.runtime.conftest import Submit
 
@@ -29,7 +28,7 @@ with hp.Session(model, optimizer, data, global_batch=4, micro_batch=2) as sessio
     try:
         exec(compile(source, FILENAME, "exec"), {"__name__": "__main__"})
     except Exception as error:
-        return "\n".join(cell.describe(error, FILENAME)["traceback"])
+        return "\n".join(cell.describe(error, FILENAME).traceback)
     raise AssertionError("no error")
 
 
@@ -66,12 +65,12 @@ def test_an_error_of_the_package_shows_where_it_was() -> None:
     except HyperpodError as error:
         raise AssertionError("a refusal") from error
     except Exception as error:
-        assert cell.OWN_FOLDER in "\n".join(cell.describe(error, FILENAME)["traceback"])
+        assert cell.OWN_FOLDER in "\n".join(cell.describe(error, FILENAME).traceback)
     else:
         raise AssertionError("no error")
 
 
-def raised(source: str) -> dict[str, Any]:
+def raised(source: str) -> CellError:
     try:
         exec(compile(source, FILENAME, "exec"), {"__name__": "__main__"})
     except BaseException as error:
@@ -82,8 +81,8 @@ def raised(source: str) -> dict[str, Any]:
 @pytest.mark.parametrize("base", ["Exception", "RuntimeError"])
 def test_an_error_that_cannot_be_printed_is_told_all_the_same(base: str) -> None:
     error = raised(f"class E({base}):\n    def __str__(self): raise RuntimeError('x')\nraise E()\n")
-    assert error["type"] == "E" and error["message"] == "<exception str() failed>" and error["line"] == 3
-    assert error["traceback"][-1].endswith("E: <exception str() failed>")
+    assert error.type == "E" and error.message == "<exception str() failed>" and error.line == 3
+    assert error.traceback[-1].endswith("E: <exception str() failed>")
 
 
 def test_a_value_whose_repr_raises_what_cannot_be_printed_is_shown() -> None:
@@ -100,13 +99,13 @@ def test_a_value_whose_repr_raises_what_cannot_be_printed_is_shown() -> None:
 
 def test_a_very_long_message_is_cut_and_says_by_how_much() -> None:
     error = raised("raise ValueError('x' * 100_000)")
-    assert error["message"] == "x" * 1000 + "… (99,000 characters more)"
-    last = error["traceback"][-1]
+    assert error.message == "x" * 1000 + "… (99,000 characters more)"
+    last = error.traceback[-1]
     assert last.startswith("ValueError: xxx") and last.endswith("… (98,012 characters more)") and len(last) < 2100
 
 
 def test_a_message_of_very_many_lines_is_cut_in_the_middle() -> None:
-    lines = raised("raise ValueError('x\\n' * 100_000 + 'the end')")["traceback"]
+    lines = raised("raise ValueError('x\\n' * 100_000 + 'the end')").traceback
     assert lines[0].startswith("Traceback") and lines[-1] == "the end" and len(lines) <= 501
     assert sum(line.endswith(" lines more)") for line in lines) == 1
 

@@ -46,7 +46,7 @@ class CoordinatorLink:
             sock = socket.create_connection(address, timeout=CONNECT_TIMEOUT_S)
         except (OSError, ValueError, KeyError) as error:
             if isinstance(error, OSError) and is_refusal(error):
-                self.lease.sign(now, time.monotonic())
+                self.lease.extend(now, time.monotonic())
             if now - self._alone_since_s > GIVE_UP_S:
                 self.exit_code = 1
             return False
@@ -75,7 +75,7 @@ class CoordinatorLink:
         if self.channel.closed:
             if self.channel.refused:
                 now = time.monotonic()
-                self.lease.sign(now, now)
+                self.lease.extend(now, now)
             self._leave()
         return messages
 

@@ -27,23 +27,23 @@ class Lease:
         self.lapsed = False
         self._beats: deque[tuple[int, float]] = deque()
 
-    def look(self, channel: Channel | None, now_s: float) -> None:
+    def update(self, channel: Channel | None, now_s: float) -> None:
         """Check which beats have been confirmed, and whether in time."""
         self.lapsed = self.lapsed or now_s > self.until_s
         confirmed = channel.confirmed if channel is not None else 0
         while self._beats and self._beats[0][0] <= confirmed:
-            self.sign(self._beats.popleft()[1], now_s)
+            self.extend(self._beats.popleft()[1], now_s)
 
-    def sign(self, sign_s: float, now_s: float) -> None:
-        """The coordinator's host gave a sign of life to something that was sent at ``sign_s``."""
+    def extend(self, sent_s: float, now_s: float) -> None:
+        """The coordinator's host gave a sign of life to something that was sent at ``sent_s``."""
         self.lapsed = self.lapsed or now_s > self.until_s
-        until_s = sign_s + LEASE_S
+        until_s = sent_s + LEASE_S
         self.until_s = until_s if math.isinf(self.until_s) else max(self.until_s, until_s)
 
-    def connected(self, sign_s: float, now_s: float) -> None:
-        """The connection requested at ``sign_s`` is established."""
+    def connected(self, sent_s: float, now_s: float) -> None:
+        """The connection requested at ``sent_s`` is established."""
         self._beats.clear()
-        self.sign(sign_s, now_s)
+        self.extend(sent_s, now_s)
 
     def beat(self, channel: Channel, sent_s: float) -> None:
         """A beat was sent."""

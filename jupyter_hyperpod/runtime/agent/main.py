@@ -47,7 +47,7 @@ class Agent:
         self.coordinator = CoordinatorLink(context, self.selector)
         self.throttle: Throttle | None = None
         self.process: WorkerProcess | ReplicaProcesses | None = None
-        self._ending: WorkerProcess | ReplicaProcesses | None = None  # the last words of which are read
+        self._ending: WorkerProcess | ReplicaProcesses | None = None  # has ended; its last output is read
         self.member = ""
         self.rank: int | None = None
         self.status = facts.WorkerStatus()
@@ -55,7 +55,7 @@ class Agent:
         self._handlers = handlers(self)
         self.exit_code: int | None = None
         self.lease = self.coordinator.lease
-        self.held = False  # the worker is stopped, because its coordinator may have given it up
+        self.held = False  # the worker is stopped, because its coordinator may have fenced it
         self._next_beat_s = 0.0
         self._ended_s = 0.0  # when the worker ended
         self._preempted = False
@@ -215,7 +215,7 @@ class Agent:
 
     def _keep_lease(self) -> None:
         """Stop the worker when the lease has run out; only the coordinator can resume it, since it may be fenced."""
-        self.lease.look(self.coordinator.channel, time.monotonic())
+        self.lease.update(self.coordinator.channel, time.monotonic())
         process = self.process
         if self.rank is None:
             self.lease.lapsed = False
@@ -257,7 +257,7 @@ class Agent:
             self.exit_code = 0
 
     def _mine(self, member: str | None) -> bool:
-        """Whether an order is for the worker that runs now: the one before may have been meant."""
+        """Whether an order is for the worker that runs now, not for the one before it."""
         return self.process is not None and member in (None, self.member)
 
     @handles(orders.Release)

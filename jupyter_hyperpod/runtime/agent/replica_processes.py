@@ -81,7 +81,7 @@ class ReplicaProcesses:
         self.leader.tell(order)
 
     def over(self, pidfd: int) -> bool:
-        """The rank behind `pidfd` has ended: True if the unit has, too."""
+        """The rank behind `pidfd` has ended: True if the replica has, too."""
         self._exits[pidfd] = _exit_status(pidfd)
         self._hear()
         well = self._exits[pidfd] == 0 or (self._error is not None and not self._killed)
@@ -119,7 +119,7 @@ class ReplicaProcesses:
 
     @property
     def _killed(self) -> bool:
-        """A rank died of a signal."""
+        """Whether a rank died of a signal."""
         return any(status < 0 for status in self._exits.values())
 
     def _hear(self) -> None:
@@ -132,7 +132,7 @@ class ReplicaProcesses:
 
 
 class _Progress:
-    """The combined progress of all ranks: it stands still only when none moves."""
+    """The combined progress of all ranks: it stops only when none of them moves."""
 
     def __init__(self, ranks: list[WorkerProgress]) -> None:
         self._ranks = ranks

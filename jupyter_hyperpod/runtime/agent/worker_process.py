@@ -89,7 +89,7 @@ class Output:
 class WorkerProcess:
     """A forked worker. The caller must be single-threaded, and closes the `links` that the worker keeps."""
 
-    overdue = False  # nothing it said waits to be relayed
+    overdue = False  # no error of it is held back, see `ReplicaProcesses`
 
     def __init__(self, main: WorkerMain, links: Sequence[socket.socket] = ()) -> None:
         ours, theirs = socket.socketpair()
@@ -141,22 +141,16 @@ class WorkerProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal; a worker that is gone already is no error."""
-        try:
+        with suppress(OSError):
             signal.pidfd_send_signal(self.pidfd, number)
-        except (ProcessLookupError, OSError):
-            pass
 
     def hold(self) -> None:
         """Stop the worker and what it has started."""
-        if self.status is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGSTOP)
+        self._signal_group(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Undo `hold`."""
-        if self.status is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGCONT)
+        self._signal_group(signal.SIGCONT)
 
     def stopped(self) -> bool:
         """True while the process is stopped (SIGSTOP, a debugger)."""
@@ -166,10 +160,14 @@ class WorkerProcess:
         """Collect the exit status (negative: the signal that killed it) and end what the worker had started."""
         if self.status is None:
             os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
-            with suppress(ProcessLookupError):  # it is not reaped yet, so its pid and process group cannot be reused
-                os.killpg(self.pid, signal.SIGKILL)
+            self._signal_group(signal.SIGKILL)
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.status
+
+    def _signal_group(self, number: int) -> None:
+        if self.status is None:  # it is not reaped yet, so its pid and process group cannot be reused
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
 
     def close(self) -> None:
         """Release every descriptor."""
@@ -182,7 +180,7 @@ class WorkerProcess:
 
 
 def _end_by(number: int) -> None:
-    """What would have happened without a handler: processes that the cell forks have inherited it."""
+    """End as without a handler: processes that the cell forks have inherited the handler."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 

@@ -100,9 +100,9 @@ class StateTransfer:
         for _ in range(steps):
             result = self._receive_gradient(donor)
             reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
-            gradients.show(result)
+            gradients.set_gradients(result)
             gradients.keep(result)
-            self._state.apply(reading.loss, skipped=bool(self._state.watch.judge(reading, None)))
+            self._state.apply(reading.loss, skipped=bool(self._state.step_guard.judge(reading, None)))
             gradients.finished.clear()
         return steps > 0
 

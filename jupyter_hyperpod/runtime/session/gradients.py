@@ -37,11 +37,11 @@ class Gradients:
         self.reduction = Reduction(layout, micro_batches)
         self.depth = 1  # a member at most this many steps behind is brought up to date by gradients alone
         self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
-        self._left: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # shown after a step, with versions
+        self._watched: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # shown after a step, with versions
         self._buffers = Buffers(model)
         self._capture = GradientCapture(self.parameters)
 
-    def aside(self) -> FinishedNodes:
+    def separate_nodes(self) -> FinishedNodes:
         """Nodes apart from those of the step, for micro-batches that are executed again."""
         return FinishedNodes(self.finished.layout, self.micro_batches)
 
@@ -131,27 +131,27 @@ class Gradients:
         """For each parameter, whether it is frozen now, which a loop may change on some members only."""
         return np.array([not parameter.requires_grad for parameter in self.parameters], np.int64)
 
-    def show(self, result: Buffer) -> None:
+    def set_gradients(self, result: Buffer) -> None:
         """Set ``grad`` of every parameter that had one in any micro-batch."""
         counts = result.meta[1 : 1 + len(self.parameters)].tolist()
         for parameter, gradient, count in zip(self.parameters, result.gradients, counts, strict=True):
             parameter.grad = around(gradient.to(parameter.device), parameter) if count else None
 
-    def leave(self) -> None:
+    def watch_changes(self) -> None:
         """The step is applied; the program may read the gradients until the next step: see `refuse_changes`."""
         shown = ((parameter, parameter.grad) for parameter in self.parameters)
-        self._left = [(parameter, grad, grad._version) for parameter, grad in shown if grad is not None]
+        self._watched = [(parameter, grad, grad._version) for parameter, grad in shown if grad is not None]
 
     def refuse_changes(self) -> None:
         """Raise TrainingError where the program has changed gradients of an applied step, which has no effect."""
-        for parameter, grad, version in self._left:
+        for parameter, grad, version in self._watched:
             if parameter.grad is grad and grad._version != version and bool(grad.any()):
                 raise TrainingError(
                     "gradients were changed after step.run(), which had taken the step already: that has no effect. To "
                     "clip gradients write hp.Session(..., max_grad_norm=1.0); what else changes gradients "
                     "belongs into the loss function"
                 )
-        self._left = []
+        self._watched = []
 
     def clip(self, result: Buffer, max_norm: float) -> None:
         """Scale the gradients down to ``max_norm``, and ``result``, too, which members get that missed the step."""
@@ -192,7 +192,7 @@ class Gradients:
         for parameter in self.parameters:
             parameter.grad = None  # a view of memory that is freed now
         self._capture.release()
-        self._history, self._left = [], []
+        self._history, self._watched = [], []
         self.finished.release()
         self.reduction.release()
 

@@ -40,8 +40,8 @@ class StepGuard:
             return ""
         text = decision.reason
         if plan is not None:
-            text += _by_whom(decision.value, plan) + hint(reading)
-            self._tell(reading, decision.value, text, plan)
+            text += _origin(decision.value, plan) + hint(reading)
+            self._report(reading, decision.value, text, plan)
         if decision.value.action == "stop":
             raise TrainingError(text)
         self._skipped += 1
@@ -57,7 +57,7 @@ class StepGuard:
         self._recent.extend(state["recent"])
         self._skipped = state["skipped"]
 
-    def _tell(self, reading: StepReading, finding: StepFinding, text: str, plan: RecoveryPlan) -> None:
+    def _report(self, reading: StepReading, finding: StepFinding, text: str, plan: RecoveryPlan) -> None:
         """Report to the coordinator. All members do, because one may be lost; the first report opens the incident."""
         rank = _owner(finding, plan)
         owner = plan.owners[rank] if rank is not None else None
@@ -83,7 +83,7 @@ def _owner(finding: StepFinding, plan: RecoveryPlan) -> int | None:
     return None
 
 
-def _by_whom(finding: StepFinding, plan: RecoveryPlan) -> str:
+def _origin(finding: StepFinding, plan: RecoveryPlan) -> str:
     rank = _owner(finding, plan)
     if rank is None or plan.world_size == 1:
         return ""

@@ -23,7 +23,7 @@ class Injected(RuntimeError):
 
 
 class Injector:
-    """The faults of one session. `strike` is called before every micro-batch, `poison` with its loss."""
+    """The faults of one session. `inject_due` is called before every micro-batch, `poison` with its loss."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class Injector:
         self._random = random.Random(os.urandom(8))  # separate, so that the program's random numbers stay the same
         self._poisons: list[str] = []
 
-    def strike(self, step: int, rank: int) -> None:
+    def inject_due(self, step: int, rank: int) -> None:
         """Inject the due faults before a micro-batch of ``step``. Raises Injected for ``exception``."""
         for fault in faults.due(step, rank):
             if fault.step is None or self._group.once(f"{fault.kind}-{fault.step}-{rank}"):
-                self._strike(fault, step, rank)
+                self._inject(fault, step, rank)
 
-    def _strike(self, fault: faults.Armed, step: int, rank: int) -> None:
+    def _inject(self, fault: faults.Armed, step: int, rank: int) -> None:
         if fault.step is not None:
             self._group.injected(fault.kind, step)
         if fault.kind in faults.SIGNALS:

@@ -58,10 +58,10 @@ class StateChecksums:
     def __init__(self, step: int, tensors: dict[str, torch.Tensor], before: StateChecksums | None) -> None:
         self.step = step
         self.names = list(tensors)
-        same = before is not None and list(map(id, before.watched.tensors)) == list(map(id, tensors.values()))
-        self.watched: ChecksummedTensors = (
-            before.watched if before is not None and same else ChecksummedTensors(list(tensors.values()))
-        )
+        watched = before.watched if before is not None else None
+        if watched is None or list(map(id, watched.tensors)) != list(map(id, tensors.values())):
+            watched = ChecksummedTensors(list(tensors.values()))
+        self.watched: ChecksummedTensors = watched
         self.versions = self._versions()
         self.numbers = self.watched.checksums()
 
@@ -117,7 +117,7 @@ class Integrity:
         states = ((fold(words) + frozen) & _ALL_BITS for words in (self._sealed.numbers, now))
         numbers = (*states, checksum(result.flats))
         own = _NUMBERS.pack(*self._group.combined(numbers))
-        shown = [_NUMBERS.unpack(numbers) for numbers in self._show(plan, own)]
+        shown = [_NUMBERS.unpack(numbers) for numbers in self._gather(plan, own)]
         differ = len(set(shown)) > 1 or any(sealed != state for sealed, state, _ in shown)
         if differ or any(gradient != shown[0][2] for gradient in self._doubted.values()):
             self._alarm(plan, now, shown)
@@ -137,7 +137,7 @@ class Integrity:
             return verdict.Statement(step=sealed.step, **(self._evidence | found))
         return verdict.Statement(step=sealed.step, **(found | self._evidence))
 
-    def vouch(self, plan: RecoveryPlan | None) -> None:
+    def check_unchanged(self, plan: RecoveryPlan | None) -> None:
         """Check the state before giving it away in mid-step. Raises Regroup where it changed since it was sealed."""
         sealed = self._sealed
         if sealed is None or plan is None or sealed.step != self._state.step:
@@ -152,16 +152,16 @@ class Integrity:
         """The set of frozen parameters, as a part of the state's checksum; ranks of a replica only report tensors."""
         return fold(self._gradients.frozen()) if self._group.replica == 1 else 0
 
-    def _show(self, plan: RecoveryPlan, own: bytes) -> list[bytes]:
+    def _gather(self, plan: RecoveryPlan, own: bytes) -> list[bytes]:
         """Gather the bytes of every member, by rank; all have the same length."""
         return all_gather(self._group.exchange, plan.rank, plan.world_size, own)
 
-    def _name(self, plan: RecoveryPlan, now: Words, shown: Sequence[tuple[int, int, int]]) -> dict[str, str]:
+    def _differing(self, plan: RecoveryPlan, now: Words, shown: Sequence[tuple[int, int, int]]) -> dict[str, str]:
         """The differing tensors, by member: from the member's own earlier state, or from most of the intact members."""
         assert self._sealed is not None
         frozen = np.array([self._frozen()], np.uint64).tobytes()
         own = self._sealed.numbers.tobytes() + frozen + now.tobytes() + frozen
-        tables = [np.frombuffer(t, np.int64) for t in self._show(plan, own)]
+        tables = [np.frombuffer(t, np.int64) for t in self._gather(plan, own)]
         before, after = zip(*(np.split(table, 2) for table in tables), strict=True)
         intact = [rank for rank, (sealed, state, _) in enumerate(shown) if sealed == state]
         common = Counter(shown[rank][1] for rank in intact).most_common(1)
@@ -187,7 +187,7 @@ class Integrity:
             self._doubted = {owner: numbers[2] for owner, numbers in zip(plan.owners, shown, strict=True)}
         self._evidence = evidence  # set before the exchange in the next line, after which other members may accuse
         evidence["tensors"] = {}
-        for named in self._group.gather(self._name(plan, now, shown)):
+        for named in self._group.gather(self._differing(plan, now, shown)):
             evidence["tensors"] = named | evidence["tensors"]
         self._accuse(plan, evidence)
 
@@ -206,7 +206,7 @@ class Integrity:
             own = 0
             if rank == plan.rank:
                 own = self._sum_of(node, compute) if done else checksum(self._gradients.finished.nodes[node].flats)
-            shown = self._show(plan, _CHECKSUM.pack(*self._group.combined([own])))
+            shown = self._gather(plan, _CHECKSUM.pack(*self._group.combined([own])))
             done.append((rank, shown[rank].hex()))
         found = verdict.of_executions([checksum for _, checksum in done])
         if found.value is not None:
@@ -217,7 +217,7 @@ class Integrity:
     def _sum_of(self, node: Node, compute: Compute) -> int:
         """Checksum of the sum of micro-batches ``node``, computed aside."""
         self._group.gather(None)  # the ranks of a replica compute it together or not at all
-        nodes = self._gradients.aside()
+        nodes = self._gradients.separate_nodes()
         try:
             for leaf in range(*node):
                 self._group.touch("compute", self._state.applied)

@@ -20,7 +20,7 @@ from .integrity import Integrity
 from .state import TrainingState
 from .step_record import Commits
 
-WORD_BYTES = 16
+TOKEN_BYTES = 16
 
 
 class Resync:
@@ -44,22 +44,22 @@ class Resync:
         self.plan: RecoveryPlan | None = None
         self.redone = 0
         self.transfer = StateTransfer(group, state, gradients)
-        self._fresh = ""  # digest of the state that the cell built
-        self._arrival = ""
+        self._initial_digest = ""  # digest of the state that the cell built
+        self._received = ""  # a sentence about the state that this newcomer got
         self._readers: frozenset[Token] = frozenset()  # neighbours that were shown results since the last resync
-        self._unsettled = False
-        self._left = False  # the state is neither the initial one nor that of a step
+        self._mappings_outdated = False
+        self._restoring = False  # the state is neither the initial one nor that of a step
         group.on_offer, group.on_snapshot = self._offer, self._take
 
     def join(self, opened: facts.SessionOpened) -> None:
         """Register the session and begin at the others' step."""
         if self._group.newcomer:
             self.transfer.expect_state()
-        self._adopt(self._group.join(opened, self.held, self._gradients.micro_batches))
+        self._follow(self._group.join(opened, self.held))
 
     def regroup(self, call: Regroup) -> None:
         """Form the announced generation and resync to continue."""
-        self._adopt(self._group.form(call.order, self.held(), self._gradients.micro_batches))
+        self._follow(self._group.form(call.order, self.held()))
 
     def restore(self, no_later_than: int | None = None) -> int:
         """Go back to the newest durable checkpoint, together with all members, which call this at the same step.
@@ -69,22 +69,22 @@ class Resync:
         """
         if self._checkpoints.public is None:
             raise TrainingError("this session keeps no durable checkpoints: give it a path, hp.Session(checkpoint=...)")
-        self._undisturbed(self._checkpoints.close)
-        self._undisturbed(lambda: self._group.come_back(self._state.applied))
+        self._repeat_until_done(self._checkpoints.close)
+        self._repeat_until_done(lambda: self._group.come_back(self._state.applied))
         self._checkpoints.no_later_than = no_later_than
         if not self._checkpoints.found():
             newest = "" if no_later_than is None else f" of step {no_later_than} or before"
             raise TrainingError(f"there is no durable checkpoint{newest} to go back to")
         self._gradients.forget()
         self._commits.drop()
-        self._state.step, self._left = None, True
+        self._state.step, self._restoring = None, True
         try:
             self._group.again(facts.RestoreAsked(self._group.generation))
         except Regroup as call:
             self.regroup(call)
         return self._state.applied
 
-    def _undisturbed(self, act: Callable[[], None]) -> None:
+    def _repeat_until_done(self, act: Callable[[], None]) -> None:
         while True:
             try:
                 act()
@@ -96,18 +96,18 @@ class Resync:
         """What this member has computed: see policy.recovery.MemberState."""
         nodes = tuple(self._gradients.finished.nodes)
         if self._state.step is None:
-            self._fresh = self._fresh or self._state.digest()
+            self._initial_digest = self._initial_digest or self._state.digest()
         found, kept = self._integrity.statement(), len(self._gradients.history)
-        return MemberState(self._state.step, nodes, kept, self._fresh, statement=found)
+        return MemberState(self._state.step, nodes, kept, self._initial_digest, statement=found)
 
-    def _adopt(self, plan: RecoveryPlan) -> None:
+    def _follow(self, plan: RecoveryPlan) -> None:
         """Carry out the plan until all members are complete. A new generation meanwhile starts over with its plan."""
         while True:
             try:
                 self._catch_up(plan)
                 break
             except Regroup as newer:
-                plan = self._group.form(newer.order, self.held(), self._gradients.micro_batches)
+                plan = self._group.form(newer.order, self.held())
         self._group.touch("compute", self._state.applied)
 
     def _catch_up(self, plan: RecoveryPlan) -> None:
@@ -117,36 +117,36 @@ class Resync:
                 self.transfer.newcomers_arrived()
         self.plan = plan
         self._group.touch("exchange", self._state.applied)
-        self._give_up_results()
-        self._unsettled = True
+        self._renew_results()
+        self._mappings_outdated = True
         if plan.rank == plan.donors[0]:
             self._commits.journal()  # the earlier rank 0 may be lost before it could journal this
         if plan.load is not None and plan.rank in plan.loaders and self._state.step is None:
             self._load(plan.load)
         if plan.replay and self.transfer.replay(plan):
             self._commits.drop()
-        if plan.fresh and not self._through_storage(plan) and (arrival := self.transfer.share(plan)):
+        if plan.fresh and not self._through_storage(plan) and (received := self.transfer.share(plan)):
             self._commits.drop()
-            self._arrival = arrival
+            self._received = received
         self._group.gather(None)
-        if self._state.step is None and self._left:
+        if self._state.step is None and self._restoring:
             raise TrainingError("no durable checkpoint that can be read is left to go back to")
-        self._left = False
+        self._restoring = False
         if self._state.step is None:
             self._state.step = plan.step
-        if self._arrival:
-            self._group.say(facts.StateReceived(plan.generation, self._arrival))
-            self._arrival = ""
+        if self._received:
+            self._group.say(facts.StateReceived(plan.generation, self._received))
+            self._received = ""
 
     def step_done(self) -> None:
         """All members have taken part in a step: free memory that is not needed any more, while no member waits."""
         self.transfer.step_done()
-        if self._unsettled:
+        if self._mappings_outdated:
             living = {token.pid for token in self._group.neighbours}
             self._gradients.reduction.attachments.forget_all_but(living)
-            self._unsettled = False
+            self._mappings_outdated = False
 
-    def _give_up_results(self) -> None:
+    def _renew_results(self) -> None:
         """Give up results that an excluded but living neighbour may still read."""
         if any(is_held(token) for token in self._readers - self._group.neighbours):
             self._gradients.reduction.renew(self._gradients.kept)
@@ -154,7 +154,7 @@ class Resync:
 
     def _offer(self, order: orders.OfferState) -> None:
         """Offer a stripe of the state to newcomers, unless it is corrupt."""
-        self._integrity.vouch(self.plan)
+        self._integrity.check_unchanged(self.plan)
         self.transfer.offer(order)
 
     def _through_storage(self, plan: RecoveryPlan) -> bool:
@@ -164,15 +164,15 @@ class Resync:
         """
         if switched_on("peers") or plan.step == 0 or plan.load is not None:
             return False
-        word = memoryview(bytearray(WORD_BYTES))
-        head = plan.donors[0]
-        if plan.rank == head:
+        view = memoryview(bytearray(TOKEN_BYTES))
+        donor = plan.donors[0]
+        if plan.rank == donor:
             saved = self._checkpoints.save()
-            word[:] = (saved[1] if saved is not None else "").ljust(WORD_BYTES).encode()
-            self._group.exchange([(rank, word) for rank in range(plan.world_size) if rank != head], [])
+            view[:] = (saved[1] if saved is not None else "").ljust(TOKEN_BYTES).encode()
+            self._group.exchange([(rank, view) for rank in range(plan.world_size) if rank != donor], [])
         else:
-            self._group.exchange([], [(head, word)])
-        token = bytes(word).decode().strip()
+            self._group.exchange([], [(donor, view)])
+        token = bytes(view).decode().strip()
         if token and plan.rank in plan.fresh:
             self._load((plan.step, token))
         return bool(token)
@@ -188,7 +188,7 @@ class Resync:
 
     def _take(self, order: orders.TakeSnapshot) -> None:
         """Load the snapshot that is offered to this newcomer."""
-        self._arrival = self.transfer.take(order) or self._arrival
+        self._received = self.transfer.take(order) or self._received
 
 
 def _lost_with_members(before: RecoveryPlan | None, plan: RecoveryPlan) -> int:

@@ -109,7 +109,7 @@ class Session:
         # default
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
-        self._group: Group = group_of(worker)
+        self._group: Group = group_of(worker, self.micro_batches)
         check(parameters, self._group.replica, micro_batch)
         self._state = TrainingState(model, optimizer, scheduler, parameters, StepGuard(guard, self._group))
         self._gradients = Gradients(model, parameters, self.micro_batches)
@@ -214,7 +214,7 @@ class Session:
             except Regroup as call:
                 self._resync.regroup(call)
                 self._integrity.renew()
-        self._gradients.leave()
+        self._gradients.watch_changes()
         self._group.touch("user", self.step)
         return self._state.loss
 
@@ -224,7 +224,7 @@ class Session:
         due = sorted(leaves_of(plan.holdings[plan.rank]))
         while missing := [leaf for leaf in due if not finished.holds(leaf)]:
             for leaf in missing:
-                self._injector.strike(self.step + 1, plan.rank)
+                self._injector.inject_due(self.step + 1, plan.rank)
                 self._group.next_leaf(leaf)
                 self._group.touch("compute", self.step)
                 began_s = time.monotonic()
@@ -253,11 +253,11 @@ class Session:
         """Apply the reduced gradient and commit the step."""
         gradients, plan, resync = self._gradients, self._plan, self._resync
         reading = self._group.agree(gradients.reading(result, self.step + 1))
-        gradients.show(result)
+        gradients.set_gradients(result)
         if self.max_grad_norm is not None:
             gradients.clip(result, self.max_grad_norm)
         gradients.keep(result)
-        skipped = self._state.watch.judge(reading, plan)
+        skipped = self._state.step_guard.judge(reading, plan)
         self._state.apply(reading.loss, skipped=bool(skipped))
         gradients.finished.clear()
         if self._computed_s:

@@ -17,8 +17,8 @@ from .guard import StepGuard
 class TrainingState:
     """The training state of one rank. ``step`` is None until a newcomer has the state; ``loss``: of the last step.
 
-    ``watch`` judges steps before they are applied; its history is part of the state. ``mesh``: the ranks that share
-    sharded parameters, None without sharding.
+    ``step_guard`` judges steps before they are applied; its history is part of the state. ``mesh``: the ranks that
+    share sharded parameters, None without sharding.
     """
 
     def __init__(
@@ -27,13 +27,13 @@ class TrainingState:
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
         parameters: Sequence[torch.nn.Parameter],
-        watch: StepGuard,
+        step_guard: StepGuard,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._parameters = parameters
-        self.watch = watch
+        self.step_guard = step_guard
         self.mesh = mesh_of(parameters)
         self.step: int | None = None
         self.loss = math.nan
@@ -67,8 +67,8 @@ class TrainingState:
         state = {"model": dict(self._model.state_dict()), "optimizer": self._optimizer.state_dict()}
         if self._scheduler is not None:
             state["scheduler"] = self._scheduler.state_dict()
-        if self.watch.guard is not None:
-            state["guard"] = self.watch.as_dict()
+        if self.step_guard.guard is not None:
+            state["guard"] = self.step_guard.as_dict()
         return state
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -93,8 +93,8 @@ class TrainingState:
         self._optimizer.load_state_dict(state["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
-        if self.watch.guard is not None and "guard" in state:
-            self.watch.load(state["guard"])
+        if self.step_guard.guard is not None and "guard" in state:
+            self.step_guard.load(state["guard"])
         self.step, self.loss = step, state["loss"]
 
     def digest(self) -> str:

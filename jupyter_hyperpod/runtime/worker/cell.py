@@ -32,10 +32,10 @@ WIDTH = 79  # of a shown value, as in IPython
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
-def run(source: str, spec: JobSpec, first: Callable[[], bool]) -> facts.CellFailed | str:
-    """Run `source` as ``__main__``: its error, or that it is DONE, or STOPPED for a reason that is not its own.
+def run(source: str, spec: JobSpec, is_first: Callable[[], bool]) -> facts.CellFailed | str:
+    """Run `source` as ``__main__``; return its error, or DONE, or STOPPED for a reason that is not its own.
 
-    The last value of a cell, but not of a file, is shown where `first` says, at the end, that this is rank 0.
+    The last value of a cell, but not of a file, is shown where `is_first` says, at the end, that this is rank 0.
     """
     filename = spec.filename
     module = types.ModuleType("__main__")
@@ -48,21 +48,16 @@ def run(source: str, spec: JobSpec, first: Callable[[], bool]) -> facts.CellFail
         module.__dict__["display"] = display
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     try:
-        _execute(source, filename, module.__dict__, None if spec.script else first)
+        _execute(source, filename, module.__dict__, None if spec.script else is_first)
     except (Stopped, Fenced):
         return STOPPED
     except SystemExit as leaving:
         if leaving.code in (None, 0):
             return DONE
-        return _failed(leaving, filename)
+        return facts.CellFailed(time.monotonic(), describe(leaving, filename))
     except BaseException as error:
-        return _failed(error, filename)
+        return facts.CellFailed(time.monotonic(), describe(error, filename))
     return DONE
-
-
-def _failed(error: BaseException, filename: str) -> facts.CellFailed:
-    told = describe(error, filename)
-    return facts.CellFailed(time.monotonic(), facts.CellError(**told | {"traceback": tuple(told["traceback"])}))
 
 
 def _see_folder(folder: str) -> None:
@@ -74,8 +69,8 @@ def _see_folder(folder: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _execute(source: str, filename: str, names: dict[str, Any], first: Callable[[], bool] | None) -> None:
-    if first is None:
+def _execute(source: str, filename: str, names: dict[str, Any], is_first: Callable[[], bool] | None) -> None:
+    if is_first is None:
         exec(compile(source, filename, "exec", dont_inherit=True), names)
         return
     tree = ast.parse(source, filename)
@@ -89,7 +84,7 @@ def _execute(source: str, filename: str, names: dict[str, Any], first: Callable[
         end = compile(ast.Expression(last.value), filename, "eval", flags, dont_inherit=True)
         exec(body, names)
         value = eval(end, names)  # noqa: S307 - the person's own
-        if value is not None and first() and not _ends_silently(source):
+        if value is not None and is_first() and not _ends_silently(source):
             display(value)
     pictures.show_open_ones()
 
@@ -106,7 +101,7 @@ def display(*values: Any, **_options: Any) -> None:
     for value in values:
         print(shown(value), flush=True)
         if pictures.is_picture(value):
-            pictures.tell()
+            pictures.notify()
 
 
 def shown(value: Any) -> str:
@@ -120,13 +115,13 @@ def shown(value: Any) -> str:
     return text
 
 
-def describe(error: BaseException, filename: str) -> dict[str, Any]:
+def describe(error: BaseException, filename: str) -> facts.CellError:
     """The error for the user: frames of the cell and of its callees, without our own frames."""
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename != filename:
         tb = tb.tb_next
-    told = traceback.TracebackException(type(error), error, tb or error.__traceback__, limit=-TRACEBACK_FRAMES)
-    _leave_out_own_frames(told, isinstance(error, HyperpodError))
+    summary = traceback.TracebackException(type(error), error, tb or error.__traceback__, limit=-TRACEBACK_FRAMES)
+    _leave_out_own_frames(summary, isinstance(error, HyperpodError))
     cell_line = None
     walker = tb
     while walker is not None:
@@ -135,13 +130,13 @@ def describe(error: BaseException, filename: str) -> dict[str, Any]:
         walker = walker.tb_next
     if isinstance(error, SyntaxError) and error.filename == filename:
         cell_line = error.lineno
-    return {
-        "type": type(error).__name__,
-        "message": cut(str(told), MESSAGE),
-        "traceback": _cut_lines("".join(told.format()).splitlines()),
-        "line": cell_line,
-        "communication": _is_communication(error),
-    }
+    return facts.CellError(
+        type=type(error).__name__,
+        message=cut(str(summary), MESSAGE),
+        traceback=tuple(_cut_lines("".join(summary.format()).splitlines())),
+        line=cell_line,
+        communication=_is_communication(error),
+    )
 
 
 def _words(error: BaseException) -> str:
@@ -156,18 +151,18 @@ def _cut_lines(lines: list[str]) -> list[str]:
     return [cut(line, LINE) for line in lines]
 
 
-def _leave_out_own_frames(told: traceback.TracebackException, refusal: bool) -> None:
+def _leave_out_own_frames(summary: traceback.TracebackException, refusal: bool) -> None:
     """Remove this package's frames between those of the person; below them only of a ``refusal``, whose words tell all.
 
     An error that comes from within this package keeps the frames that show where.
     """
-    stack = list(told.stack)
+    stack = list(summary.stack)
     others = [place for place, frame in enumerate(stack) if not frame.filename.startswith(OWN_FOLDER)]
     end = len(stack) if refusal else max(others, default=-1) + 1
     if others:
         kept = [frame for place, frame in enumerate(stack) if place >= end or place in others]
-        told.stack = traceback.StackSummary.from_list(kept)
-    for chained in (told.__cause__, told.__context__):
+        summary.stack = traceback.StackSummary.from_list(kept)
+    for chained in (summary.__cause__, summary.__context__):
         if chained is not None:
             _leave_out_own_frames(chained, False)
 

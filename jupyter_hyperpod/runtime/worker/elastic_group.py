@@ -56,7 +56,7 @@ class ElasticGroup(GroupBase):
         self._probe = Segment(PROBE_BYTES)
         self._probe.memory[:] = os.urandom(PROBE_BYTES)
 
-    def join(self, opened: facts.SessionOpened, held: Callable[[], MemberState], micro_batches: int) -> RecoveryPlan:
+    def join(self, opened: facts.SessionOpened, held: Callable[[], MemberState]) -> RecoveryPlan:
         """Report the opened session to the coordinator and wait for its generation."""
         self._worker.sessions += 1
         self.session = self._worker.sessions
@@ -66,9 +66,9 @@ class ElasticGroup(GroupBase):
         try:
             self._await_call()
         except Regroup as call:
-            return self.form(call.order, held(), micro_batches)
+            return self.form(call.order, held())
 
-    def form(self, call: orders.FormGeneration, held: MemberState, micro_batches: int) -> RecoveryPlan:
+    def form(self, call: orders.FormGeneration, held: MemberState) -> RecoveryPlan:
         """Form the generation of `call`, or any newer one that overtakes it."""
         while True:
             try:

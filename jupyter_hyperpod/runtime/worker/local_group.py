@@ -27,13 +27,17 @@ class LocalGroup(GroupBase):
     generation = 0
     newcomer = False
 
-    def join(self, opened: facts.SessionOpened, held: Callable[[], MemberState], micro_batches: int) -> RecoveryPlan:
-        """Begin at once, with every micro-batch. There is no other state to compare with, so `held` is not called."""
-        return self._begin(micro_batches)
+    def __init__(self, micro_batches: int) -> None:
+        super().__init__()
+        self._micro_batches = micro_batches
 
-    def form(self, call: orders.FormGeneration, held: MemberState, micro_batches: int) -> RecoveryPlan:
+    def join(self, opened: facts.SessionOpened, held: Callable[[], MemberState]) -> RecoveryPlan:
+        """Begin at once, with every micro-batch. There is no other state to compare with, so `held` is not called."""
+        return self._begin()
+
+    def form(self, call: orders.FormGeneration, held: MemberState) -> RecoveryPlan:
         """Begin again, without the unreadable checkpoint."""
-        return self._begin(micro_batches)
+        return self._begin()
 
     def come_back(self, step: int) -> None:
         """Nobody to wait for."""
@@ -42,9 +46,9 @@ class LocalGroup(GroupBase):
         """Find the state again. Raises Regroup."""
         raise Regroup(orders.FormGeneration(0, 0, ()))
 
-    def _begin(self, micro_batches: int) -> RecoveryPlan:
-        share = (tuple(range(micro_batches)),)
-        holdings = holdings_of(((),), share, micro_batches)
+    def _begin(self) -> RecoveryPlan:
+        share = (tuple(range(self._micro_batches)),)
+        holdings = holdings_of(((),), share, self._micro_batches)
         saved = max(self.checkpoints(), default=None)
         step, loaders = (saved[0], (0,)) if saved is not None else (0, ())
         return RecoveryPlan(step, (0,), (), (), ((),), share, holdings, saved, loaders, owners=("solo",))

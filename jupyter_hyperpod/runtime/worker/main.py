@@ -63,10 +63,10 @@ class Worker:
         if self.reporter is None:
             self.reporter = JournalWriter(self.context.job.events, f"worker-{self.member}")
         if self.reporter.crowded:
-            self.settle()
+            self.flush_journal()
         self.reporter.write(kind, data)
 
-    def settle(self) -> None:
+    def flush_journal(self) -> None:
         """Wait until every fact of this worker is on the disk, without being taken for hung."""
         if self.reporter is not None:
             _, step, phase = self.progress.read()
@@ -121,7 +121,7 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     _prepare(context, environment | (_launched(context, order, environment) if place.size == 1 else {}))
     progress.touch("user", 0)
     outcome = cell.run(Path(context.cell).read_text(), context.spec, lambda: me.present_rank == 0 and shard == 0)
-    me.settle()
+    me.flush_journal()
     progress.touch("done", 0)
     if isinstance(outcome, facts.CellFailed):
         me.say(outcome)

@@ -11,7 +11,7 @@ VARIABLE = "MPLBACKEND"
 OURS = "module://jupyter_hyperpod.runtime.worker.matplotlib_backend"
 # backends of notebooks: useless outside of a kernel, whose environment a node may have inherited
 _OF_KERNELS = ("inline", "ipympl", "nbagg", "widget")
-_told = False
+_notified = False
 _folder = "."
 
 
@@ -24,11 +24,11 @@ def prepare(environment: MutableMapping[str, str], folder: str) -> None:
         environment[VARIABLE] = OURS
 
 
-def tell() -> None:
+def notify() -> None:
     """Print the notice once per process, on standard error."""
-    global _told
-    if not _told:
-        _told = True
+    global _notified
+    if not _notified:
+        _notified = True
         keep = os.path.join(_folder, "figure.png")
         print(
             "Pictures are not shown in the output of a job yet. To keep one, save it before it is shown: "
@@ -46,8 +46,8 @@ def is_picture(value: object) -> bool:
 
 
 def show_open_ones() -> None:
-    """What ``plt.show()`` does, and a notebook at the end of a cell: tell of open figures, and close them."""
+    """Do what ``plt.show()`` does, and a notebook at the end of a cell: report open figures, and close them."""
     pyplot: Any = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None and os.environ.get(VARIABLE) == OURS and pyplot.get_fignums():
-        tell()
+        notify()
         pyplot.close("all")

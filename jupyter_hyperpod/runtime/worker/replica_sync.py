@@ -126,10 +126,10 @@ class Follower(ElasticGroup):
 Group = ElasticGroup | LocalGroup
 
 
-def group_of(worker: Worker | None) -> Group:
+def group_of(worker: Worker | None, micro_batches: int) -> Group:
     """The group in which a session of this worker trains; outside a job, that of one member."""
     if worker is None:
-        return LocalGroup()
+        return LocalGroup(micro_batches)
     if worker.place.size == 1:
         return ElasticGroup(worker)
     return Leader(worker) if worker.place.shard == 0 else Follower(worker)
