@@ -30,7 +30,7 @@ from .request import AUTOMATIC, MANUAL, PlanRequest, plan_request
 
 OTHER_MANUAL_S = (240 * 60.0, 300 * 60.0, 360 * 60.0)
 CAUSES_SHOWN = 8
-Cells = list[tuple[str, str]]
+Row = list[str | tuple[str, str]]
 Read = Callable[[str], tuple[str, Sequence[Event]]]
 SERVED_RUNS, SERVED_FAILURES = 8, 100_000  # takes some seconds, and the server has other users
 HEADERS = ("RECOVERY", ">A FAILURE COSTS", ">TRAINING TIME", ">LONGER BY", ">GOODPUT", ">GPU-HOURS", ">COST")
@@ -38,10 +38,10 @@ HEADERS = ("RECOVERY", ">A FAILURE COSTS", ">TRAINING TIME", ">LONGER BY", ">GOO
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One table: headers (a leading '>' aligns the column to the right) and rows of (text, tone)."""
+    """One table: headers (a leading '>' aligns the column to the right) and rows of texts, or (text, tone)."""
 
     headers: tuple[str, ...]
-    rows: list[Cells]
+    rows: list[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,9 @@ class PlanReport:
         return {"plan": self.record, "sheets": sheets, "picture": self.picture}
 
 
-def _cells(row: Cells) -> list[dict[str, str]]:
-    return [{"text": text, "tone": tone} for text, tone in row]
+def _cells(row: Row) -> list[dict[str, str]]:
+    pairs = [(cell, "") if isinstance(cell, str) else cell for cell in row]
+    return [{"text": text, "tone": tone} for text, tone in pairs]
 
 
 def ask(options: argparse.Namespace, read: Read, drawn: bool = False) -> PlanReport:
@@ -121,21 +122,21 @@ def seeded(trial: Trial) -> str:
 def simulation_sheets(outcomes: Mapping[str, Outcome]) -> list[Sheet]:
     """Tables of the runs' results, of what their time went into, and of what interrupted the survivors' runs."""
     names = list(outcomes)
-    results = [
-        _plain(
+    results: list[Row] = [
+        [
             name,
             f"{_pm(outcome.wall_s, DAY_S, 1)} days" + (" or more" if outcome.unfinished else ""),
             f"{_pm(outcome.goodput, 0.01, 2)} %",
             f"${_pm(outcome.cost, 1e6, 2)} M",
             _pm(outcome.failures, 1, 1),
             _pm(outcome.restarts, 1, 1),
-        )
+        ]
         for name, outcome in outcomes.items()
     ]
     stages = dict.fromkeys(stage for outcome in outcomes.values() for stage in outcome.stages)
-    spent = [_plain(stage, *(_part(outcome, stage) for outcome in outcomes.values())) for stage in stages]
+    spent: list[Row] = [[stage, *(_part(outcome, stage) for outcome in outcomes.values())] for stage in stages]
     causes = list(outcomes[names[-1]].incidents.items())
-    seen = [_plain(name, _pm(estimate, 1, 1)) for name, estimate in causes[:CAUSES_SHOWN]]
+    seen: list[Row] = [[name, _pm(estimate, 1, 1)] for name, estimate in causes[:CAUSES_SHOWN]]
     if rest := causes[CAUSES_SHOWN:]:
         seen.append([(f"{len(rest)} other causes", "quiet"), (f"{sum(e.mean for _, e in rest):.1f}", "quiet")])
     return [
@@ -143,10 +144,6 @@ def simulation_sheets(outcomes: Mapping[str, Outcome]) -> list[Sheet]:
         Sheet(("TIME GOES INTO", *(f">{name.upper()}" for name in names)), spent),
         Sheet((f"CAUSE, {names[-1].upper()}", ">FAILURES"), seen),
     ]
-
-
-def _plain(*texts: str) -> Cells:
-    return [(text, "") for text in texts]
 
 
 def _part(outcome: Outcome, stage: str) -> str:
@@ -176,13 +173,13 @@ def title(found: RegimeComparison) -> tuple[str, ...]:
 def sheet(found: RegimeComparison) -> Sheet:
     """Both regimes and the difference."""
     manual, automatic = found.manual, found.automatic
-    saved = [
+    saved: Row = [
         ("saved", "title"),
-        (format_duration(manual.downtime_s - automatic.downtime_s), ""),
-        (days(manual.days - automatic.days), ""),
+        format_duration(manual.downtime_s - automatic.downtime_s),
+        days(manual.days - automatic.days),
         (percent(found.reduction), "good"),
-        ("", ""),
-        (f"{manual.gpu_hours - automatic.gpu_hours:,.0f}", ""),
+        "",
+        f"{manual.gpu_hours - automatic.gpu_hours:,.0f}",
         (format_money(found.saving), "good"),
     ]
     return Sheet(HEADERS, [_row(MANUAL, manual), _row(AUTOMATIC, automatic), saved])
@@ -249,8 +246,8 @@ def days(value: float) -> str:
     return f"{value:,.0f} days" if value >= 99.5 else f"{value:.1f} days" if value >= 3 else f"{value * 24:.1f} h"
 
 
-def _row(name: str, regime: Regime) -> Cells:
-    return _plain(
+def _row(name: str, regime: Regime) -> Row:
+    return [
         name,
         format_duration(regime.downtime_s),
         days(regime.days),
@@ -258,7 +255,7 @@ def _row(name: str, regime: Regime) -> Cells:
         percent(regime.goodput),
         f"{regime.gpu_hours:,.0f}",
         format_money(regime.cost),
-    )
+    ]
 
 
 def _other_conventions(request: PlanRequest) -> dict[str, float | None]:

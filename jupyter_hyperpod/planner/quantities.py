@@ -9,9 +9,10 @@ from ..core.units import parse_duration
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 HIGHEST_RATE = 0.1  # failures per instance-hour; beyond it the unit must be wrong
-_RATE = re.compile(r"\s*(-?[0-9.]+(?:e-?[0-9]+)?)\s*(%?)\s*(?:/\s*(h|d))?\s*", re.IGNORECASE)
-_COUNT = re.compile(r"\s*(-?[0-9.]+(?:e[0-9]+)?)\s*([kMGB]?)\s*")
-_MONEY = re.compile(r"\s*\$?\s*(-?[0-9.]+)\s*(?:\$|USD)?\s*")
+_NUMBER = r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+_RATE = re.compile(rf"\s*({_NUMBER}(?:e-?[0-9]+)?)\s*(%?)\s*(?:/\s*(h|d))?\s*", re.IGNORECASE)
+_COUNT = re.compile(rf"\s*({_NUMBER}(?:e[0-9]+)?)\s*([kMGB]?)\s*")
+_MONEY = re.compile(rf"\s*\$?\s*({_NUMBER})\s*(?:\$|USD)?\s*")
 _FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
 
@@ -21,9 +22,9 @@ def parse_rate(text: str) -> float:
     Raises SpecError for anything else: a negative rate, a missing unit, or more than one failure in ten hours.
     """
     match = _RATE.fullmatch(text)
-    number = _number(match[1]) if match else None
-    if match is None or number is None:
+    if match is None:
         raise SpecError(f"rate {text!r} is not a failure rate; write for example 0.05%, 0.05%/h or 1.2%/d")
+    number = float(match[1])
     if number < 0:
         raise SpecError(f"rate {text!r} is negative; expected how often an instance fails, for example 0.05%")
     if not match[2] and not match[3]:
@@ -52,23 +53,14 @@ def parse_time(text: str) -> float:
 def parse_count(text: str) -> float:
     """Return the number in ``"10M"``, ``"6.5e6"`` or ``"350k"``; raises SpecError."""
     match = _COUNT.fullmatch(text)
-    number = _number(match[1]) if match else None
-    if match is None or number is None:
+    if match is None:
         raise SpecError(f"{text!r} is not a number; write for example 10M, 350k or 6.5e6")
-    return number * _FACTORS[match[2]]
+    return float(match[1]) * _FACTORS[match[2]]
 
 
 def parse_price(text: str) -> float:
     """Return the price in ``"5"``, ``"5$"`` or ``"$4.10"``; raises SpecError."""
     match = _MONEY.fullmatch(text)
-    number = _number(match[1]) if match else None
-    if number is None:
+    if match is None:
         raise SpecError(f"price {text!r} is not an amount of money; write for example 5 or 4.10$")
-    return number
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return float(match[1])
