@@ -1,4 +1,4 @@
-"""Backends are known by name in one table only: no other package compares or imports one by name."""
+"""Backends are known by name in one table only: these packages neither compare nor import one by name."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ from pathlib import Path
 import pytest
 
 from jupyter_hyperpod import backends
-from jupyter_hyperpod.core.backends import BACKENDS, DEFAULT_BACKEND
+from jupyter_hyperpod.core.backends import BACKENDS, CLUSTER_BACKEND, DEFAULT_BACKEND
 from jupyter_hyperpod.core.errors import SpecError
 from tests.test_layers import ROOT, imports
 
-KNOW_NONE = ("control", "supervisor", "runtime", "serving", "health", "policy", "storage", "system")
+KNOW_NONE = (
+    "control",
+    "supervisor",
+    "runtime",
+    "serving",
+    "health",
+    "policy",
+    "storage",
+    "system",
+    "recipes",
+    "planner",
+)
 
 
 def constants(node: ast.AST) -> Iterator[str]:
@@ -74,3 +85,4 @@ def test_every_backend_of_the_table_is_there_and_is_imported_on_use() -> None:
 
 def test_this_machines_nodes_belong_to_one_backend_alone() -> None:
     assert [name for name in BACKENDS if backends.load(name).capabilities.owns_nodes] == [DEFAULT_BACKEND]
+    assert CLUSTER_BACKEND in BACKENDS and CLUSTER_BACKEND != DEFAULT_BACKEND

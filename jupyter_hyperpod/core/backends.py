@@ -16,7 +16,8 @@ BACKENDS: Mapping[str, str] = {
     "local": "jupyter_hyperpod.backends.local.backend:LocalBackend",
     "slurm": "jupyter_hyperpod.backends.slurm.backend:SlurmBackend",
 }
-DEFAULT_BACKEND = "local"
+DEFAULT_BACKEND = "local"  # its nodes are on this machine
+CLUSTER_BACKEND = "slurm"  # for what is too large for this machine
 
 
 def load(name: str) -> Any:

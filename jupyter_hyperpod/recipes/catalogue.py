@@ -15,6 +15,7 @@ from ..core.errors import NotFound, SpecError
 from .config import DecoderConfig, RopeScaling
 
 FLOAT_BYTES = 4  # training state is float32
+THIS_MACHINE = "local"  # the instance type of recipes that are small enough for any machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class InstanceType:
 
 
 INSTANCES = {
-    "local": InstanceType(),
+    THIS_MACHINE: InstanceType(),
     "ml.p5.48xlarge": InstanceType(8, 80e9),  # https://aws.amazon.com/ec2/instance-types/p5: 8 H100 of 80 GB
     "ml.p6-b300.48xlarge": InstanceType(8, 268e9),  # https://aws.amazon.com/ec2/instance-types/p6: 8 B300 of 268 GB
 }
@@ -122,7 +123,7 @@ class Recipe:
     @property
     def local(self) -> bool:
         """Whether the model is small enough to train on this machine."""
-        return all(scale.instance == "local" for scale in self.scales)
+        return all(scale.instance == THIS_MACHINE for scale in self.scales)
 
     def state_bytes(self, scale: Scale) -> int:
         """Bytes of training state on each rank of a replica where the fewest nodes compute; activations not counted.

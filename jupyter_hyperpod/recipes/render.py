@@ -12,7 +12,7 @@ from importlib.resources import files
 from string import Template
 from textwrap import wrap
 
-from ..core.backends import BACKENDS
+from ..core.backends import BACKENDS, CLUSTER_BACKEND, DEFAULT_BACKEND
 from ..core.errors import SpecError
 from .catalogue import Recipe, Scale, amount
 from .config import DecoderConfig
@@ -93,12 +93,12 @@ def script(
 def options(recipe: Recipe, nodes: int | None = None, backend: str | None = None) -> str:
     """Return the options of a submission, as they stand behind ``%%hyperpod`` and ``jupyter hyperpod submit``."""
     scale, count = recipe.scale(nodes)
-    chosen = backend or ("local" if recipe.local else "slurm")
+    chosen = backend or (DEFAULT_BACKEND if recipe.local else CLUSTER_BACKEND)
     if chosen not in BACKENDS:
         raise SpecError(f"backend {chosen!r} is unknown; expected one of {', '.join(BACKENDS)}")
     words = f"--nodes {count} --elastic {scale.elastic} --name {recipe.job_name}"
     words += f" --replica {scale.replica}" if scale.replica > 1 and scale.nodes_a_replica == 1 else ""
-    return words if chosen == "local" else f"{words} --backend {chosen}"
+    return words if chosen == DEFAULT_BACKEND else f"{words} --backend {chosen}"
 
 
 def source(recipe: Recipe, nodes: int | None = None, *, inline: bool = False) -> str:
