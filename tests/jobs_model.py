@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_hyperpod.core.events import Command, Event
+from jupyter_hyperpod.core.events import Command, Event, decode_event
+from jupyter_hyperpod.core.events import encode as encode_event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.core.views import apply, new_job_view
 from jupyter_hyperpod.policy.recovery import MemberState
@@ -42,6 +43,7 @@ from jupyter_hyperpod.runtime.protocol.codec import Message, decode, encode
 from jupyter_hyperpod.storage.store import JobStore
 from jupyter_hyperpod.supervisor.reconcile import Begin, Fail, JobFacts, Rescale, Wait, reconcile
 
+BEGAN_S = 1000.0
 TICK_S = 0.1
 RECONCILE_EVERY_S = 0.25
 REST_S = 0.5
@@ -52,7 +54,7 @@ class Clock:
     """Stands for the module `time` where the controller looks at it."""
 
     def __init__(self) -> None:
-        self.now_s = 1000.0
+        self.now_s = BEGAN_S
 
     def monotonic(self) -> float:
         return self.now_s
@@ -110,7 +112,8 @@ class Journal:
         self._clock = clock
 
     def write(self, kind: str, data: Any, *, durable: bool = False) -> None:
-        self.events.append(Event(f"coordinator.{self.writer}", len(self.events) + 1, self._clock.now_s, kind, data))
+        event = Event(f"coordinator.{self.writer}", len(self.events) + 1, self._clock.now_s, kind, data)
+        self.events.append(decode_event(encode_event(event)))
         apply(self.view, self.events[-1])
 
 
@@ -422,6 +425,7 @@ class World:
         self.begins: dict[str, str] = {}
         self.due: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = 0
+        self._look_s = 0.0
         self.actions: list[Any] = []
         self.story: list[str] = []
 
@@ -436,12 +440,12 @@ class World:
         self.due.append((self.clock.now_s + delay_s, self.serial(), act))
 
     def note(self, text: str) -> None:
-        self.story.append(f"{self.clock.now_s - 1000:7.2f} {text}")
+        self.story.append(f"{self.clock.now_s - BEGAN_S:7.2f} {text}")
 
     def told(self, problem: str) -> str:
         """The story of a schedule that went wrong."""
         texts = [
-            f"{job.id}: {event.time_s - 1000:7.2f} {event.kind} {event.data}"
+            f"{job.id}: {event.time_s - BEGAN_S:7.2f} {event.kind} {event.data}"
             for job in self.jobs
             for event in job.journal.events[-12:]
         ]
@@ -462,31 +466,34 @@ class World:
 
     def run(self, longest_s: float, check: Callable[[World], None]) -> None:
         """Play the schedule until every job has ended; ``check`` is called after each look of the supervisor."""
-        began_s, look_s = self.clock.now_s, 0.0
-        plans = list(self.plans)
-        while plans or self.unfinished or self.owner:
-            now_s = self.clock.now_s
-            assert now_s - began_s < longest_s, self.told("the jobs did not end")
-            while plans and plans[0].at_s <= now_s - began_s:
-                plan = plans.pop(0)
-                self.jobs.append(Job(self, len(self.jobs), plan))
-                self.note(f"{self.jobs[-1].id} is submitted: {plan.spec.nodes} nodes, {plan.spec.elastic}")
-                for kill_s in plan.kills:
-                    self.at(kill_s, lambda job=self.jobs[-1]: self.kill(job))  # type: ignore[misc]
-                for head_s in plan.heads:
-                    self.at(head_s, self.jobs[-1].lose_head)
-                look_s = 0.0
-            ripe = sorted(one for one in self.due if one[0] <= now_s)
-            self.due = [one for one in self.due if one[0] > now_s]
-            for _, _, act in ripe:
-                act()
-            for job in self.unfinished:
-                job.tick(now_s)
-            if now_s >= look_s:
-                look_s = now_s + RECONCILE_EVERY_S
-                self.reconcile()
-                check(self)
-            self.clock.now_s = now_s + TICK_S
+        began_s = self.clock.now_s
+        while self.plans or self.unfinished or self.owner:
+            assert self.clock.now_s - began_s < longest_s, self.told("the jobs did not end")
+            self.tick(check)
+
+    def tick(self, check: Callable[[World], None] = lambda world: None) -> None:
+        """Play the next moment."""
+        now_s = self.clock.now_s
+        while self.plans and self.plans[0].at_s <= now_s - BEGAN_S:
+            plan = self.plans.pop(0)
+            self.jobs.append(Job(self, len(self.jobs), plan))
+            self.note(f"{self.jobs[-1].id} is submitted: {plan.spec.nodes} nodes, {plan.spec.elastic}")
+            for kill_s in plan.kills:
+                self.at(kill_s, lambda job=self.jobs[-1]: self.kill(job))  # type: ignore[misc]
+            for head_s in plan.heads:
+                self.at(head_s, self.jobs[-1].lose_head)
+            self._look_s = 0.0
+        ripe = sorted(one for one in self.due if one[0] <= now_s)
+        self.due = [one for one in self.due if one[0] > now_s]
+        for _, _, act in ripe:
+            act()
+        for job in self.unfinished:
+            job.tick(now_s)
+        if now_s >= self._look_s:
+            self._look_s = now_s + RECONCILE_EVERY_S
+            self.reconcile()
+            check(self)
+        self.clock.now_s = now_s + TICK_S
 
     def kill(self, job: Job) -> None:
         runs = [a for a in job.agents.values() if a.rank is not None and not a.ended and not a.over]

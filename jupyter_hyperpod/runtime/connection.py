@@ -18,12 +18,12 @@ import struct
 import sys
 import termios
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from ..core.errors import ProtocolError
 
-Message = dict[str, Any]
 MAGIC = b"HPOD1"
 NONCE_BYTES = 16
 TAG_BYTES = 16
@@ -109,7 +109,7 @@ class Channel:
         unconfirmed = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))[0]
         return self._given - int(unconfirmed)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Queue a message and send what the socket takes now. A closed or broken channel swallows it."""
         if self.closed or self._broken:
             return
@@ -120,7 +120,7 @@ class Channel:
             self._outbox += self._frame(payload)
         self.push()
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[dict[str, Any]]:
         """Read what has arrived; sets `closed` at end of stream. Raises ProtocolError on a bad frame."""
         limit = len(self._inbox) + (READ_LIMIT_BYTES if self.authenticated else 1 << 16)
         try:
@@ -143,7 +143,7 @@ class Channel:
                 messages.append(self._parse(payload))
         return messages
 
-    def _parse(self, payload: bytes) -> Message:
+    def _parse(self, payload: bytes) -> dict[str, Any]:
         try:
             message = json.loads(payload)
         except (ValueError, RecursionError) as error:

@@ -16,14 +16,22 @@ import jupyter_hyperpod.runtime
 from jupyter_hyperpod.core.errors import ProtocolError
 from jupyter_hyperpod.policy.recovery import MemberState
 from jupyter_hyperpod.runtime.agent.main import Agent
+from jupyter_hyperpod.runtime.coordinator.checkpoints import CheckpointTracker
 from jupyter_hyperpod.runtime.coordinator.controller import Controller
+from jupyter_hyperpod.runtime.coordinator.draining import Draining
+from jupyter_hyperpod.runtime.coordinator.failures import Failures
+from jupyter_hyperpod.runtime.coordinator.generations import Generations
+from jupyter_hyperpod.runtime.coordinator.joining import Joining
+from jupyter_hyperpod.runtime.coordinator.scripts import Scripts
+from jupyter_hyperpod.runtime.coordinator.session_lifecycle import SessionLifecycle
 from jupyter_hyperpod.runtime.protocol import facts, orders
 from jupyter_hyperpod.runtime.protocol.codec import MESSAGES, Message, Process, decode, encode
 from jupyter_hyperpod.runtime.protocol.dispatch import handled_by
 
 RUNTIME = Path(jupyter_hyperpod.runtime.__file__).parent
+PARTS = (Controller, Joining, CheckpointTracker, Scripts, SessionLifecycle, Draining, Failures, Generations)
 json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists)
-numbers = st.floats(allow_nan=False)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
 st.register_type_strategy(float, numbers)
 st.register_type_strategy(Mapping, st.dictionaries(st.text(), st.text()))
 everything = st.sampled_from(list(MESSAGES.values())).flatmap(
@@ -63,6 +71,7 @@ REPORT = encode(facts.StateReported(3, MemberState(1)))
         ({"type": "exited", "code": 1}, "message 'exited': field 'ago_s' is missing"),
         ({"type": "exited", "code": "1", "ago_s": 0.1}, "message 'exited': field 'code': expected int, found '1'"),
         ({"type": "exited", "code": True, "ago_s": 0.1}, "field 'code': expected int, found True"),
+        ({"type": "exited", "code": 1, "ago_s": float("nan")}, "field 'ago_s': expected float, found nan"),
         ({"type": "run", "rank": [0]}, "message 'run': field 'rank'"),
         (
             {"type": "form", "generation": 1, "rank": 0, "members": [{"member": "m", "host": "h"}]},
@@ -109,8 +118,7 @@ def test_the_agent_has_one_handler_for_each_message_to_it() -> None:
 
 
 def test_the_coordinator_has_one_handler_for_each_message_to_it() -> None:
-    handled = {name.removeprefix("_on_") for name in dir(Controller) if name.startswith("_on_")}
-    assert handled | {"register"} == {cls.wire for cls in receivers(Process.COORDINATOR)}
+    assert Counter(handled_by(*PARTS)) == Counter(receivers(Process.COORDINATOR))
 
 
 def test_a_worker_has_one_place_for_each_message_to_it() -> None:

@@ -58,7 +58,7 @@ class Adoption:
         state.incidents.adopted()
         members = state.roster.generation()
         for member in members:
-            if state.session_over and member.session is not None and member.session["index"] <= state.session_index:
+            if state.session_over and member.session is not None and member.session.index <= state.session_index:
                 member.session = None
                 yield Send(member, orders.CloseSession(state.generation))
         yield from self._generations.run_cells([m for m in members if not m.running])

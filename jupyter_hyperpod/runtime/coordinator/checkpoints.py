@@ -7,8 +7,8 @@ import time
 from ...core.views import View
 from ...policy import interval
 from ...policy.recovery import RecoveryPlan
-from ..connection import Message
-from ..protocol import orders
+from ..protocol import facts, orders
+from ..protocol.dispatch import handles
 from .actions import Actions, Decide, Remove, Send, WriteEvent
 from .incidents import RUNG_DURABLE, RUNG_REQUEUED
 from .job_state import JobState
@@ -32,7 +32,7 @@ class CheckpointTracker:
         self._loaded_in = 0  # the generation whose loading has been journaled
         self.coming = 0  # workers that were restarted together and have not all returned
         self._coming_until_s = 0.0
-        self._refusals: set[tuple[str, str]] = set()
+        self._refusals: set[facts.CheckpointRefused] = set()
 
     def lost_all(self) -> None:
         """Everybody who held the state is lost."""
@@ -68,52 +68,49 @@ class CheckpointTracker:
         elif self._state.incidents.rung is None:
             self._all_lost = False
 
-    def back(self, member: Member, message: Message) -> Actions:
+    @handles(facts.ReadyToGoBack)
+    def back(self, member: Member, ready: facts.ReadyToGoBack) -> Actions:
         """A member will go back to a checkpoint: it discards its state once all members are ready to."""
         members = self._state.roster.generation()
-        if message["generation"] == self._state.generation:
-            member.back = True
+        member.back = True
         if all(member.back for member in members):
             for each in members:
                 each.back = False
                 yield Send(each, orders.GoBack(self._state.generation))
 
-    def saved(self, member: Member, message: Message) -> Actions:
+    @handles(facts.CheckpointSaved)
+    def saved(self, member: Member, saved: facts.CheckpointSaved) -> Actions:
         """A checkpoint is durable; rank 0 is told when the next one is due."""
-        self._costs = (message["paused_s"], message["took_s"])
-        self._saved_at_s = time.monotonic() - message["took_s"]
+        self._costs = (saved.paused_s, saved.took_s)
+        self._saved_at_s = time.monotonic() - saved.took_s
         yield from self.say_interval(member)
 
-    def refused(self, message: Message) -> Actions:
+    @handles(facts.CheckpointRefused)
+    def refused(self, member: Member, refused: facts.CheckpointRefused) -> Actions:
         """Several members find the same: it is journaled once."""
-        about = (message["path"], message["reason"])
-        if about not in self._refusals:
-            self._refusals.add(about)
-            yield WriteEvent("checkpoint.refused", {"path": about[0], "reason": about[1]})
+        if refused not in self._refusals:
+            self._refusals.add(refused)
+            yield WriteEvent("checkpoint.refused", {"path": refused.path, "reason": refused.reason})
 
-    def loaded(self, member: Member, message: Message) -> Actions:
+    @handles(facts.CheckpointLoaded)
+    def loaded(self, member: Member, loaded: facts.CheckpointLoaded) -> Actions:
         """A member has its state from a checkpoint."""
-        self._state.incidents.rejoined(member.member, message["text"])
+        self._state.incidents.rejoined(member.member, loaded.text)
         if self._loaded_in != self._state.generation:
             self._loaded_in = self._state.generation
-            about = {key: message[key] for key in ("step", "path", "took_s")}
+            about = {"step": loaded.step, "path": loaded.path, "took_s": loaded.took_s}
             yield WriteEvent("checkpoint.loaded", about | {"session": self._state.session_index})
 
     def say_interval(self, member: Member) -> Actions:
         """Tell rank 0 how often to save, where the session leaves that to be decided here."""
-        settings = (self._state.session or {}).get("checkpoint")
-        if (
-            self._state.session is None
-            or self._state.session_over
-            or not settings
-            or settings["every"] != interval.AUTOMATIC
-        ):
+        session = self._state.session
+        if session is None or self._state.session_over:
+            return
+        if session.checkpoint is None or session.checkpoint.every != interval.AUTOMATIC:
             return
         paused_s, took_s = self._costs or (None, None)
         observed_s = time.monotonic() - self._observed_from_s
-        decision = interval.decide(
-            self._state.incidents.count, observed_s, paused_s, took_s, int(self._state.session["state_bytes"] or 0)
-        )
+        decision = interval.decide(self._state.incidents.count, observed_s, paused_s, took_s, session.state_bytes)
         if self._every_s is None or interval.worth_saying(self._every_s, decision.value):
             self._every_s = decision.value
             yield Decide("checkpoint", round(decision.value, 3), decision.reason)

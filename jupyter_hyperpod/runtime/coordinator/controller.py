@@ -8,18 +8,21 @@ sockets and waits on them; the controller reads the clock, but never waits.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from typing import TypeVar
+from collections.abc import Generator, Mapping
+from typing import Any, TypeVar
 
+from ...core.errors import ProtocolError
 from ...core.events import TERMINAL_STATES
 from ...core.views import View
 from ...storage.journal_writer import JournalWriter
-from ..connection import Channel, Message
+from ..connection import Channel
 from ..context import Context
 from ..protocol import facts, orders
-from ..protocol.codec import encode
+from ..protocol.codec import decode, encode
+from ..protocol.dispatch import handlers, handles
 from .actions import (
     Action,
+    Actions,
     BeginGeneration,
     BeginSession,
     Decide,
@@ -77,6 +80,16 @@ class Controller:
             self.state, self.joining, self.draining, self.failures, self.checkpoints, self.stragglers, self.scripts
         )
         self.adoption = Adoption(self.state, self.generations, self.scripts, self.lifecycle)
+        self._handlers = handlers(
+            self,
+            self.joining,
+            self.checkpoints,
+            self.scripts,
+            self.lifecycle,
+            self.draining,
+            self.failures,
+            self.generations,
+        )
 
     @property
     def phase(self) -> Phase:
@@ -100,18 +113,31 @@ class Controller:
         self.incidents.succeeded()
         self._say_phase(STARTS[self.phase])
 
-    def hear(self, channel: Channel, message: Message) -> None:
-        """Handle a message from an agent or its worker. Unknown messages and those of fenced members are ignored."""
+    def hear(self, channel: Channel, found: Mapping[str, Any]) -> None:
+        """Handle what an agent or its worker says. Unknown messages and those of fenced members are ignored.
+
+        Raises ProtocolError for a message that cannot be read.
+        """
         if self.ended:
             return
-        if message["type"] == "register":
-            self._register(channel, message)
+        fact, name = decode(found), found.get("member")
+        if fact is None:
             return
-        member = self.roster.members.get(message["member"])
-        handler = getattr(self, f"_on_{message['type']}", None)
-        if handler is not None and member is not None and member.channel is channel:
-            member.signs.heard_s = time.monotonic()
-            handler(member, message)
+        if not isinstance(name, str):
+            raise ProtocolError(f"message {fact.wire!r} names no member")
+        if isinstance(fact, facts.Register):
+            self._register(channel, name, fact)
+            return
+        member, handler = self.roster.members.get(name), self._handlers.get(type(fact))
+        if handler is None or member is None or member.channel is not channel:
+            return
+        member.signs.heard_s = time.monotonic()
+        if getattr(fact, "generation", self.state.generation) != self.state.generation:
+            if not isinstance(fact, facts.StepCommitted):  # a step stays committed; all else is said again
+                return
+        actions = handler(member, fact)
+        if actions is not None:
+            self._apply(actions)
 
     def hung_up(self, channel: Channel) -> None:
         """An agent's connection has ended."""
@@ -147,25 +173,28 @@ class Controller:
             self._say_phase(self._farewell)
             self._do(SayState(*self.final))
 
-    # ---- what members say ---------------------------------------------------------------------------------
+    # ---- what members say; the parts handle the other facts -------------------------------------------------
 
-    def _register(self, channel: Channel, message: Message) -> None:
-        name, status, expected = message["member"], message["status"], self.state.expected
+    @handles(facts.Register)
+    def _register(self, channel: Channel, name: str, register: facts.Register) -> None:
+        status, expected = register.status, self.state.expected
         known, adopted = self.roster.members.get(name), expected.get(name)
-        if message["rank"] is not None and known is None and adopted is None:
+        if register.rank is not None and known is None and adopted is None:
             reason = f"{name} belongs to an older generation: its node begins again with a new worker"
             self._do(Decide("membership", f"fence {name}", reason))
             channel.send(encode(orders.Restart()))
             return
-        member = self.roster.add(message, channel, time.monotonic())
+        member = self.roster.add(name, register, channel, time.monotonic())
         if known is None:
-            self._do(WriteEvent("member.joined", {key: message[key] for key in ("member", "node", "pid", "host")}))
+            joined = {"member": name, "node": register.node, "pid": register.pid, "host": register.host}
+            self._do(WriteEvent("member.joined", joined))
         if adopted is not None:
             member.rank = adopted["rank"]
-        if "error" in status:
-            self._apply(self.lifecycle.error(member, status["error"]["error"]))
-        if "exited" in status and not self.ended:
-            self._apply(self.failures.exited(member, status["exited"], status["ago_s"]))
+        if status.error is not None:
+            self._apply(self.lifecycle.failed(member, status.error))
+        if status.exited is not None and not self.ended:
+            exited = facts.WorkerExited(status.exited, status.ago_s or 0.0)
+            self._apply(self.failures.exited(member, exited))
         expected.pop(name, None)
         if self.ended:
             return
@@ -175,123 +204,56 @@ class Controller:
             self._apply(self.adoption.all_here("a new coordinator took over: all members registered again"))
         elif known is not None and known.rank is not None and not expected:
             self._apply(self.adoption.all_here(f"{name} registered again"))
-        if "leaving" in status and name in self.roster.members:
-            self._apply(self.draining.preempted(member, status["leaving"]["grace_s"]))
+        if status.leaving is not None and name in self.roster.members:
+            self._apply(self.draining.preempted(member, status.leaving))
         self._apply(self.generations.welcome_newcomers())
         if self.phase is Phase.WAITING:  # a newcomer may have become ready while there was no coordinator
             self._apply(self.generations.admit())
 
-    def _on_beat(self, member: Member, message: Message) -> None:
-        member.beat(message, time.monotonic())
-        if message["held_s"] is not None:
-            self._do(Send(member, orders.ResumeWorker(member.member, message["held_s"])))
+    @handles(facts.Beat)
+    def _beat(self, member: Member, beat: facts.Beat) -> None:
+        member.beat(beat, time.monotonic())
+        if beat.held_s is not None:
+            self._do(Send(member, orders.ResumeWorker(member.member, beat.held_s)))
 
-    def _on_session(self, member: Member, message: Message) -> None:
-        member.session, member.finished = message, None
+    @handles(facts.SessionOpened)
+    def _opened(self, member: Member, session: facts.SessionOpened) -> Actions:
+        member.session, member.finished = session, None
         if member.rank is not None:
-            self._apply(self.lifecycle.open_session())
+            yield from self.lifecycle.open_session()
             return
-        self._do(WriteEvent("member.ready", {"member": member.member, "node": member.node}))
+        yield WriteEvent("member.ready", {"member": member.member, "node": member.node})
         if self.state.generation > 0:
-            self._do(JournalGeneration(f"{member.node} stands by"))
-        self._apply(self.generations.admit())
+            yield JournalGeneration(f"{member.node} stands by")
+        yield from self.generations.admit()
 
-    def _on_finished(self, member: Member, message: Message) -> None:
-        self._apply(self.lifecycle.finished(member, message))
+    @handles(facts.StateReceived)
+    def _received(self, member: Member, received: facts.StateReceived) -> None:
+        self.incidents.rejoined(member.member, received.text)
 
-    def _on_error(self, member: Member, message: Message) -> None:
-        self._apply(self.lifecycle.error(member, message["error"]))
-
-    def _on_anomaly(self, member: Member, message: Message) -> None:
-        self.lifecycle.anomaly(message)
-
-    def _on_done(self, member: Member, message: Message) -> None:
-        self._apply(self.lifecycle.done(member, message))
-
-    def _on_report(self, member: Member, message: Message) -> None:
-        self._apply(self.generations.reported(member, message))
-
-    def _on_synced(self, member: Member, message: Message) -> None:
-        if message["generation"] == self.state.generation:
-            self.incidents.rejoined(member.member, message["text"])
-
-    def _on_committed(self, member: Member, message: Message) -> None:
+    @handles(facts.StepCommitted)
+    def _committed(self, member: Member, committed: facts.StepCommitted) -> Actions:
         state = self.state
-        state.step, state.step_time_s = message["step"], message["step_time_s"]
-        if message["generation"] != state.generation:
+        state.step, state.step_time_s = committed.step, committed.step_time_s
+        if committed.generation != state.generation:
             return
         state.sound_s = time.monotonic()
         if not state.committed_in_generation:
             state.committed_in_generation = True
             self.failures.settled()
             self.incidents.resumed(state.step, len(self.roster.generation()))
-            self._do(SayState("running", f"step {state.step} committed"))
-            self._apply(self.generations.welcome_newcomers())
-            self._apply(self.generations.admit())
+            yield SayState("running", f"step {state.step} committed")
+            yield from self.generations.welcome_newcomers()
+            yield from self.generations.admit()
         if self.joining.hold_step is not None:
             if state.step >= self.joining.hold_step:
                 ready = tuple(m for m in state.ready_newcomers() if m.snapshot is not None)
-                self._do(BeginGeneration("newcomers hold the state", ready))
+                yield BeginGeneration("newcomers hold the state", ready)
         elif self.phase is Phase.TRAINING:
-            self._apply(self.stragglers.committed(state.step, len(state.ready_newcomers())))
+            yield from self.stragglers.committed(state.step, len(state.ready_newcomers()))
 
-    def _on_offered(self, member: Member, message: Message) -> None:
-        self._apply(self.joining.offered(member, message))
-
-    def _on_approached(self, member: Member, message: Message) -> None:
-        self._apply(self.joining.approached(member, message["step"]))
-
-    def _on_elastic(self, member: Member, message: Message) -> None:
-        self._apply(self.scripts.answered(member, message))
-
-    def _on_leaving(self, member: Member, message: Message) -> None:
-        self._apply(self.draining.preempted(member, message["grace_s"]))
-
-    def _on_left(self, member: Member, message: Message) -> None:
-        if message["generation"] == self.state.generation:
-            self.draining.left(member, message["step"])
-
-    def _on_rendezvous(self, member: Member, message: Message) -> None:
-        if message["generation"] == self.state.generation:
-            for other in self.roster.generation()[1:]:
-                self._do(Send(other, facts.RendezvousStore(message["generation"], message["port"])))
-
-    def _on_back(self, member: Member, message: Message) -> None:
-        self._apply(self.checkpoints.back(member, message))
-
-    def _on_saved(self, member: Member, message: Message) -> None:
-        self._apply(self.checkpoints.saved(member, message))
-
-    def _on_refused(self, member: Member, message: Message) -> None:
-        self._apply(self.checkpoints.refused(message))
-
-    def _on_loaded(self, member: Member, message: Message) -> None:
-        self._apply(self.checkpoints.loaded(member, message))
-
-    def _on_unreadable(self, member: Member, message: Message) -> None:
-        if message["generation"] == self.state.generation:
-            self._do(BeginGeneration(f"rank {member.rank} cannot read the checkpoint of step {message['step']}"))
-
-    def _on_restore(self, member: Member, message: Message) -> None:
-        if message["generation"] == self.state.generation:
-            for newcomer in self.roster.newcomers():
-                if newcomer.snapshot is not None:  # of a state that is given up now
-                    del self.roster.members[newcomer.member]
-                    self._do(Send(newcomer, orders.Restart()))
-            self._do(BeginGeneration("the session goes back to its newest checkpoint"))
-
-    def _on_suspect(self, member: Member, message: Message) -> None:
-        if message["generation"] == self.state.generation:
-            self.failures.suspect(message["rank"])
-
-    def _on_accuse(self, member: Member, message: Message) -> None:
-        if message["generation"] == self.state.generation and self.phase not in (Phase.FORMING, Phase.REFORMING):
-            self._do(BeginGeneration(f"rank {member.rank} on {member.node} found that {message['text']}"))
-
-    def _on_exited(self, member: Member, message: Message) -> None:
-        self._apply(self.failures.exited(member, message["code"], message["ago_s"]))
-
-    def _on_struck(self, member: Member, message: Message) -> None:
+    @handles(facts.FaultStruck)
+    def _struck(self, member: Member, struck: facts.FaultStruck) -> None:
         """A fault that the cell asked for strikes the member now."""
         member.signs.struck_s = time.monotonic()
 

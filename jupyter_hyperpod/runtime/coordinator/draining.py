@@ -12,7 +12,8 @@ from collections.abc import Generator
 from ...core import backends
 from ...core.health import BY_HAND
 from ...policy import membership
-from ..protocol import orders
+from ..protocol import facts, orders
+from ..protocol.dispatch import handles
 from .actions import Action, Actions, BeginGeneration, Decide, JournalGeneration, ReleaseMember, Send
 from .job_state import JobState
 from .joining import Joining
@@ -39,10 +40,11 @@ class Draining:
         self._surplus_rest_s = 0.0 if owns_nodes else REPLACEMENT_S
         self._reason = ""
 
-    def preempted(self, member: Member, grace_s: float) -> Actions:
-        """The node of a member will be taken away after ``grace_s``."""
+    @handles(facts.NodePreempted)
+    def preempted(self, member: Member, leaving: facts.NodePreempted) -> Actions:
+        """The node of a member will be taken away."""
         if (yield from self._marked(member, "membership", f"{member.node} is preempted while it stands by")):
-            reason = f"{member.node} is preempted: rank {member.rank} has {grace_s:g} s to leave"
+            reason = f"{member.node} is preempted: rank {member.rank} has {leaving.grace_s:g} s to leave"
             yield Decide("membership", f"preempt {member.node}", reason)
 
     def unhealthy(self, member: Member, cause: str, reason: str) -> Actions:
@@ -66,10 +68,12 @@ class Draining:
         parted, self._parted = self._parted, []
         return parted
 
-    def left(self, member: Member, step: int) -> None:
+    @handles(facts.MemberLeft)
+    def left(self, member: Member, left: facts.MemberLeft) -> None:
         """A member has finished its last step."""
-        member.left = step
-        self._left_since_s = self._left_since_s or time.monotonic()
+        if member.leaving:
+            member.left = left.step
+            self._left_since_s = self._left_since_s or time.monotonic()
 
     def tick(self, now: float) -> Actions:
         """Ask those who have to leave, and go on without those who have left."""

@@ -12,7 +12,8 @@ import time
 from collections.abc import Generator
 
 from ...policy import membership, program, verdict
-from ..protocol import orders
+from ..protocol import facts, orders
+from ..protocol.dispatch import handles
 from .actions import Action, Actions, BeginGeneration, Decide, End, Remove, SayState, Send, WriteEvent
 from .checkpoints import CheckpointTracker
 from .incidents import CORRUPTION, PROGRAM
@@ -69,9 +70,10 @@ class Failures:
             member.excuse(away_s, now)
         self._suspects = {rank: min(now, since + away_s) for rank, since in self._suspects.items()}
 
-    def suspect(self, rank: int) -> None:
-        """A member cannot reach this one."""
-        self._suspects.setdefault(rank, time.monotonic())
+    @handles(facts.PeerSuspected)
+    def suspect(self, member: Member, suspected: facts.PeerSuspected) -> None:
+        """A member cannot reach another."""
+        self._suspects.setdefault(suspected.rank, time.monotonic())
 
     def reconnected(self) -> None:
         """A new generation connects, or is connected: drop the suspicions of the old one."""
@@ -90,18 +92,19 @@ class Failures:
             detail = f"the connection to the agent of {member.node} was reset"
             yield from self._lose(member, membership.NODE_LOST, detail, member.signs.fault_s(membership.NODE_LOST))
 
-    def exited(self, member: Member, code: int, ago_s: float) -> Actions:
-        """The agent says that its worker ended ``ago_s`` ago, by exit status ``code`` (a signal is negative)."""
+    @handles(facts.WorkerExited)
+    def exited(self, member: Member, exited: facts.WorkerExited) -> Actions:
+        """The agent says that its worker has ended."""
         if member.exited is not None:
             return
-        member.exited = code
+        member.exited = code = exited.code
         if member.failed:
             return
         if member.done:
             yield from self._lifecycle.end_if_all_done()
             return
-        since_s = time.monotonic() - ago_s
-        name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        since_s = time.monotonic() - exited.ago_s
+        name = _end(code)
         if member.preempted:
             grace_s = self._state.spec.grace_s
             yield from self._lose(
@@ -214,7 +217,7 @@ class Failures:
     def _look_for_the_left_behind(self, since_s: float) -> Actions:
         """End the job if members left their session, or went back, while others wait for them in a later step."""
         members = self._state.roster.generation()
-        said = {m.rank: f"left its session after step {m.finished['step']}" for m in members if m.finished}
+        said = {m.rank: f"left its session after step {m.finished.step}" for m in members if m.finished}
         said |= {m.rank: "goes back to a checkpoint" for m in members if m.back}
         others = [m for m in members if m.rank not in said]
         if all(m.phase == "exchange" and m.progress_s < since_s for m in others):
@@ -222,3 +225,13 @@ class Failures:
         if len(said) == len(members) and len(texts := list(dict.fromkeys(said.values()))) > 1:
             found = " while ".join(f"rank {next(r for r in said if said[r] == text)} {text}" for text in texts)
             yield End("failed", f"{found}: every rank must leave the loop, or go back, at the same step")
+
+
+def _end(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -12,9 +12,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from ...policy import membership, recovery, verdict
-from ..connection import Message
 from ..protocol import facts, orders
-from ..protocol.codec import decode
+from ..protocol.dispatch import handles
 from .actions import (
     Action,
     Actions,
@@ -24,6 +23,7 @@ from .actions import (
     Enter,
     JournalGeneration,
     ReleaseMember,
+    Remove,
     SayState,
     Send,
 )
@@ -138,7 +138,7 @@ class Generations:
             if not self._checkpoints.more_are_coming(len(ready)):
                 yield BeginGeneration("newcomers are ready")
         elif state.phase is Phase.TRAINING:
-            enter = recovery.at_once(state.incidents.vacancies, state.session["state_bytes"], state.step_time_s)
+            enter = recovery.at_once(state.incidents.vacancies, state.session.state_bytes, state.step_time_s)
             if not enter.value and "peers" in state.spec.components:
                 yield from self._joining.invite()
                 yield from self._joining.meet()
@@ -217,18 +217,44 @@ class Generations:
 
     # ---- what it is told to do -------------------------------------------------------------------------------
 
-    def reported(self, member: Member, message: Message) -> Actions:
+    @handles(facts.StateReported)
+    def reported(self, member: Member, reported: facts.StateReported) -> Actions:
         """A member says what it holds; when all have, the generation is told how to go on."""
         state = self._state
-        if message["generation"] != state.generation or member.rank is None or state.phase not in CALLED:
+        if member.rank is None or state.phase not in CALLED:
             return
-        report = decode(message)
-        assert isinstance(report, facts.StateReported)
-        member.report, found = report.state, report.state.statement
+        member.report, found = reported.state, reported.state.statement
         place = f"rank {member.rank} on {member.node}"
         member.statement = replace(found, member=member.member, place=place) if found is not None else None
         if all(m.report is not None for m in state.roster.generation()):
             yield from self._plan()
+
+    @handles(facts.RendezvousStore)
+    def rendezvous(self, member: Member, store: facts.RendezvousStore) -> Actions:
+        """Rank 0 serves a store: the others are told where."""
+        for other in self._state.roster.generation()[1:]:
+            yield Send(other, store)
+
+    @handles(facts.CheckpointUnreadable)
+    def unreadable(self, member: Member, found: facts.CheckpointUnreadable) -> Actions:
+        """A member cannot load what the plan names: the next plan names another checkpoint."""
+        yield BeginGeneration(f"rank {member.rank} cannot read the checkpoint of step {found.step}")
+
+    @handles(facts.CorruptionFound)
+    def accused(self, member: Member, found: facts.CorruptionFound) -> Actions:
+        """Checksums differ: the reports of the next generation show which member is wrong."""
+        if self._state.phase not in CALLED:
+            yield BeginGeneration(f"rank {member.rank} on {member.node} found that {found.text}")
+
+    @handles(facts.RestoreAsked)
+    def restore(self, member: Member, asked: facts.RestoreAsked) -> Actions:
+        """The members have given their state up; newcomers that hold a copy of it begin again."""
+        self._joining.give_up()
+        for newcomer in self._state.roster.newcomers():
+            if newcomer.snapshot is not None:
+                yield Remove(newcomer)
+                yield Send(newcomer, orders.Restart())
+        yield BeginGeneration("the session goes back to its newest checkpoint")
 
     def _plan(self) -> Actions:
         state = self._state
@@ -238,7 +264,7 @@ class Generations:
         charges = verdict.judge([m.statement for m in members if m.statement is not None])
         if (yield from self._failures.act_upon(charges)):
             return
-        decision = recovery.plan(reports, state.session["micro_batches"])
+        decision = recovery.plan(reports, state.session.micro_batches)
         plan = decision.value
         state.roster.seat(plan.step)
         self._checkpoints.state_found(plan, any(report.step is not None for report in reports))

@@ -6,12 +6,14 @@ All parts of the controller read it. Each fact is changed by the part that owns 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from ...core.events import TERMINAL_STATES
 from ...core.spec import JobSpec
 from ...core.views import View
-from ..connection import Message
+from ..protocol import facts
+from ..protocol.codec import decode
 from .incidents import Incidents
 from .phase import Phase, first
 from .roster import Member, Roster
@@ -31,7 +33,7 @@ class JobState:
         self.committed_in_generation = False
         self.planned_step = 0
         # of session_lifecycle.py
-        self.session: Message | None = view["session"]
+        self.session = _session(view["session"])
         self.session_index = max(1, opened)
         self.session_over = 0 < opened <= closed
         self.finishing = False  # a member has come to the end of the session: nobody else enters or leaves
@@ -60,9 +62,18 @@ class JobState:
 
     def ready_newcomers(self) -> list[Member]:
         """Those that wait at the session that is being trained."""
-        return [m for m in self.roster.newcomers() if m.session and m.session["index"] == self.session_index]
+        return [m for m in self.roster.newcomers() if m.session and m.session.index == self.session_index]
 
     def room(self, newcomers: int) -> int:
         """How many of so many newcomers can join: up to the target, and to an allowed size."""
         here = len(self.roster.generation())
         return max(0, self.spec.range.fit(min(self.target, here + newcomers)) - here)
+
+
+def _session(journaled: Mapping[str, Any] | None) -> facts.SessionOpened | None:
+    """The session as it was journaled when it was opened."""
+    if journaled is None:
+        return None
+    session = decode({"type": facts.SessionOpened.wire, **journaled})
+    assert isinstance(session, facts.SessionOpened)
+    return session

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from ...policy import recovery
 from ...policy.decision import Decision
-from ..connection import Message
-from ..protocol import orders
+from ..protocol import facts, orders
+from ..protocol.dispatch import handles
 from .actions import Actions, Decide, Send
 from .job_state import JobState
 from .phase import Phase
@@ -27,7 +27,7 @@ class JoinAttempt:
 
     newcomers: list[str]
     donors: list[str]
-    stripes: dict[str, Message] = field(default_factory=dict)
+    stripes: dict[str, facts.StateOffered] = field(default_factory=dict)
 
 
 class Joining:
@@ -59,7 +59,7 @@ class Joining:
             return Decision([], "")
         if not self._state.committed_in_generation:
             return Decision([], "the survivors go on first: no step was committed since the last change")
-        enter = recovery.at_once(vacancies, self._state.session["state_bytes"], self._state.step_time_s)
+        enter = recovery.at_once(vacancies, self._state.session.state_bytes, self._state.step_time_s)
         return Decision(
             [m for m in self._state.ready_newcomers() if enter.value or m.snapshot is not None], enter.reason
         )
@@ -90,31 +90,33 @@ class Joining:
     def _offer(self, donor: Member, part: int, parts: int) -> Send:
         return Send(donor, orders.OfferState(self._state.generation, part, parts))
 
-    def offered(self, member: Member, message: Message) -> Actions:
+    @handles(facts.StateOffered)
+    def offered(self, member: Member, offered: facts.StateOffered) -> Actions:
         """A donor has copied its stripe; when all have for the same step, the newcomers load the snapshot."""
         attempt = self._attempt
-        if attempt is None or message["generation"] != self._state.generation:
+        if attempt is None or member.member not in attempt.donors:
             return
-        attempt.stripes[member.member] = message
+        attempt.stripes[member.member] = offered
         if len(attempt.stripes) < len(attempt.donors):
             return
         if any(donor not in self._state.roster.members for donor in attempt.donors):
             return  # the next generation asks anew
-        newest = max(stripe["step"] for stripe in attempt.stripes.values())
+        newest = max(stripe.step for stripe in attempt.stripes.values())
         stripes = [attempt.stripes[donor] for donor in attempt.donors]
-        late = [part for part, stripe in enumerate(stripes) if stripe["step"] < newest]
+        late = [part for part, stripe in enumerate(stripes) if stripe.step < newest]
         for part in late:  # it had not applied the step yet that others had
             del attempt.stripes[attempt.donors[part]]
             yield self._offer(self._state.roster.members[attempt.donors[part]], part, len(stripes))
         if not late:
-            tokens = tuple(stripe["token"] for stripe in stripes)
-            snapshot = orders.TakeSnapshot(newest, stripes[0]["skeleton"], tokens)
+            tokens = tuple(stripe.token for stripe in stripes)
+            snapshot = orders.TakeSnapshot(newest, stripes[0].skeleton, tokens)
             for name in attempt.newcomers:
                 yield Send(self._state.roster.members[name], snapshot)
 
-    def approached(self, member: Member, step: int | None) -> Actions:
-        """A newcomer has loaded the snapshot of this step; None: it could not."""
-        member.snapshot = NO_SNAPSHOT if step is None else step
+    @handles(facts.SnapshotLoaded)
+    def approached(self, member: Member, loaded: facts.SnapshotLoaded) -> Actions:
+        """A newcomer has loaded the snapshot, or could not."""
+        member.snapshot = NO_SNAPSHOT if loaded.step is None else loaded.step
         yield from self._arrived()
 
     def _arrived(self) -> Actions:

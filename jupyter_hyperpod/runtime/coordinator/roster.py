@@ -11,7 +11,7 @@ from ...policy.membership import HUNG, STOPPED, WARM_UP, Candidate, MemberHeartb
 from ...policy.program import Seat
 from ...policy.recovery import MemberState
 from ...policy.verdict import Statement
-from ..connection import Channel, Message
+from ..connection import Channel
 from ..protocol import codec, facts, orders
 from .incidents import Incident
 
@@ -59,8 +59,8 @@ class Member:
     planned: bool = False  # it has been told how to go on, in a generation of this session
     joined: int | None = None  # after which step, where others had trained before it
     run: orders.RunCell | None = None
-    session: Message | None = None
-    finished: Message | None = None
+    session: facts.SessionOpened | None = None
+    finished: facts.SessionFinished | None = None
     back: bool = False  # it is to go back to a checkpoint, and waits for the others
     report: MemberState | None = None
     snapshot: int | None = None  # the step of the state that a newcomer has loaded; -1: it could not
@@ -69,7 +69,7 @@ class Member:
     done: bool = False
     failed: bool = False  # its cell raised, outside any session
     calls: int = 0  # of elastic_event_detected()
-    told: Message | None = None  # the elastic event that its agent knows of
+    told: orders.CallElasticEvent | None = None  # the elastic event that its agent knows of
     saw_event: bool = False
     preempted: bool = False
     ailment: Incident | None = None  # something was found at its node
@@ -91,20 +91,20 @@ class Member:
         """The worker has not ended and its agent is connected."""
         return self.exited is None and not self.channel.closed
 
-    def beat(self, message: Message, now: float) -> None:
+    def beat(self, beat: facts.Beat, now: float) -> None:
         """Take in a heartbeat."""
         self.beat_s, self.probe = now, None
-        self.calls = max(self.calls, message["calls"])
-        if message["counter"] != self.counter or message["phase"] != self.phase:
-            if self.phase == WARM_UP != message["phase"]:
+        self.calls = max(self.calls, beat.calls)
+        if (beat.counter, beat.phase) != (self.counter, self.phase):
+            if self.phase == WARM_UP != beat.phase:
                 self.warmed_s = now - self.progress_s
-            self.counter, self.phase, self.progress_s = message["counter"], message["phase"], now
+            self.counter, self.phase, self.progress_s = beat.counter, beat.phase, now
             self.signs.moved_s = now
-        step, pace_s = message["pace"]
+        step, pace_s = beat.pace
         if step != self.paced_step:
             self.paced_step = step
             self.paces.append((now, pace_s))
-        if not message["stopped"]:
+        if not beat.stopped:
             self.stopped_since_s, self.signs.ran_s = None, now
         elif self.stopped_since_s is None:
             self.stopped_since_s = now
@@ -145,23 +145,19 @@ class Roster:
     members: dict[str, Member] = field(default_factory=dict)
     arrived: int = 0
 
-    def add(self, message: Message, channel: Channel, now: float) -> Member:
+    def add(self, name: str, register: facts.Register, channel: Channel, now: float) -> Member:
         """Record a registration; a worker that registers again keeps its place."""
-        known = self.members.get(message["member"])
+        known, status = self.members.get(name), register.status
         self.arrived += 1
-        order = known.order if known else self.arrived
-        status, register = message["status"], codec.decode(message)
-        assert isinstance(register, facts.Register)
-        member = Member(
-            message["member"], message["node"], channel, message["host"], message["port"], order, message["spare"],
-            now, now, Signs(now, now, now), tuple(message.get("ports", ())),
-            rank=known.rank if known else message["rank"],
+        member = self.members[name] = Member(
+            name, register.node, channel, register.host, register.port, known.order if known else self.arrived,
+            register.spare, now, now, Signs(now, now, now), register.ports,
+            rank=known.rank if known else register.rank,
             planned=known.planned if known else False, joined=known.joined if known else None,
-            run=register.status.run, session=status.get("session"), finished=status.get("finished"),
-            done="done" in status,
-            told=status.get("elastic"), saw_event=status.get("done", {}).get("elastic", False),
+            run=status.run, session=status.session, finished=status.finished,
+            done=status.done is not None, told=status.elastic,
+            saw_event=status.done is not None and status.done.elastic,
         )  # fmt: skip
-        self.members[member.member] = member
         return member
 
     def generation(self) -> list[Member]:

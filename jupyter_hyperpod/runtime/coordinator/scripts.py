@@ -16,8 +16,8 @@ from typing import Any
 
 from ...core.units import plural
 from ...policy import scripts as policy
-from ..connection import Message
-from ..protocol import orders
+from ..protocol import facts, orders
+from ..protocol.dispatch import handles
 from .actions import Action, Actions, Decide, End, Enter, ReleaseMember, SayState, Send
 from .incidents import RUNG_NODE, RUNG_PROCESS
 from .job_state import JobState
@@ -153,13 +153,14 @@ class Scripts:
         for member in members:
             yield Send(member, orders.CallElasticEvent(member.member, event.at, event.final))
 
-    def answered(self, member: Member, message: Message) -> Actions:
+    @handles(facts.ElasticAnswer)
+    def answered(self, member: Member, answer: facts.ElasticAnswer) -> Actions:
         """An agent says whether its worker had not come to the call yet."""
         event = self._event
-        member.calls = max(member.calls, message["calls"])
-        if event is None or event.final or message["at"] != event.at:
+        member.calls = max(member.calls, answer.calls)
+        if event is None or event.final or answer.at != event.at:
             return
-        event.answers[member.member] = message["ok"]
+        event.answers[member.member] = answer.ok
         members = self._state.roster.generation()
         if any(m.member not in event.answers for m in members):
             return
@@ -173,7 +174,7 @@ class Scripts:
     def taken_over(self) -> Actions:
         """A new coordinator: what one agent knows as final is final for all, and nothing else is."""
         members = self._state.roster.generation()
-        final = next((m.told["at"] for m in members if m.told and m.told["final"]), None)
+        final = next((m.told.at for m in members if m.told and m.told.final), None)
         if final is not None:
             self._event = ElasticEvent("an elastic event that the coordinator before had begun", final, final=True)
             yield from self._tell(members, self._event)

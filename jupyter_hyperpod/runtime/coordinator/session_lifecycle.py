@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from ...core.units import first_line
-from ..connection import Message
-from ..protocol import orders
+from ..protocol import facts, orders
+from ..protocol.dispatch import handles
 from .actions import Actions, BeginSession, End, Enter, Send, WriteEvent
 from .job_state import JobState
 from .phase import CALLED, Phase
 from .roster import Member
 from .scripts import Scripts
 
-SESSION_FIELDS = (
-    "total_steps", "global_batch", "micro_batch", "micro_batches", "parameters", "state_bytes",
-    "checkpoint",
-)  # fmt: skip
 REASON = 200  # characters of an error's message in the reason why a job has ended
 
 
@@ -25,21 +23,22 @@ class SessionLifecycle:
         self._state = state
         self._scripts = scripts
 
-    def finished(self, member: Member, message: Message) -> Actions:
+    @handles(facts.SessionFinished)
+    def finished(self, member: Member, finished: facts.SessionFinished) -> Actions:
         """A member has come to the end of its session; when all have, at the same state, it is closed."""
-        if message["generation"] != self._state.generation or not self._state.trains:
-            return  # it is called into another one, and says so again when that has formed
-        member.finished = message
+        if not self._state.trains:
+            return
+        member.finished = finished
         self._state.finishing = True
         if self._state.phase is Phase.TRAINING:
             yield Enter(Phase.CLOSING)
         members = self._state.roster.generation()
         if self._state.phase in CALLED or self._state.phase is Phase.ADOPTING or not all(m.finished for m in members):
             return
-        ends = {(m.finished["step"], m.finished["digest"]) for m in members if m.finished}
+        ends = {(m.finished.step, m.finished.digest) for m in members if m.finished}
         if len(ends) > 1:
             text = "; ".join(
-                f"rank {m.rank}: step {m.finished['step']}, {m.finished['digest'][:12]}" for m in members if m.finished
+                f"rank {m.rank}: step {m.finished.step}, {m.finished.digest[:12]}" for m in members if m.finished
             )
             yield End("failed", f"members ended with different steps or state ({text})")
             return
@@ -51,37 +50,39 @@ class SessionLifecycle:
             yield Send(member, orders.CloseSession(self._state.generation))
         yield Enter(Phase.RUNNING_SCRIPT)
 
-    def error(self, member: Member, error: Message) -> Actions:
+    @handles(facts.CellFailed)
+    def failed(self, member: Member, failed: facts.CellFailed) -> Actions:
         """A member's cell raised."""
-        rank = member.rank
+        rank, error = member.rank, failed.error
         if rank is None:
             return  # a spare that cannot run the cell does not end a job that trains
-        where = f" at line {error['line']}" if error.get("line") else ""
-        said = first_line(error["message"], REASON)
-        text = f"{error['type']} on rank {rank}{where}" + (f": {said}" if said else "")
+        where = f" at line {error.line}" if error.line else ""
+        said = first_line(error.message, REASON)
+        text = f"{error.type} on rank {rank}{where}" + (f": {said}" if said else "")
         if self._state.session is None and len(self._state.roster.generation()) > 1:
-            yield from self._scripts.failed(member, text, bool(error.get("communication")))
+            yield from self._scripts.failed(member, text, error.communication)
         else:
             yield End("failed", text)
 
-    def anomaly(self, message: Message) -> None:
+    @handles(facts.AnomalyFound)
+    def anomaly(self, member: Member, found: facts.AnomalyFound) -> None:
         """The guard of a session found fault with a step."""
-        owner = self._state.roster.members.get(message["owner"])
+        owner = self._state.roster.members.get(found.owner or "")
         rank, node = (owner.rank, owner.node) if owner is not None else (None, "")
         since_s = max(self._state.sound_s, owner.signs.struck_s) if owner is not None else self._state.sound_s
-        finding = (message["step"], message["cause"], message["action"])
-        self._state.incidents.judged(*finding, node, rank, message["text"], since_s)
+        self._state.incidents.judged(found.step, found.cause, found.action, node, rank, found.text, since_s)
 
-    def done(self, member: Member, message: Message) -> Actions:
+    @handles(facts.CellDone)
+    def done(self, member: Member, done: facts.CellDone) -> Actions:
         """A member's cell has ended."""
-        member.done, member.saw_event = True, bool(message.get("elastic"))
+        member.done, member.saw_event = True, done.elastic
         yield from self.open_session()
 
     def open_session(self) -> Actions:
         """Begin the next session of the cell when every member has come to it."""
         members = self._state.roster.generation()
         next_index = 1 if self._state.session is None else self._state.session_index + 1
-        here = [m.session for m in members if m.session is not None and m.session["index"] >= next_index]
+        here = [m.session for m in members if m.session is not None and m.session.index >= next_index]
         if not here or self._state.phase is not Phase.RUNNING_SCRIPT:
             return
         if len(here) < len(members):
@@ -90,14 +91,16 @@ class SessionLifecycle:
                 text = f"rank {done[0]} ended its cell while others wait in hp.Session: open it on every rank"
                 yield End("failed", text)
             return
-        opened = [{key: message[key] for key in SESSION_FIELDS} for message in here]
+        opened = [asdict(session) for session in here]
+        for one in opened:
+            del one["index"]  # it is that of the cell, not of the job
         for rank, other in enumerate(opened):
-            if differing := [key for key in SESSION_FIELDS if other[key] != opened[0][key]]:
+            if differing := [key for key, value in opened[0].items() if other[key] != value]:
                 text = ", ".join(f"{key} {other[key]} instead of {opened[0][key]}" for key in differing)
                 yield End("failed", f"rank {rank} opened another session than rank 0: {text}")
                 return
         yield WriteEvent("session.opened", opened[0])
-        self._state.session, self._state.session_over, self._state.finishing = opened[0], False, False
+        self._state.session, self._state.session_over, self._state.finishing = here[0], False, False
         self._state.session_index = next_index
         yield BeginSession()
 

@@ -2,7 +2,7 @@
 
 A message is a frozen dataclass made by `message`. On the wire it is ``{"type": ..., field: ...}``; a field of a
 dataclass is an object, a tuple is an array. A field whose default is None is left out while it is None, an unknown
-field is ignored, and a missing field takes its default.
+field is ignored, and a missing field takes its default. NaN and infinity are no numbers: journals cannot hold them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
+from math import isfinite
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -19,7 +20,7 @@ from ...core.errors import ProtocolError
 FOUND = 80  # characters of a wrong value in an error
 _SCALARS: dict[Any, frozenset[type]] = {
     int: frozenset({int}),
-    float: frozenset({float, int}),
+    float: frozenset({int}),  # a float may be NaN: the reader looks
     str: frozenset({str}),
     bool: frozenset({bool}),
     types.NoneType: frozenset({types.NoneType}),
@@ -75,7 +76,8 @@ def encode(said: Message) -> dict[str, Any]:
 
 def decode(found: Mapping[str, Any]) -> Message | None:
     """The message in a JSON object, None for a type that is unknown. Raises ProtocolError for a field that is wrong."""
-    cls = MESSAGES.get(found["type"])
+    kind = found.get("type")
+    cls = MESSAGES.get(kind) if isinstance(kind, str) else None
     if cls is None:
         return None
     try:
@@ -188,8 +190,11 @@ def _scalar_reader(hint: Any) -> Read:
     def read(value: Any) -> Any:
         if type(value) in kinds:
             return value
-        if hint is int and type(value) is float and value.is_integer():
-            return int(value)
+        if type(value) is float and isfinite(value):
+            if hint is float:
+                return value
+            if hint is int and value.is_integer():
+                return int(value)
         raise _Wrong(f"expected {hint.__name__}, found {_shown(value)}")
 
     return read

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from .codec import Message
 
-F = TypeVar("F", bound=Callable[..., None])
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def handles(kind: type[Message]) -> Callable[[F], F]:
@@ -26,9 +26,9 @@ def handled_by(*parts: type[Any]) -> list[type[Message]]:
     return [method.handled for method in methods if hasattr(method, "handled")]
 
 
-def handlers(*parts: object) -> dict[type[Message], Callable[..., None]]:
+def handlers(*parts: object) -> dict[type[Message], Callable[..., Any]]:
     """The handler of every message that one of ``parts`` handles. No message may have two."""
-    found: dict[type[Message], Callable[..., None]] = {}
+    found: dict[type[Message], Callable[..., Any]] = {}
     for part in parts:
         for name in dir(type(part)):
             if (kind := getattr(getattr(type(part), name), "handled", None)) is not None:
