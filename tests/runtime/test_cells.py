@@ -212,3 +212,18 @@ def test_who_is_lost_in_a_second_session_is_told_not_to_be_replaced(job: Submit)
         "Only the first hp.Session of a cell replaces lost members; give a later one a cell of its own"
     ]
     assert run.of_kind("step.committed")[-1].data["world_size"] == 1
+
+
+def test_who_is_lost_between_two_sessions_leaves_no_gap_in_the_ranks(job: Submit) -> None:
+    slow = TWO_SESSIONS.replace("import torch", "import time, torch")
+    source = slow.replace("    print(", "    time.sleep(1.5 * (turn == 0))\n    print(")
+    run = job(source, nodes=3, spares=0)
+    run.until_event("session.closed")
+    run.kill(1)
+    run.finish()
+    formed = run.of_kind("generation.formed")[-1].data
+    assert [member["rank"] for member in formed["members"]] == [0, 1], run.story()
+    assert "did not form" not in run.story() and "no rank may be missing" in formed["reason"]
+    assert run.of_kind("step.committed")[-1].data["world_size"] == 2
+    report = audit(run.events)
+    assert (report.sound, report.sessions, report.steps) == (True, 2, 10), report

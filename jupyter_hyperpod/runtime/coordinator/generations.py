@@ -121,10 +121,12 @@ class Generations:
             yield BeginGeneration(f"generation {self._state.generation} did not form in {waited_s:.1f} s")
 
     def begin_session(self) -> Actions:
-        """Surplus members leave before the first step, because no rank can leave outside a session."""
+        """Call the members in. Those beyond the target leave now, because no rank can leave outside a session."""
         members = self._state.roster.generation()
         if len(members) > self._state.target:
             yield BeginGeneration("the session is opened")
+        elif any(member.rank != rank for rank, member in enumerate(members)):
+            yield BeginGeneration("the session is opened, and no rank may be missing")
         else:
             yield from self._call(members)
 
