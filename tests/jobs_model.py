@@ -37,6 +37,7 @@ from jupyter_hyperpod.runtime.coordinator import (
 )
 from jupyter_hyperpod.runtime.coordinator.commands import obey
 from jupyter_hyperpod.runtime.coordinator.controller import Controller
+from jupyter_hyperpod.runtime.coordinator.job_state import so_far
 from jupyter_hyperpod.runtime.coordinator.phase import Phase
 from jupyter_hyperpod.runtime.protocol import facts, orders
 from jupyter_hyperpod.runtime.protocol.codec import Message, decode, encode
@@ -253,6 +254,8 @@ class Agent:
             self.later(self.job.cell.after_s if self.rank == 0 else 0.05, lambda: self.end(False))
 
     def end(self, elastic: bool) -> None:
+        if self.ended:
+            return
         self.phase, self.ended = "done", True
         self.tell(facts.CellDone(elastic))
         self.later(0.05, lambda: self.tell(facts.WorkerExited(0, 0.0)))
@@ -324,11 +327,11 @@ class Job:
             self.id, self.spec, self.order, self.target, self.commanded, self.started, self.started, nodes, resting
         )
 
-    def head(self, opened: int = 0, closed: int = 0, restarts: int = 0) -> None:
+    def head(self) -> None:
         """The coordinator's process is up."""
         context = Context(JobStore(Path("/nowhere")), "head", Path("/nowhere"), self.spec, False, "0")
         view = copy.deepcopy(self.journal.view)
-        self.controller = Controller(context, view, self.journal, opened, closed, restarts)  # type: ignore[arg-type]
+        self.controller = Controller(context, view, self.journal, *so_far(self.journal.events))  # type: ignore[arg-type]
         self.controller.begin()
 
     def lose_head(self) -> None:
@@ -341,11 +344,8 @@ class Job:
         self.world.at(self.world.delay(1.0), self.next_head)
 
     def next_head(self) -> None:
-        events = self.journal.events
-        opened, closed = (sum(e.kind == kind for e in events) for kind in ("session.opened", "session.closed"))
-        anew = [e.data["value"] for e in events if e.kind == "decision.made" and e.data["policy"] == "scripts"]
         self.journal.writer += 1
-        self.head(opened, closed, anew.count("restart"))
+        self.head()
         for agent in self.agents.values():
             agent.later(self.world.delay(0.5), agent.return_to_head)
 

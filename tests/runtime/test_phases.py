@@ -148,15 +148,17 @@ def test_a_real_job_journals_its_phases_and_its_view_has_the_newest(job: Submit)
     assert phases.unlisted(events) == [] and len({event.writer for event in events}) == 2
 
 
-# real ways that these schedules do not take
+# ways that these schedules do not take: `test_phase_walks` walks each
 SELDOM = {
     f"{phase} -> {after}"
     for phase, after in (
         ("CLOSING", "REFORMING"),
         ("CLOSING", "WAITING"),
+        ("FORMING", "GATHERING"),
         ("FORMING", "REFORMING"),
         ("FORMING", "WAITING"),
         ("REFORMING", "CLOSING"),
+        ("REFORMING", "GATHERING"),
         ("REFORMING", "WAITING"),
         ("RUNNING_SCRIPT", "WAITING"),
         ("TRAINING", "GATHERING"),

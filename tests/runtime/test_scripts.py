@@ -165,6 +165,30 @@ def test_a_new_coordinator_keeps_its_word(job: Submit) -> None:
     told_in_the_same_call(run, 2)
 
 
+def test_an_event_that_ends_a_session_begins_the_cell_and_its_session_anew(job: Submit) -> None:
+    source = """
+import os, time, torch, jupyter_hyperpod as hp
+print("runs of", os.environ["WORLD_SIZE"])
+for _ in range(20):
+    hp.elastic_event_detected()
+    time.sleep(0.1)
+model = torch.nn.Linear(4, 1)
+data = [(torch.ones(4), torch.ones(1)) for _ in range(16)]
+with hp.Session(model, torch.optim.SGD(model.parameters(), lr=0.1), data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(5):
+        step.run(lambda batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1]))
+        if hp.elastic_event_detected():
+            break
+"""
+    run = job(source, nodes=2, elastic="1:2", spares=0)
+    until_printed(run, "runs of 2", 2)
+    run.scale(1)
+    run.finish()
+    assert printed(run).count("runs of 1") == 1
+    assert len(run.of_kind("session.opened")) == len(run.of_kind("session.closed")) == 2
+    assert run.view["step"] == 5 and not run.view["incidents"], run.story()
+
+
 def test_outside_a_job_there_is_no_event() -> None:
     assert hp.elastic_event_detected() is False
 

@@ -6,10 +6,10 @@ All parts of the controller read it. Each fact is changed by the part that owns 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...core.events import TERMINAL_STATES
+from ...core.events import TERMINAL_STATES, Event
 from ...core.spec import JobSpec
 from ...core.views import View
 from ..protocol import facts
@@ -18,9 +18,11 @@ from .incidents import Incidents
 from .phase import Phase, first
 from .roster import Member, Roster
 
+RESTART, RESIZE = BEGUN_ANEW = ("restart", "resize")  # why all ranks began the cell anew, as journaled
+
 
 class JobState:
-    """What is known of one job; ``opened`` and ``closed`` count its sessions so far."""
+    """What is known of one job; ``opened`` and ``closed`` count the sessions of its cell so far."""
 
     def __init__(self, spec: JobSpec, view: View, incidents: Incidents, opened: int, closed: int) -> None:
         self.spec = spec
@@ -33,7 +35,7 @@ class JobState:
         self.committed_in_generation = False
         self.planned_step = 0
         # of session_lifecycle.py
-        self.session = _session(view["session"])
+        self.session = _session(view["session"]) if opened else None
         self.session_index = max(1, opened)
         self.session_over = 0 < opened <= closed
         self.finishing = False  # a member has come to the end of the session: nobody else enters or leaves
@@ -49,6 +51,10 @@ class JobState:
             session=self.session is not None,
             session_over=self.session_over,
         )
+
+    def begin_anew(self) -> None:
+        """All ranks run the cell from its start, before its first session."""
+        self.session, self.session_index, self.session_over, self.finishing = None, 1, False, False
 
     @property
     def trains(self) -> bool:
@@ -68,6 +74,19 @@ class JobState:
         """How many of so many newcomers can join: up to the target, and to an allowed size."""
         here = len(self.roster.generation())
         return max(0, self.spec.range.fit(min(self.target, here + newcomers)) - here)
+
+
+def so_far(events: Iterable[Event]) -> tuple[int, int, int]:
+    """How many sessions the cell has opened and closed since all ranks began it, and how often it was restarted."""
+    opened = closed = restarts = 0
+    for event in events:
+        opened += event.kind == "session.opened"
+        closed += event.kind == "session.closed"
+        if event.kind == "decision.made" and event.data["policy"] == "scripts":
+            if event.data["value"] in BEGUN_ANEW:
+                opened = closed = 0
+                restarts += event.data["value"] == RESTART
+    return opened, closed, restarts
 
 
 def _session(journaled: Mapping[str, Any] | None) -> facts.SessionOpened | None:

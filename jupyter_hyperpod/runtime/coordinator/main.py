@@ -30,6 +30,7 @@ from ..protocol.codec import encode
 from ..sidecars import log_watcher
 from .commands import obey
 from .controller import Controller
+from .job_state import so_far
 from .phase import Phase
 from .unauthenticated import Strangers
 
@@ -51,10 +52,7 @@ class Coordinator:
         self.strangers = Strangers(lambda text: self.reporter.write("warning.raised", {"text": text}))
         events = read_events(context.job.events)
         view = fold_all(new_job_view(context.job.id), events)
-        opened, closed = (sum(e.kind == kind for e in events) for kind in ("session.opened", "session.closed"))
-        anew = [e.data for e in events if e.kind == "decision.made" and e.data["policy"] == "scripts"]
-        restarts = sum(data["value"] == "restart" for data in anew)
-        self.controller = Controller(context, view, self.reporter, opened, closed, restarts)
+        self.controller = Controller(context, view, self.reporter, *so_far(events))
         self.commands = follow_commands(context.job.commands)
         done = [event.data for event in events if event.kind == "command.done"]
         self.handled = {(data["command"]["writer"], data["command"]["seq"]) for data in done}

@@ -95,9 +95,10 @@ TRANSITIONS = (
     Transition(P.ADOPTING, P.WAITING, "too few members returned", "the job waits for members"),
     Transition(P.ADOPTING, P.RUNNING_SCRIPT, "the members returned, outside a session", "the ranks run the cell"),
     Transition(P.ADOPTING, P.GATHERING, "a rank was lost outside a session", "all ranks begin again"),
-    Transition(P.TRAINING, P.GATHERING, "the cells ended for an elastic event in a session", "all ranks begin again"),
-    Transition(P.CLOSING, P.GATHERING, "the cells ended for an elastic event in a session", "all ranks begin again"),
-    Transition(P.WAITING, P.GATHERING, "the cells ended for an elastic event in a session", "all ranks begin again"),
+    *(
+        Transition(phase, P.GATHERING, "the cells ended for an elastic event in a session", "all ranks begin again")
+        for phase in (P.FORMING, P.TRAINING, P.REFORMING, P.WAITING, P.CLOSING)
+    ),
     *_ENDS,
 )
 _TABLE = {(transition.before, transition.after): transition for transition in TRANSITIONS}

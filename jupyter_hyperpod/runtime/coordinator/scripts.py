@@ -20,7 +20,7 @@ from ..protocol import facts, orders
 from ..protocol.dispatch import handles
 from .actions import Action, Actions, Decide, End, Enter, ReleaseMember, SayState, Send
 from .incidents import RUNG_NODE, RUNG_PROCESS
-from .job_state import JobState
+from .job_state import RESIZE, RESTART, JobState
 from .phase import Phase
 from .roster import Member
 
@@ -81,7 +81,7 @@ class Scripts:
             yield End("failed", decision.reason)
         elif decision.value == "restart":
             self.restarts += 1
-            yield from self._begin_anew("restart", decision.reason)
+            yield from self._begin_anew(RESTART, decision.reason)
 
     # ---- the same ranks anew, or others -------------------------------------------------------------------
 
@@ -91,7 +91,8 @@ class Scripts:
         yield SayState("recovering", reason)
         members = state.roster.generation()
         self._nodes = {member.node for member in members}
-        for member in members:
+        state.begin_anew()
+        for member in [*members, *(m for m in state.roster.newcomers() if m.running)]:
             yield ReleaseMember(member, begins_again=not member.preempted)
         for member in self._alone:
             yield Send(member, orders.Restart())
@@ -126,7 +127,7 @@ class Scripts:
         elif not self._event.final and now - self._event.proposed_s > ANSWER_S:
             yield from self._propose(self._event)
         elif self._event.first_end_s is not None and now - self._event.first_end_s > state.spec.grace_s:
-            yield from self._begin_anew("resize", f"{self._event.reason}; some ranks did not end by themselves")
+            yield from self._begin_anew(RESIZE, f"{self._event.reason}; some ranks did not end by themselves")
 
     def _look(self, now: float) -> Actions:
         state = self._state
@@ -189,5 +190,5 @@ class Scripts:
             return False
         event.first_end_s = event.first_end_s or time.monotonic()
         if all(m.done and m.exited is not None for m in members):
-            yield from self._begin_anew("resize", f"{event.reason}; all ranks have saved and ended")
+            yield from self._begin_anew(RESIZE, f"{event.reason}; all ranks have saved and ended")
         return True
