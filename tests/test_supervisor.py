@@ -26,7 +26,7 @@ from jupyter_hyperpod.storage.journal import event_writer
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor import launch, lock
 from jupyter_hyperpod.system.json_lines import connect, listen
-from jupyter_hyperpod.system.processes import alive, identify
+from jupyter_hyperpod.system.processes import alive, identify, start_ticks
 from tests.leaks import marked_processes
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,7 @@ def kill_supervisor(store: Store) -> None:
     os.kill(zygote.ask({"op": "hello"}, 10)["pid"], signal.SIGKILL)
     zygote.close()
     os.kill(answer["pid"], signal.SIGKILL)
-    while control._same_process(answer["pid"], answer["start"]):
+    while start_ticks(answer["pid"]) == answer["start"]:
         pass
 
 

@@ -72,7 +72,7 @@ def run_validate(options: argparse.Namespace, store: Store, terminal: Terminal) 
                 terminal.line(terminal.paint(f"         → {row.remedy}", "quiet"))
 
     rows = validate.run(options, store, terminal.status, tell)
-    fit, sentence = validate.fit(rows, options.strict), validate.sentence(rows)
+    fit, sentence = validate.fit(rows, options.strict), validate.verdict(rows)
     terminal.clear()
     record = {"fit": fit, "sentence": sentence, "rows": [row.to_json() for row in rows]}
     return terminal.answer(options, record, terminal.paint(sentence, "good" if fit else "bad"), ok=fit)

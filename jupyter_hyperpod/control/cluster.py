@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from ..core.units import plural
 from ..core.views import View, apply, new_cluster_view
 from ..storage.journal import follow_events
 from ..storage.store import Store
-from ..system.json_lines import connect
+from ..system.json_lines import JsonLineChannel, connect
 
 SOCKET = "supervisor.sock"
 LOCK = "supervisor.lock"
@@ -34,6 +34,7 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 READY_TIMEOUT_S = 120.0
 MAX_LOCAL_NODES = 256
+EXIT_LOCKED = 3  # of a supervisor that finds another one
 UP = ("idle", "busy", "partitioned")
 _DEFAULT_SHAPE = {"nodes": DEFAULT_NODES, "spares": DEFAULT_SPARES, "queues": {}, "isolated": False}
 _LOG_TAIL_LINES = 15
@@ -75,16 +76,19 @@ def ensure_started(
     while time.monotonic() < deadline:
         if _running(store, wanted):
             return
-        if process.poll() is not None and not _locked_by_another(process):
+        if process.poll() not in (None, EXIT_LOCKED):
             break
         time.sleep(0.01)
     raise ClusterError(f"the cluster's supervisor did not start; {_log_tail(store)}")
 
 
-def wait_ready(store: Store, timeout_s: float = READY_TIMEOUT_S) -> View:
+def wait_ready(
+    store: Store, timeout_s: float = READY_TIMEOUT_S, tell: Callable[[int, int], object] = lambda up, nodes: None
+) -> View:
     """Wait until every node is up, nodes that are cut off included, and return the cluster view. Raises ClusterError.
 
-    A cluster without local nodes, which only served jobs elsewhere, gets the default nodes.
+    A cluster without local nodes, which only served jobs elsewhere, gets the default nodes. ``tell`` gets, again and
+    again, how many nodes are up and how many there are.
     """
     if not request(store, {"op": "status"})["states"]:
         request(store, {"op": "extend", **_DEFAULT_SHAPE})
@@ -98,6 +102,7 @@ def wait_ready(store: Store, timeout_s: float = READY_TIMEOUT_S) -> View:
             raise ClusterError(
                 f"the nodes are not ready after {timeout_s:g} s: {', '.join(states) or 'none'}; {_log_tail(store)}"
             )
+        tell(sum(state in UP for state in states), len(states))
         time.sleep(0.05)
 
 
@@ -106,26 +111,28 @@ def status(store: Store) -> View:
     view = new_cluster_view()
     for event in follow_events(store.cluster_events).poll():
         apply(view, event)
-    if view["state"] != "stopped" and connectable(store) is False:
+    if view["state"] != "stopped" and not connectable(store):
         view["state"] = "lost"
-        view["reason"] = (
-            "the supervisor does not answer; running jobs go on, and the next submit or `cluster start` restarts it"
-        )
+        restart = "running jobs go on, and the next submit or `cluster start` restarts it"
+        view["reason"] = f"the supervisor does not answer; {restart}"
     return view
 
 
 def connectable(store: Store) -> bool:
     """True where a supervisor accepts connections."""
-    channel = connect(store.cluster, SOCKET) if store.cluster.is_dir() else None
-    if channel is None:
-        return False
-    channel.close()
-    return True
+    channel = _connect(store)
+    if channel is not None:
+        channel.close()
+    return channel is not None
+
+
+def _connect(store: Store) -> JsonLineChannel | None:
+    return connect(store.cluster, SOCKET) if store.cluster.is_dir() else None
 
 
 def request(store: Store, message: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
     """Send a request to the supervisor and return its answer. Raises ClusterError where none runs or it refuses."""
-    channel = connect(store.cluster, SOCKET) if store.cluster.is_dir() else None
+    channel = _connect(store)
     if channel is None:
         raise ClusterError("no cluster is running; start one with `jupyter hyperpod cluster start`")
     try:
@@ -156,6 +163,8 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
 
     A dead supervisor is started once more, so that it finds and ends its nodes.
     """
+    from ..system.processes import start_ticks  # it opens the C library, which a submit does not need
+
     if not store.cluster.is_dir():
         raise ClusterError(f"no cluster has been started in {store.root}")
     if not connectable(store):
@@ -164,7 +173,7 @@ def stop(store: Store, *, reason: str = "the cluster was stopped", timeout_s: fl
         ensure_started(store)
     answer = request(store, {"op": "stop", "reason": reason}, timeout_s=timeout_s)
     deadline = time.monotonic() + timeout_s
-    while _same_process(answer["pid"], answer["start"]):
+    while start_ticks(answer["pid"]) == answer["start"]:
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"the supervisor (process {answer['pid']}) did not end within {timeout_s:g} s; {_log_tail(store)}"
@@ -261,19 +270,6 @@ def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
         paths = [package_parent, *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
         kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     return kept
-
-
-def _locked_by_another(process: subprocess.Popen[bytes]) -> bool:
-    return process.returncode == EXIT_LOCKED
-
-
-EXIT_LOCKED = 3
-
-
-def _same_process(pid: int, start: int) -> bool:
-    from ..system.processes import start_ticks
-
-    return start_ticks(pid) == start
 
 
 def _log_tail(store: Store) -> str:

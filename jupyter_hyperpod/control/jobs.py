@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from ..backends import load
@@ -264,8 +263,3 @@ def wait(store: Store, job_id: str, states: Collection[str] = TERMINAL_STATES, t
                 f"{job_id} is {view['state']} after {timeout_s:g} s, expected {' or '.join(sorted(states))}"
                 f"{': ' + view['reason'] if view['reason'] else ''}"
             )
-
-
-def log_directory(store: Store, job_id: str) -> Path:
-    """The directory of the job's own logs, one file per node."""
-    return store.job(job_id).path / "logs"

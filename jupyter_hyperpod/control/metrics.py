@@ -27,7 +27,7 @@ from ..storage.store import Store, write_private
 from . import cluster
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOKEN = "metrics.token"
@@ -36,7 +36,6 @@ MAX_PORT = 65_535
 MOST_CALLERS = 64
 REQUEST_S = 10.0  # a caller without a request holds a thread at most this long
 ENDED_S = 3600.0  # jobs that ended longer ago are left out
-_LABELS = {"node": ["node"], "job": ["job", "name"]}
 
 
 class Metrics:
@@ -88,22 +87,25 @@ class Metrics:
             return 0.0
 
 
-def _gauge(name: str, text: str, labels: list[str], rows: Iterable[tuple[list[str], float | int | None]]) -> Metric:
+Rows = Iterable[tuple[list[str], float | int | None]]
+
+
+def _gauge(name: str, text: str, labels: list[str], rows: Rows) -> Metric:
     from prometheus_client.core import GaugeMetricFamily
 
-    family = GaugeMetricFamily(f"hyperpod_{name}", text, labels=labels)
+    return _filled(GaugeMetricFamily(f"hyperpod_{name}", text, labels=labels), rows)
+
+
+def _counter(name: str, text: str, labels: list[str], rows: Rows) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    return _filled(CounterMetricFamily(f"hyperpod_{name}", text, labels=labels), rows)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Metric:
     for values, number in rows:
         if number is not None:
             family.add_metric(values, float(number))
-    return family
-
-
-def _counter(name: str, text: str, labels: list[str], rows: Iterable[tuple[list[str], float | int]]) -> Metric:
-    from prometheus_client.core import CounterMetricFamily
-
-    family = CounterMetricFamily(f"hyperpod_{name}", text, labels=labels)
-    for values, number in rows:
-        family.add_metric(values, float(number))
     return family
 
 
@@ -133,20 +135,18 @@ def _health(found: Mapping[str, View]) -> Iterator[Metric]:
 
 
 def _jobs(views: list[View]) -> Iterator[Metric]:
-    def each(field: str) -> list[tuple[list[str], float | int | None]]:
-        return [([view["id"], view["name"]], view[field]) for view in views]
+    def each(field: str, chosen: list[View] = views) -> list[tuple[list[str], float | int | None]]:
+        return [([view["id"], view["name"]], view[field]) for view in chosen]
 
-    labels = _LABELS["job"]
+    labels = ["job", "name"]
     states = [([v["id"], v["name"], state], v["state"] == state) for v in views for state in JOB_STATES]
     yield _gauge("job_state", "1 for the state that a job is in.", [*labels, "state"], states)
     yield _gauge("job_step", "Newest committed step.", labels, each("step"))
     yield _gauge("job_loss", "Loss of the newest step.", labels, each("loss"))
     yield _gauge("job_step_seconds", "Time of the newest step.", labels, each("step_time_s"))
     alive = [view for view in views if view["state"] not in TERMINAL_STATES]
-    here = [([v["id"], v["name"]], v["world_size"]) for v in alive]
-    yield _gauge("job_members", "Nodes that the job trains on.", labels, here)
-    wanted = [([v["id"], v["name"]], v["target"]) for v in alive]
-    yield _gauge("job_members_wanted", "Nodes that the job should train on.", labels, wanted)
+    yield _gauge("job_members", "Nodes that the job trains on.", labels, each("world_size", alive))
+    yield _gauge("job_members_wanted", "Nodes that the job should train on.", labels, each("target", alive))
     for name, field, text in (
         ("job_samples", "samples", "Samples of committed steps."),
         ("job_micro_batches_redone", "redone", "Micro-batches that were computed again."),

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..backends import load
@@ -63,32 +63,30 @@ def add_health_options(parser: argparse.ArgumentParser) -> None:
 
 def run_nodes(options: argparse.Namespace, store: Store) -> MountReport:
     """Carry out ``nodes``. Raises SpecError, NotFound, ClusterError, StoreError."""
-    view = cluster.status(store)
-    if options.action == "list" and options.node is not None:
-        raise SpecError(f"`nodes list` lists all nodes; `nodes describe {options.node}` shows one")
     if options.action == "list":
+        if options.node is not None:
+            raise SpecError(f"`nodes list` lists all nodes; `nodes describe {options.node}` shows one")
+        view = cluster.status(store)
         return MountReport(view, report.nodes_table(view))
     if options.node is None:
         raise SpecError(f"`nodes {options.action}` needs a NODE; `nodes` lists them")
     if options.action == "describe":
-        return describe(view, options.node)
+        return describe(cluster.status(store), options.node)
     action, reason = options.action, options.reason or "asked for by its owner"
     if options.action == "update":
         wanted = reason_action(options.reason or "")
         if wanted is None:
             raise SpecError(f"`nodes update` needs --reason {' or '.join(REASON_ACTIONS)}, not {options.reason!r}")
         action = wanted
-    return MountReport({"node": options.node, "action": action}, lines=[ask(store, view, options.node, action, reason)])
+    return MountReport({"node": options.node, "action": action}, lines=[act(store, options.node, action, reason)])
 
 
 def act(store: Store, node: str, action: str, reason: str) -> str:
-    """Request a remedy for ``node`` by hand, on any backend; see `ask`. Raises NotFound, ClusterError, StoreError."""
-    return ask(store, cluster.status(store), node, action, reason)
+    """Request a remedy for ``node`` by hand, on any backend; return a sentence.
 
-
-def ask(store: Store, view: View, node: str, action: str, reason: str) -> str:
-    """Request a remedy by hand and return a sentence. Raises NotFound, ClusterError."""
-    found = _find(view, node)
+    Raises NotFound, ClusterError, StoreError.
+    """
+    found = _find(cluster.status(store), node)
     if action == "resume":
         done = f"{node} is returned to service"
         if found is not None:
@@ -154,7 +152,8 @@ def describe(view: View, name: str) -> MountReport:
     lines = [*_facts(node, info, health), *(_history(health) if health else ["no health agent has reported it yet"])]
     if incidents:
         lines += ["", "incidents", *report.incidents_table({"incidents": incidents}).render().splitlines()]
-    return MountReport(record, _findings_table(health), lines)
+    found = [from_json(finding) for finding in health["findings"]] if health else []
+    return MountReport(record, _findings_table(found) if found else None, lines)
 
 
 def schedulers_known() -> list[str]:
@@ -176,12 +175,8 @@ def _facts(node: View | None, info: NodeInfo | None, health: View | None) -> lis
     facts = []
     if node is not None:
         facts.append(("state", f"{node['state']}" + (f": {node['reason']}" if node["reason"] else "")))
-        facts.append(
-            (
-                "allocated",
-                f"{node['used']} of {plural(node['slots'], 'slot')}: {', '.join(node['jobs']) or 'no job'}",
-            )
-        )
+        busy = ", ".join(node["jobs"]) or "no job"
+        facts.append(("allocated", f"{node['used']} of {plural(node['slots'], 'slot')}: {busy}"))
     if info is not None:
         facts.append(("state", "+".join(sorted(info.states)).lower() + (f": {info.reason}" if info.reason else "")))
         gres = f", {info.gres_allocated or 'none'} of {info.gres}" if info.gres else ""
@@ -192,9 +187,8 @@ def _facts(node: View | None, info: NodeInfo | None, health: View | None) -> lis
         memory = format_bytes(devices.get("memory_bytes") or 0)
         kind = devices.get("type") or "no instance type that is known"
         facts.append(("instance", f"{kind}: {devices.get('cpus')} cores, {memory}"))
-        facts.append(
-            ("devices", _against(devices, "expected", "found", "neither nvidia-smi nor neuron-ls is installed"))
-        )
+        unseen = "neither nvidia-smi nor neuron-ls is installed"
+        facts.append(("devices", _against(devices, "expected", "found", unseen)))
         if devices.get("busy") is not None:
             facts.append(("busy", f"{devices['busy']} of them compute"))
         facts.append(("EFA", _against(devices, "efa_expected", "efa_found", "the kernel shows no fabric")))
@@ -209,11 +203,8 @@ def _facts(node: View | None, info: NodeInfo | None, health: View | None) -> lis
 def _against(devices: View, expected: str, found: str, otherwise: str) -> str:
     if devices.get(expected) is None and devices.get(found) is None:
         return f"none known: {otherwise}"
-    return f"{_or(devices.get(expected))} expected, {_or(devices.get(found))} found"
-
-
-def _or(value: Any) -> str:
-    return "not known" if value is None else str(value)
+    counts = ["not known" if devices.get(name) is None else str(devices[name]) for name in (expected, found)]
+    return f"{counts[0]} expected, {counts[1]} found"
 
 
 def _history(health: View) -> list[str]:
@@ -227,14 +218,7 @@ def _history(health: View) -> list[str]:
     return lines
 
 
-def _findings_table(health: View | None) -> Table | None:
-    if not health or not health["findings"]:
-        return None
-    return findings_table([from_json(finding) for finding in health["findings"]])
-
-
-def findings_table(found: list[Finding]) -> Table:
-    """One row per finding."""
+def _findings_table(found: list[Finding]) -> Table:
     rows = [
         [Cell(f.probe), Cell(f.outcome, _TONES[f.outcome]), Cell(f.severity if f.failed else "-"), Cell(f.text)]
         for f in found
@@ -243,15 +227,9 @@ def findings_table(found: list[Finding]) -> Table:
 
 
 def _record(info: NodeInfo) -> dict[str, Any]:
-    return {
-        "states": sorted(info.states),
-        "reason": info.reason,
-        "cpus": info.cpus,
-        "cpus_allocated": info.cpus_allocated,
-        "load": info.load,
-        "gres": info.gres,
-        "gres_allocated": info.gres_allocated,
-    }
+    record = asdict(info) | {"states": sorted(info.states)}
+    del record["name"], record["out"]
+    return record
 
 
 # -- health ----------------------------------------------------------------------------------------------------
@@ -260,10 +238,8 @@ def _record(info: NodeInfo) -> dict[str, Any]:
 def run_health(options: argparse.Namespace, store: Store, say: Say = lambda finding: None) -> MountReport:
     """Carry out ``health``. Raises SpecError, NotFound, ClusterError, StoreError."""
     words = list(options.words)
-    if options.action == "recovery":
-        return _recovery(store, words)
-    if options.action == "inject":
-        return _inject(store, words)
+    if options.action in ("recovery", "inject"):
+        return (_recovery if options.action == "recovery" else _inject)(store, words)
     if options.action == "agent":
         return _agent(options, store, words)
     if len(words) > 1:
@@ -284,7 +260,7 @@ def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> Mo
     record = {"node": name, "findings": [finding.to_json() for finding in found], **judged}
     failing = any(finding.failed and finding.severity != "monitor" for finding in found)
     lines = [judged["reason"]] if judged else []
-    return MountReport(record, findings_table(found), lines, ok=not failing)
+    return MountReport(record, _findings_table(found), lines, ok=not failing)
 
 
 def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> check.NodeCheck:
@@ -308,9 +284,9 @@ def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> c
     try:
         looked = check.NodeCheck.from_json(json.loads(output.read_text()))
         output.unlink()
+        return looked
     except (OSError, ValueError, KeyError, TypeError, SpecError) as error:
         raise ClusterError(f"the check of {name} brought no findings: {said}; its log is in {directory}") from error
-    return looked
 
 
 def _recovery(store: Store, words: list[str]) -> MountReport:
@@ -327,11 +303,10 @@ def _inject(store: Store, words: list[str]) -> MountReport:
     if len(words) != 2 or not words[1].isdecimal():
         raise SpecError("`health inject` needs a NODE of the local cluster and the number of an Xid, for example 74")
     node, code = words
-    names = [known["node"] for known in cluster.status(store)["nodes"]]
+    names = [one["node"] for one in cluster.status(store)["nodes"]]
     if node not in names:
-        raise NotFound(
-            f"there is no local node {node!r}; expected one of {', '.join(names) or 'none: no cluster is running'}"
-        )
+        known = ", ".join(names) or "none: no cluster is running"
+        raise NotFound(f"there is no local node {node!r}; expected one of {known}")
     path = agent.stand_in(store, node)
     private_directory(path.parent)
     with path.open("a") as file:

@@ -26,7 +26,7 @@ from ..core.views import View
 from ..mounts import probe
 from ..mounts import table as mounts
 from ..policy import preflight
-from ..policy.preflight import Row
+from ..policy.preflight import Row, verdict
 from ..storage.store import Store
 from . import cluster, jobs
 from .report import Cell, Table
@@ -36,8 +36,7 @@ STEPS, PAUSE_S, FAULT_AT = 12, 0.05, 4
 EXAMINE = "from jupyter_hyperpod.runtime.preflight import examine\nexamine({directories!r})\n"
 TRAIN = f"from jupyter_hyperpod.runtime.preflight import train\ntrain({STEPS}, {PAUSE_S})\n"
 TONES = {preflight.PASSED: "good", preflight.FAILED: "bad", preflight.SKIPPED: "warn"}
-__all__ = ["Row", "Validation", "add_options", "fit", "run", "sentence", "table"]
-HEADERS = ("CHECK", "VERDICT", "FOUND")
+__all__ = ["Row", "Validation", "add_options", "fit", "run", "table", "verdict"]
 Say = Callable[[str], None]
 
 
@@ -246,11 +245,6 @@ def fit(rows: Sequence[Row], strict: bool) -> bool:
     return not any(row.verdict in bad for row in rows)
 
 
-def sentence(rows: Sequence[Row]) -> str:
-    """The verdict, with the number of checks by result."""
-    return preflight.verdict(rows)
-
-
 def table(rows: Sequence[Row]) -> Table:
     """The rows for people, with the remedy below a failure."""
     lines = []
@@ -258,4 +252,4 @@ def table(rows: Sequence[Row]) -> Table:
         lines.append([Cell(row.name), Cell(row.verdict, TONES[row.verdict]), Cell(row.sentence)])
         if row.remedy:
             lines.append([Cell(""), Cell(""), Cell(f"→ {row.remedy}", "quiet")])
-    return Table(HEADERS, lines)
+    return Table(("CHECK", "VERDICT", "FOUND"), lines)

@@ -171,7 +171,7 @@ def _mounting(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
 
 def _validate(options: argparse.Namespace, notebook: Notebook) -> Rows:
     rows = validate.run(options, notebook.open_store(), print, lambda row: print(f"  {row.verdict}: {row.name}"))
-    print(validate.sentence(rows))
+    print(validate.verdict(rows))
     return Rows([row.to_json() for row in rows], validate.table(rows))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
+
+from IPython.display import clear_output, display
 
 from ..control import cluster
 from ..core.views import View
@@ -15,7 +16,6 @@ from ..loader.read.progress import LoadProgress as Load
 from ..loader.reporting import SHOW_AFTER_S, sentence
 from ..storage.store import Store
 
-POLL_S = 0.1
 BAR_STEPS = 1000
 
 
@@ -35,13 +35,8 @@ class ProgressBar:
 
             self._bar, self._label = IntProgress(done, max=self._total), Label(words)
             self._box = HBox([self._bar, self._label])
-            self._show()
+            display(self._box)
         self._bar.value, self._label.value = done, words
-
-    def _show(self) -> None:
-        from IPython.display import display
-
-        display(self._box)
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -49,8 +44,6 @@ class ProgressBar:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._bar is None:
             return
-        from IPython.display import clear_output
-
         clear_output(wait=True)  # a saved notebook keeps no dead widget
         for widget in (self._box, self._bar, self._label):
             widget.close()
@@ -68,16 +61,7 @@ def loading(name: str) -> Iterator[Callback]:
         yield tell
 
 
-def wait_for_nodes(store: Store, timeout_s: float = cluster.READY_TIMEOUT_S) -> View:
+def wait_for_nodes(store: Store) -> View:
     """Wait like `cluster.wait_ready`, showing how many nodes are warm. Raises ClusterError."""
-    deadline_s = time.monotonic() + timeout_s
-    view = cluster.status(store)
-    with ProgressBar(max(1, len(view["nodes"])), "nodes warm up") as progress:
-        while time.monotonic() < deadline_s:
-            view = cluster.status(store)
-            ready = sum(node["state"] in cluster.UP for node in view["nodes"])
-            if view["state"] == "running" and view["nodes"] and ready == len(view["nodes"]):
-                break
-            progress.update(ready, f"{ready} of {len(view['nodes'])}")
-            time.sleep(POLL_S)
-    return cluster.wait_ready(store, max(0.0, deadline_s - time.monotonic()))
+    with ProgressBar(max(1, len(cluster.status(store)["nodes"])), "nodes warm up") as progress:
+        return cluster.wait_ready(store, tell=lambda up, nodes: progress.update(up, f"{up} of {nodes}"))
