@@ -5,23 +5,18 @@ from __future__ import annotations
 import argparse
 import signal
 
-from ..control import cluster, metrics, mounting, nodes, report, validate
-from ..control.verb_options import cluster_shape
+from ..control import cluster, metrics, mounting, nodes, report, validate, verb_options
 from ..storage.store import Store
 from .terminal import Terminal, leave_cleanly
 
 
 def run_cluster(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
-    shape = cluster_shape(options)
-    if options.action == "start":
-        cluster.ensure_started(store, **shape)
+    def wait(store: Store) -> None:
         terminal.status("waiting for the nodes to warm up")
         cluster.wait_ready(store)
-    elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
-        cluster.stop(store)
-    elif options.action == "heal":
-        healed = cluster.heal(store, options.node)
-        terminal.note(f"healed: {', '.join(healed) or 'nothing was cut off'}")
+
+    if healed := verb_options.run_cluster(options, store, wait):
+        terminal.note(healed)
     view = cluster.status(store)
     lines = [report.cluster_line(view)]
     if options.action != "stop" and view["nodes"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -98,17 +99,18 @@ def _show_output(follower: watch.JobWatch, options: argparse.Namespace, terminal
         for events in follower.batches() if follow else [follower.poll()]:
             if lines is None:
                 watch.require_rank(follower.view, events, rank, later=follow)
-                lines = watch.OutputLines(watch.has_several_ranks(follower.view), rank)
+                lines = watch.OutputLines(follower.view, rank)
             for event in events:
-                if event.kind == "output.written":
-                    _print_output(event, lines, options.json, terminal)
+                if not options.json:
+                    _print_lines(lines.feed(event), terminal)
+                elif lines.shows(event):
+                    terminal.json(to_json(event), None)
             if follow:
                 terminal.status(report.progress_line(follower.view))
                 notice = _say_notice(follower, notice, terminal)
                 waits = _say_wait(follower.view, waits, terminal)
         if lines and not options.json:
-            for stream, line in lines.finish():
-                _print_line(stream, line, terminal)
+            _print_lines(lines.finish(), terminal)
     except KeyboardInterrupt:
         job_id = follower.job_id
         terminal.note(f"detached; {job_id} goes on. Follow it again with: jupyter hyperpod logs {job_id} --follow")
@@ -117,17 +119,9 @@ def _show_output(follower: watch.JobWatch, options: argparse.Namespace, terminal
     return False
 
 
-def _print_output(event: Event, lines: watch.OutputLines, as_json: bool, terminal: Terminal) -> None:
-    if as_json:
-        if lines.rank is None or event.data["rank"] == lines.rank:
-            terminal.json(to_json(event), None)
-        return
-    for stream, line in lines.feed(event):
-        _print_line(stream, line, terminal)
-
-
-def _print_line(stream: str, line: str, terminal: Terminal) -> None:
-    terminal.note(line) if stream == "stderr" else terminal.line(line)
+def _print_lines(lines: Iterable[tuple[str, str]], terminal: Terminal) -> None:
+    for stream, line in lines:
+        terminal.note(line) if stream == "stderr" else terminal.line(line)
 
 
 def _say_notice(follower: watch.JobWatch, said: str, terminal: Terminal) -> str:

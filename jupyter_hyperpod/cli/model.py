@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..control.option_parser import byte_count
 from ..core.errors import SpecError
 from ..core.units import format_bytes, format_duration, plural
-from ..mounts.table import Mounts
+from ..mounts.table import roots, table
 from ..storage.store import Store
 from .terminal import Terminal
 
@@ -67,15 +67,9 @@ def _common(options: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
     def tell(progress: LoadProgress) -> None:
         terminal.status(progress_line(progress))
 
-    reached = Options(endpoint_url=options.endpoint_url, mounts=_mounts(options.store))
+    mounts = None if options.store is None else roots(table(Store(options.store)).values(), "notebook")
+    reached = Options(endpoint_url=options.endpoint_url, mounts=mounts)
     return {"progress": tell, "connections": options.connections, "options": reached}
-
-
-def _mounts(store: str | None) -> Mounts | None:
-    """The mount table of the chosen store, None for the default one."""
-    from ..mounts.table import roots, table
-
-    return None if store is None else roots(table(Store(store)).values(), "notebook")
 
 
 def progress_line(progress: LoadProgress) -> str:

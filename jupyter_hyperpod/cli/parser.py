@@ -7,7 +7,7 @@ import sys
 from typing import Any, NoReturn
 
 from ..control import mounting, nodes
-from ..control.option_parser import help_format, shown_problem, suggestion
+from ..control.option_parser import explained, help_format
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_serve_options
@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
     """Answers bad use with the nearest known word."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(shown_problem(message) + suggestion(message, list(self._option_string_actions)))
+        super().error(explained(message, list(self._option_string_actions)))
 
 
 class _Verb(_Parser):

@@ -27,7 +27,9 @@ def run_serve(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
     follower = watch.JobWatch(store, deploy.serve(store, options.model, **fields))
     try:
         _until_it_answers(follower, terminal)
-        _tell(store, follower, options, terminal)
+        view, token = follower.view, str(deploy.token_file(store, follower.job_id))
+        about = {"id": view["id"], "url": view["deployment"]["url"], "task": view["deployment"]["task"]}
+        terminal.answer(options, about | {"token_file": token}, *served.how_to_ask(view, token))
         return _follow(follower, terminal) if options.follow else 0
     except KeyboardInterrupt:
         terminal.note(f"detached; {follower.job_id} goes on. End it with: jupyter hyperpod stop {follower.job_id}")
@@ -41,13 +43,6 @@ def _until_it_answers(follower: watch.JobWatch, terminal: Terminal) -> None:
             return
     view = follower.view
     raise HyperpodError(f"{follower.job_id} {view['state']}: {view['reason']}")
-
-
-def _tell(store: Store, follower: watch.JobWatch, options: argparse.Namespace, terminal: Terminal) -> None:
-    view, token = follower.view, str(deploy.token_file(store, follower.job_id))
-    deployment = view["deployment"]
-    record = {"id": view["id"], "url": deployment["url"], "task": deployment["task"], "token_file": token}
-    terminal.answer(options, record, *served.how_to_ask(view, token))
 
 
 def _follow(follower: watch.JobWatch, terminal: Terminal) -> int:

@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ..mounts import credentials, drivers, probe, table
 from ..storage.store import Store, private_directory, write_private
 from ..system.locks import one_at_a_time
 from ..system.processes import Identity, alive, identify, session_members, signal_group
-from .cluster import daemon_environment
+from .cluster import daemon_environment, last_lines
 
 ATTACH_TIMEOUT_S = 30.0
 DETACH_TIMEOUT_S = 15.0
@@ -36,6 +36,7 @@ COMMAND_TIMEOUT_S = 10.0
 FORCED_S = 0.5
 _POLL_S = 0.02
 _LOG_LINES = 8
+_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 def place(store: Store, spec: MountSpec) -> drivers.MountPaths:
@@ -122,11 +123,13 @@ def _serve(
 ) -> None:
     log = store.root / "mounts" / f"{spec.name}.log"
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    kept = {name: value for name, value in daemon_environment(os.environ).items() if name not in _all_secrets()}
+    kept = daemon_environment(os.environ)
+    for name in {secret for driver in drivers.DRIVERS.values() for secret in driver.secrets}:
+        kept.pop(name, None)
     try:
         process = subprocess.Popen(
             _found(commands.mount), stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, cwd="/",
-            env=kept | {"PATH": _path()} | secrets, start_new_session=True,
+            env=kept | {"PATH": _PATH} | secrets, start_new_session=True,
         )  # fmt: skip
     finally:
         os.close(descriptor)
@@ -150,7 +153,6 @@ def _serve(
 
 
 def _undo(store: Store, spec: MountSpec, commands: drivers.Commands) -> None:
-    """Clean up after a mount that failed."""
     _end_server(store, spec.name)
     if table.real(spec.notebook_path) in table.mounted_at():
         with suppress(ClusterError):
@@ -206,18 +208,15 @@ def _end(server: Identity, patience_s: float) -> None:
     raise ClusterError(f"the mount's server (process {server.pid}) cannot be ended; the kernel may hold it")
 
 
-@contextmanager
-def _one_at_a_time(store: Store, name: str) -> Iterator[None]:
+def _one_at_a_time(store: Store, name: str) -> AbstractContextManager[None]:
     path = private_directory(store.root / "mounts") / f"{name}.lock"
-    busy = f"mount {name!r} is being attached or detached by another process"
-    with one_at_a_time(path, busy, ATTACH_TIMEOUT_S):
-        yield
+    return one_at_a_time(path, f"mount {name!r} is being attached or detached by another process", ATTACH_TIMEOUT_S)
 
 
 def _run(argv: Sequence[str], timeout_s: float, secrets: dict[str, str]) -> None:
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
-        env={"PATH": _path(), "LANG": "C"} | secrets,
+        env={"PATH": _PATH, "LANG": "C"} | secrets,
     )  # fmt: skip
     try:
         out, _ = process.communicate(timeout=timeout_s)
@@ -236,20 +235,8 @@ def _found(argv: Sequence[str]) -> list[str]:
     return [path, *argv[1:]]
 
 
-def _path() -> str:
-    return os.pathsep.join(["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"])
-
-
-def _all_secrets() -> set[str]:
-    return {name for driver in drivers.DRIVERS.values() for name in driver.secrets}
-
-
 def _tail(log: Path) -> str:
-    try:
-        lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-    except OSError:
-        lines = []
-    return f"the last lines of {log}: " + (" | ".join(lines) or "(empty)")
+    return f"the last lines of {log}: {' | '.join(last_lines(log, _LOG_LINES))}"
 
 
 def remove(store: Store, name: str) -> str:

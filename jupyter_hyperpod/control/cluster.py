@@ -261,8 +261,8 @@ def settled_shape(
 
 def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for processes that outlive this one: without the kernel's or server's own variables."""
-    kept = {name: value for name, value in environment.items() if not name.startswith(_FOREIGN_PREFIXES)}
-    kept = {name: value for name, value in kept.items() if name not in _OF_ONE_JOB}
+    foreign = {name for name in environment if name.startswith(_FOREIGN_PREFIXES)}.union(_OF_ONE_JOB)
+    kept = {name: value for name, value in environment.items() if name not in foreign}
     if "inline" in kept.get("MPLBACKEND", ""):
         del kept["MPLBACKEND"]
     package_parent = str(Path(__file__).resolve().parents[2])
@@ -273,8 +273,13 @@ def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _log_tail(store: Store) -> str:
+    log = store.cluster / LOG
+    return "\n".join([f"the last lines of {log}:", *last_lines(log, _LOG_TAIL_LINES)])
+
+
+def last_lines(log: Path, most: int) -> list[str]:
+    """The end of a log, at least one line."""
     try:
-        lines = (store.cluster / LOG).read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+        return log.read_text(errors="replace").splitlines()[-most:] or ["(empty)"]
     except OSError:
-        lines = []
-    return f"the last lines of {store.cluster / LOG}:\n" + "\n".join(lines or ["(empty)"])
+        return ["(empty)"]

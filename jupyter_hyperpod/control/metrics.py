@@ -183,7 +183,6 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread."""
         with self._lock:
             if len(self._callers) >= MOST_CALLERS:
                 oldest = next(iter(self._callers))
@@ -194,7 +193,6 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close the connection."""
         with self._lock:
             self._callers.pop(request, None)
             super().shutdown_request(request)
@@ -220,12 +218,9 @@ def endpoint(store: Store, port: int) -> ThreadingHTTPServer:
     metrics, wanted = Metrics(store), b"Bearer " + token(store).read_bytes()
 
     class Handler(BaseHTTPRequestHandler):
-        """GET /metrics."""
-
         timeout = REQUEST_S
 
         def do_GET(self) -> None:
-            """Answer one scrape."""
             given = self.headers.get("Authorization", "").encode("latin-1", "replace")
             if not hmac.compare_digest(given, wanted):
                 self._answer(401, b"the token is in the job store: cluster/metrics.token\n")

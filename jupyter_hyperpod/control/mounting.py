@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -89,11 +88,11 @@ def _option(text: str) -> tuple[str, str]:
 def run(verb: str, options: argparse.Namespace, store: Store) -> MountReport:
     """Carry out `verb`. Raises the errors of the request or the mount."""
     store.prepare()
-    if verb == "mount":
-        return _mount(options, store)
-    if verb == "umount":
-        return _said(attach.detach(store, mounts.get(store, options.mount), options.force), options.mount)
-    return {"ls": _ls, "cp": _cp, "df": _df}[verb](options, store)
+    return {"mount": _mount, "umount": _umount, "ls": _ls, "cp": _cp, "df": _df}[verb](options, store)
+
+
+def _umount(options: argparse.Namespace, store: Store) -> MountReport:
+    return _said(attach.detach(store, mounts.get(store, options.mount), options.force), options.mount)
 
 
 def _mount(options: argparse.Namespace, store: Store) -> MountReport:
@@ -108,8 +107,11 @@ def _mount(options: argparse.Namespace, store: Store) -> MountReport:
         return _list(store) if options.action == "list" else _drivers()
     if options.mount is None:
         raise SpecError(f"`mount {options.action}` needs the name of a mount")
-    actions: dict[str, Callable[[argparse.Namespace, Store], MountReport]]
-    actions = {"add": _add, "remove": _remove, "attach": _attach, "check": _check, "files": _files}
+    if options.action == "remove":
+        return _said(attach.remove(store, options.mount), options.mount)
+    if options.action == "attach":
+        return _said(attach.attach(store, mounts.get(store, options.mount)), options.mount)
+    actions = {"add": _add, "check": _check, "files": _files}
     actions |= {"import": _import, "export": _export, "release": _release}
     return actions[options.action](options, store)
 
@@ -145,27 +147,13 @@ def _add(options: argparse.Namespace, store: Store) -> MountReport:
     return MountReport(asdict(spec), lines=lines)
 
 
-def _remove(options: argparse.Namespace, store: Store) -> MountReport:
-    return _said(attach.remove(store, options.mount), options.mount)
-
-
-def _attach(options: argparse.Namespace, store: Store) -> MountReport:
-    return _said(attach.attach(store, mounts.get(store, options.mount)), options.mount)
-
-
 def _list(store: Store) -> MountReport:
     found = probe.survey(store)
-    rows = [
-        [
-            Cell(one["name"]),
-            Cell(one["driver"] + (", read-only" if one["read_only"] else "")),
-            Cell(one["state"], _TONES[one["state"]]),
-            Cell(_bytes(one["free_bytes"])),
-            Cell(one["notebook_path"] or one["source"]),
-            Cell(one["node_path"] or one["source"]),
-        ]
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        driver = one["driver"] + (", read-only" if one["read_only"] else "")
+        row = [one["name"], driver, (one["state"], _TONES[one["state"]]), _bytes(one["free_bytes"])]
+        rows.append([*row, one["notebook_path"] or one["source"], one["node_path"] or one["source"]])
     lines = [f"{one['name']}: {one['reason']}" for one in found if one["reason"] and one["state"] != "remote"]
     headers = ("NAME", "DRIVER", "STATE", ">FREE", "HERE", "ON THE NODES")
     return MountReport(found, Table(headers, rows), lines)
@@ -175,10 +163,10 @@ def _drivers() -> MountReport:
     found, rows = [], []
     for driver in drivers.DRIVERS.values():
         problem = drivers.missing(driver)
-        verified = "yes" if driver.run else "not verified"
-        options = ", ".join(sorted(driver.options))
-        rows.append([Cell(driver.name), Cell(driver.source), Cell(problem or "yes", "warn" if problem else "good")])
-        rows[-1] += [Cell(verified, "" if driver.run else "warn"), Cell(options)]
+        usable = Cell(problem, "warn") if problem else Cell("yes", "good")
+        verified = Cell("yes") if driver.run else Cell("not verified", "warn")
+        options = Cell(", ".join(sorted(driver.options)))
+        rows.append([Cell(driver.name), Cell(driver.source), usable, verified, options])
         record = {"name": driver.name, "source": driver.source, "missing": problem, "verified": driver.run}
         found.append(record | {"summary": driver.summary, "options": sorted(driver.options)})
     return MountReport(found, Table(("DRIVER", "SOURCE", "CAN BE USED HERE", "VERIFIED", "OPTIONS"), rows))
@@ -191,10 +179,9 @@ def _check(options: argparse.Namespace, store: Store) -> MountReport:
     if spec.read_only:
         raise Conflict(f"{spec.name} is read-only; what it gives to writers cannot be checked")
     found = probe.check(store, spec, os.path.abspath(options.against) if options.against else "")
-    rows = [[Cell(one["check"]), Cell(one["result"], _RESULTS[one["result"]]), Cell(one["detail"])] for one in found]
-    return MountReport(
-        found, Table(("CHECK", "RESULT", "FOUND"), rows), ok=all(one["result"] != "fail" for one in found)
-    )
+    rows = [(one["check"], (one["result"], _RESULTS[one["result"]]), one["detail"]) for one in found]
+    ok = all(one["result"] != "fail" for one in found)
+    return MountReport(found, Table(("CHECK", "RESULT", "FOUND"), rows), ok=ok)
 
 
 def _repository(store: Store, name: str) -> repository.Repository:
@@ -204,10 +191,8 @@ def _repository(store: Store, name: str) -> repository.Repository:
 
 def _files(options: argparse.Namespace, store: Store) -> MountReport:
     found = _repository(store, options.mount).states()
-    record: list[dict[str, Any]] = [
-        {"path": name, "state": state, "bytes": size} for name, (state, size) in found.items()
-    ]
-    rows = [[Cell(one["path"]), Cell(format_bytes(one["bytes"])), _state(one["state"])] for one in record]
+    record = [{"path": name, "state": state, "bytes": size} for name, (state, size) in found.items()]
+    rows = [(name, format_bytes(size), _state(state)) for name, (state, size) in found.items()]
     return MountReport(record, Table(("PATH", ">SIZE", "STATE"), rows, "no files"))
 
 
@@ -288,33 +273,25 @@ def _ls(options: argparse.Namespace, store: Store) -> MountReport:
     if remote.is_remote(address):
         found: dict[str, Any] = {"entries": remote.listing(address, table.specs), "truncated": False}
     elif spec is not None:
-        found = _on_disk(store, spec, address, bool(states))
+        try:
+            found = probe.listing(store, spec, address)
+        except NotFound:
+            if not states:
+                raise
+            found = {"entries": [], "truncated": False}
     else:
         raise SpecError(f"{options.url!r} is on no mount; `jupyter hyperpod ls` lists the mounts")
     entries = [one | {"state": states.pop(one["name"], {"state": ""})["state"]} for one in found["entries"]]
     entries = [one for one in (*entries, *states.values()) if one["name"] != repository.OWN]
     now_s = time.time()
-    rows = [
-        [
-            Cell(one["name"] + "/" * (one["kind"] == "directory"), "info" if one["kind"] == "directory" else ""),
-            Cell(format_bytes(one["bytes"]) if one["kind"] == "file" else "-"),
-            Cell(ago(one["changed_ns"] / 1e9 if one["changed_ns"] > 0 else None, now_s)),
-            Cell(one["mode"]),
-            _state(one["state"]),
-        ]
-        for one in sorted(entries, key=lambda one: str(one["name"]))
-    ]
+    rows = []
+    for one in sorted(entries, key=lambda one: str(one["name"])):
+        name = Cell(f"{one['name']}/", "info") if one["kind"] == "directory" else Cell(one["name"])
+        size = format_bytes(one["bytes"]) if one["kind"] == "file" else "-"
+        changed = ago(one["changed_ns"] / 1e9 if one["changed_ns"] > 0 else None, now_s)
+        rows.append([name, size, changed, one["mode"], _state(one["state"])])
     lines = [f"only the first {len(rows)} are shown"] if found["truncated"] else []
     return MountReport(entries, Table(("NAME", ">SIZE", "CHANGED", "MODE", "STATE"), rows, "no files"), lines)
-
-
-def _on_disk(store: Store, spec: MountSpec, address: str, listed: bool) -> dict[str, Any]:
-    try:
-        return probe.listing(store, spec, address)
-    except NotFound:
-        if not listed:
-            raise
-        return {"entries": [], "truncated": False}
 
 
 def _states_below(address: str, spec: MountSpec | None, table: Mounts) -> dict[str, dict[str, Any]]:
@@ -327,10 +304,9 @@ def _states_below(address: str, spec: MountSpec | None, table: Mounts) -> dict[s
         if (inner := repository.child(path, "" if base == "." else base)) is None:
             continue
         name, below = inner
-        kind = (
-            {"kind": "directory", "bytes": 0, "state": ""} if below else {"kind": "file", "bytes": size, "state": state}
-        )
-        found[name] = {"name": name, "changed_ns": 0, "mode": "-", **kind}
+        found[name] = {"name": name, "changed_ns": 0, "mode": "-", "kind": "file", "bytes": size, "state": state}
+        if below:
+            found[name] |= {"kind": "directory", "bytes": 0, "state": ""}
     return found
 
 
@@ -376,9 +352,8 @@ def _df(options: argparse.Namespace, store: Store) -> MountReport:
             used = ("" if about["whole"] else "at least ") + format_bytes(about["used_bytes"])
             one |= about
         quota = f"{used or '?'} of {format_bytes(one['quota_bytes'])}" if one["quota_bytes"] else "-"
-        cells = [Cell(one["name"]), Cell(one["state"], _TONES[one["state"]])]
-        cells += [Cell(_bytes(one["total_bytes"])), Cell(_bytes(one["free_bytes"])), Cell(quota)]
-        rows.append([*cells, Cell(one["notebook_path"] or one["source"])])
+        row = [one["name"], (one["state"], _TONES[one["state"]]), _bytes(one["total_bytes"])]
+        rows.append([*row, _bytes(one["free_bytes"]), quota, one["notebook_path"] or one["source"]])
     return MountReport(found, Table(("MOUNT", "STATE", ">SIZE", ">FREE", "QUOTA", "HERE"), rows))
 
 

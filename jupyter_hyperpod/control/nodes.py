@@ -134,9 +134,6 @@ def _find(view: View, name: str) -> Elsewhere | None:
     raise NotFound(unknown)
 
 
-# -- describing ------------------------------------------------------------------------------------------------
-
-
 def describe(view: View, name: str) -> MountReport:
     """Everything known about a node: type, expected and found devices, load, findings."""
     node = next((known for known in view["nodes"] if known["node"] == name), None)
@@ -230,9 +227,6 @@ def _record(info: NodeInfo) -> dict[str, Any]:
     record = asdict(info) | {"states": sorted(info.states)}
     del record["name"], record["out"]
     return record
-
-
-# -- health ----------------------------------------------------------------------------------------------------
 
 
 def run_health(options: argparse.Namespace, store: Store, say: Say = lambda finding: None) -> MountReport:

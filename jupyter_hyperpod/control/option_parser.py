@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from ..core.errors import SpecError
@@ -21,9 +22,8 @@ _UNRECOGNIZED = "unrecognized arguments: "
 _ASSIGNMENT = re.compile(r"(\b[A-Za-z_][A-Za-z0-9_]*=)(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)+")
 
 
-def help_format(prog: str) -> argparse.HelpFormatter:
-    """The layout of every help text."""
-    return argparse.HelpFormatter(prog, max_help_position=28, width=100)
+help_format = partial(argparse.HelpFormatter, max_help_position=28, width=100)
+verbatim_help_format = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28, width=100)
 
 
 class HelpShown(Exception):
@@ -45,8 +45,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise SpecError with the nearest option that exists."""
-        near = suggestion(message, list(self._option_string_actions))
-        raise SpecError(f"{self.prog}: {shown_problem(message)}{near}; --help shows the options")
+        problem = explained(message, list(self._option_string_actions))
+        raise SpecError(f"{self.prog}: {problem}; --help shows the options")
 
 
 def env_pair(text: str) -> tuple[str, str]:
@@ -90,18 +90,14 @@ def without_values(text: str) -> str:
     return _ASSIGNMENT.sub(rf"\1{HIDDEN}", text)
 
 
-def shown_problem(message: str) -> str:
-    """Return argparse's message without misplaced values of variables."""
-    return without_values(message) if message.startswith(_UNRECOGNIZED) else message
-
-
-def suggestion(message: str, options: Sequence[str]) -> str:
-    """Return the nearest known words where argparse reports an unknown option or choice."""
+def explained(message: str, options: Sequence[str]) -> str:
+    """Return argparse's message with the nearest known word, and without misplaced values of variables."""
     if message.startswith(_UNRECOGNIZED):
-        return near_matches(message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0], options)
+        word = message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0]
+        return without_values(message) + near_matches(word, options)
     if choice := _INVALID_CHOICE.search(message):
-        return near_matches(choice[1], re.findall(r"[\w.-]+", choice[2]))
-    return ""
+        return message + near_matches(choice[1], re.findall(r"[\w.-]+", choice[2]))
+    return message
 
 
 def near_matches(word: str, known: Sequence[str]) -> str:

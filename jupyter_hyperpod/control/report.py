@@ -144,25 +144,27 @@ def loading_text(view: View) -> str:
     return ", ".join(parts)
 
 
+def step_texts(view: View) -> list[str]:
+    """Return the step, the loss and the throughput in words; empty before the first session."""
+    if not view["session"]:
+        return []
+    rate = throughput(view)
+    return [f"step {steps(view)}", f"loss {loss_text(view)}", *([] if rate is None else [f"{rate:.3g} samples/s"])]
+
+
 def progress_line(view: View) -> str:
     """Return one line about a job: model, step, loss, throughput, nodes, incidents."""
-    parts = [f"{view['name'] or view['id']}", view["state"], *filter(None, [loading_text(view)])]
-    if view["session"]:
-        parts += [f"step {steps(view)}", f"loss {loss_text(view)}"]
-        if (rate := throughput(view)) is not None:
-            parts.append(f"{rate:.3g} samples/s")
+    parts = [view["name"] or view["id"], view["state"], loading_text(view), *step_texts(view)]
     if view["deployment"]:
-        parts += filter(None, [_load(view["metrics"])])
+        parts.append(_load(view["metrics"]))
     elif view["state"] not in TERMINAL_STATES and view["world_size"]:
-        parts.append(
-            plural(view["world_size"], "node")
-            + (f" of {view['target']}" if view["target"] != view["world_size"] else "")
-        )
+        wanted = f" of {view['target']}" if view["target"] != view["world_size"] else ""
+        parts.append(plural(view["world_size"], "node") + wanted)
     if view["incidents"]:
         parts.append(plural(len(view["incidents"]), "incident"))
     if view["reason"] and view["state"] in ("pending", "failed", "stopped", "recovering"):
         parts.append(view["reason"])
-    return clean(" · ".join(parts))
+    return clean(" · ".join(filter(None, parts)))
 
 
 def _load(metrics: Mapping[str, Any]) -> str:
@@ -190,9 +192,8 @@ def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
         ended_s = view["ended_s"] or now_s
         ran = "-" if view["started_s"] is None else format_duration(max(0.0, ended_s - view["started_s"]))
         wanted = f"{view['minimum']}:{view['maximum']}" if view["minimum"] != view["maximum"] else ""
-        size = (
-            view["world_size"] if view["state"] not in TERMINAL_STATES and view["world_size"] else view["nodes_wanted"]
-        )
+        alive = view["state"] not in TERMINAL_STATES
+        size = view["world_size"] if alive and view["world_size"] else view["nodes_wanted"]
         rows.append(
             [
                 Cell(view["id"]),
@@ -350,29 +351,26 @@ def incidents_table(view: View) -> Table:
     """Return the table of a job's incidents with the time of every stage, detection first."""
     rows = []
     for incident in view["incidents"]:
-        stages = ", ".join(
-            stage["stage"]
-            + (" (time not known)" if stage["took_s"] is None else f" +{format_duration(stage['took_s'])}")
-            for stage in incident["stages"]
-        )
-        rank = "-" if incident["rank"] is None else str(incident["rank"])
-        rung = "-" if incident["rung"] is None else str(incident["rung"])
+        stages = ", ".join(map(_stage, incident["stages"]))
+        rank, rung = ("-" if number is None else str(number) for number in (incident["rank"], incident["rung"]))
         rows.append(
-            [Cell(incident["node"] or "-"), Cell(rank), Cell(incident["cause"], "warn"), Cell(rung)]
-            + [Cell(incident_duration(incident)), Cell(stages, "quiet")]
+            [incident["node"] or "-", rank, (incident["cause"], "warn"), rung]
+            + [incident_duration(incident), (stages, "quiet")]
         )
     return Table(("NODE", ">RANK", "CAUSE", ">RUNG", ">RESUMED IN", "STAGES"), rows, "no incidents")
 
 
+def _stage(stage: View) -> str:
+    took = " (time not known)" if stage["took_s"] is None else f" +{format_duration(stage['took_s'])}"
+    return f"{stage['stage']}{took}"
+
+
 def rules_table(view: View) -> Table:
     """Return the table of a job's log rules and their states by rank."""
-    rows = [
-        [
-            Cell(r["rule"]),
-            Cell("all" if r["rank"] is None else str(r["rank"])),
-            Cell(r["state"], _RULE_TONES[r["state"]]),
-        ]
-        + [Cell("-" if r["value"] is None else f"{r['value']:g}"), Cell(r["text"], "quiet")]
-        for r in view["rules"]
-    ]
+    rows = []
+    for rule in view["rules"]:
+        rank = "all" if rule["rank"] is None else str(rule["rank"])
+        value = "-" if rule["value"] is None else f"{rule['value']:g}"
+        state = (rule["state"], _RULE_TONES[rule["state"]])
+        rows.append([rule["rule"], rank, state, value, (rule["text"], "quiet")])
     return Table(("RULE", ">RANK", "STATE", ">VALUE", "WHY"), rows, "no rules")

@@ -81,15 +81,14 @@ class Validation:
         yield ready
         names = ["devices", "EFA", "driver", "storage", "all-reduce", "training"]
         if ready.verdict == preflight.FAILED:
-            yield from _skipped(names, "there are not enough nodes")
+            yield from (Row(name, preflight.SKIPPED, "there are not enough nodes") for name in names)
             return
         try:
             probes = self._examine()
         except ClusterError as error:
-            yield Row(
-                "probes", preflight.FAILED, str(error), "mend what it waits for, or drain the node, and try again"
-            )
-            yield from _skipped(names, "the probes did not come to an end")
+            remedy = "mend what it waits for, or drain the node, and try again"
+            yield Row("probes", preflight.FAILED, str(error), remedy)
+            yield from (Row(name, preflight.SKIPPED, "the probes did not come to an end") for name in names)
             return
         yield preflight.devices(probes, preflight.expected_devices(self._options))
         yield preflight.fabric(probes)
@@ -190,13 +189,7 @@ class Validation:
         return self._jobs[-1]
 
 
-def _skipped(names: Sequence[str], reason: str) -> Iterator[Row]:
-    for name in names:
-        yield Row(name, preflight.SKIPPED, reason)
-
-
 def _why(view: View) -> str:
-    """Why a job has not succeeded."""
     return (view["error"] or {}).get("message", "") or str(view["reason"])
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from ..core.errors import SpecError
 from ..core.events import FAULTS, TARGETS
-from .option_parser import add_env_option, duration
+from ..storage.store import Store
+from . import cluster
+from .option_parser import add_env_option, duration, verbatim_help_format
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
@@ -40,17 +43,27 @@ def _queue(text: str) -> tuple[str, int]:
     return name, int(nodes)
 
 
-def cluster_shape(options: argparse.Namespace) -> dict[str, Any]:
-    """The keywords of `cluster.ensure_started`; raises SpecError for an option that belongs to another action."""
+def run_cluster(options: argparse.Namespace, store: Store, wait: Callable[[Store], object]) -> str:
+    """Carry out ``cluster``, with ``wait`` until a started one is ready; return what was healed, else "".
+
+    Raises SpecError for an option that belongs to another action.
+    """
     queues = None if options.queues is None else dict(options.queues)
-    shape = {"nodes": options.nodes, "spares": options.spares, "queues": queues}
+    shape: dict[str, Any] = {"nodes": options.nodes, "spares": options.spares, "queues": queues}
     shape["isolated"] = options.isolate_network or None
     if options.action != "start" and any(value is not None for value in shape.values()):
         flags = "--nodes, --spares, --queue and --isolate-network"
         raise SpecError(f"{flags} belong to `cluster start`, not to `cluster {options.action}`")
     if options.action != "heal" and options.node is not None:
         raise SpecError(f"--node belongs to `cluster heal`, not to `cluster {options.action}`")
-    return shape
+    if options.action == "start":
+        cluster.ensure_started(store, **shape)
+        wait(store)
+    elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
+        cluster.stop(store)
+    elif options.action == "heal":
+        return f"healed: {', '.join(cluster.heal(store, options.node)) or 'nothing was cut off'}"
+    return ""
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -106,12 +119,8 @@ def add_fault_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--after-step", type=int, metavar="S", help="wait until the job has committed step S")
     width = max(map(len, FAULTS)) + 2
     lines = [f"  {kind:<{width}}{fault.sentence} ({', '.join(fault.aims)})" for kind, fault in FAULTS.items()]
-    parser.formatter_class = _verbatim
+    parser.formatter_class = verbatim_help_format
     parser.epilog = "\n".join(["kinds, and the possible targets of each:", *lines])
-
-
-def _verbatim(prog: str) -> argparse.HelpFormatter:
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=100)
 
 
 def fault_aim(options: argparse.Namespace) -> dict[str, Any]:

@@ -124,19 +124,24 @@ def wait_for_step(store: Store, job_id: str, step: int) -> View:
     raise Conflict(f"{job_id} {watch.view['state']} at step {watch.view['step']}, before step {step}")
 
 
-@dataclass
 class OutputLines:
     """Turns `output.written` events into whole lines with a ``[rank 2]`` prefix where there are several ranks."""
 
-    prefixed: bool
-    rank: int | None = None
-    _open: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    def __init__(self, view: View, rank: int | None = None) -> None:
+        """Of `rank` only, where it is not None."""
+        self._prefixed = max(view["maximum"], view["world_size"], view["nodes_wanted"]) > 1
+        self._rank = rank
+        self._open: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def shows(self, event: Event) -> bool:
+        """Whether the event is output that is wanted."""
+        return event.kind == "output.written" and self._rank in (None, event.data["rank"])
 
     def feed(self, event: Event) -> Iterator[tuple[str, str]]:
         """Yield ``(stream, line)`` for every line that `event` completes; lines end without a newline."""
-        data = event.data
-        if self.rank is not None and data["rank"] != self.rank:
+        if not self.shows(event):
             return
+        data = event.data
         key = (str(data["member"]), str(data["stream"]))
         prefix, text = self._open.pop(key, (self._prefix(data), ""))
         *lines, rest = (text + data["text"]).split("\n")
@@ -152,7 +157,7 @@ class OutputLines:
         self._open.clear()
 
     def _prefix(self, data: Any) -> str:
-        if not self.prefixed:
+        if not self._prefixed:
             return ""
         return f"[rank {data['rank']}] " if data["rank"] is not None else f"[{data['node']}] "
 
@@ -160,8 +165,3 @@ class OutputLines:
 def _overwritten(line: str) -> str:
     """Of a line rewritten with carriage returns (a progress bar), return what was last on the screen."""
     return line.rstrip("\r").rpartition("\r")[2]
-
-
-def has_several_ranks(view: View) -> bool:
-    """Tell whether a job's output needs a rank in front of every line."""
-    return bool(max(view["maximum"], view["world_size"], view["nodes_wanted"]) > 1)

@@ -9,7 +9,6 @@ from typing import Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
 from ..control import cluster
-from ..control.option_parser import Parser
 from ..core.errors import HyperpodError
 from ..mounts import table
 from ..recipes import catalogue
@@ -52,7 +51,7 @@ def _verb(name: str) -> argparse.ArgumentParser | None:
     return choices.get(name)  # type: ignore[no-any-return]
 
 
-def _after(parser: argparse.ArgumentParser | Parser, words: list[str], notebook: Notebook, verb: str = "") -> list[str]:
+def _after(parser: argparse.ArgumentParser, words: list[str], notebook: Notebook, verb: str = "") -> list[str]:
     previous = words[-2] if len(words) > 1 else ""
     option = parser._option_string_actions.get(previous)
     if option is not None and option.nargs != 0:

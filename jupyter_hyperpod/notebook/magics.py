@@ -11,7 +11,7 @@ from IPython.core.magic import cell_magic, line_magic, magics_class
 from traitlets import Bool, Int, Unicode
 
 from ..control import jobs
-from ..control.option_parser import HelpShown, Parser
+from ..control.option_parser import HelpShown
 from ..control.source import OWN_HEADER, check_source
 from ..control.submit_options import job_name, spec_fields
 from ..core.errors import HyperpodError, SpecError
@@ -63,7 +63,7 @@ class HyperpodMagics(Notebook):
         origin = self._origin()
         fields = spec_fields(options, job_name(origin.get("notebook", "") or "cell"), defaults)
         fields |= {"filename": f"Cell In[{self._cell_number()}]", "origin": origin}
-        source = push.place(cell, self._lines_above(cell))
+        source = "\n" * max(self._lines_above(cell), 1) + cell  # tracebacks have the numbers of the cell's lines
         check_source(source, fields["filename"])
         names = [name.strip() for text in options.push for name in text.split(",") if name.strip()]
         values = push.named_values(names, self.namespace())
@@ -109,12 +109,9 @@ def register(shell: Any) -> None:
     from . import completion
 
     magics = HyperpodMagics(shell, parent=shell)
-    documented: list[tuple[Any, Parser]] = [
-        (HyperpodMagics.run_cell, cell_parser()),
-        (HyperpodMagics.run_verb, verb_parser()),
-    ]
-    for method, parser in documented:
-        method.__doc__ = parser.format_help()
+    documented: Any = HyperpodMagics
+    documented.run_cell.__doc__ = cell_parser().format_help()
+    documented.run_verb.__doc__ = verb_parser().format_help()
     shell.register_magics(magics)
     completion.register(shell, magics)
     if hasattr(shell, "kernel"):  # a terminal shows no widgets

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -43,29 +44,19 @@ def job_html(view: View) -> str:
         f"{html.escape(report.clean(view['state']))}</div>",
         f'<div style="opacity:.75">{facts}</div>' if facts else "",
         loss_chart([(view["history"], view["incidents"])]),
-        _incidents(view),
+        f'<div style="margin-top:4px">{report.incidents_table(view).html()}</div>' if view["incidents"] else "",
         "</div>",
     ]
     return "".join(parts)
 
 
 def _facts(view: View) -> list[str]:
-    facts = []
-    if view["session"]:
-        facts += [f"step {report.steps(view)}", f"loss {report.loss_text(view)}"]
-        if (rate := report.throughput(view)) is not None:
-            facts.append(f"{rate:.3g} samples/s")
+    facts = report.step_texts(view)
     if view["world_size"]:
         facts.append(plural(view["world_size"], "node"))
     if view["reason"]:
         facts.append(view["reason"])
     return facts
-
-
-def _incidents(view: View) -> str:
-    if not view["incidents"]:
-        return ""
-    return '<div style="margin-top:4px">' + report.incidents_table(view).html() + "</div>"
 
 
 def loss_chart(curves: Sequence[tuple[Sequence[Sequence[Any]], Sequence[View]]]) -> str:
@@ -101,22 +92,21 @@ def step_of(history: Sequence[Sequence[Any]], time_s: float) -> float | None:
     return next((point[0] for point in history if point[2] >= time_s), None)
 
 
+@dataclass
 class JobDisplay:
     """One display that is updated while the job runs, so that a saved notebook shows its end."""
 
-    def __init__(self, store_root: str, cell_digest: str, streams: bool) -> None:
-        self._store_root = store_root
-        self._cell_digest = cell_digest
-        self._streams = streams
-        self._display_id = uuid4().hex
-        self._shown = False
-        self._last: dict[str, Any] | None = None
+    store_root: str
+    cell_digest: str
+    streams: bool
+    _display_id: str = field(default_factory=lambda: uuid4().hex)
+    _last: dict[str, Any] | None = None
 
     def show(self, view: View) -> None:
         """Show or update the display; nothing is sent where nothing changed."""
         from IPython.display import display
 
-        bundle = job_bundle(view, self._store_root, self._cell_digest, self._streams)
+        bundle = job_bundle(view, self.store_root, self.cell_digest, self.streams)
         if bundle != self._last:
-            display(bundle, raw=True, display_id=self._display_id, update=self._shown)
-            self._last, self._shown = bundle, True
+            display(bundle, raw=True, display_id=self._display_id, update=self._last is not None)
+            self._last = bundle

@@ -7,9 +7,8 @@ import time
 from typing import Any
 
 from ..control import report
-from ..control.watch import JobWatch, OutputLines, has_several_ranks
+from ..control.watch import JobWatch, OutputLines
 from ..core.errors import HyperpodError
-from ..core.events import Event
 from ..core.views import View
 from ..storage.store import Store
 from .output import JobDisplay
@@ -81,9 +80,12 @@ def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: 
     noticed = ""
     try:
         for events in watch.batches():
-            lines = lines or OutputLines(has_several_ranks(watch.view))
+            lines = lines or OutputLines(watch.view)
             status.update(watch.view)
-            _print_output(events, lines, status)
+            for event in events:
+                for name, line in lines.feed(event):
+                    status.clear()
+                    _print_line(name, line)
             status.update(watch.view)
             if watch.notice and not noticed:
                 print(f"{watch.notice}; `%hyperpod cluster start` brings it back", file=sys.stderr, flush=True)
@@ -97,14 +99,6 @@ def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: 
     if display is None or watch.view["state"] == "stopped":
         print(report.progress_line(watch.view), flush=True)
     return watch.view
-
-
-def _print_output(events: list[Event], lines: OutputLines, status: Status) -> None:
-    for event in events:
-        if event.kind == "output.written":
-            for name, line in lines.feed(event):
-                status.clear()
-                _print_line(name, line)
 
 
 def _print_line(stream_name: str, line: str) -> None:

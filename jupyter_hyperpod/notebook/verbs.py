@@ -9,7 +9,7 @@ from typing import Any
 from ..control import cluster, deploy, jobs, lookup, mounting, nodes, report, served, validate, watch
 from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
-from ..control.verb_options import aimed_at, cluster_shape, fault_aim, serve_fields
+from ..control.verb_options import aimed_at, fault_aim, run_cluster, serve_fields
 from ..core.errors import NotFound, SpecError
 from ..core.events import to_json
 from ..core.units import plural
@@ -17,6 +17,7 @@ from ..core.views import View
 from ..planner.face import ask
 from ..recipes import catalogue, render
 from ..storage.store import Store
+from . import widgets
 from .plan import PlanRecord
 from .shell import Notebook
 
@@ -72,9 +73,13 @@ def _health(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
 
 
 def _answered(answer: mounting.MountReport) -> Rows | None:
+    found = answer.record.get("findings") or (answer.record.get("health") or {}).get("findings") or []
+    return _said(answer, found)
+
+
+def _said(answer: mounting.MountReport, records: list[dict[str, Any]]) -> Rows | None:
     for line in answer.lines:
         print(line)
-    records = answer.record.get("findings") or (answer.record.get("health") or {}).get("findings") or []
     return None if answer.table is None else Rows(records, answer.table)
 
 
@@ -95,11 +100,10 @@ def _logs(options: argparse.Namespace, notebook: Notebook) -> None:
     follower = watch.JobWatch(*_job(options, notebook))
     found = follower.poll()
     watch.require_rank(follower.view, found, options.rank)
-    lines = watch.OutputLines(watch.has_several_ranks(follower.view), options.rank)
+    lines = watch.OutputLines(follower.view, options.rank)
     for event in found:
-        if event.kind == "output.written":
-            for _, line in lines.feed(event):
-                print(line)
+        for _, line in lines.feed(event):
+            print(line)
     for _, line in lines.finish():
         print(line)
 
@@ -145,28 +149,14 @@ def _fault(options: argparse.Namespace, notebook: Notebook) -> None:
 
 def _cluster(options: argparse.Namespace, notebook: Notebook) -> None:
     store = notebook.open_store()
-    shape = cluster_shape(options)
-    if options.action == "start":
-        cluster.ensure_started(store, **shape)
-        if notebook.in_kernel():
-            from .widgets import wait_for_nodes
-
-            wait_for_nodes(store)
-        else:
-            cluster.wait_ready(store)
-    elif options.action == "stop" and (cluster.connectable(store) or cluster.status(store)["state"] != "stopped"):
-        cluster.stop(store)
-    elif options.action == "heal":
-        healed = cluster.heal(store, options.node)
-        print(f"healed: {', '.join(healed) or 'nothing was cut off'}")
+    if healed := run_cluster(options, store, widgets.wait_for_nodes if notebook.in_kernel() else cluster.wait_ready):
+        print(healed)
     print(report.cluster_line(cluster.status(store)))
 
 
 def _mounting(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     answer = mounting.run(options.verb, options, notebook.open_store())
-    for line in answer.lines:
-        print(line)
-    return None if answer.table is None else Rows(answer.record, answer.table)
+    return _said(answer, answer.record)
 
 
 def _validate(options: argparse.Namespace, notebook: Notebook) -> Rows:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 from IPython.display import clear_output, display
@@ -19,49 +18,42 @@ from ..storage.store import Store
 BAR_STEPS = 1000
 
 
-class ProgressBar:
-    """A bar with a sentence, removed from the output when the work is done."""
+@contextmanager
+def progress_bar(total: int, title: str) -> Iterator[Callable[[int, str], None]]:
+    """Return a function that shows how much is done, on a bar with a sentence; it is removed at the end."""
+    shown: list[Any] = []
 
-    def __init__(self, total: int, text: str) -> None:
-        self._total = total
-        self._text = text
-        self._bar: Any = None
-
-    def update(self, done: int, text: str) -> None:
-        """Show how much is done; the bar appears with the first call."""
-        words = f"{self._text}: {text}"
-        if self._bar is None:
+    def update(done: int, text: str) -> None:
+        if not shown:
             from ipywidgets import HBox, IntProgress, Label
 
-            self._bar, self._label = IntProgress(done, max=self._total), Label(words)
-            self._box = HBox([self._bar, self._label])
-            display(self._box)
-        self._bar.value, self._label.value = done, words
+            shown.extend((IntProgress(max=total), Label()))
+            shown.append(HBox(shown[:2]))
+            display(shown[-1])
+        shown[0].value, shown[1].value = done, f"{title}: {text}"
 
-    def __enter__(self) -> ProgressBar:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._bar is None:
-            return
-        clear_output(wait=True)  # a saved notebook keeps no dead widget
-        for widget in (self._box, self._bar, self._label):
+    try:
+        yield update
+    finally:
+        if shown:
+            clear_output(wait=True)  # a saved notebook keeps no dead widget
+        for widget in reversed(shown):
             widget.close()
 
 
 @contextmanager
 def loading(name: str) -> Iterator[Callback]:
     """Show a load that this kernel waits for, with progress, rate and remaining time. A short load is not shown."""
-    with ProgressBar(BAR_STEPS, "loading") as progress:
+    with progress_bar(BAR_STEPS, "loading") as update:
 
         def tell(now: Load) -> None:
             if now.elapsed_s >= SHOW_AFTER_S and not now.done:
-                progress.update(BAR_STEPS * now.bytes_done // now.bytes_total, sentence(name, now))
+                update(BAR_STEPS * now.bytes_done // now.bytes_total, sentence(name, now))
 
         yield tell
 
 
 def wait_for_nodes(store: Store) -> View:
     """Wait like `cluster.wait_ready`, showing how many nodes are warm. Raises ClusterError."""
-    with ProgressBar(max(1, len(cluster.status(store)["nodes"])), "nodes warm up") as progress:
-        return cluster.wait_ready(store, tell=lambda up, nodes: progress.update(up, f"{up} of {nodes}"))
+    with progress_bar(max(1, len(cluster.status(store)["nodes"])), "nodes warm up") as update:
+        return cluster.wait_ready(store, tell=lambda up, nodes: update(up, f"{up} of {nodes}"))
