@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from jupyter_hyperpod.backends.slurm import script
-from jupyter_hyperpod.backends.slurm.commands import Slurm
 from jupyter_hyperpod.backends.slurm.runner import SlurmRunner
 from jupyter_hyperpod.backends.types import BASE, Element
 from jupyter_hyperpod.core.spec import JobSpec
@@ -31,13 +30,13 @@ class Books:
         spec = JobSpec("job", store.put_cell("pass"), nodes=2, backend="slurm", slurm={"partition": "train"})
         self.entry = JobEntry(store, store.create_job(spec))
         self.journal = event_writer(self.entry.job.events, "coordinator")
-        self.slurm = Slurm()
+        self.slurm = SlurmRunner()
         self.now_s = time.monotonic()
         self.open()
 
     def open(self) -> None:
         """A supervisor begins."""
-        self.ledger = Ledger(self.entry, SlurmRunner(self.slurm))
+        self.ledger = Ledger(self.entry, self.slurm)
 
     def read(self, *elements: Element, after_s: float = 1.0) -> None:
         """The queue is read again."""

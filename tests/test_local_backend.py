@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_hyperpod.backends.local import warm
 from jupyter_hyperpod.backends.local.host import LocalHost
-from jupyter_hyperpod.backends.types import HEAD, ExitReport, LaunchRequest, NodeReport, Report
+from jupyter_hyperpod.backends.types import HEAD, ExitReport, LaunchRequest, NodeReport, Report, Surroundings
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.errors import ClusterError, ProtocolError
 from jupyter_hyperpod.core.spec import LaunchPlan
@@ -61,8 +61,10 @@ class Bench:
 
     def supervise(self) -> LocalHost:
         self.selector = selectors.DefaultSelector()
-        arguments = (self.cluster, self.selector, self.preload, self.reports.append, self.environment)
-        host = LocalHost(*arguments, self.isolated)
+        surroundings = Surroundings(
+            self.cluster, self.selector, self.reports.append, self.environment, self.preload, self.isolated
+        )
+        host = LocalHost(surroundings)
         host.open({"node-1": False, "node-2": True})
         return host
 
@@ -70,7 +72,8 @@ class Bench:
         """Forget everything, as a killed supervisor does; only descriptors are closed."""
         for node in (self.host.head, *self.host.nodes.values()):
             self.host._detach(node)
-        self.host._zygote.abandon()
+        if self.host._zygote._channel is not None:
+            self.host._zygote._channel.close()
         self.selector.close()
 
     def start(self, plan: LaunchPlan, node: str) -> bool:

@@ -16,6 +16,7 @@ import pytest
 from jupyter_hyperpod.backends.local import network
 from jupyter_hyperpod.backends.local.host import LocalHost
 from jupyter_hyperpod.backends.local.known_node import LocalNode
+from jupyter_hyperpod.backends.types import Surroundings
 from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.core.errors import ClusterError, Conflict, SpecError
 from jupyter_hyperpod.storage.store import Store
@@ -173,7 +174,8 @@ def test_nothing_is_left_when_the_store_is_deleted_under_nodes_without_a_supervi
     shutil.rmtree(bench.cluster)
     eventually(lambda: not holders(namespaces))
     assert bench.host._zygote.process.wait(10) == 0
-    bench.host = LocalHost(bench.cluster, selectors.DefaultSelector(), (), bench.reports.append, {})  # nothing to close
+    surroundings = Surroundings(bench.cluster, selectors.DefaultSelector(), bench.reports.append, {})
+    bench.host = LocalHost(surroundings)  # nothing to close
 
 
 def test_nothing_is_left_after_a_killed_supervisor_and_a_new_start(store: Store, eventually: Wait) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.backends.slurm import commands as slurm
+from jupyter_hyperpod.backends.slurm import commands
 from jupyter_hyperpod.backends.slurm import script as sbatch
-from jupyter_hyperpod.backends.slurm.commands import Slurm
-from jupyter_hyperpod.backends.types import BASE, ELASTIC
+from jupyter_hyperpod.backends.slurm.runner import SlurmRunner
+from jupyter_hyperpod.backends.types import BASE, ELASTIC, LaunchRequest
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.errors import ClusterError, SpecError
@@ -134,9 +135,9 @@ def test_no_shell_stands_between_us_and_sbatch(
     plan = replace(PLAN, log_directory=directory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(place), prepend=":")
-        slurm = Slurm()
-        assert slurm.submit(plan, options, BASE, 1).result(20) == 7
-        slurm.close(20)
+        runner = SlurmRunner()
+        assert runner.launch(plan, LaunchRequest(options=options)).result(20) == 7
+        runner.close(20)
     words = (place / "said").read_bytes().split(b"\0")[:-1]
     assert words == [word.encode() for word in sbatch.arguments(plan, options, BASE, 1)[1:]]
     assert (place / "script").read_bytes() == sbatch.script(plan, options).encode()
@@ -228,16 +229,16 @@ def test_without_slurm_it_is_said_what_was_looked_for(
 
 def test_who_is_to_leave_is_told_even_if_the_controller_has_forgotten_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that went on from a state that was saved before the step began says nothing of it, and does nothing."""
-    commands: list[list[str]] = []
+    begun: list[list[str]] = []
 
     def run(command: list[str], text: str = "") -> str:
-        commands.append(command)
+        begun.append(command)
         return ""
 
-    monkeypatch.setattr(slurm, "_run", run)
-    scheduler = Slurm()
-    for signal in ("USR1", "KILL"):
-        scheduler.signal("92_0", signal).result(10)
-    scheduler.close(10)
-    sent = [command[1:] for command in commands if command[0] == "scancel"]
+    monkeypatch.setattr(commands, "run", run)
+    runner = SlurmRunner()
+    for number in (signal.SIGUSR1, signal.SIGKILL):
+        runner.signal("job", "92_0", number).result(10)
+    runner.close(10)
+    sent = [command[1:] for command in begun if command[0] == "scancel"]
     assert sent == [["--quiet", "--signal=USR1", "92_0"], ["--quiet", "--signal=KILL", "92_0.0"]]

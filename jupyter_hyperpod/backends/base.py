@@ -19,8 +19,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
-from ..core.spec import Handle, LaunchPlan
-from .types import Capabilities, Element, LaunchRequest, NodeInfo, Surroundings
+from ..core.spec import LaunchPlan
+from .types import Capabilities, Element, HostNode, LaunchRequest, NodeInfo, ReportedNode, Surroundings
 
 
 class Remedies(Protocol):
@@ -29,84 +29,51 @@ class Remedies(Protocol):
 
     def installed(self) -> bool:
         """Whether this machine has the commands that act."""
-        ...
 
     def carry_out(self, node: str, action: str, why: str) -> str:
         """Ask for "drain", "reboot" or "replace", and return what was asked; a drained node shows ``why``."""
-        ...
 
     def resume(self, node: str) -> None:
         """Return a node to service, if this software has drained it."""
-        ...
 
     def put_back(self, node: str) -> None:
         """Return a node to service, no matter why it is out of service."""
-        ...
 
     def serves(self, node: str) -> bool:
         """Whether the node gets new work."""
-        ...
 
-    def look(self, node: str) -> NodeInfo | None:
+    def node_info(self, node: str) -> NodeInfo | None:
         """What the scheduler shows of the node; None where it does not know the node."""
-        ...
 
     def run_on(self, node: str, command: Sequence[str], name: str, log: Path, limit_s: float) -> str:
         """Run a command on a node that gets new work, wait for its end, and return what was said on standard error.
 
         Raises TimeoutError after ``limit_s``; then, and where the caller is interrupted, the command is cancelled.
         """
-        ...
 
 
 class Backend(Protocol):
     """What a client asks of a backend; see the head of this module."""
 
-    @property
-    def title(self) -> str:
-        """What people call it, as the beginning of a sentence's subject: "SLURM"."""
-        ...
-
-    @property
-    def capabilities(self) -> Capabilities: ...
+    title: str  # what people call it, as the beginning of a sentence's subject: "SLURM"
+    capabilities: Capabilities
+    advice: str  # what a person does where nodes are missing
+    list_command: str  # lists the nodes
 
     def missing(self, isolated: bool = False) -> str:
         """What this machine lacks for jobs to be submitted, as a sentence; "" where nothing does.
 
         ``isolated``: where each node is to have a network of its own.
         """
-        ...
 
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         """Node -> (state, why) of all nodes that a job with these options may get. Raises ClusterError."""
-        ...
-
-    def advice(self) -> str:
-        """What a person does where nodes are missing."""
-        ...
-
-    def where_nodes_are_listed(self) -> str:
-        """The command that lists the nodes."""
-        ...
 
     def remedies(self) -> Remedies | None:
         """What acts on the backend's nodes; None where the supervisor does."""
-        ...
 
     def open(self, surroundings: Surroundings) -> Runner:
         """Begin to work for a supervisor."""
-        ...
-
-
-class ReportedNode(Protocol):
-    """What every backend reports of a node: ``drained`` is why it gets no new work, "" where it does."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def drained(self) -> str: ...
 
 
 class Runner(Protocol):
@@ -118,58 +85,45 @@ class Runner(Protocol):
     @property
     def problem(self) -> str:
         """Why the backend could not be asked the last time; "" where it could."""
-        ...
 
     @property
     def fresh_s(self) -> float:
         """When the answer that `observe` gives was requested, on the monotonic clock."""
-        ...
 
     @property
     def nodes(self) -> Mapping[str, ReportedNode]:
         """The nodes, by name, as far as they are known."""
-        ...
 
     @property
     def nodes_s(self) -> float:
         """When the contents of `nodes` were requested, on the monotonic clock."""
-        ...
 
     def tick(self, now_s: float) -> None:
         """Do what nothing else triggers: due queries, nodes that hang. Called often while there is a job."""
-        ...
 
     def launch(self, plan: LaunchPlan, request: LaunchRequest) -> Future[int]:
         """Start processes of a job; the batch's number, or ClusterError where none was started."""
-        ...
 
     def observe(self, job_id: str, since_s: float = -1.0) -> list[Element] | None:
         """The job's elements; None if the newest answer was requested before ``since_s`` (monotonic clock)."""
-        ...
 
     def ends(self, elements: Sequence[Element]) -> Future[list[Element]]:
         """The results of ended elements that `observe` no longer reports."""
-        ...
 
     def cancel(self, job_id: str, names: Collection[str]) -> Future[None]:
         """End some of a job's elements, or never start them; those that have ended are no error."""
-        ...
 
     def release(self, job_id: str) -> Future[None]:
         """End all of a job's elements, also those that nobody has recorded, and forget the job."""
-        ...
 
     def signal(self, job_id: str, name: str, number: int) -> Future[None]:
         """Send a signal to an element's processes."""
-        ...
 
     def log(self, name: str) -> str:
         """The name, without its ending, of the file in the plan's log directory to which an element writes."""
-        ...
 
     def close(self, timeout_s: float = 3.0) -> None:
         """Carry out pending requests for a limited time, and leave nothing behind. The only method that waits."""
-        ...
 
 
 class Scheduler(Runner, Protocol):
@@ -177,52 +131,24 @@ class Scheduler(Runner, Protocol):
 
     def names(self, batch: int, count: int) -> list[str]:
         """The names of a batch's elements."""
-        ...
 
     def element(self, name: str, state: str, node: str, reason: str, job: str, part: str) -> Element | None:
         """The element with these journaled values; None if ``name`` cannot be one of this scheduler's."""
-        ...
 
     def held(self, element: Element, requeued: bool) -> str:
         """Why an element that waits will not be started, or not soon; "" where it may."""
-        ...
 
     def serving(self, options: Mapping[str, str], part: str) -> set[str]:
         """Nodes that get work of a job with these options; none where that is not known yet."""
-        ...
 
     def shares_nodes(self, options: Mapping[str, str]) -> bool:
         """Whether several elements of a job with these options may run on one node."""
-        ...
 
     def for_head(self, plan: LaunchPlan, options: Mapping[str, str]) -> LaunchPlan:
         """The plan of a job's head, with the address at which nodes reach it. Raises ClusterError for want of one."""
-        ...
 
     def release_command(self, job_id: str) -> str:
         """What a person runs to give a job's nodes back."""
-        ...
-
-
-class NodeLike(ReportedNode, Protocol):
-    """What can be read of a node of this machine; ``state`` is one of `core.events.NODE_STATES`."""
-
-    drained: str
-
-    @property
-    def spare(self) -> bool: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def incarnation(self) -> int: ...
-    @property
-    def jobs(self) -> Mapping[str, Handle]: ...
-    @property
-    def born_s(self) -> Mapping[str, float]: ...
-    @property
-    def cut(self) -> bool: ...
 
 
 class Host(Runner, Protocol):
@@ -231,50 +157,39 @@ class Host(Runner, Protocol):
     isolated: bool
 
     @property
-    def nodes(self) -> Mapping[str, NodeLike]: ...
+    def nodes(self) -> Mapping[str, HostNode]: ...
     @property
-    def head(self) -> NodeLike:
+    def head(self) -> HostNode:
         """Where the heads of jobs run."""
-        ...
 
     @property
     def warm_key(self) -> str:
         """The digest of the source that is preloaded."""
-        ...
 
     @property
     def renewable(self) -> bool:
         """Whether nothing runs, so that everything can be restarted."""
-        ...
 
     def open(self, shape: Mapping[str, bool]) -> None:
         """Adopt what still runs from an earlier supervisor, and start the rest; ``shape`` is name -> spare."""
-        ...
 
     def extend(self, shape: Mapping[str, bool]) -> None:
         """Give a host that was opened without nodes some."""
-        ...
 
     def renew(self) -> None:
         """Restart everything, because the installed source has changed."""
-        ...
 
     def launch_head(self, plan: LaunchPlan) -> bool:
         """Begin to start a job's head; False if that is impossible at present."""
-        ...
 
     def signal_head(self, job_id: str, number: int) -> None:
         """Send a signal to a job's head, if it is there."""
-        ...
 
     def signal_node(self, node: str, number: int) -> bool:
         """Send a signal to everything on a node; False where it is not up."""
-        ...
 
     def cut(self, node: str) -> None:
         """Cut a node off the network. Raises ClusterError where that cannot be."""
-        ...
 
     def heal(self, node: str) -> None:
         """Undo `cut`. Raises ClusterError."""
-        ...

@@ -1,4 +1,4 @@
-"""Helpers for the futures that backends return: an answer known at once, and one that only reports success."""
+"""Futures of answers that a backend knows at once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,4 @@ def refused(error: Exception) -> Future[Any]:
     """A refusal that is known already."""
     future: Future[Any] = Future()
     future.set_exception(error)
-    return future
-
-
-def converted(order: Future[Any], convert: Any) -> Future[Any]:
-    """The answer to ``order`` as ``convert`` makes it; its refusal as it is."""
-    future: Future[Any] = Future()
-
-    def tell(done: Future[Any]) -> None:
-        if error := done.exception():
-            future.set_exception(error)
-        else:
-            future.set_result(convert(done.result()))
-
-    order.add_done_callback(tell)
     return future

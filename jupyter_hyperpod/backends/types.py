@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from ..core.spec import Handle
+from ..system.processes import Identity
+
 HEAD = "head"  # where the heads of jobs run: on the supervisor's machine, beside its own nodes
 # parts of a job: what it cannot begin without, and what may be taken from it again
 BASE, ELASTIC = "base", "elastic"
@@ -105,6 +108,36 @@ class NodeInfo:
     gres: str
     gres_allocated: str
     out: bool  # it gets no new work
+
+
+@dataclass
+class ReportedNode:
+    """What every backend reports of a node: ``drained`` is why it gets no new work, "" where it does."""
+
+    name: str
+    state: str
+    drained: str = ""
+
+
+@dataclass
+class HostNode(ReportedNode):
+    """A node of this machine; ``state`` is one of `core.events.NODE_STATES`.
+
+    ``born_s``: when each job's process began there, on the monotonic clock.
+    """
+
+    spare: bool = False
+    reason: str = ""
+    incarnation: int = 0
+    process: Identity | None = None
+    jobs: dict[str, Handle] = field(default_factory=dict)
+    born_s: dict[str, float] = field(default_factory=dict)
+    cut: bool = False
+
+    @property
+    def pid(self) -> int | None:
+        """The node's own process."""
+        return self.process.pid if self.process else None
 
 
 @dataclass(frozen=True, slots=True)

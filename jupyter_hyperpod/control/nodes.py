@@ -125,12 +125,12 @@ def _find(view: View, name: str) -> Elsewhere | None:
     unknown = f"there is no node {name!r} here; expected one of {', '.join(local) or 'none: no cluster is running'}"
     for _, backend, remedies in schedulers():
         try:
-            found = remedies.look(name)
+            found = remedies.node_info(name)
         except ClusterError as error:
             raise NotFound(f"{unknown}; and {backend.title} cannot be asked: {error}") from error
         if found is not None:
             return Elsewhere(backend.title, found, remedies)
-        unknown += f"; nor does {backend.title} have it: see `{backend.where_nodes_are_listed()}`"
+        unknown += f"; nor does {backend.title} have it: see `{backend.list_command}`"
     raise NotFound(unknown)
 
 
@@ -163,7 +163,7 @@ def _look(node: str) -> dict[str, NodeInfo | None]:
     found: dict[str, NodeInfo | None] = {}
     for name, _, remedies in schedulers():
         with suppress(ClusterError):
-            found[name] = remedies.look(node)
+            found[name] = remedies.node_info(node)
     return found
 
 

@@ -100,7 +100,7 @@ class Validation:
         yield self._train()
 
     def _nodes_ready(self) -> Row:
-        backend, mend = self._backend, self._backend.advice()
+        backend, mend = self._backend, self._backend.advice
         if not backend.capabilities.owns_nodes:
             self._say(f"asking {backend.title} for its nodes")
             jobs.check_backend(str(self._fields["backend"]))

@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..backends.base import Host, NodeLike
+from ..backends.base import Host
+from ..backends.types import HostNode
 from ..core.errors import SpecError
 from ..core.events import Event
 from ..core.health import BY_HAND, labels, reason_action
@@ -174,7 +175,7 @@ class Healing:
             self._repairs[name] = Repair(action, str(data["fault"]), incident, now_s, node.incarnation)
             self._stage(name, self._repairs[name], "fenced", f"{name} gets no new work, and jobs leave it")
 
-    def _advance(self, node: NodeLike, repair: Repair, now_s: float) -> None:
+    def _advance(self, node: HostNode, repair: Repair, now_s: float) -> None:
         for job_id in node.jobs:
             if (entry := self._entries.get(job_id)) is not None and not entry.ended:
                 self._tell(entry, node.name, repair.fault, node.drained)
@@ -189,7 +190,7 @@ class Healing:
         elif repair.killed and node.state == "idle" and node.incarnation > repair.incarnation:
             self._finish(node, repair, now_s)
 
-    def _finish(self, node: NodeLike, repair: Repair, now_s: float) -> None:
+    def _finish(self, node: HostNode, repair: Repair, now_s: float) -> None:
         del self._repairs[node.name]
         took = f"after {now_s - repair.began_s:.1f} s"
         if repair.action == "reboot":

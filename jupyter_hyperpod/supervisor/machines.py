@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..backends.base import NodeLike
+from ..backends.types import HostNode
 from ..policy.scaling import ScalableNode
 from ..storage.journal_writer import JournalWriter
 
@@ -21,14 +21,14 @@ class Machines:
         self._written: dict[str, dict[str, Any]] = {}
         self.avoided: tuple[str, ...] = ()  # repeat offenders
 
-    def lost(self, node: NodeLike, now_s: float) -> bool:
+    def lost(self, node: HostNode, now_s: float) -> bool:
         """Whether the job has lost this node: it was drained, or cut off until its member was fenced."""
         if not node.cut:
             self._cut_since_s.pop(node.name, None)
             return bool(node.drained)
         return now_s - self._cut_since_s.setdefault(node.name, now_s) > OUT_OF_REACH_S
 
-    def machine(self, node: NodeLike, now_s: float) -> ScalableNode:
+    def machine(self, node: HostNode, now_s: float) -> ScalableNode:
         """The node as `policy.scaling` sees it; a drained one counts as one that is still to come."""
         up = node.state == "idle" and not node.drained
         if not up or node.jobs or node.cut:
@@ -37,7 +37,7 @@ class Machines:
         idle_s = now_s - self._free_since_s.setdefault(node.name, now_s)
         return ScalableNode(node.name, node.spare, True, True, idle_s, node.name in self.avoided)
 
-    def journal(self, nodes: Iterable[NodeLike], pen: JournalWriter) -> None:
+    def journal(self, nodes: Iterable[HostNode], pen: JournalWriter) -> None:
         """Write the state of each node that is another than the journal says."""
         for node in nodes:
             record = node_record(node)
@@ -46,7 +46,7 @@ class Machines:
                 pen.write("node.state", record)
 
 
-def node_record(node: NodeLike) -> dict[str, Any]:
+def node_record(node: HostNode) -> dict[str, Any]:
     """The data of a `node.state` event."""
     jobs = sorted(node.jobs)
     return {
@@ -62,7 +62,7 @@ def node_record(node: NodeLike) -> dict[str, Any]:
     }
 
 
-def _state(node: NodeLike) -> str:
+def _state(node: HostNode) -> str:
     if node.state != "idle":
         return node.state
     if node.cut:

@@ -141,16 +141,16 @@ def test_a_job_that_nobody_launched_has_no_elements(rig: Rig) -> None:
 
 
 def test_a_client_finds_what_it_needs(rig: Rig) -> None:
-    assert rig.backend.missing() == "" and rig.backend.title and rig.backend.advice()
+    assert rig.backend.missing() == "" and rig.backend.title and rig.backend.advice
     remedies = rig.backend.remedies()
     assert (remedies is None) == rig.backend.capabilities.owns_nodes, "somebody acts on nodes: the supervisor, or it"
     if remedies is None:
         return
     node = sorted(rig.nodes())[0]
     assert rig.nodes() <= rig.backend.node_states(rig.options).keys()
-    found = remedies.look(node)
+    found = remedies.node_info(node)
     assert remedies.installed() and remedies.serves(node) and found is not None and not found.out
-    assert remedies.look("nowhere") is None
+    assert remedies.node_info("nowhere") is None
     assert "drain" in remedies.carry_out(node, "drain", "the contract")
     assert not remedies.serves(node)
     remedies.resume(node)

@@ -17,9 +17,10 @@ class LocalBackend:
 
     title = "the local cluster"
     capabilities = Capabilities(owns_nodes=True, cuts_network=True, serves=True)
+    advice = "`jupyter hyperpod cluster start --nodes N` with more nodes"
+    list_command = "jupyter hyperpod nodes"
 
     def missing(self, isolated: bool = False) -> str:
-        """What this machine lacks, as a sentence."""
         if sys.platform != "linux":
             return "the local cluster needs Linux (pidfd, /proc); use --backend slurm elsewhere"
         return network.missing() if isolated else ""
@@ -28,29 +29,13 @@ class LocalBackend:
         """Nothing: the cluster's journal has its nodes."""
         return {}
 
-    def advice(self) -> str:
-        """What a person does where nodes are missing."""
-        return "`jupyter hyperpod cluster start --nodes N` with more nodes"
-
-    def where_nodes_are_listed(self) -> str:
-        """The command that lists the nodes."""
-        return "jupyter hyperpod nodes"
-
     def remedies(self) -> Remedies | None:
         """Nothing: the supervisor restarts its own nodes."""
         return None
 
     def open(self, surroundings: Surroundings) -> LocalHost:
         """A host, whose nodes begin with its own `open`."""
-        return LocalHost(
-            surroundings.directory,
-            surroundings.selector,
-            surroundings.preload,
-            surroundings.report,
-            surroundings.environment,
-            surroundings.isolated,
-            surroundings.successor,
-        )
+        return LocalHost(surroundings)
 
 
 if TYPE_CHECKING:

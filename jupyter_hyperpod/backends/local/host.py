@@ -10,12 +10,11 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 from ...core.errors import ClusterError, ProtocolError
 from ...core.spec import Handle, LaunchPlan
@@ -23,7 +22,7 @@ from ...system.diagnostics import note
 from ...system.json_lines import JsonLineChannel, Message, connect
 from ...system.processes import Identity, alive, signal_group
 from ..futures import refused, settled
-from ..types import HEAD, SHARED_NETWORK, Element, ExitReport, LaunchRequest, NodeReport, Report
+from ..types import HEAD, SHARED_NETWORK, Element, ExitReport, LaunchRequest, NodeReport, Surroundings
 from .elements import Elements
 from .interpreter import WarmInterpreter
 from .known_node import LocalNode
@@ -44,32 +43,22 @@ class LocalHost:
     problem = ""
     fresh_s = nodes_s = math.inf  # what it tells is always new
 
-    def __init__(
-        self,
-        directory: Path,
-        selector: selectors.BaseSelector,
-        preload: tuple[str, ...],
-        report: Callable[[Report], None],
-        environment: Mapping[str, str],
-        isolated: bool = False,
-        successor: Mapping[str, object] | None = None,
-    ) -> None:
-        """``isolated``: every node has a network of its own, and can be cut off.
-
-        ``successor`` is what the zygote is told, so that it can start the supervisor again: see `supervisor_watchdog`.
-        """
-        self.directory = directory
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.directory = surroundings.directory
+        self.isolated = surroundings.isolated
         self.nodes: dict[str, LocalNode] = {}
-        self.head = LocalNode(HEAD, spare=False)
-        self._selector = selector
-        self._report = report
-        self.isolated = isolated
+        self.head = LocalNode(HEAD)
+        self._selector = surroundings.selector
+        self._report = surroundings.report
         self._switch: Switch | None = None
-        self._zygote = WarmInterpreter(
-            directory, selector, preload, environment, successor or {}, self._on_zygote, self._without_zygote
-        )
+        self._zygote = WarmInterpreter(surroundings, self._on_zygote, self._without_zygote)
         self._elements = Elements()
         self._pinged_s = 0.0
+
+    @property
+    def _places(self) -> list[LocalNode]:
+        """Wherever processes of jobs run."""
+        return [self.head, *self.nodes.values()]
 
     # -- coming up ---------------------------------------------------------------------------------------------
 
@@ -78,8 +67,8 @@ class LocalHost:
 
         Raises ClusterError where isolated networks are asked for and this machine cannot have them.
         """
-        self.nodes = {name: LocalNode(name, spare, i) for i, (name, spare) in enumerate(shape.items(), HEAD_INDEX + 1)}
-        for node in (self.head, *self.nodes.values()):
+        self.nodes = _nodes(shape)
+        for node in self._places:
             self._adopt(node)
         if self._switch is not None:
             for node in self.nodes.values():
@@ -90,8 +79,7 @@ class LocalHost:
         self._zygote.open()
 
     def extend(self, shape: Mapping[str, bool]) -> None:
-        """Give a host that was opened without nodes some, while it serves the heads of jobs that run elsewhere."""
-        self.nodes = {name: LocalNode(name, spare, i) for i, (name, spare) in enumerate(shape.items(), HEAD_INDEX + 1)}
+        self.nodes = _nodes(shape)
         for node in self.nodes.values() if self._zygote.ready else ():
             self._spawn(node)
 
@@ -141,13 +129,13 @@ class LocalHost:
 
     def _on_zygote(self, message: Message) -> None:
         if message["event"] == "hello":
-            known = {node.pid for node in (self.head, *self.nodes.values())}
+            known = {node.pid for node in self._places}
             for name, (pid, start) in message["nodes"].items():
                 if pid not in known:
                     note(f"{name} (process {pid}) of an earlier supervisor does not answer and is ended")
                     signal_group(Identity(pid, start), signal.SIGKILL)
             note(f"ready to fork, preloaded: {', '.join(message['loaded']) or 'nothing'}")
-            for node in (self.head, *self.nodes.values()):
+            for node in self._places:
                 if node.channel is None:
                     self._spawn(node)
         elif message["event"] == "spawned":
@@ -232,7 +220,7 @@ class LocalHost:
 
     def _respawn(self, now_s: float) -> None:
         """Replace what was lost; a node that dies as soon as it is born has to wait a little."""
-        for node in (self.head, *self.nodes.values()):
+        for node in self._places:
             if self._zygote.ready and node.state == "lost" and now_s >= node.again_s:
                 why = node.reason
                 self._spawn(node)
@@ -249,14 +237,13 @@ class LocalHost:
             node.pidfd = -1
 
     def tick(self, now_s: float) -> None:
-        """Look after what does not announce itself: nodes that stand still, a zygote to be started again."""
         self._zygote.tick(now_s)
         self._respawn(now_s)
         if now_s - self._pinged_s < PING_EVERY_S:
             return
         self._pinged_s = now_s
         self._zygote.send({"op": "ping"})
-        for node in (self.head, *self.nodes.values()):
+        for node in self._places:
             if node.channel is None:
                 continue
             if node.unanswered >= SILENT_PINGS:
@@ -273,19 +260,16 @@ class LocalHost:
 
     @property
     def renewable(self) -> bool:
-        """True while nothing runs, so that zygote and nodes can be replaced by fresh ones."""
-        return self._zygote.ready and not any(node.jobs for node in (self.head, *self.nodes.values()))
+        return self._zygote.ready and not any(node.jobs for node in self._places)
 
     def renew(self) -> None:
-        """Replace zygote and nodes: the installed source has changed since they were loaded."""
-        for node in (self.head, *self.nodes.values()):
+        for node in self._places:
             self._end(node)
             node.state, node.reason = "starting", "loads the changed source"
         self._zygote.end()
         self._zygote.start()
 
     def launch(self, plan: LaunchPlan, request: LaunchRequest) -> Future[int]:
-        """Begin to start the plan's process on each of the request's nodes; ClusterError where none of them is up."""
         batch = self._elements.batch()
         begun = [node for node in request.nodes if self._begin(plan, self.nodes[node])]
         for node in begun:
@@ -293,7 +277,6 @@ class LocalHost:
         return settled(batch) if begun else refused(ClusterError(f"not up: {', '.join(request.nodes) or 'no node'}"))
 
     def launch_head(self, plan: LaunchPlan) -> bool:
-        """Begin to start the job's head; False where its host is not up."""
         return self._begin(plan, self.head)
 
     def _begin(self, plan: LaunchPlan, place: LocalNode) -> bool:
@@ -306,7 +289,6 @@ class LocalHost:
         return True
 
     def observe(self, job_id: str, since_s: float = -1.0) -> list[Element]:
-        """The job's elements as they are now."""
         return self._elements.of(job_id, self.nodes.values())
 
     def ends(self, elements: Sequence[Element]) -> Future[list[Element]]:
@@ -321,19 +303,16 @@ class LocalHost:
 
     def release(self, job_id: str) -> Future[None]:
         """Kill all of the job's processes on this machine, its head, too."""
-        places = (self.head, *self.nodes.values())
-        for place in places:
+        for place in self._places:
             self._signal(job_id, place, signal.SIGKILL)
-        self._elements.release(job_id, places)
+        self._elements.release(job_id, self._places)
         return settled(None)
 
     def signal(self, job_id: str, name: str, number: int) -> Future[None]:
-        """Send a signal to the job's process on the node of this name, if it is there."""
         self._signal(job_id, self.nodes[name], number)
         return settled(None)
 
     def signal_head(self, job_id: str, number: int) -> None:
-        """Send a signal to the job's head, if it is there."""
         self._signal(job_id, self.head, number)
 
     def _signal(self, job_id: str, place: LocalNode, number: int) -> None:
@@ -341,21 +320,17 @@ class LocalHost:
             place.channel.send({"op": "signal", "job": job_id, "signal": number})
 
     def log(self, name: str) -> str:
-        """The log of the job's process on the node of this name."""
         return name
 
     def signal_node(self, node: str, number: int) -> bool:
-        """Send a signal to everything on `node`; False where it is not up."""
         process = self.nodes[node].process if node in self.nodes else None
         return process is not None and signal_group(process, number)
 
     def cut(self, node: str) -> None:
-        """Cut `node` off the network: nothing reaches it any more, and nobody is told. Raises ClusterError."""
         self._network().cut(self.nodes[node].index)
         self.nodes[node].cut, self.nodes[node].reason = True, CUT_OFF
 
     def heal(self, node: str) -> None:
-        """Undo `cut`. Raises ClusterError."""
         self._network().heal(self.nodes[node].index)
         self.nodes[node].cut, self.nodes[node].reason = False, ""
 
@@ -366,9 +341,8 @@ class LocalHost:
 
     def close(self, timeout_s: float = 3.0) -> None:
         """End every node, the heads and the zygote, wait until they are gone, and remove their sockets."""
-        places = (self.head, *self.nodes.values())
-        ending = [node.process for node in places if node.process is not None]
-        for node in places:
+        ending = [node.process for node in self._places if node.process is not None]
+        for node in self._places:
             self._end(node)
             node.state = "stopped"
         if self._zygote.identity is not None:
@@ -398,3 +372,8 @@ class LocalHost:
                 signal_group(leader, signal.SIGKILL)
         node.process = None
         node.sessions.clear()
+
+
+def _nodes(shape: Mapping[str, bool]) -> dict[str, LocalNode]:
+    numbered = enumerate(shape.items(), HEAD_INDEX + 1)
+    return {name: LocalNode(name, spare=spare, index=index) for index, (name, spare) in numbered}

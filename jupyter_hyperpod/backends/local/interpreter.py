@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from ...core.errors import ProtocolError
 from ...system.diagnostics import note, open_log
 from ...system.json_lines import JsonLineChannel, Message, connect, listen
 from ...system.processes import Identity, identify, signal_group
+from ..types import Surroundings
 from .warm import LOG, SOCKET
 
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
@@ -25,21 +25,11 @@ class WarmInterpreter:
     """One zygote at a time; ``hear(message)`` gets what it says, ``lost(reason)`` is called when it has ended."""
 
     def __init__(
-        self,
-        directory: Path,
-        selector: selectors.BaseSelector,
-        preload: tuple[str, ...],
-        environment: Mapping[str, str],
-        successor: Mapping[str, object],
-        hear: Callable[[Message], None],
-        lost: Callable[[str], None],
+        self, surroundings: Surroundings, hear: Callable[[Message], None], lost: Callable[[str], None]
     ) -> None:
-        """``successor``: how the zygote starts the supervisor again, see `supervisor_watchdog`."""
-        self._directory = directory
-        self._selector = selector
-        self._preload = preload
-        self._environment = environment
-        self._successor = successor
+        self._surroundings = surroundings
+        self._directory = surroundings.directory
+        self._selector = surroundings.selector
         self._hear = hear
         self._lost = lost
         self._channel: JsonLineChannel | None = None
@@ -66,12 +56,12 @@ class WarmInterpreter:
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "jupyter_hyperpod.backends.local.warm", *arguments]
-                + ["--preload", ",".join(self._preload)],
+                + ["--preload", ",".join(self._surroundings.preload)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[listener.fileno()],
-                env=dict(self._environment),
+                env=dict(self._surroundings.environment),
                 cwd=self._directory,
                 start_new_session=True,
             )
@@ -105,15 +95,10 @@ class WarmInterpreter:
             self.process.wait()
         self._channel, self.ready, self.identity, self.process = None, False, None, None
 
-    def abandon(self) -> None:
-        """Hang up, as the end of this process would."""
-        if self._channel is not None:
-            self._channel.close()
-
     def _greet(self, channel: JsonLineChannel) -> None:
         self._channel, self.ready = channel, False
         self._selector.register(channel, selectors.EVENT_READ, self._read)
-        channel.send({"op": "hello", **self._successor})
+        channel.send({"op": "hello", **self._surroundings.successor})
 
     def _read(self) -> None:
         assert self._channel is not None

@@ -16,25 +16,17 @@ class SlurmBackend:
 
     title = "SLURM"
     capabilities = Capabilities()
+    advice = "see `sinfo -R`; `scontrol update nodename=NODE state=resume` brings a node back that is in order"
+    list_command = "sinfo"
 
     def missing(self, isolated: bool = False) -> str:
-        """Which of SLURM's commands this machine lacks, as a sentence."""
         return commands.missing()
 
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
         """Node -> (state, why), of the job's partition or of all. Raises ClusterError."""
         return commands.node_states(options.get("partition", ""))
 
-    def advice(self) -> str:
-        """What a person does where nodes are missing."""
-        return "see `sinfo -R`; `scontrol update nodename=NODE state=resume` brings a node back that is in order"
-
-    def where_nodes_are_listed(self) -> str:
-        """The command that lists the nodes."""
-        return "sinfo"
-
     def remedies(self) -> Remedies | None:
-        """What acts through `scontrol`."""
         return remedies.SlurmRemedies()
 
     def open(self, surroundings: Surroundings) -> SlurmRunner:

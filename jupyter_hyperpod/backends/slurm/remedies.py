@@ -87,7 +87,7 @@ class SlurmRemedies:
         if self._reboots is None:
             self._reboots = reboots(run(["scontrol", "show", "config"]))
         command = commands(node, action, why, self._reboots)
-        present = self.look(node)
+        present = self.node_info(node)
         if present is not None and present.out and present.reason == _REASONS.get(action):
             return f"SLURM was asked before: {present.reason}"
         run(command)
@@ -95,7 +95,7 @@ class SlurmRemedies:
 
     def resume(self, node: str) -> None:
         """Return a node to service if this software drained it. Raises ClusterError."""
-        present = self.look(node)
+        present = self.node_info(node)
         if present is not None and present.out and present.reason.startswith(OWN_REASON):
             run(returned(node))
 
@@ -125,10 +125,10 @@ class SlurmRemedies:
 
     def serves(self, node: str) -> bool:
         """Whether SLURM gives the node new work. Raises ClusterError."""
-        present = self.look(node)
+        present = self.node_info(node)
         return present is not None and not present.out
 
-    def look(self, node: str) -> NodeInfo | None:
+    def node_info(self, node: str) -> NodeInfo | None:
         """How SLURM sees a node, None where SLURM does not know it. Raises ClusterError."""
         try:
             shown = nodes(run(["scontrol", "show", "node", "--oneliner", node]))

@@ -37,6 +37,7 @@ MARKS = "*~#!%$@^-+"  # behind a state: it does not answer, sleeps, wakes, is to
 AWAY = ("unable to contact", "timed out", "connection refused", "connection reset", "communication", "cannot be run")
 NO_ACCOUNTING = "accounting storage is disabled"
 _BIND_TO = "auto"
+History = dict[str, tuple[str, str, str]]  # element -> (state, node, exit code)
 # They describe the one node of an element, as it was when that began: a library that takes them for the job's is wrong.
 STALE = (
     "SLURM_JOB_NODELIST SLURM_NODELIST SLURM_STEP_NODELIST SLURM_JOB_NUM_NODES SLURM_NNODES SLURM_STEP_NUM_NODES "
@@ -175,7 +176,7 @@ def draining(text: str) -> dict[str, str]:
     return {node: reason or state.rstrip("*") for node, (state, reason) in states if state.rstrip("*") in DRAINING}
 
 
-def ended(element: Element, found: Mapping[str, tuple[str, str, str]]) -> Element:
+def ended(element: Element, found: History) -> Element:
     """An element that the queue has forgotten, from accounting."""
     state, node, code = found.get(element.name, (FORGOTTEN, "", ""))
     reason = f"accounting tells exit code {code}" if code else "neither the queue nor accounting knows its end"
@@ -192,9 +193,9 @@ def _exit_status(code: str) -> int | None:
     return -int(number) if int(number) else int(status)
 
 
-def history(text: str) -> dict[str, tuple[str, str, str]]:
-    """Element -> (state, node, exit code) in what `sacct -n -X -P --format=HISTORY_FORMAT` printed, the newest last."""
-    found = {}
+def history(text: str) -> History:
+    """What `sacct -n -X -P --format=HISTORY_FORMAT` printed, the newest last."""
+    found: History = {}
     for line in text.splitlines():
         fields = line.split("|")
         array, _, task = fields[0].partition("_")
