@@ -23,7 +23,7 @@ def adopt(job: JobStore) -> bool:
     values = {name: value for name, value in job.environment().items() if name not in told}
     changed = any(os.environ.get(name) != value for name, value in values.items())
     os.environ.update(values)
-    _tell_loaded_libraries(values)
+    tell_loaded_libraries(values)
     return changed
 
 
@@ -38,7 +38,7 @@ def begin_with(job: JobStore) -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def _tell_loaded_libraries(values: Mapping[str, str]) -> None:
+def tell_loaded_libraries(values: Mapping[str, str]) -> None:
     """Set the number of threads: a preloaded library has already read $OMP_NUM_THREADS."""
     torch, threads = sys.modules.get("torch"), values.get("OMP_NUM_THREADS", "")
     if torch is not None and threads.isdecimal() and torch.get_num_threads() != int(threads):

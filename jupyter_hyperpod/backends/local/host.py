@@ -27,7 +27,6 @@ from .elements import Elements
 from .interpreter import WarmInterpreter
 from .known_node import LocalNode
 from .network import HEAD_INDEX, NetworkPlace, Switch
-from .node import plan_to_json
 
 HELLO_TIMEOUT_S = 1.0
 PING_EVERY_S = 0.5
@@ -282,7 +281,7 @@ class LocalHost:
     def _begin(self, plan: LaunchPlan, place: LocalNode) -> bool:
         if place.channel is None or place.state == "starting" or plan.job_id in place.jobs:
             return False
-        if not place.channel.send({"op": "start", "plan": plan_to_json(plan)}):
+        if not place.channel.send({"op": "start", "plan": asdict(plan)}):
             return False
         place.jobs[plan.job_id] = Handle(plan.job_id, place.name, 0)
         place.born_s[plan.job_id] = time.monotonic()

@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -229,7 +229,7 @@ def _call(arguments: list[str], text: str = "") -> str:
             capture_output=True,
             text=True,
             timeout=_COMMAND_TIMEOUT_S,
-            env=_tool_environment(os.environ),
+            env={**os.environ, "PATH": _TOOL_PATH, "LC_ALL": "C"},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClusterError(f"`{' '.join(arguments)}` cannot be run: {error}") from error
@@ -237,7 +237,3 @@ def _call(arguments: list[str], text: str = "") -> str:
         problem = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
         raise ClusterError(f"`{arguments[0]}` refused {text.strip()!r}: {problem}")
     return done.stdout
-
-
-def _tool_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    return {**environment, "PATH": _TOOL_PATH, "LC_ALL": "C"}

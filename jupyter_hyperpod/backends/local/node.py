@@ -12,13 +12,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import ProtocolError
 from ...core.spec import LaunchPlan
+from ...storage.environment import tell_loaded_libraries
 from ...system.diagnostics import note, open_log
 from ...system.json_lines import JsonLineChannel, Message
 from ...system.processes import Identity, close_descriptors, die_with_parent, identify, signal_group
@@ -63,7 +64,8 @@ class Node(RequestServer):
         elif operation == "ping":
             channel.send({"event": "pong"})
         elif operation == "start":
-            self._start(plan_from_json(message["plan"]), channel)
+            plan = message["plan"]
+            self._start(LaunchPlan(**{**plan, "arguments": tuple(plan["arguments"])}), channel)
         elif operation == "signal":
             self._signal(message["job"], message["signal"])
         elif operation == "end":
@@ -172,11 +174,8 @@ def redirect(log: int, keep: int = -1) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target, inheritable=True)
-    if keep > 3:
-        close_descriptors(keep + 1)
-        os.closerange(3, keep)
-    else:
-        close_descriptors(4 if keep == 3 else 3)
+    os.closerange(3, keep)
+    close_descriptors(max(3, keep + 1))
 
 
 def reset_signals() -> None:
@@ -193,21 +192,3 @@ def enter(plan: LaunchPlan) -> None:
         os.chdir(plan.working_directory or "/")
     except OSError as error:
         note(f"the working directory cannot be entered, {os.getcwd()} is used instead: {error}")
-
-
-def tell_loaded_libraries(env: Mapping[str, str]) -> None:
-    """Libraries read $OMP_NUM_THREADS when they are loaded; a preloaded one has to be told again."""
-    torch = sys.modules.get("torch")
-    threads = env.get("OMP_NUM_THREADS", "")
-    if torch is not None and threads.isdecimal() and torch.get_num_threads() != int(threads):
-        torch.set_num_threads(int(threads))
-
-
-def plan_to_json(plan: LaunchPlan) -> Message:
-    """Return the plan as it travels to a node."""
-    return asdict(plan)
-
-
-def plan_from_json(record: Message) -> LaunchPlan:
-    """Inverse of `plan_to_json`."""
-    return LaunchPlan(**{**record, "arguments": tuple(record["arguments"])})

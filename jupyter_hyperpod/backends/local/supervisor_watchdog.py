@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...system.diagnostics import note
 from ...system.json_lines import JsonLineChannel, Message
-from ...system.processes import Identity, alive, close_descriptors, is_stopped
+from ...system.processes import Identity, alive, is_stopped
 
 SILENT_S = 10.0
 STOPPED_S = 2.0
@@ -66,7 +66,7 @@ class SupervisorWatchdog:
         lost_s = time.time() - (now_s - (now_s if self._stood_s is None else self._stood_s))
         self._start([*self._arguments, *([f"{self._since}={lost_s:.6f}"] if self._since else [])])
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End a supervisor that stands still; its connection ends with it."""
         if self._channel is None:
             return
@@ -77,15 +77,3 @@ class SupervisorWatchdog:
                 os.kill(self._supervisor.pid, signal.SIGKILL)
             self._stood_s = self._heard_s if self._stood_s is None else self._stood_s
             self._heard_s = time.monotonic()
-
-
-def become(arguments: list[str], log: int, directory: Path) -> int:
-    """Turn a forked child into a program of its own, in a session of its own; never returns."""
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    close_descriptors()
-    os.chdir(directory)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.execv(arguments[0], arguments)

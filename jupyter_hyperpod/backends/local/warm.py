@@ -24,9 +24,9 @@ from ...system.json_lines import JsonLineChannel, Message, listen
 from ...system.processes import Identity, identify, signal_group, thread_names
 from ..source import source_digest
 from .network import NetworkPlace
-from .node import NodeName, live
+from .node import NodeName, live, redirect
 from .serve import RequestServer
-from .supervisor_watchdog import SupervisorWatchdog, become
+from .supervisor_watchdog import SupervisorWatchdog
 
 SOCKET = "warm.sock"
 LOG = "warm"
@@ -70,14 +70,22 @@ class Zygote(RequestServer):
 
     def tick(self) -> None:
         """Look whether the supervisor moves."""
-        self.watchdog.look()
+        self.watchdog.check()
 
     def _start(self, arguments: list[str]) -> None:
         log = open_log(self.directory, SUPERVISOR)
         try:
-            self.fork(lambda: become(arguments, log, self.directory.parent), SUPERVISOR)
+            self.fork(lambda: self._become(arguments, log), SUPERVISOR)
         finally:
             os.close(log)
+
+    def _become(self, arguments: list[str], log: int) -> int:
+        """Turn a forked child into a program of its own, in a session of its own; never returns."""
+        os.setsid()
+        redirect(log)
+        os.chdir(self.directory.parent)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.execv(arguments[0], arguments)
 
     def ended(self, child: Identity, about: Any, status: int) -> None:
         """Nodes are watched by the supervisor itself; here they are only collected."""
