@@ -39,7 +39,7 @@ class RecordWriter(Generic[Record]):
         self._record: type[Record] = record
         self._clock = clock
         self._seq = 0
-        self._size = 0
+        self.size = 0  # bytes written so far
         self._last_s = 0.0
         self._path = directory / f"{self.name}.jsonl"
         try:
@@ -63,22 +63,12 @@ class RecordWriter(Generic[Record]):
             if durable:
                 os.fsync(self._file)
         except OSError as error:
-            self._cut_torn_tail()
+            with suppress(OSError):
+                os.ftruncate(self._file, self.size)
             raise StoreError(f"cannot append to {self._path}: {error.strerror}") from error
         self._seq += 1
-        self._size += len(line)
+        self.size += len(line)
         return record
-
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._size
-
-    def _cut_torn_tail(self) -> None:
-        try:
-            os.ftruncate(self._file, self._size)
-        except OSError:
-            pass
 
     def close(self) -> None:
         """Close the file; the journal stays."""
@@ -113,22 +103,18 @@ class _Source:
     path: Path
     offset: int = 0
     tail: bytes = b""
-    inode: int = 0
-    seq: int = 0
 
 
 @dataclass
 class JournalFollower(Generic[Record]):
     """Reads what is new in every file of a journal. `cursor` (writer -> last seq) resumes without a gap.
 
-    Records of one writer come in order; those of one `poll` are merged by time, ties by writer. Only writers whose
-    names begin with ``writers`` are read.
+    Records of one writer come in order; those of one `poll` are merged by time, ties by writer.
     """
 
     directory: Path
     decode: Callable[[bytes], Record]
     cursor: dict[str, int] = field(default_factory=dict)
-    writers: str = ""
     problems: list[str] = field(default_factory=list)
     _sources: dict[str, _Source] = field(default_factory=dict)
 
@@ -161,11 +147,9 @@ class JournalFollower(Generic[Record]):
             self.cursor.pop(name.removesuffix(".jsonl"), None)
 
     def _names(self) -> list[str]:
-        try:
-            names = os.listdir(self.directory)
-            return sorted(name for name in names if name.startswith(self.writers) and name.endswith(".jsonl"))
-        except FileNotFoundError:
-            return []
+        with suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(self.directory) if name.endswith(".jsonl"))
+        return []
 
     def _read(self, source: _Source) -> Iterator[Record]:
         try:
@@ -205,16 +189,14 @@ class JournalFollower(Generic[Record]):
             self.problems.append(problem)
 
 
-def follow_events(
-    directory: Path, cursor: Mapping[str, int] | None = None, writers: str = ""
-) -> JournalFollower[Event]:
-    """Follow a journal of events from `cursor` (from the beginning where None), of some ``writers`` or of all."""
-    return JournalFollower(directory, decode_event, dict(cursor or {}), writers)
+def follow_events(directory: Path, cursor: Mapping[str, int] | None = None) -> JournalFollower[Event]:
+    """Follow a journal of events from `cursor` (from the beginning where None)."""
+    return JournalFollower(directory, decode_event, dict(cursor or {}))
 
 
-def follow_commands(directory: Path, cursor: Mapping[str, int] | None = None) -> JournalFollower[Command]:
-    """Follow a journal of commands from `cursor`."""
-    return JournalFollower(directory, decode_command, dict(cursor or {}))
+def follow_commands(directory: Path) -> JournalFollower[Command]:
+    """Follow a journal of commands from the beginning."""
+    return JournalFollower(directory, decode_command)
 
 
 _IDENTITY = re.compile(rb'\{"v":\d+,"writer":"([^"\\]+)","seq":(\d+),')
@@ -226,7 +208,7 @@ def replay_events(directory: Path, cursor: Mapping[str, int]) -> Iterator[Event]
     Lines that do not decode are left out; close the generator to close its files.
     """
     seen = dict(cursor)
-    sources = [_decoded(directory / name, cursor) for name in follow_events(directory)._names()]
+    sources = [_decoded(path, cursor) for path in files(directory)]
     try:
         for event in heapq.merge(*sources, key=lambda event: event.time_s):
             if event.seq > seen.get(event.writer, 0):
@@ -283,22 +265,21 @@ class Search:
 
     def _read(self, path: Path, until_s: float) -> bool:
         """Read on in one file; False where the time was over before its end."""
-        try:
-            if os.stat(path).st_size <= self._offsets.get(path.name, 0):
+        offset = self._offsets.get(path.name, 0)
+        with suppress(OSError):
+            if os.stat(path).st_size <= offset:
                 return True
             with open(path, "rb") as file:
-                file.seek(self._offsets.get(path.name, 0))
+                file.seek(offset)
                 while lines := file.readlines(SLICE_BYTES):
                     torn = not lines[-1].endswith(b"\n")  # or it is being written
                     whole = lines[:-1] if torn else lines
-                    self._offsets[path.name] = self._offsets.get(path.name, 0) + sum(map(len, whole))
+                    self._offsets[path.name] = offset = offset + sum(map(len, whole))
                     self._take(whole)
                     if torn:
                         return True
                     if time.monotonic() > until_s:
                         return False
-        except OSError:
-            pass
         return True
 
     def _take(self, lines: list[bytes]) -> None:
@@ -318,9 +299,7 @@ def read_kinds(directory: Path, kinds: Collection[str], writers: str = "") -> li
 def forget_oldest(directory: Path, keep: int, writer: str = "") -> None:
     """Delete all but the `keep` files written to last, of those whose names begin with `writer`: for a journal of which
     only the present matters."""
-    try:
+    with suppress(OSError):
         paths = sorted(directory.glob(f"{writer}*.jsonl"), key=lambda path: path.stat().st_mtime)
         for path in paths[: max(0, len(paths) - keep)]:
             path.unlink(missing_ok=True)
-    except OSError:
-        pass

@@ -21,6 +21,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,11 @@ def _store_errors(action: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(f"cannot {action} {path}: {error.strerror or error}") from error
+
+
+def _read(path: Path) -> bytes:
+    with _store_errors("read", path):
+        return path.read_bytes()
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -86,12 +92,11 @@ class JobStore:
 
     def spec(self) -> JobSpec:
         """Read the specification; raises SpecError or StoreError."""
-        with _store_errors("read", self.path / "spec.json"):
-            content = (self.path / "spec.json").read_bytes()
+        path = self.path / "spec.json"
         try:
-            return JobSpec.from_json(json.loads(content))
+            return JobSpec.from_json(json.loads(_read(path)))
         except ValueError as error:
-            raise SpecError(f"{self.path / 'spec.json'} is not JSON: {error}") from error
+            raise SpecError(f"{path} is not JSON: {error}") from error
 
     def environment(self) -> dict[str, str]:
         """Read the job's own environment variables. Raises SpecError, or StoreError where they have been removed."""
@@ -99,8 +104,7 @@ class JobStore:
         if HIDDEN not in names.values():
             return dict(names)  # no variables, or a job of an earlier version, which wrote them into the specification
         path = self.path / ENVIRONMENT
-        with _store_errors("read", path):
-            content = path.read_bytes()
+        content = _read(path)
         try:
             return {str(name): str(value) for name, value in json.loads(content).items()}
         except (ValueError, AttributeError):  # the original error may show a secret value
@@ -113,8 +117,7 @@ class JobStore:
 
     def secret(self) -> bytes:
         """Read the key of the job's control connections."""
-        with _store_errors("read", self.path / "secret"):
-            return (self.path / "secret").read_bytes()
+        return _read(self.path / "secret")
 
     def claim(self, name: str) -> bool:
         """True only for the first process that ever claims ``name``. Raises StoreError."""
@@ -165,8 +168,7 @@ class Store:
         path = self.cells / digest
         if not (_DIGEST.fullmatch(digest) and path.exists()):
             raise NotFound(f"no cell with digest {digest[:12]!r} in {self.cells}")
-        with _store_errors("read", path):
-            return path.read_bytes().decode()
+        return _read(path).decode()
 
     def create_job(self, spec: JobSpec) -> JobStore:
         """Create a job's directory and return it. A full disk leaves no half-made job behind."""
@@ -183,13 +185,13 @@ class Store:
             with _store_errors("create", final):
                 os.rename(building, final)
         except StoreError:
-            _remove_tree(building)
+            shutil.rmtree(building, ignore_errors=True)
             raise
         return JobStore(final)
 
     def remove_job(self, job_id: str) -> None:
         """Delete the directory of a job whose creation failed."""
-        _remove_tree(self.job(job_id).path)
+        shutil.rmtree(self.job(job_id).path)
 
     def job(self, job_id: str) -> JobStore:
         """Return an existing job's directory; raises SpecError for a malformed id, NotFound for an unknown one."""
@@ -211,10 +213,3 @@ class Store:
             return (self.jobs / job_id / "spec.json").stat().st_mtime_ns
         except OSError:
             return 0
-
-
-def _remove_tree(path: Path) -> None:
-    for child in sorted(path.rglob("*"), reverse=True):
-        child.rmdir() if child.is_dir() else child.unlink(missing_ok=True)
-    if path.exists():
-        path.rmdir()

@@ -5,9 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 
-_SEALS = 0x0002 | 0x0004  # F_SEAL_SHRINK, F_SEAL_GROW
-_ADD_SEALS = 1033
-
 
 def create_memory_file(name: str, length: int) -> int:
     """Return the descriptor of a new memory file of `length` zeroed bytes. Raises OSError."""
@@ -22,7 +19,7 @@ def create_memory_file(name: str, length: int) -> int:
 
 def seal_length(descriptor: int) -> None:
     """Fix the length of a memory file for good: if it shrank, processes that map it would be killed."""
-    fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 
 
 def open_memory_file(pid: int, descriptor: int, inode: int) -> int:

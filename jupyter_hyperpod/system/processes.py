@@ -73,8 +73,8 @@ def activity(pid: int) -> Activity | None:
 
 def is_stopped(pid: int) -> bool:
     """True while a process is stopped (SIGSTOP, a debugger)."""
-    found = _stat(pid)
-    return found is not None and found.state in "Tt"
+    found = activity(pid)
+    return found is not None and found.stopped
 
 
 def session_members(leader: Identity) -> list[int]:
