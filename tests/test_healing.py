@@ -30,9 +30,9 @@ class Elsewhere:
 
 
 def healing(store: Store, allocations: Any) -> Healing:
-    pen = JournalWriter(store.cluster_events, "supervisor")
+    journal = JournalWriter(store.cluster_events, "supervisor")
     host: Any = SimpleNamespace(nodes={})
-    return Healing(store, host, {}, allocations, pen, Machines())
+    return Healing(store, host, {}, allocations, journal, Machines())
 
 
 def test_what_is_written_at_a_node_is_taken_up_once(store: Store) -> None:

@@ -65,7 +65,7 @@ def books(store: Store) -> Iterator[Books]:
     found.ledger.record(1, BASE, 2)
     yield found
     found.journal.close()
-    found.entry.pen.close()
+    found.entry.journal.close()
 
 
 def test_nobody_is_silent_before_there_is_somebody_to_join(books: Books) -> None:
@@ -207,7 +207,7 @@ def test_elements_that_fail_at_once_end_the_job_only_where_nobody_gets_further(b
 
     books.coordinate()
     assert [fail("n1"), fail("n1"), fail("n1")] == [1, 2, 3]
-    assert not books.ledger.misfits(0.0), "perhaps it is the job"
+    assert not books.ledger.unfit_nodes(0.0), "perhaps it is the job"
     books.joined("n2")
     assert fail("n1") == 0, "n2 has joined since: it is not the job"
     assert [fail("n1"), fail("n1")] == [1, 2], "nobody has joined since"
@@ -238,13 +238,13 @@ def test_a_node_on_which_nothing_begins_is_avoided_until_something_does(books: B
             books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
         books.read(element(0, "RUNNING", "n1"), element(1, "FAILED", "n2"))
         assert (books.entry.agents.quick, books.entry.agents.total) == (0, 0), "n1 trains"
-        assert books.ledger.misfits(0.0) == avoided
+        assert books.ledger.unfit_nodes(0.0) == avoided
         assert rest_s is None or books.ledger.rest_until_s - books.now_s == pytest.approx(rest_s)
-    assert not books.ledger.misfits(books.now_s), "it may have been repaired by now"
+    assert not books.ledger.unfit_nodes(books.now_s), "it may have been repaired by now"
     books.read(element(0, "RUNNING", "n1"), element(1, "RUNNING", "n2"))
     books.joined("n2")
     books.read(element(0, "RUNNING", "n1"), element(1, "FAILED", "n2"))
-    assert not books.ledger.misfits(0.0), "it was killed, but it had joined"
+    assert not books.ledger.unfit_nodes(0.0), "it was killed, but it had joined"
 
 
 def test_who_was_told_to_leave_is_told_again_after_beginning_anew_or_staying_for_long() -> None:

@@ -26,7 +26,7 @@ AVOID_S = 3600.0
 SENT_AGAIN_S = 15.0
 CLOSE_S = 8.0
 READ_S = 0.01  # for one job's journal at a time: there may be a thousand
-BARE_S = 10.0  # what replaces a node is usually there by then
+NO_NODES_S = 10.0  # what replaces a node is usually there by then
 PACKAGE = ("PYTHONPATH",)
 
 
@@ -47,8 +47,8 @@ class Allocation:
     avoided: dict[str, float] = field(default_factory=dict)  # node -> until when
     cancels: list[tuple[list[str], Future[None]]] = field(default_factory=list)
     released: Future[None] | None = None
-    bare_s: float | None = None  # since when nothing runs
-    bare_said: set[str] = field(default_factory=set)
+    empty_since_s: float | None = None  # since when nothing runs
+    empty_reasons: set[str] = field(default_factory=set)
 
 
 def wanted(spec: JobSpec, target: int) -> dict[str, int]:
@@ -82,13 +82,13 @@ class Allocations:
         if not job.ledger.caught_up(READ_S):
             return
         _answer_faults(entry, job)
-        _look_at_cancels(entry, job, now_s)
+        _retry_cancels(entry, job, now_s)
         if not self._settle(entry, job, now_s):
             return
         elements = job.scheduler.observe(entry.job.id, job.asked_s)
         if elements is None:
             if job.scheduler.problem:
-                _tell_problem(entry, job.scheduler.problem)
+                _report_problem(entry, job.scheduler.problem)
         elif job.scheduler.fresh_s != job.read_s:
             job.read_s = job.scheduler.fresh_s
             job.ledger.update(elements, now_s)
@@ -114,7 +114,7 @@ class Allocations:
         elif not found:
             entry.done(command, False, f"{title} runs nothing of this job on {node!r}")
         else:
-            entry.pen.write("fault.injected", {"fault": kind, "node": node, "rank": None, "member": None})
+            entry.journal.write("fault.injected", {"fault": kind, "node": node, "rank": None, "member": None})
             number = NODE_SIGNALS[kind]
             asked = job.scheduler.signal(entry.job.id, found[0].name, number)
             job.faults.append((command, f"{number.name} sent to {title}'s {found[0].name} on {node}", asked))
@@ -130,7 +130,7 @@ class Allocations:
         if job.released is not None and not job.released.done():
             return False
         if job.released is not None and (error := job.released.exception()):
-            entry.pen.write(
+            entry.journal.write(
                 "warning.raised", {"text": f"nodes could not be given back to {entry.backend.title}: {error}"}
             )
         del self._jobs[entry.job.id]
@@ -149,7 +149,7 @@ class Allocations:
             if not order.done() or order.exception():
                 title = entry.backend.title
                 text = f"nodes could not be given back to {title}: `{command}` does, once it answers"
-                entry.pen.write("warning.raised", {"text": text})
+                entry.journal.write("warning.raised", {"text": text})
 
     def draining(self) -> dict[str, tuple[str, str]]:
         """Nodes to which a scheduler gives nothing new -> what people call that, and the reason that stands there."""
@@ -180,7 +180,7 @@ class Allocations:
             job.asked_s = now_s
             if error := submitted.exception():
                 job.again_s = now_s + SUBMIT_PAUSE_S
-                _tell_problem(entry, str(error))
+                _report_problem(entry, str(error))
             else:
                 job.ledger.record(submitted.result(), part, count)
         return not job.submits
@@ -198,8 +198,8 @@ class Allocations:
         rests = job.read_s < job.ledger.rest_until_s
         wish, title = wanted(entry.spec, entry.target), entry.backend.title
         decision = decide(wish, places, minimum, _deadline_s(entry.spec), rests, title)
-        _tell_waiting(entry, elements)
-        _tell_bare(entry, job, elements)
+        _report_waiting(entry, elements)
+        _report_no_nodes(entry, job, elements)
         step = decision.value
         if step == AllocationStep({}):
             return
@@ -215,7 +215,7 @@ class Allocations:
         job.given_up.update(step.give_up)
         for name in [name for name in step.give_up if name in silent]:
             text = f"{name} never joined the job: {entry.log_tail(job.scheduler.log(name))}"
-            entry.pen.write("warning.raised", {"text": text})
+            entry.journal.write("warning.raised", {"text": text})
         job.sent_away.update(dict.fromkeys(step.send_away, job.read_s))
         over = [*step.give_back, *step.give_up]
         job.ledger.dismissed.update([*over, *step.send_away])
@@ -247,10 +247,10 @@ class Allocations:
         options = entry.spec.backend_options
         serving, shared = job.scheduler.serving(options, part), job.scheduler.shares_nodes(options)
         late = {node for node, until_s in job.avoided.items() if job.read_s < until_s}
-        misfits = job.ledger.misfits(since_s=job.read_s - AVOID_S) | late
+        unfit_nodes = job.ledger.unfit_nodes(since_s=job.read_s - AVOID_S) | late
         minimum, most = min(entry.spec.start_minimum, entry.target), entry.target
-        without = avoidable(misfits, serving, 1 if shared else minimum)
-        return without + avoidable(set(self.avoided) - misfits, serving - misfits, 1 if shared else most)
+        without = avoidable(unfit_nodes, serving, 1 if shared else minimum)
+        return without + avoidable(set(self.avoided) - unfit_nodes, serving - unfit_nodes, 1 if shared else most)
 
 
 def _deadline_s(spec: JobSpec) -> float:
@@ -266,34 +266,34 @@ def _value(step: AllocationStep) -> dict[str, object]:
     return {"submit": dict(step.submit)} | {name: list(names) for name, names in given.items() if names}
 
 
-def _tell_waiting(entry: JobEntry, elements: list[Element]) -> None:
+def _report_waiting(entry: JobEntry, elements: list[Element]) -> None:
     waiting = [element for element in elements if element.waits]
     if entry.state == "pending" and not entry.started and len(waiting) == len(elements) > 0:
         nodes = plural(len(waiting), "node")
         entry.say(f"{entry.backend.title} has not started {nodes} yet: {waiting[0].reason}")
 
 
-def _tell_bare(entry: JobEntry, job: Allocation, elements: list[Element]) -> None:
+def _report_no_nodes(entry: JobEntry, job: Allocation, elements: list[Element]) -> None:
     """Why a job that has begun has no node any more, each reason once."""
     if not elements or any(element.phase is not ElementPhase.QUEUED for element in elements):
-        job.bare_s, job.bare_said = None, set()
+        job.empty_since_s, job.empty_reasons = None, set()
         return
-    job.bare_s = job.read_s if job.bare_s is None else job.bare_s
+    job.empty_since_s = job.read_s if job.empty_since_s is None else job.empty_since_s
     reason = elements[0].reason
-    if entry.started and job.read_s >= job.bare_s + BARE_S and reason not in {"None", *job.bare_said}:
-        job.bare_said.add(reason)
+    if entry.started and job.read_s >= job.empty_since_s + NO_NODES_S and reason not in {"None", *job.empty_reasons}:
+        job.empty_reasons.add(reason)
         title = entry.backend.title
         text = f"no node is left, and {title} has not started any of the {len(elements)} asked for: {reason}"
-        entry.pen.write("warning.raised", {"text": text})
+        entry.journal.write("warning.raised", {"text": text})
 
 
-def _tell_problem(entry: JobEntry, problem: str) -> None:
+def _report_problem(entry: JobEntry, problem: str) -> None:
     """Why the scheduler cannot be asked: the reason for which a job waits, or a warning where it runs on."""
     if not entry.started:
         entry.say(problem)
     elif problem != entry.said:
         entry.said = problem
-        entry.pen.write("warning.raised", {"text": f"{problem}; the job goes on with the nodes it has"})
+        entry.journal.write("warning.raised", {"text": f"{problem}; the job goes on with the nodes it has"})
 
 
 def _forget_untold(job: Allocation) -> None:
@@ -303,14 +303,14 @@ def _forget_untold(job: Allocation) -> None:
             job.sent_away[name] = job.read_s - SENT_AGAIN_S + SUBMIT_PAUSE_S
 
 
-def _look_at_cancels(entry: JobEntry, job: Allocation, now_s: float) -> None:
+def _retry_cancels(entry: JobEntry, job: Allocation, now_s: float) -> None:
     """Elements that could not be ended are to be ended again."""
     for order in [order for order in job.cancels if order[1].done()]:
         job.cancels.remove(order)
         if error := order[1].exception():
             job.given_up -= set(order[0])
             job.again_s = now_s + SUBMIT_PAUSE_S
-            _tell_problem(entry, str(error))
+            _report_problem(entry, str(error))
 
 
 def _answer_faults(entry: JobEntry, job: Allocation) -> None:

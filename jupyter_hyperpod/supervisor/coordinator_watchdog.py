@@ -28,7 +28,7 @@ class CoordinatorHeartbeat:
         self._since_s = 0.0
         self._asked_s = 0.0
         self._moved_s = 0.0  # like `_since_s`, but never excused
-        self.struck_s = -math.inf  # when a fault was injected into it, on the monotonic clock
+        self.injected_s = -math.inf  # when a fault was injected into it, on the monotonic clock
 
     def standstill(self, pid: int, now_s: float) -> str:
         """Why the coordinator with this process id has to be ended, or ""; call it at least once a second."""
@@ -55,7 +55,7 @@ class CoordinatorHeartbeat:
         ``status``: how its process ended, None where it was lost with its host; None where nobody knows when.
         """
         if standstill:
-            return time.time() - (time.monotonic() - max(self._moved_s, self.struck_s))
+            return time.time() - (time.monotonic() - max(self._moved_s, self.injected_s))
         if status is not None:
             return time.time()  # the end of a process is told at once
         try:
@@ -71,7 +71,9 @@ class CoordinatorHeartbeat:
             return False
 
 
-def tell_loss(pen: JournalWriter, pulse: CoordinatorHeartbeat, pid: int, status: int | None, standstill: str) -> None:
+def journal_loss(
+    journal: JournalWriter, heartbeat: CoordinatorHeartbeat, pid: int, status: int | None, standstill: str
+) -> None:
     """Journal that a job lost its coordinator; the next one takes the incident up."""
     if standstill:
         cause, detail = "coordinator hung", standstill
@@ -85,10 +87,10 @@ def tell_loss(pen: JournalWriter, pulse: CoordinatorHeartbeat, pid: int, status:
         "diagnosed": detail,
         "fenced": "its connections are closed; members train on without it",
     }
-    _tell(pen, f"c{pid}", cause, HEAD, stages, pulse.fault_s(status, standstill))
+    _journal_stages(journal, f"c{pid}", cause, HEAD, stages, heartbeat.fault_s(status, standstill))
 
 
-def tell_succession(pen: JournalWriter, before: int, now: int, since_s: float | None) -> None:
+def journal_takeover(journal: JournalWriter, before: int, now: int, since_s: float | None) -> None:
     """Journal that the supervisor of a running job was lost ``since_s`` (Unix epoch; None: not known) and is back."""
     stages = {
         "detected": "the cluster's supervisor was lost",
@@ -96,11 +98,13 @@ def tell_succession(pen: JournalWriter, before: int, now: int, since_s: float | 
         "repaired": f"process {now} took over and adopted the nodes",
         "resumed": "the job did not wait for it",
     }
-    _tell(pen, f"s{now}", "supervisor killed", SUPERVISOR, stages, since_s)
+    _journal_stages(journal, f"s{now}", "supervisor killed", SUPERVISOR, stages, since_s)
 
 
-def _tell(pen: JournalWriter, name: str, cause: str, node: str, stages: dict[str, str], since_s: float | None) -> None:
+def _journal_stages(
+    journal: JournalWriter, name: str, cause: str, node: str, stages: dict[str, str], since_s: float | None
+) -> None:
     for stage, text in stages.items():
         record = {"incident": name, "stage": stage, "cause": cause, "node": node, "rank": None, "rung": None}
         known = {"since_s": round(since_s, 6)} if stage == "detected" and since_s is not None else {}
-        pen.write("incident.stage", record | {"text": text} | known)
+        journal.write("incident.stage", record | {"text": text} | known)

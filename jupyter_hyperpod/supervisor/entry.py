@@ -54,11 +54,11 @@ class JobEntry:
         self.head = ProcessFailures()
         self.agents = ProcessFailures()
         self.said = ""
-        self.pulse = CoordinatorHeartbeat(job.path / ENDPOINT)
+        self.heartbeat = CoordinatorHeartbeat(job.path / ENDPOINT)
         self.head_pid = 0
         self.standstill = ""  # why its coordinator is being ended
-        self.bereft: ExitReport | None = None  # its head is gone, and the journal may tell that it ended the job first
-        self.pen = JournalWriter(job.events, WRITER)
+        self.lost_head: ExitReport | None = None  # the journal may tell that it ended the job first
+        self.journal = JournalWriter(job.events, WRITER)
         self._commands = follow_commands(job.commands)
         self._done: set[tuple[str, int]] = set()
         self._plan: LaunchPlan | None = None
@@ -91,7 +91,7 @@ class JobEntry:
         self.started = self.started or self.state in ("running", "recovering")
         return found is not None
 
-    def look_for_end(self, now_s: float, budget_s: float = math.inf) -> bool | None:
+    def poll_end(self, now_s: float, budget_s: float = math.inf) -> bool | None:
         """Read what is new in the journal: True where its head has written a terminal state, None where more is to be
         read than ``budget_s`` allows."""
         found = self._history.poll(budget_s)
@@ -117,7 +117,7 @@ class JobEntry:
         """Journal that `command` has been carried out, or why not."""
         identity = {"writer": command.writer, "seq": command.seq}
         self._done.add((command.writer, command.seq))
-        self.pen.write("command.done", {"command": identity, "kind": command.kind, "ok": ok, "reason": reason})
+        self.journal.write("command.done", {"command": identity, "kind": command.kind, "ok": ok, "reason": reason})
 
     def plan(self, warm_key: str) -> LaunchPlan:
         """What a backend starts for this job; the warm key of the first start holds for its life."""
@@ -129,16 +129,16 @@ class JobEntry:
         """Journal why the job waits, once a reason."""
         if reason != self.said:
             self.said = reason
-            self.pen.write("job.state", {"state": "pending", "reason": reason})
+            self.journal.write("job.state", {"state": "pending", "reason": reason})
             self.decided(None, reason)
 
     def decided(self, value: Any, reason: str) -> None:
         """Journal a decision."""
-        self.pen.write("decision.made", {"policy": "scaling", "value": value, "reason": reason})
+        self.journal.write("decision.made", {"policy": "scaling", "value": value, "reason": reason})
 
     def end(self, state: str, reason: str, now_s: float) -> None:
         """Bring the job to a terminal state from outside."""
-        self.pen.write("job.state", {"state": state, "reason": reason})
+        self.journal.write("job.state", {"state": state, "reason": reason})
         self.close(state, now_s)
 
     def close(self, state: str, now_s: float) -> None:
@@ -167,7 +167,7 @@ class JobEntry:
 
     def resting(self, now_s: float) -> bool:
         """Nothing may be started for it now."""
-        return now_s < self.rest_until_s or self.kill_at_s is not None or self.bereft is not None
+        return now_s < self.rest_until_s or self.kill_at_s is not None or self.lost_head is not None
 
     def agent_failed(self, node: str, lived_s: float, status: int | None, standing: bool, now_s: float) -> str:
         """Count it; return why the job is to be given up, if it is.

@@ -31,7 +31,7 @@ def break_node(host: Host, entries: Mapping[str, JobEntry], node: str, kind: str
             return False, str(error)
     for job_id in place.jobs:
         if job_id in entries:
-            entries[job_id].pen.write("fault.injected", {"fault": kind, "node": node, "rank": None, "member": None})
+            entries[job_id].journal.write("fault.injected", {"fault": kind, "node": node, "rank": None, "member": None})
     if kind == "partition":
         return True, f"{node} is cut off from the network"
     if kind == "preempt":
@@ -52,12 +52,12 @@ def break_target(host: Host, entry: JobEntry, command: Command) -> None:
         entry.done(command, False, "the job's coordinator is not up")
         return
     injected = {"fault": command.data["fault"], "node": HEAD, "rank": None, "member": None, "target": target}
-    entry.pen.write("fault.injected", injected)
+    entry.journal.write("fault.injected", injected)
     entry.done(command, True, f"{number.name} sent to the {target}")
     if target == "coordinator":
-        entry.pulse.struck_s = time.monotonic()
+        entry.heartbeat.injected_s = time.monotonic()
         host.signal_head(entry.job.id, number)
-    elif entry.pen.flush():  # else the next supervisor would find the command not done, and do it again
+    elif entry.journal.flush():  # else the next supervisor would find the command not done, and do it again
         os.kill(os.getpid(), number)
 
 

@@ -60,13 +60,14 @@ class Healing:
         host: Host,
         entries: Mapping[str, JobEntry],
         allocations: Allocations,
-        pen: JournalWriter,
+        journal: JournalWriter,
         machines: Machines,
     ) -> None:
         self._machines = machines
         self._past: dict[str, list[Past]] = defaultdict(list)
-        self._store, self._host, self._entries, self._allocations, self._pen = store, host, entries, allocations, pen
-        self._journal = Search(store.cluster_events, ("node.health",))
+        self._store, self._host, self._journal = store, host, journal
+        self._entries, self._allocations = entries, allocations
+        self._health_events = Search(store.cluster_events, ("node.health",))
         self._repairs: dict[str, Repair] = {}
         self._told: set[tuple[str, str]] = set()  # (job, node) that was told to leave
         # what is asked for of nodes that are not the cluster's own, and since when
@@ -80,14 +81,14 @@ class Healing:
 
     def step(self, now_s: float) -> None:
         """Do what is due."""
-        self._mind_agent(now_s)
+        self._keep_agent(now_s)
         if now_s >= self._look_s:
-            told = self._journal.poll(READ_S)
+            told = self._health_events.poll(READ_S)
             if told is None:
                 return  # what was asked for last is not known yet
             self._look_s = now_s + LOOK_S
             for event in {str(event.data["node"]): event for event in told}.values():
-                self._asked(event, now_s)
+                self._on_request(event, now_s)
             self._begun = True
             self._remember(told)
             self._read_reasons()
@@ -109,7 +110,7 @@ class Healing:
         decision = avoid(self._past, time.time())
         if set(decision.value) != set(self._machines.avoided):
             value = {"avoid": list(decision.value)}
-            self._pen.write("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
+            self._journal.write("decision.made", {"policy": "healing", "value": value, "reason": decision.reason})
         self._machines.avoided = self._allocations.avoided = decision.value
 
     def _read_reasons(self) -> None:
@@ -123,7 +124,7 @@ class Healing:
             try:
                 action = reason_action(reason)
             except SpecError as error:
-                self._pen.write("warning.raised", {"text": f"{node}: {error}"})
+                self._journal.write("warning.raised", {"text": f"{node}: {error}"})
                 continue
             if action is not None and self._actions.get(node) != action:
                 check.tell(self._store, node, action, BY_HAND, f"{title}'s reason says {reason}")
@@ -136,7 +137,7 @@ class Healing:
 
     # -- the agent ---------------------------------------------------------------------------------------------
 
-    def _mind_agent(self, now_s: float) -> None:
+    def _keep_agent(self, now_s: float) -> None:
         if self._agent is not None and self._agent.poll() is not None:
             self._agent, self._agent_s = None, now_s + AGENT_PAUSE_S
         ready = all(node.state == "idle" for node in self._host.nodes.values())
@@ -156,7 +157,7 @@ class Healing:
 
     # -- remedies ----------------------------------------------------------------------------------------------
 
-    def _asked(self, event: Event, now_s: float) -> None:
+    def _on_request(self, event: Event, now_s: float) -> None:
         data = event.data
         name, action = str(data["node"]), str(data["action"])
         if action == "watch" or (data["recovery"] != "Automatic" and data["fault"] != BY_HAND):
@@ -201,7 +202,9 @@ class Healing:
         self._stage(node.name, repair, "resumed", f"{node.name} is in service")
         reason = f"it was {'rebooted' if repair.action == 'reboot' else 'replaced'} because of {repair.fault}"
         record = {"node": node.name, "action": "watch", "fault": "", "reason": reason, "labels": labels("watch", ())}
-        self._pen.write("node.health", record | {"recovery": "Automatic", "devices": {}, "boot": "", "incident": ""})
+        self._journal.write(
+            "node.health", record | {"recovery": "Automatic", "devices": {}, "boot": "", "incident": ""}
+        )
         node.drained = ""
         self._told = {pair for pair in self._told if pair[1] != node.name}
 
@@ -215,4 +218,4 @@ class Healing:
     def _stage(self, node: str, repair: Repair, stage: str, text: str) -> None:
         if repair.incident:
             data = {"incident": repair.incident, "stage": stage, "cause": repair.fault, "node": node, "text": text}
-            self._pen.write("incident.stage", data | {"rank": None, "rung": None})
+            self._journal.write("incident.stage", data | {"rank": None, "rung": None})

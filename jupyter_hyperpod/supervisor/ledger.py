@@ -18,7 +18,7 @@ from ..storage.store import write_private
 from .entry import COORDINATOR, ENDPOINT, WRITER, JobEntry
 from .reconcile import QUICK_LIMIT
 
-STILLBORN = 2  # once can be chance
+FAILED_STARTS = 2  # once can be chance
 REST_S = 30.0
 BEFORE_S = 5.0  # by so much a queue may be older than what was journaled of it
 
@@ -85,7 +85,7 @@ class Ledger:
         self._presence = Presence(entry)
         self._read_s = 0.0  # when the queue was read last, in seconds since the Unix epoch
         self._failed_s = 0.0  # when an element failed last, in seconds since the Unix epoch
-        self._stillborn: dict[str, list[float]] = {}  # node -> when elements failed there, in a row, before they joined
+        self._failed_starts: dict[str, list[float]] = {}  # node -> when elements failed before they joined, in a row
         self._returned = 0  # how many elements in a row were requeued before they joined
         self.dismissed: set[str] = set()
         self.rest_until_s = 0.0
@@ -103,10 +103,12 @@ class Ledger:
         """Elements that run, as far as is known."""
         return [seen.element for seen in self.seen.values() if seen.element.phase is ElementPhase.RUNNING]
 
-    def misfits(self, since_s: float) -> set[str]:
+    def unfit_nodes(self, since_s: float) -> set[str]:
         """Nodes on which elements keep failing before they join, though others run: what they lack, others have."""
         return {
-            node for node, ends_s in self._stillborn.items() if sum(end_s > since_s for end_s in ends_s) >= STILLBORN
+            node
+            for node, ends_s in self._failed_starts.items()
+            if sum(end_s > since_s for end_s in ends_s) >= FAILED_STARTS
         }
 
     def _heard(self, seen: Seen) -> bool:
@@ -197,7 +199,7 @@ class Ledger:
             reason = "" if element.reason == "None" else element.reason
             facts = {"element": element.name, "part": element.part, "state": element.state, "node": element.node}
             who = {"scheduler": self._entry.backend.title}
-            self._entry.pen.write("allocation.changed", who | facts | {"reason": reason})
+            self._entry.journal.write("allocation.changed", who | facts | {"reason": reason})
             if not element.active:
                 self._ended(seen, now_s)
 
@@ -206,9 +208,9 @@ class Ledger:
         name, node = seen.element.name, seen.element.node
         failed = seen.element.phase is ElementPhase.FAILED and name not in self.dismissed
         if self._heard(seen):
-            self._stillborn.pop(node, None)
+            self._failed_starts.pop(node, None)
         elif failed and node and self._works():
-            self._count_stillborn(seen.element, now_s)
+            self._count_failed_start(seen.element, now_s)
             return
         if failed:
             self._count_failure(seen, now_s)
@@ -219,18 +221,18 @@ class Ledger:
             return True
         return any(other.element.phase is ElementPhase.RUNNING and self._heard(other) for other in self.seen.values())
 
-    def _count_stillborn(self, element: Element, now_s: float) -> None:
+    def _count_failed_start(self, element: Element, now_s: float) -> None:
         """It is the node: the job goes on without it, and tries it less and less often where there is no other."""
-        ends_s = self._stillborn.setdefault(element.node, [])
+        ends_s = self._failed_starts.setdefault(element.node, [])
         ends_s.append(now_s)
         self._failed_s = time.time()
         self._entry.agents = replace(self._entry.agents, quick=0)
-        if len(ends_s) >= STILLBORN:
+        if len(ends_s) >= FAILED_STARTS:
             self._rest(now_s, len(ends_s) - 1)
-        if len(ends_s) == STILLBORN:
-            why = f"{STILLBORN} elements in a row ended there before they joined; {self._said(element)}"
+        if len(ends_s) == FAILED_STARTS:
+            why = f"{FAILED_STARTS} elements in a row ended there before they joined; {self._said(element)}"
             text = f"{element.node} is avoided where enough others serve: {why}"
-            self._entry.pen.write("warning.raised", {"text": text})
+            self._entry.journal.write("warning.raised", {"text": text})
 
     def _count_returned(self, before: Seen, now_s: float) -> None:
         """The scheduler requeues elements that never join; request less and less often then."""

@@ -54,13 +54,13 @@ def take_lock(store: Store, succeed: bool = False, lost_s: float | None = None) 
     ``succeed``: only replace a supervisor that died, which leaves its socket. If a user has stopped the cluster
     meanwhile, there is no socket, and this raises ClusterError too.
     """
-    _see_the_dead(store, succeed)  # before a deleted store is created again
+    _require_socket(store, succeed)  # before a deleted store is created again
     lock = Lock(store.prepare().cluster / LOCK)
     lock.lost_s = lost_s
-    _see_the_dead(store, succeed)  # and where it had to be waited for: who held the lock removes its socket first
+    _require_socket(store, succeed)  # and after a wait for the lock: its holder removes the socket first
     return lock
 
 
-def _see_the_dead(store: Store, succeed: bool) -> None:
+def _require_socket(store: Store, succeed: bool) -> None:
     if succeed and not (store.cluster / SOCKET).exists():
         raise ClusterError(f"no supervisor of {store.root} has died: the last one took its leave")

@@ -37,13 +37,13 @@ class Machines:
         idle_s = now_s - self._free_since_s.setdefault(node.name, now_s)
         return ScalableNode(node.name, node.spare, True, True, idle_s, node.name in self.avoided)
 
-    def journal(self, nodes: Iterable[HostNode], pen: JournalWriter) -> None:
+    def write_states(self, nodes: Iterable[HostNode], journal: JournalWriter) -> None:
         """Write the state of each node that is another than the journal says."""
         for node in nodes:
             record = node_record(node)
             if self._written.get(node.name) != record:
                 self._written[node.name] = record
-                pen.write("node.state", record)
+                journal.write("node.state", record)
 
 
 def node_record(node: HostNode) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from ..storage.store import JobStore, Store, write_private
 from ..system.diagnostics import note
 from ..system.json_lines import Message
 from .allocation import Allocations
-from .coordinator_watchdog import tell_succession
+from .coordinator_watchdog import journal_takeover
 from .entry import STOP_GRACE_S, WRITER, JobEntry, unfinished
 from .faults import break_node, break_target
 from .healing import Healing
@@ -63,7 +63,7 @@ class Supervisor:
         self._take_shape(nodes, spares, queues, isolated)
         forget_oldest(store.cluster_events, JOURNALS_KEPT, f"{WRITER}.")
         self.selector = selectors.DefaultSelector()
-        self.pen = JournalWriter(store.cluster_events, WRITER)
+        self.journal = JournalWriter(store.cluster_events, WRITER)
         self.entries: dict[str, JobEntry] = {}
         self.reading = Recall()
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
@@ -76,7 +76,7 @@ class Supervisor:
         self.leaving = self.stopping = False
         self.stop_reason = ""
         self._machines = Machines()
-        self.healing = Healing(store, self.host, self.entries, self.allocations, self.pen, self._machines)
+        self.healing = Healing(store, self.host, self.entries, self.allocations, self.journal, self._machines)
         self._renewed_for = ""
         self._scanned_s = -SCAN_EVERY_S
         self._problem = self._trouble = ""
@@ -94,7 +94,7 @@ class Supervisor:
         self._take_shape(nodes, spares, queues, False)
         self.host.extend(self.shape)
         facts = {"state": "running", "reason": f"local nodes: {nodes}, spare: {spares}"}
-        self.pen.write("cluster.state", facts | {"nodes": list(self.shape), "pid": os.getpid()})
+        self.journal.write("cluster.state", facts | {"nodes": list(self.shape), "pid": os.getpid()})
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -103,14 +103,14 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._leave)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         size = {"nodes": list(self.shape), "pid": os.getpid()}
-        self.pen.write("cluster.state", {"state": "starting", "reason": "the supervisor starts", **size})
+        self.journal.write("cluster.state", {"state": "starting", "reason": "the supervisor starts", **size})
         left_behind = (self.store.cluster / SOCKET).exists()
         requests = Requests(self, self.selector)
         self.host.open(self.shape)
         self._before = self.lock.before if left_behind else 0
         self._step()
         self._before = 0
-        self.pen.write("cluster.state", {"state": "running", "reason": "the supervisor answers", **size})
+        self.journal.write("cluster.state", {"state": "running", "reason": "the supervisor answers", **size})
         note(f"serves {self.store.root}; nodes: {len(self.shape)}, spare: {sum(self.shape.values())}")
         while not (self.leaving or self.stopping):
             for key, _ in self.selector.select(0.0 if self.reading else TICK_S):
@@ -153,16 +153,16 @@ class Supervisor:
                 self.load(job)
         self.read_on()
         for entry in list(self.entries.values()):
-            self._guard(partial(self._look_after, entry, now_s))
+            self._guard(partial(self._step_job, entry, now_s))
         self._guard(lambda: self.healing.step(now_s))
         self._reconcile(now_s)
-        self._machines.journal(self.host.nodes.values(), self.pen)
+        self._machines.write_states(self.host.nodes.values(), self.journal)
         self._report_problem()
 
     def _report_problem(self) -> None:
-        self.pen.flush()
-        if self.pen.problem != self._problem:
-            self._problem = self.pen.problem
+        self.journal.flush()
+        if self.journal.problem != self._problem:
+            self._problem = self.journal.problem
             note(self._problem or "the store can be written again")
 
     # -- jobs --------------------------------------------------------------------------------------------------
@@ -172,15 +172,15 @@ class Supervisor:
         try:
             entry = JobEntry(self.store, job)
         except (HyperpodError, OSError, ValueError) as error:
-            self._leave_alone(job, error)
+            self._ignore(job, error)
             if isinstance(error, SpecError):
-                pen = JournalWriter(job.events, WRITER)
-                pen.write("job.state", {"state": "failed", "reason": str(error)})
-                pen.close()
+                journal = JournalWriter(job.events, WRITER)
+                journal.write("job.state", {"state": "failed", "reason": str(error)})
+                journal.close()
             return
         self.reading.add(entry, self._before)
 
-    def _leave_alone(self, job: JobStore, error: Exception) -> None:
+    def _ignore(self, job: JobStore, error: Exception) -> None:
         self.settled.add(job.id)
         note(f"{job.id} cannot be read and is left alone: {error}")
 
@@ -188,11 +188,11 @@ class Supervisor:
         """What the journals of jobs tell of the time before."""
         for entry, before, error in self.reading.read():
             if error is not None:
-                self._leave_alone(entry.job, error)
+                self._ignore(entry.job, error)
             else:
-                self._take_up(entry, before)
+                self._adopt(entry, before)
 
-    def _take_up(self, entry: JobEntry, before: int) -> None:
+    def _adopt(self, entry: JobEntry, before: int) -> None:
         job = entry.job
         self.entries[job.id] = entry
         if not (self.shape or entry.elsewhere or entry.ended):
@@ -201,23 +201,23 @@ class Supervisor:
         if entry.ended:
             entry.close(entry.state, time.monotonic())
         elif entry.started and before:
-            tell_succession(entry.pen, before, os.getpid(), self.lock.lost_s)
+            journal_takeover(entry.journal, before, os.getpid(), self.lock.lost_s)
 
-    def _look_after(self, entry: JobEntry, now_s: float) -> None:
+    def _step_job(self, entry: JobEntry, now_s: float) -> None:
         if not (entry.job.path / "spec.json").exists():
             self._forget(entry)
             return
-        entry.pen.flush()
+        entry.journal.flush()
         if entry.ended:
-            self._clear_away(entry, now_s)
+            self._clean_up(entry, now_s)
             return
         for command in entry.commands():
             self._carry_out(entry, command, now_s)
-        self._ends.watch_head(entry, now_s)
-        if entry.bereft is not None:
-            self._ends.bereft(entry, entry.bereft, now_s)
+        self._ends.check_head(entry, now_s)
+        if entry.lost_head is not None:
+            self._ends.replace_head(entry, entry.lost_head, now_s)
         if entry.kill_at_s is not None and not entry.ended:
-            self._ends.see_to_its_end(entry, entry.kill_at_s, now_s)
+            self._ends.enforce_stop(entry, entry.kill_at_s, now_s)
 
     def _forget(self, entry: JobEntry) -> None:
         """The job's directory has been deleted: end its processes, there is nothing left to write to."""
@@ -226,16 +226,16 @@ class Supervisor:
         entry.state = "stopped"
         if not here:
             note(f"{entry.job.id} has been deleted")
-            entry.pen.close()
+            entry.journal.close()
             del self.entries[entry.job.id]
 
-    def _clear_away(self, entry: JobEntry, now_s: float) -> None:
+    def _clean_up(self, entry: JobEntry, now_s: float) -> None:
         released = not entry.elsewhere or self.allocations.release(entry)
         here = self._runs_here(entry.job.id)
         if not here or now_s - (entry.ended_s or now_s) > LINGER_S:
             self.host.release(entry.job.id)
-        if not here and released and entry.pen.flush():
-            entry.pen.close()
+        if not here and released and entry.journal.flush():
+            entry.journal.close()
             del self.entries[entry.job.id]
 
     def _runs_here(self, job_id: str) -> bool:
@@ -340,7 +340,7 @@ class Supervisor:
             if report.job_id in self.entries:
                 self._ends.on_exit(self.entries[report.job_id], report)
         elif isinstance(report, NodeReport) and not report.up:
-            self._machines.journal(self.host.nodes.values(), self.pen)
+            self._machines.write_states(self.host.nodes.values(), self.journal)
 
     def _end_everything(self, size: Message) -> None:
         self.allocations.close(self.entries.values())
@@ -348,11 +348,11 @@ class Supervisor:
         (self.store.cluster / SHAPE).unlink(missing_ok=True)
         self.entries |= {entry.job.id: entry for entry in self.reading.finish()}
         for entry in self.entries.values():
-            if not entry.ended and not entry.look_for_end(time.monotonic()):
+            if not entry.ended and not entry.poll_end(time.monotonic()):
                 entry.end("stopped", self.stop_reason, time.monotonic())
-            entry.pen.close()
-        self.pen.write("cluster.state", {"state": "stopped", "reason": self.stop_reason, **size})
-        self.pen.close()
+            entry.journal.close()
+        self.journal.write("cluster.state", {"state": "stopped", "reason": self.stop_reason, **size})
+        self.journal.close()
         note(f"stopped: {self.stop_reason}")
 
 

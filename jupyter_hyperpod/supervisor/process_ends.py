@@ -7,7 +7,7 @@ import time
 
 from ..backends.base import Host
 from ..backends.types import HEAD, ExitReport
-from .coordinator_watchdog import tell_loss
+from .coordinator_watchdog import journal_loss
 from .entry import STOP_GRACE_S, JobEntry
 from .recall import READ_S
 from .reconcile import QUICK_S
@@ -21,19 +21,19 @@ class ProcessEnds:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def watch_head(self, entry: JobEntry, now_s: float) -> None:
+    def check_head(self, entry: JobEntry, now_s: float) -> None:
         """Kill a head that stands still."""
         head = self._host.head.jobs.get(entry.job.id)
         if head is not None and head.pid and not entry.standstill:
             entry.head_pid = head.pid
-            entry.standstill = entry.pulse.standstill(head.pid, now_s)
+            entry.standstill = entry.heartbeat.standstill(head.pid, now_s)
             if entry.standstill:
                 self._host.signal_head(entry.job.id, signal.SIGKILL)
 
-    def see_to_its_end(self, entry: JobEntry, kill_at_s: float, now_s: float) -> None:
+    def enforce_stop(self, entry: JobEntry, kill_at_s: float, now_s: float) -> None:
         """A job was told to stop: its head ends it; the supervisor does if there is no head, or if it is late."""
         if entry.job.id not in self._host.head.jobs and self._host.head.state != "starting":
-            if entry.look_for_end(now_s, READ_S) is False:
+            if entry.poll_end(now_s, READ_S) is False:
                 self._give_up(entry, "stopped", entry.stop_reason)
         elif now_s > kill_at_s:
             self._give_up(entry, "stopped", f"{entry.stop_reason} (it did not end by itself within {STOP_GRACE_S:g} s)")
@@ -44,7 +44,7 @@ class ProcessEnds:
         if entry.ended:
             return
         if report.node == HEAD:
-            self.bereft(entry, report, now_s)
+            self.replace_head(entry, report, now_s)
         elif report.status == 0:
             entry.rest_until_s = now_s + AGENT_REST_S
         elif report.status is not None:
@@ -52,15 +52,15 @@ class ProcessEnds:
         else:
             entry.rest_until_s = now_s  # lost with its node: it is replaced at once, whatever others had failed of
 
-    def bereft(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
+    def replace_head(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
         """A job's head is gone: start it again, unless it had ended the job."""
-        ended = entry.look_for_end(now_s, READ_S)
-        entry.bereft = report if ended is None else None
+        ended = entry.poll_end(now_s, READ_S)
+        entry.lost_head = report if ended is None else None
         if ended is False:
             self._restart_head(entry, report, now_s)
 
     def _restart_head(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
-        tell_loss(entry.pen, entry.pulse, entry.head_pid, report.status, entry.standstill)
+        journal_loss(entry.journal, entry.heartbeat, entry.head_pid, report.status, entry.standstill)
         entry.standstill = ""
         entry.head = entry.head.after(report.lived_s, report.status)
         status = "was lost with its host" if report.status is None else f"ended with status {report.status}"
@@ -69,7 +69,7 @@ class ProcessEnds:
             return
         entry.rest_until_s = now_s + entry.head.pause_s()
         text = f"the job's coordinator {status} and is started again ({entry.head.total} of {entry.spec.max_restarts})"
-        entry.pen.write("warning.raised", {"text": text})
+        entry.journal.write("warning.raised", {"text": text})
 
     def _count_agent(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
         born_s = [node.born_s[entry.job.id] for node in self._host.nodes.values() if entry.job.id in node.born_s]

@@ -26,7 +26,7 @@ class SupervisedCluster(Protocol):
 
     store: Store
     host: Host
-    pen: JournalWriter
+    journal: JournalWriter
     entries: dict[str, JobEntry]
     reading: Recall
     shape: dict[str, bool]
@@ -91,4 +91,4 @@ class Requests(Listener):
         facts = {"pid": me.pid, "start": me.start, "isolated": cluster.host.isolated, **size}
         facts |= {"heads": len(cluster.host.head.jobs), "jobs": sorted({*cluster.entries, *cluster.reading})}
         facts["reading"] = len(cluster.reading)
-        return {**facts, "ready": ready, "states": states, "problem": cluster.pen.problem}
+        return {**facts, "ready": ready, "states": states, "problem": cluster.journal.problem}

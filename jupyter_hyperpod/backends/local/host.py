@@ -31,8 +31,8 @@ from .network import HEAD_INDEX, NetworkPlace, Switch
 HELLO_TIMEOUT_S = 1.0
 PING_EVERY_S = 0.5
 SILENT_PINGS = 6
-STILLBORN_S = 1.0
-STILLBORN_PAUSE_S = 0.5
+QUICK_LOSS_S = 1.0
+QUICK_LOSS_PAUSE_S = 0.5
 CUT_OFF = "cut off from the network; `jupyter hyperpod cluster heal` brings it back"
 
 
@@ -163,7 +163,7 @@ class LocalHost:
         if channel is None:
             signal_group(process, signal.SIGKILL)
             node.state, node.reason = "lost", "it ended as soon as it was started"
-            node.again_s = time.monotonic() + STILLBORN_PAUSE_S
+            node.again_s = time.monotonic() + QUICK_LOSS_PAUSE_S
             return
         self._attach(node, channel, process)
         channel.send({"op": "hello"})
@@ -214,7 +214,7 @@ class LocalHost:
         for job_id in list(node.jobs):
             self._forget(node, job_id, None)
         now_s = time.monotonic()
-        node.again_s = now_s + (STILLBORN_PAUSE_S if now_s - node.spawned_s < STILLBORN_S else 0.0)
+        node.again_s = now_s + (QUICK_LOSS_PAUSE_S if now_s - node.spawned_s < QUICK_LOSS_S else 0.0)
         self._respawn(now_s)
 
     def _respawn(self, now_s: float) -> None:

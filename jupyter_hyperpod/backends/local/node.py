@@ -152,7 +152,7 @@ class Node(RequestServer):
         return process
 
 
-def live(
+def run_node(
     who: NodeName, warm_key: str, listener: socket.socket, path: Path, log: int, place: NetworkPlace | None
 ) -> int:
     """A node's whole life, from fork to exit."""

@@ -24,7 +24,7 @@ from ...system.json_lines import JsonLineChannel, Message, listen
 from ...system.processes import Identity, identify, signal_group, thread_names
 from ..source import source_digest
 from .network import NetworkPlace
-from .node import NodeName, live, redirect
+from .node import NodeName, redirect, run_node
 from .serve import RequestServer
 from .supervisor_watchdog import SupervisorWatchdog
 
@@ -100,7 +100,7 @@ class Zygote(RequestServer):
         log = open_log(self.directory / "logs", who.name)
         path = self.directory / socket_name
         try:
-            return self.fork(lambda: live(who, self.warm_key, listener, path, log, place), who.name)
+            return self.fork(lambda: run_node(who, self.warm_key, listener, path, log, place), who.name)
         finally:
             listener.close()
             os.close(log)
