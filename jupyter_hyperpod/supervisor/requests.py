@@ -55,7 +55,6 @@ class Requests(Listener):
         channel.closed |= not answer["ok"]
 
     def refuse(self, error: Exception, channel: JsonLineChannel) -> None:
-        """Send the error."""
         channel.send({"ok": False, "error": str(error)})
 
     def answer(self, message: Message) -> Message:

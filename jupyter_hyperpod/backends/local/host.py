@@ -295,7 +295,6 @@ class LocalHost:
         return settled([])
 
     def cancel(self, job_id: str, names: Collection[str]) -> Future[None]:
-        """Kill the job's processes on these nodes."""
         for name in names:
             self._signal(job_id, self.nodes[name], signal.SIGKILL)
         return settled(None)

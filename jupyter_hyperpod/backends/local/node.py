@@ -57,7 +57,6 @@ class Node(RequestServer):
         self.me = identify(os.getpid())
 
     def handle(self, message: Message, channel: JsonLineChannel) -> None:
-        """Carry out one request of the supervisor's."""
         operation = message["op"]
         if operation == "hello":
             channel.send(self._hello())
@@ -74,7 +73,6 @@ class Node(RequestServer):
             raise ProtocolError(f"unknown request {operation!r}")
 
     def ended(self, child: Identity, about: Any, status: int) -> None:
-        """Report a job's process that ended."""
         self.broadcast({"event": "exited", "job": about, "pid": child.pid, "start": child.start, "status": status})
 
     def before_reaping(self, child: Identity) -> None:

@@ -44,7 +44,6 @@ class Zygote(RequestServer):
         self.watchdog = SupervisorWatchdog(directory, self._start)
 
     def handle(self, message: Message, channel: JsonLineChannel) -> None:
-        """Carry out one request of the supervisor's."""
         operation = message["op"]
         self.watchdog.heard(message, channel)
         if operation == "hello":
@@ -65,11 +64,9 @@ class Zygote(RequestServer):
             raise ProtocolError(f"unknown request {operation!r}")
 
     def left(self, channel: JsonLineChannel) -> None:
-        """A supervisor is gone."""
         self.watchdog.left(channel)
 
     def tick(self) -> None:
-        """Look whether the supervisor moves."""
         self.watchdog.check()
 
     def _start(self, arguments: list[str]) -> None:

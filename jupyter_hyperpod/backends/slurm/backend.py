@@ -23,7 +23,6 @@ class SlurmBackend:
         return commands.missing()
 
     def node_states(self, options: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
-        """Node -> (state, why), of the job's partition or of all. Raises ClusterError."""
         return commands.node_states(options.get("partition", ""))
 
     def remedies(self) -> Remedies | None:

@@ -73,17 +73,15 @@ def returned(node: str) -> list[str]:
 
 
 class SlurmRemedies:
-    """Carries remedies out on a machine with SLURM's commands."""
+    """See `backends.base.Remedies`."""
 
     def __init__(self) -> None:
         self._reboots: bool | None = None
 
     def installed(self) -> bool:
-        """Whether this machine has SLURM's commands."""
         return shutil.which("scontrol") is not None
 
     def carry_out(self, node: str, action: str, why: str) -> str:
-        """Ask SLURM for a remedy and return what was asked. Raises ClusterError where it refuses."""
         if self._reboots is None:
             self._reboots = reboots(run(["scontrol", "show", "config"]))
         command = commands(node, action, why, self._reboots)
@@ -94,13 +92,11 @@ class SlurmRemedies:
         return " ".join(command)
 
     def resume(self, node: str) -> None:
-        """Return a node to service if this software drained it. Raises ClusterError."""
         present = self.node_info(node)
         if present is not None and present.out and present.reason.startswith(OWN_REASON):
             run(returned(node))
 
     def put_back(self, node: str) -> None:
-        """Return a node to service, no matter why it is out of service. Raises ClusterError."""
         run(returned(node))
 
     def run_on(self, node: str, command: Sequence[str], name: str, log: Path, limit_s: float) -> str:
@@ -124,12 +120,10 @@ class SlurmRemedies:
         return " ".join(done.stderr.split())[:300] or f"exit status {done.returncode}"
 
     def serves(self, node: str) -> bool:
-        """Whether SLURM gives the node new work. Raises ClusterError."""
         present = self.node_info(node)
         return present is not None and not present.out
 
     def node_info(self, node: str) -> NodeInfo | None:
-        """How SLURM sees a node, None where SLURM does not know it. Raises ClusterError."""
         try:
             shown = nodes(run(["scontrol", "show", "node", "--oneliner", node]))
             return next((info for info in shown if info.name == node), None)

@@ -60,7 +60,6 @@ class SlurmRunner:
             self._changed.notify()
 
     def observe(self, job_id: str, since_s: float = -1.0) -> list[Element] | None:
-        """What the queue shows of the job."""
         return self._elements.get(job_id, []) if self.fresh_s > since_s else None
 
     def ends(self, elements: Sequence[Element]) -> Future[list[Element]]:
@@ -76,15 +75,12 @@ class SlurmRunner:
         return [f"{batch}_{task}" for task in range(count)]
 
     def element(self, name: str, state: str, node: str, reason: str, job: str, part: str) -> Element | None:
-        """An element as it was journaled."""
         return script.named(name, state, node, reason, job, part)
 
     def held(self, element: Element, requeued: bool) -> str:
-        """Why SLURM will not start an element, or not soon."""
         return script.why_held(element, requeued)
 
     def serving(self, options: Mapping[str, str], part: str) -> set[str]:
-        """Nodes of the part's partitions that get work."""
         return script.serving(self._sinfo, script.partition(options, part))
 
     def shares_nodes(self, options: Mapping[str, str]) -> bool:
@@ -98,7 +94,6 @@ class SlurmRunner:
     # -- what is asked for -------------------------------------------------------------------------------------
 
     def launch(self, plan: LaunchPlan, request: LaunchRequest) -> Future[int]:
-        """Submit an array; its number, or ClusterError."""
         options = script.excluding(request.options, request.avoid)
         command = script.arguments(plan, options, request.part, request.count)
         return self._order(lambda: script.submitted(commands.run(command, script.script(plan, options))))
@@ -108,11 +103,9 @@ class SlurmRunner:
         return self._scancel(*names, tries=TRIES) if names else settled(None)
 
     def release(self, job_id: str) -> Future[None]:
-        """End every element of a job, also those that were submitted and never recorded."""
         return self._scancel(f"--user={getpass.getuser()}", f"--name={job_id}", tries=TRIES)
 
     def release_command(self, job_id: str) -> str:
-        """What a person runs to give a job's nodes back."""
         return f"scancel --name={job_id}"
 
     def signal(self, job_id: str, name: str, number: int) -> Future[None]:
@@ -123,7 +116,6 @@ class SlurmRunner:
         return self._scancel(f"--signal={signal.Signals(number).name.removeprefix('SIG')}", target)
 
     def for_head(self, plan: LaunchPlan, options: Mapping[str, str]) -> LaunchPlan:
-        """The plan of a coordinator that nodes reach over the network. Raises ClusterError for want of an address."""
         address = options.get(script.BIND) or socket.gethostbyname(socket.gethostname())
         if address.startswith("127."):
             raise ClusterError(
@@ -133,7 +125,6 @@ class SlurmRunner:
         return replace(plan, env={**plan.env, "HYPERPOD_BIND": address})
 
     def close(self, timeout_s: float = 3.0) -> None:
-        """Carry out pending requests for a limited time, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
