@@ -182,7 +182,7 @@ def test_heads_live_beside_each_other_and_die_alone(bench: Bench, eventually: Wa
     for job_id in ("job-aaaaaaaa", "job-bbbbbbbb"):
         bench.start(bench.plan("sleep", job_id=job_id), HEAD)
     eventually(lambda: bench.turn() and bench.log(HEAD).count("child") == 2)
-    bench.host.signal_head("job-aaaaaaaa", signal.SIGKILL)
+    bench.host.signal("job-aaaaaaaa", HEAD, signal.SIGKILL)
     eventually(bench.exits)
     assert [(r.job_id, r.status) for r in bench.exits()] == [("job-aaaaaaaa", -signal.SIGKILL)]
     assert list(bench.host.head.jobs) == ["job-bbbbbbbb"]

@@ -152,7 +152,10 @@ class Scheduler(Runner, Protocol):
 
 
 class Host(Runner, Protocol):
-    """The runner that owns this machine's nodes and runs the heads of all jobs. It reports ends at once."""
+    """The runner that owns this machine's nodes and runs the heads of all jobs. It reports ends at once.
+
+    To `signal`, a job's head is the element `HEAD`.
+    """
 
     isolated: bool
 
@@ -181,9 +184,6 @@ class Host(Runner, Protocol):
 
     def launch_head(self, plan: LaunchPlan) -> bool:
         """Begin to start a job's head; False if that is impossible at present."""
-
-    def signal_head(self, job_id: str, number: int) -> None:
-        """Send a signal to a job's head, if it is there."""
 
     def signal_node(self, node: str, number: int) -> bool:
         """Send a signal to everything on a node; False where it is not up."""

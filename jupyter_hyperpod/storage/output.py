@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +179,7 @@ def _with_notices(events: list[Event], gaps: Mapping[str, int]) -> Iterator[Even
     for event in events:
         if (dropped := waiting.pop(event.data["node"], 0)) and event.kind == "output.written":
             text = f"[{format_bytes(dropped)} of older output were dropped here]\n"
-            yield Event(
-                event.writer, event.seq, event.time_s, event.kind, {**event.data, "stream": "stderr", "text": text}
-            )
+            yield replace(event, data={**event.data, "stream": "stderr", "text": text})
         yield event
 
 

@@ -79,7 +79,7 @@ class Allocations:
         """Bring an unfinished job closer to the nodes it wants."""
         job = self._of(entry)
         job.scheduler.tick(now_s)
-        if not job.ledger.caught_up(READ_S):
+        if not job.ledger.presence.poll(READ_S):
             return
         _answer_faults(entry, job)
         _retry_cancels(entry, job, now_s)

@@ -56,7 +56,7 @@ def break_target(host: Host, entry: JobEntry, command: Command) -> None:
     entry.done(command, True, f"{number.name} sent to the {target}")
     if target == "coordinator":
         entry.heartbeat.injected_s = time.monotonic()
-        host.signal_head(entry.job.id, number)
+        host.signal(entry.job.id, HEAD, number)
     elif entry.journal.flush():  # else the next supervisor would find the command not done, and do it again
         os.kill(os.getpid(), number)
 

@@ -82,7 +82,7 @@ class Ledger:
         self._entry = entry
         self._scheduler = scheduler
         self._record = entry.job.path / f"{entry.spec.backend}.json"
-        self._presence = Presence(entry)
+        self.presence = Presence(entry)
         self._read_s = 0.0  # when the queue was read last, in seconds since the Unix epoch
         self._failed_s = 0.0  # when an element failed last, in seconds since the Unix epoch
         self._failed_starts: dict[str, list[float]] = {}  # node -> when elements failed before they joined, in a row
@@ -93,10 +93,6 @@ class Ledger:
         self._lookup: Future[list[Element]] | None = None
         self.batches = dict(self._recorded())
         self.seen = self._recalled()
-
-    def caught_up(self, budget_s: float) -> bool:
-        """Whether all that the job's coordinator has journaled is known; reads on for about ``budget_s``."""
-        return self._presence.poll(budget_s)
 
     @property
     def running(self) -> list[Element]:
@@ -113,13 +109,13 @@ class Ledger:
 
     def _heard(self, seen: Seen) -> bool:
         """The job's coordinator has heard of an element since it began."""
-        joined_s = self._presence.joined_s
+        joined_s = self.presence.joined_s
         return any(joined_s.get(node, -math.inf) >= seen.idle_s for node in seen.element.names)
 
     def lost(self, now_s: float) -> dict[str, float]:
         """Elements that run where the job has lost the node -> seconds since then."""
-        self._presence.poll()
-        since_s, found, clock_s = self._presence.lost_s, {}, time.time()
+        self.presence.poll()
+        since_s, found, clock_s = self.presence.lost_s, {}, time.time()
         for name, seen in self.seen.items():
             lost_s = next((max(0.0, clock_s - since_s[node]) for node in seen.element.names if node in since_s), None)
             # one that began there afterwards has nothing to do with it
@@ -129,7 +125,7 @@ class Ledger:
 
     def silent(self, now_s: float) -> dict[str, float]:
         """Elements that run and have never joined the job -> seconds for which they could have."""
-        self._presence.poll()
+        self.presence.poll()
         found = {}
         for name, seen in self.seen.items() if self._open_s is not None else ():
             if seen.element.phase is not ElementPhase.RUNNING or seen.began_s is None:
@@ -204,7 +200,7 @@ class Ledger:
                 self._ended(seen, now_s)
 
     def _ended(self, seen: Seen, now_s: float) -> None:
-        self._presence.poll()
+        self.presence.poll()
         name, node = seen.element.name, seen.element.node
         failed = seen.element.phase is ElementPhase.FAILED and name not in self.dismissed
         if self._heard(seen):
@@ -217,7 +213,7 @@ class Ledger:
 
     def _works(self) -> bool:
         """Whether the job itself can run: a node has joined since the last failure, or runs it now."""
-        if max(self._presence.joined_s.values(), default=-math.inf) >= self._failed_s:
+        if max(self.presence.joined_s.values(), default=-math.inf) >= self._failed_s:
             return True
         return any(other.element.phase is ElementPhase.RUNNING and self._heard(other) for other in self.seen.values())
 
@@ -236,7 +232,7 @@ class Ledger:
 
     def _count_returned(self, before: Seen, now_s: float) -> None:
         """The scheduler requeues elements that never join; request less and less often then."""
-        self._presence.poll()
+        self.presence.poll()
         self._returned = 0 if self._heard(before) else self._returned + 1
         if self._returned > 1:
             self._rest(now_s, self._returned - 1)

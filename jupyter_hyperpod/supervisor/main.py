@@ -27,7 +27,6 @@ from ..control.cluster import DEFAULT_NODES, DEFAULT_SPARES, EXIT_LOCKED, SHAPE,
 from ..core.backends import DEFAULT_BACKEND
 from ..core.errors import ClusterError, HyperpodError, SpecError, StoreError
 from ..core.events import Command
-from ..core.spec import LaunchPlan
 from ..storage.journal import command_writer, forget_oldest
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store, write_private
@@ -313,13 +312,11 @@ class Supervisor:
         # a job that was started before this supervisor goes on with the source it was started with
         plan = entry.plan(self.host.warm_key if entry.started else source_digest())
         head_up = entry.job.id in self.host.head.jobs or self.host.launch_head(plan)
-        begun = [node for node in action.nodes if head_up and self._launch(plan, node)]
+        launched = {node: self.host.launch(plan, LaunchRequest((node,))) for node in action.nodes if head_up}
+        begun = [node for node, answer in launched.items() if answer.exception() is None]
         if begun:
             entry.decided({"nodes": begun}, action.reason)
         entry.started = entry.started or head_up
-
-    def _launch(self, plan: LaunchPlan, node: str) -> bool:
-        return self.host.launch(plan, LaunchRequest((node,))).exception() is None
 
     def _renews(self, entry: JobEntry) -> bool:
         """Replace zygote and nodes, once, where the installed source is no longer what they have loaded."""

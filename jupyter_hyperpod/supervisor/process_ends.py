@@ -28,7 +28,7 @@ class ProcessEnds:
             entry.head_pid = head.pid
             entry.standstill = entry.heartbeat.standstill(head.pid, now_s)
             if entry.standstill:
-                self._host.signal_head(entry.job.id, signal.SIGKILL)
+                self._host.signal(entry.job.id, HEAD, signal.SIGKILL)
 
     def enforce_stop(self, entry: JobEntry, kill_at_s: float, now_s: float) -> None:
         """A job was told to stop: its head ends it; the supervisor does if there is no head, or if it is late."""

@@ -307,11 +307,8 @@ class LocalHost:
         return settled(None)
 
     def signal(self, job_id: str, name: str, number: int) -> Future[None]:
-        self._signal(job_id, self.nodes[name], number)
+        self._signal(job_id, self.head if name == HEAD else self.nodes[name], number)
         return settled(None)
-
-    def signal_head(self, job_id: str, number: int) -> None:
-        self._signal(job_id, self.head, number)
 
     def _signal(self, job_id: str, place: LocalNode, number: int) -> None:
         if place.channel is not None and job_id in place.jobs:
