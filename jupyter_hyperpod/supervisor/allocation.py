@@ -7,8 +7,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import cast
 
 from ..backends.base import Scheduler
@@ -30,27 +29,6 @@ NO_NODES_S = 10.0  # what replaces a node is usually there by then
 PACKAGE = ("PYTHONPATH",)
 
 
-@dataclass
-class Allocation:
-    """One job's dealings with its scheduler; times on the monotonic clock."""
-
-    scheduler: Scheduler
-    ledger: Ledger
-    read_s: float = 0.0  # the queue of that time has been looked at
-    asked_s: float = 0.0  # what the queue said before is out of date
-    again_s: float = 0.0
-    submits: list[tuple[str, int, Future[int]]] = field(default_factory=list)
-    faults: list[tuple[Command, str, Future[None]]] = field(default_factory=list)
-    given_up: set[str] = field(default_factory=set)
-    sent_away: dict[str, float] = field(default_factory=dict)  # element -> when
-    told: dict[str, Future[None]] = field(default_factory=dict)  # element -> whether the order to leave has reached it
-    avoided: dict[str, float] = field(default_factory=dict)  # node -> until when
-    cancels: list[tuple[list[str], Future[None]]] = field(default_factory=list)
-    released: Future[None] | None = None
-    empty_since_s: float | None = None  # since when nothing runs
-    empty_reasons: set[str] = field(default_factory=set)
-
-
 def wanted(spec: JobSpec, target: int) -> dict[str, int]:
     """Elements by part for a job that shall have ``target`` nodes, spares included."""
     base = min(spec.start_minimum, target)
@@ -66,49 +44,52 @@ def still_leaving(sent_away: Mapping[str, float], running: Collection[str], now_
     return {name: told_s for name, told_s in told if name in running and now_s < told_s + SENT_AGAIN_S}
 
 
-class Allocations:
-    """All jobs of one supervisor whose nodes come from schedulers."""
+class Allocation:
+    """One job's nodes, as requested from its scheduler; times on the monotonic clock."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
-        self._schedulers: dict[str, tuple[str, Scheduler]] = {}  # by backend, with its title
-        self._jobs: dict[str, Allocation] = {}
-        self.avoided: tuple[str, ...] = ()  # nodes that were repaired too often lately
+    def __init__(self, entry: JobEntry, scheduler: Scheduler) -> None:
+        self.entry = entry
+        self.scheduler = scheduler
+        self.ledger = Ledger(entry, scheduler)
+        self.released: Future[None] | None = None
+        self._title = entry.backend.title
+        self._read_s = 0.0  # the queue of that time has been looked at
+        self._asked_s = 0.0  # what the queue said before is out of date
+        self._again_s = 0.0
+        self._submits: list[tuple[str, int, Future[int]]] = []
+        self._faults: list[tuple[Command, str, Future[None]]] = []
+        self._cancels: list[tuple[list[str], Future[None]]] = []
+        self._given_up: set[str] = set()
+        self._sent_away: dict[str, float] = {}  # element -> when
+        self._told: dict[str, Future[None]] = {}  # element -> whether the order to leave has reached it
+        self._late: dict[str, float] = {}  # node on which nothing joined in time -> until when it is avoided
+        self._empty_since_s: float | None = None  # since when nothing runs
+        self._empty_reasons: set[str] = set()
 
-    def step(self, entry: JobEntry, plan: LaunchPlan, now_s: float) -> None:
-        """Bring an unfinished job closer to the nodes it wants."""
-        job = self._of(entry)
-        job.scheduler.tick(now_s)
-        if not job.ledger.presence.poll(READ_S):
+    def step(self, plan: LaunchPlan, now_s: float, offenders: Collection[str]) -> None:
+        """Bring an unfinished job closer to the nodes it wants; ``offenders``: nodes that fail again and again."""
+        self.scheduler.tick(now_s)
+        if not self.ledger.presence.poll(READ_S):
             return
-        _answer_faults(entry, job)
-        _retry_cancels(entry, job, now_s)
-        if not self._settle(entry, job, now_s):
+        self._answer_faults()
+        self._retry_cancels(now_s)
+        if not self._settle(now_s):
             return
-        elements = job.scheduler.observe(entry.job.id, job.asked_s)
+        elements = self.scheduler.observe(self.entry.job.id, self._asked_s)
         if elements is None:
-            if job.scheduler.problem:
-                _report_problem(entry, job.scheduler.problem)
-        elif job.scheduler.fresh_s != job.read_s:
-            job.read_s = job.scheduler.fresh_s
-            job.ledger.update(elements, now_s)
-            if not entry.ended and now_s >= job.again_s:
-                self._act(entry, job, plan)
+            if self.scheduler.problem:
+                self._report_problem(self.scheduler.problem)
+        elif self.scheduler.fresh_s != self._read_s:
+            self._read_s = self.scheduler.fresh_s
+            self.ledger.update(elements, now_s)
+            if not self.entry.ended and now_s >= self._again_s:
+                self._act(plan, offenders)
 
-    def begun(self, entry: JobEntry) -> bool:
-        """A node of the job runs, so it needs its coordinator."""
-        return bool(self._of(entry).ledger.running)
-
-    def for_head(self, entry: JobEntry, plan: LaunchPlan) -> LaunchPlan:
-        """The plan of the job's coordinator, as its nodes reach it. Raises ClusterError for want of an address."""
-        return self._of(entry).scheduler.for_head(plan, entry.spec.backend_options)
-
-    def fault(self, entry: JobEntry, command: Command) -> None:
+    def fault(self, command: Command) -> None:
         """Break a node, as far as the scheduler reaches it; answered when the scheduler has."""
-        title = entry.backend.title
+        entry, title = self.entry, self._title
         node, kind = str(command.data["node"]), str(command.data["fault"])
-        job = self._of(entry)
-        found = [element for element in job.ledger.running if node in element.names]
+        found = [element for element in self.ledger.running if node in element.names]
         if kind not in NODE_SIGNALS:
             entry.done(command, False, f"{title} cannot do {kind} to a node; it can {', '.join(NODE_SIGNALS)}")
         elif not found:
@@ -116,117 +97,85 @@ class Allocations:
         else:
             entry.journal.write("fault.injected", {"fault": kind, "node": node, "rank": None, "member": None})
             number = NODE_SIGNALS[kind]
-            asked = job.scheduler.signal(entry.job.id, found[0].name, number)
-            job.faults.append((command, f"{number.name} sent to {title}'s {found[0].name} on {node}", asked))
+            asked = self.scheduler.signal(entry.job.id, found[0].name, number)
+            self._faults.append((command, f"{number.name} sent to {title}'s {found[0].name} on {node}", asked))
 
-    def release(self, entry: JobEntry) -> bool:
+    def release(self) -> bool:
         """The job has ended: give everything back; True when that is done."""
-        job = self._of(entry)
-        job.scheduler.tick(time.monotonic())
-        if not self._settle(entry, job, time.monotonic()):
+        self.scheduler.tick(time.monotonic())
+        if not self._settle(time.monotonic()):
             return False
-        if job.released is None and job.ledger.batches:
-            job.released = job.scheduler.release(entry.job.id)
-        if job.released is not None and not job.released.done():
+        if self.released is None:
+            if not self.ledger.batches:
+                return True
+            self.released = self.scheduler.release(self.entry.job.id)
+        if not self.released.done():
             return False
-        if job.released is not None and (error := job.released.exception()):
-            entry.journal.write(
-                "warning.raised", {"text": f"nodes could not be given back to {entry.backend.title}: {error}"}
-            )
-        del self._jobs[entry.job.id]
+        if error := self.released.exception():
+            self.entry.warn(f"nodes could not be given back to {self._title}: {error}")
         return True
 
-    def close(self, entries: Iterable[JobEntry]) -> None:
-        """The cluster ends: give the nodes of all its jobs back, waiting a while for their schedulers."""
-        asked = []
-        for entry in entries:
-            if entry.elsewhere and self._of(entry).released is None:
-                scheduler = self._of(entry).scheduler
-                asked.append((entry, scheduler.release(entry.job.id), scheduler.release_command(entry.job.id)))
-        for _, scheduler in self._schedulers.values():
-            scheduler.close(CLOSE_S)
-        for entry, order, command in asked:
-            if not order.done() or order.exception():
-                title = entry.backend.title
-                text = f"nodes could not be given back to {title}: `{command}` does, once it answers"
-                entry.journal.write("warning.raised", {"text": text})
+    def report_kept(self) -> None:
+        """The cluster ends: say how a person gives the nodes back, where the scheduler has not taken them."""
+        if self.released is None or not self.released.done() or self.released.exception():
+            command = self.scheduler.release_command(self.entry.job.id)
+            self.entry.warn(f"nodes could not be given back to {self._title}: `{command}` does, once it answers")
 
-    def draining(self) -> dict[str, tuple[str, str]]:
-        """Nodes to which a scheduler gives nothing new -> what people call that, and the reason that stands there."""
-        told = [(title, node) for title, scheduler in self._schedulers.values() for node in scheduler.nodes.values()]
-        return {node.name: (title, node.drained) for title, node in told if node.drained}
-
-    def nodes(self, job_id: str) -> set[str]:
-        """Where elements of a job run now, as far as was observed."""
-        return {element.node for element in self._jobs[job_id].ledger.running} if job_id in self._jobs else set()
-
-    def _of(self, entry: JobEntry) -> Allocation:
-        if entry.job.id not in self._jobs:
-            scheduler = self._scheduler(entry)
-            self._jobs[entry.job.id] = Allocation(scheduler, Ledger(entry, scheduler))
-        return self._jobs[entry.job.id]
-
-    def _scheduler(self, entry: JobEntry) -> Scheduler:
-        name = entry.spec.backend
-        if name not in self._schedulers:
-            scheduler = cast("Scheduler", entry.backend.open(self._surroundings))
-            self._schedulers[name] = entry.backend.title, scheduler
-        return self._schedulers[name][1]
-
-    def _settle(self, entry: JobEntry, job: Allocation, now_s: float) -> bool:
+    def _settle(self, now_s: float) -> bool:
         """Take in what was answered to submissions; False while one is under way."""
-        while job.submits and job.submits[0][2].done():
-            part, count, submitted = job.submits.pop(0)
-            job.asked_s = now_s
+        while self._submits and self._submits[0][2].done():
+            part, count, submitted = self._submits.pop(0)
+            self._asked_s = now_s
             if error := submitted.exception():
-                job.again_s = now_s + SUBMIT_PAUSE_S
-                _report_problem(entry, str(error))
+                self._again_s = now_s + SUBMIT_PAUSE_S
+                self._report_problem(str(error))
             else:
-                job.ledger.record(submitted.result(), part, count)
-        return not job.submits
+                self.ledger.record(submitted.result(), part, count)
+        return not self._submits
 
-    def _act(self, entry: JobEntry, job: Allocation, plan: LaunchPlan) -> None:
-        seen, lost, silent = job.ledger.seen, job.ledger.lost(job.read_s), job.ledger.silent(job.read_s)
-        _forget_untold(job)
+    def _act(self, plan: LaunchPlan, offenders: Collection[str]) -> None:
+        entry, seen, now_s = self.entry, self.ledger.seen, self._read_s
+        lost, silent = self.ledger.lost(now_s), self.ledger.silent(now_s)
+        self._forget_untold()
         # what is active all the same is ordinary again: a controller that was restarted does not know its end
-        job.given_up -= {name for name in job.given_up if name in seen and not seen[name].element.active}
-        job.sent_away = still_leaving(job.sent_away, {element.name for element in job.ledger.running}, job.read_s)
-        known = [one for name, one in seen.items() if one.element.active and name not in job.given_up]
+        self._given_up -= {name for name in self._given_up if name in seen and not seen[name].element.active}
+        self._sent_away = still_leaving(self._sent_away, {element.name for element in self.ledger.running}, now_s)
+        known = [one for name, one in seen.items() if one.element.active and name not in self._given_up]
         elements = [one.element for one in known]
-        places = [self._place(one, lost.get(one.element.name), silent.get(one.element.name), job) for one in known]
+        places = [self._place(one, lost.get(one.element.name), silent.get(one.element.name)) for one in known]
         minimum = min(entry.spec.start_minimum, entry.target)
-        rests = job.read_s < job.ledger.rest_until_s
-        wish, title = wanted(entry.spec, entry.target), entry.backend.title
-        decision = decide(wish, places, minimum, _deadline_s(entry.spec), rests, title)
-        _report_waiting(entry, elements)
-        _report_no_nodes(entry, job, elements)
+        rests = now_s < self.ledger.rest_until_s
+        decision = decide(
+            wanted(entry.spec, entry.target), places, minimum, _deadline_s(entry.spec), rests, self._title
+        )
+        self._report_waiting(elements)
+        self._report_no_nodes(elements)
         step = decision.value
         if step == AllocationStep({}):
             return
         entry.decided(_value(step), decision.reason)
         if step.submit:
             os.makedirs(plan.log_directory, mode=0o700, exist_ok=True)
-        job.avoided.update(dict.fromkeys(step.avoid, job.read_s + AVOID_S))
+        self._late.update(dict.fromkeys(step.avoid, now_s + AVOID_S))
         # nodes run the very package that submitted, also where it is not installed
         plan = replace(plan, env={name: os.environ[name] for name in PACKAGE if name in os.environ} | dict(plan.env))
         for part, count in step.submit.items():
-            request = LaunchRequest((), count, part, entry.spec.backend_options, self._avoid(entry, job, part))
-            job.submits.append((part, count, job.scheduler.launch(plan, request)))
-        job.given_up.update(step.give_up)
+            request = LaunchRequest((), count, part, entry.spec.backend_options, self._avoid(part, offenders))
+            self._submits.append((part, count, self.scheduler.launch(plan, request)))
+        self._given_up.update(step.give_up)
         for name in [name for name in step.give_up if name in silent]:
-            text = f"{name} never joined the job: {entry.log_tail(job.scheduler.log(name))}"
-            entry.journal.write("warning.raised", {"text": text})
-        job.sent_away.update(dict.fromkeys(step.send_away, job.read_s))
+            entry.warn(f"{name} never joined the job: {entry.log_tail(self.scheduler.log(name))}")
+        self._sent_away.update(dict.fromkeys(step.send_away, now_s))
         over = [*step.give_back, *step.give_up]
-        job.ledger.dismissed.update([*over, *step.send_away])
+        self.ledger.dismissed.update([*over, *step.send_away])
         if over:
-            job.cancels.append((over, job.scheduler.cancel(entry.job.id, over)))
-            job.asked_s = time.monotonic()
-        leave = partial(job.scheduler.signal, entry.job.id, number=NODE_SIGNALS["preempt"])
-        job.told |= {name: leave(name) for name in step.send_away}
+            self._cancels.append((over, self.scheduler.cancel(entry.job.id, over)))
+            self._asked_s = time.monotonic()
+        for name in step.send_away:
+            self._told[name] = self.scheduler.signal(entry.job.id, name, NODE_SIGNALS["preempt"])
 
-    def _place(self, seen: Seen, lost_s: float | None, silent_s: float | None, job: Allocation) -> RequestedNode:
-        element, scheduler = seen.element, job.scheduler
+    def _place(self, seen: Seen, lost_s: float | None, silent_s: float | None) -> RequestedNode:
+        element, scheduler = seen.element, self.scheduler
         # nothing begins on a node that is drained: what was known of it before is out of date
         up_to_date = seen.began_s is not None and seen.began_s < scheduler.nodes_s
         node = scheduler.nodes.get(element.node) if up_to_date else None
@@ -237,20 +186,114 @@ class Allocations:
             node=element.node,
             lost_s=lost_s,
             drain=node.drained if node else "",
-            leaving=element.name in job.sent_away,
+            leaving=element.name in self._sent_away,
             held=scheduler.held(element, seen.requeued),
             silent_s=silent_s,
         )
 
-    def _avoid(self, entry: JobEntry, job: Allocation, part: str) -> tuple[str, ...]:
+    def _avoid(self, part: str, offenders: Collection[str]) -> tuple[str, ...]:
         """Nodes on which nothing begins are avoided if the job can do without; offenders if nobody misses them."""
-        options = entry.spec.backend_options
-        serving, shared = job.scheduler.serving(options, part), job.scheduler.shares_nodes(options)
-        late = {node for node, until_s in job.avoided.items() if job.read_s < until_s}
-        unfit_nodes = job.ledger.unfit_nodes(since_s=job.read_s - AVOID_S) | late
+        entry, options = self.entry, self.entry.spec.backend_options
+        serving, shared = self.scheduler.serving(options, part), self.scheduler.shares_nodes(options)
+        late = {node for node, until_s in self._late.items() if self._read_s < until_s}
+        unfit = self.ledger.unfit_nodes(since_s=self._read_s - AVOID_S) | late
         minimum, most = min(entry.spec.start_minimum, entry.target), entry.target
-        without = avoidable(unfit_nodes, serving, 1 if shared else minimum)
-        return without + avoidable(set(self.avoided) - unfit_nodes, serving - unfit_nodes, 1 if shared else most)
+        without = avoidable(unfit, serving, 1 if shared else minimum)
+        return without + avoidable(set(offenders) - unfit, serving - unfit, 1 if shared else most)
+
+    def _forget_untold(self) -> None:
+        """Elements that could not be told to leave are told again in a moment."""
+        for name in [name for name, told in self._told.items() if told.done()]:
+            if self._told.pop(name).exception():
+                self._sent_away[name] = self._read_s - SENT_AGAIN_S + SUBMIT_PAUSE_S
+
+    def _retry_cancels(self, now_s: float) -> None:
+        """Elements that could not be ended are to be ended again."""
+        for order in [order for order in self._cancels if order[1].done()]:
+            self._cancels.remove(order)
+            if error := order[1].exception():
+                self._given_up -= set(order[0])
+                self._again_s = now_s + SUBMIT_PAUSE_S
+                self._report_problem(str(error))
+
+    def _answer_faults(self) -> None:
+        for fault in [fault for fault in self._faults if fault[2].done()]:
+            self._faults.remove(fault)
+            command, sentence, asked = fault
+            error = asked.exception()
+            self.entry.done(command, error is None, str(error) if error else sentence)
+
+    def _report_waiting(self, elements: list[Element]) -> None:
+        entry, waiting = self.entry, [element for element in elements if element.waits]
+        if entry.state == "pending" and not entry.started and len(waiting) == len(elements) > 0:
+            entry.say(f"{self._title} has not started {plural(len(waiting), 'node')} yet: {waiting[0].reason}")
+
+    def _report_no_nodes(self, elements: list[Element]) -> None:
+        """Why a job that has begun has no node any more, each reason once."""
+        if not elements or any(element.phase is not ElementPhase.QUEUED for element in elements):
+            self._empty_since_s, self._empty_reasons = None, set()
+            return
+        self._empty_since_s = self._read_s if self._empty_since_s is None else self._empty_since_s
+        reason, known = elements[0].reason, {"None", *self._empty_reasons}
+        if self.entry.started and self._read_s >= self._empty_since_s + NO_NODES_S and reason not in known:
+            self._empty_reasons.add(reason)
+            begins = f"no node is left, and {self._title} has not started any of the {len(elements)} asked for"
+            self.entry.warn(f"{begins}: {reason}")
+
+    def _report_problem(self, problem: str) -> None:
+        """Why the scheduler cannot be asked: the reason for which a job waits, or a warning where it runs on."""
+        if not self.entry.started:
+            self.entry.say(problem)
+        elif problem != self.entry.said:
+            self.entry.said = problem
+            self.entry.warn(f"{problem}; the job goes on with the nodes it has")
+
+
+class Allocations:
+    """All jobs of one supervisor whose nodes come from schedulers."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+        self._schedulers: dict[str, tuple[str, Scheduler]] = {}  # by backend, with its title
+        self._jobs: dict[str, Allocation] = {}
+        self.avoided: tuple[str, ...] = ()  # nodes that were repaired too often lately
+
+    def of(self, entry: JobEntry) -> Allocation:
+        """The job's allocation."""
+        if entry.job.id not in self._jobs:
+            name = entry.spec.backend
+            if name not in self._schedulers:
+                scheduler = cast("Scheduler", entry.backend.open(self._surroundings))
+                self._schedulers[name] = entry.backend.title, scheduler
+            self._jobs[entry.job.id] = Allocation(entry, self._schedulers[name][1])
+        return self._jobs[entry.job.id]
+
+    def release(self, entry: JobEntry) -> bool:
+        """The job has ended: give everything back and forget it; True when that is done."""
+        if not self.of(entry).release():
+            return False
+        del self._jobs[entry.job.id]
+        return True
+
+    def close(self, entries: Iterable[JobEntry]) -> None:
+        """The cluster ends: give the nodes of all its jobs back, waiting a while for their schedulers."""
+        jobs = [self.of(entry) for entry in entries if entry.elsewhere]
+        jobs = [job for job in jobs if job.released is None]
+        for job in jobs:
+            job.released = job.scheduler.release(job.entry.job.id)
+        for _, scheduler in self._schedulers.values():
+            scheduler.close(CLOSE_S)
+        for job in jobs:
+            job.report_kept()
+
+    def draining(self) -> dict[str, tuple[str, str]]:
+        """Nodes to which a scheduler gives nothing new -> what people call that, and the reason that stands there."""
+        told = [(title, node) for title, scheduler in self._schedulers.values() for node in scheduler.nodes.values()]
+        return {node.name: (title, node.drained) for title, node in told if node.drained}
+
+    def nodes(self, job_id: str) -> set[str]:
+        """Where elements of a job run now, as far as was observed."""
+        return {element.node for element in self._jobs[job_id].ledger.running} if job_id in self._jobs else set()
 
 
 def _deadline_s(spec: JobSpec) -> float:
@@ -264,58 +307,3 @@ def _deadline_s(spec: JobSpec) -> float:
 def _value(step: AllocationStep) -> dict[str, object]:
     given = {"give_back": step.give_back, "give_up": step.give_up, "send_away": step.send_away, "avoid": step.avoid}
     return {"submit": dict(step.submit)} | {name: list(names) for name, names in given.items() if names}
-
-
-def _report_waiting(entry: JobEntry, elements: list[Element]) -> None:
-    waiting = [element for element in elements if element.waits]
-    if entry.state == "pending" and not entry.started and len(waiting) == len(elements) > 0:
-        nodes = plural(len(waiting), "node")
-        entry.say(f"{entry.backend.title} has not started {nodes} yet: {waiting[0].reason}")
-
-
-def _report_no_nodes(entry: JobEntry, job: Allocation, elements: list[Element]) -> None:
-    """Why a job that has begun has no node any more, each reason once."""
-    if not elements or any(element.phase is not ElementPhase.QUEUED for element in elements):
-        job.empty_since_s, job.empty_reasons = None, set()
-        return
-    job.empty_since_s = job.read_s if job.empty_since_s is None else job.empty_since_s
-    reason = elements[0].reason
-    if entry.started and job.read_s >= job.empty_since_s + NO_NODES_S and reason not in {"None", *job.empty_reasons}:
-        job.empty_reasons.add(reason)
-        title = entry.backend.title
-        text = f"no node is left, and {title} has not started any of the {len(elements)} asked for: {reason}"
-        entry.journal.write("warning.raised", {"text": text})
-
-
-def _report_problem(entry: JobEntry, problem: str) -> None:
-    """Why the scheduler cannot be asked: the reason for which a job waits, or a warning where it runs on."""
-    if not entry.started:
-        entry.say(problem)
-    elif problem != entry.said:
-        entry.said = problem
-        entry.journal.write("warning.raised", {"text": f"{problem}; the job goes on with the nodes it has"})
-
-
-def _forget_untold(job: Allocation) -> None:
-    """Elements that could not be told to leave are told again in a moment."""
-    for name in [name for name, told in job.told.items() if told.done()]:
-        if job.told.pop(name).exception():
-            job.sent_away[name] = job.read_s - SENT_AGAIN_S + SUBMIT_PAUSE_S
-
-
-def _retry_cancels(entry: JobEntry, job: Allocation, now_s: float) -> None:
-    """Elements that could not be ended are to be ended again."""
-    for order in [order for order in job.cancels if order[1].done()]:
-        job.cancels.remove(order)
-        if error := order[1].exception():
-            job.given_up -= set(order[0])
-            job.again_s = now_s + SUBMIT_PAUSE_S
-            _report_problem(entry, str(error))
-
-
-def _answer_faults(entry: JobEntry, job: Allocation) -> None:
-    for fault in [fault for fault in job.faults if fault[2].done()]:
-        job.faults.remove(fault)
-        command, sentence, asked = fault
-        error = asked.exception()
-        entry.done(command, error is None, str(error) if error else sentence)

@@ -132,6 +132,10 @@ class JobEntry:
             self.journal.write("job.state", {"state": "pending", "reason": reason})
             self.decided(None, reason)
 
+    def warn(self, text: str) -> None:
+        """Journal a warning."""
+        self.journal.write("warning.raised", {"text": text})
+
     def decided(self, value: Any, reason: str) -> None:
         """Journal a decision."""
         self.journal.write("decision.made", {"policy": "scaling", "value": value, "reason": reason})

@@ -227,8 +227,7 @@ class Ledger:
             self._rest(now_s, len(ends_s) - 1)
         if len(ends_s) == FAILED_STARTS:
             why = f"{FAILED_STARTS} elements in a row ended there before they joined; {self._said(element)}"
-            text = f"{element.node} is avoided where enough others serve: {why}"
-            self._entry.journal.write("warning.raised", {"text": text})
+            self._entry.warn(f"{element.node} is avoided where enough others serve: {why}")
 
     def _count_returned(self, before: Seen, now_s: float) -> None:
         """The scheduler requeues elements that never join; request less and less often then."""

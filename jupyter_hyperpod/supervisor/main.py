@@ -249,7 +249,7 @@ class Supervisor:
                 entry.done(command, True, "the job had not started")
                 entry.end("stopped", entry.stop_reason, now_s)
         elif command.kind == "fault" and command.data["node"] is not None and entry.elsewhere:
-            self.allocations.fault(entry, command)
+            self.allocations.of(entry).fault(command)
         elif command.kind == "fault" and command.data["node"] is not None:
             node, kind = str(command.data["node"]), str(command.data["fault"])
             entry.done(command, *break_node(self.host, self.entries, node, kind))
@@ -283,11 +283,13 @@ class Supervisor:
         if entry.target != entry.commanded:
             self._rescale(entry, Rescale(entry.job.id, entry.target, f"its owner asks for a target of {entry.target}"))
         else:
-            self.allocations.step(entry, plan, now_s)
-        if entry.job.id in self.host.head.jobs or not (entry.started or self.allocations.begun(entry)):
+            self.allocations.of(entry).step(plan, now_s, self.allocations.avoided)
+        allocation = self.allocations.of(entry)
+        if entry.job.id in self.host.head.jobs or not (entry.started or allocation.ledger.running):
             return
         if self.host.head.state != "starting" and (entry.started or not self._renews(entry)):
-            entry.started = self.host.launch_head(self.allocations.for_head(entry, plan)) or entry.started
+            plan = allocation.scheduler.for_head(plan, entry.spec.backend_options)
+            entry.started = self.host.launch_head(plan) or entry.started
 
     def _act(self, action: Action, now_s: float) -> None:
         entry = self.entries[action.job_id]

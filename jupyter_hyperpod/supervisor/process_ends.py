@@ -68,8 +68,8 @@ class ProcessEnds:
             self._give_up(entry, "failed", f"the job's coordinator {status}: {reason}; {entry.log_tail(HEAD)}")
             return
         entry.rest_until_s = now_s + entry.head.pause_s()
-        text = f"the job's coordinator {status} and is started again ({entry.head.total} of {entry.spec.max_restarts})"
-        entry.journal.write("warning.raised", {"text": text})
+        count = f"{entry.head.total} of {entry.spec.max_restarts}"
+        entry.warn(f"the job's coordinator {status} and is started again ({count})")
 
     def _count_agent(self, entry: JobEntry, report: ExitReport, now_s: float) -> None:
         born_s = [node.born_s[entry.job.id] for node in self._host.nodes.values() if entry.job.id in node.born_s]
