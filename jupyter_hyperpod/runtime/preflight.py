@@ -27,13 +27,13 @@ def examine(directories: dict[str, str]) -> None:
     """
     rank, world, node = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["HYPERPOD_NODE"]
     found: dict[str, Any] = {"node": node, "rank": rank, "storage": {}}
-    _say({"node": node, "doing": "counting devices"})
+    _print({"node": node, "doing": "counting devices"})
     found |= _devices()
     for name, directory in directories.items():
-        _say({"node": node, "doing": f"writing and reading the mount {name}"})
+        _print({"node": node, "doing": f"writing and reading the mount {name}"})
         found["storage"][name] = _storage(Path(directory), node, world)
-    _say({"node": node, "doing": "summing over all ranks"})
-    _say(found | _reduce(rank, world, bool(found["devices"])))
+    _print({"node": node, "doing": "summing over all ranks"})
+    _print(found | _reduce(rank, world, bool(found["devices"])))
 
 
 def train(steps: int, pause_s: float) -> None:
@@ -56,7 +56,7 @@ def train(steps: int, pause_s: float) -> None:
             step.run(loss_of)
 
 
-def _say(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any]) -> None:
     print(MARK + json.dumps(found), flush=True)
 
 

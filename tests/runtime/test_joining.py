@@ -98,7 +98,7 @@ def test_memory_that_is_gone_leaves_the_newcomer_as_it_was() -> None:
 
 def test_room_is_given_once_and_never_runs_out() -> None:
     prepared = PreparedMemory([torch.nn.Parameter(torch.zeros(3, 4))], copies=2)
-    taken = [prepared.take(torch.float32, [3, 4]) for _ in range(3)] + [prepared.take(torch.int64, [2])]
+    taken = [prepared.take([3, 4], torch.float32) for _ in range(3)] + [prepared.take([2], torch.int64)]
     assert len({tensor.data_ptr() for tensor in taken}) == 4
     assert [tuple(tensor.shape) for tensor in taken] == [(3, 4)] * 3 + [(2,)]
 

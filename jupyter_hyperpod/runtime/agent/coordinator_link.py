@@ -56,12 +56,12 @@ class CoordinatorLink:
         self._selector.register(self.channel, selectors.EVENT_READ)
         return True
 
-    def tell(self, member: str, fact: Message) -> None:
+    def send(self, member: str, fact: Message) -> None:
         """Send what ``member`` or its agent says. Without a coordinator it is lost; Register says it again."""
         if self.channel is not None:
             self.channel.send(encode(fact) | {"member": member})
 
-    def hear(self) -> list[Message]:
+    def receive(self) -> list[Message]:
         """The coordinator's messages. Closes an ended connection."""
         assert self.channel is not None
         messages = []

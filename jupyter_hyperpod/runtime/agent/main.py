@@ -135,14 +135,14 @@ class Agent:
         process.close()
         self._ending = None
         self.status = replace(self.status, exited=code)
-        self._tell(facts.WorkerExited(code, time.monotonic() - self._ended_s))
+        self._send(facts.WorkerExited(code, time.monotonic() - self._ended_s))
 
     def _relay_up(self, process: WorkerProcess | ReplicaProcesses) -> None:
         for fact in process.receive():
             if (handler := self._handlers.get(type(fact))) is not None:
                 handler(fact)
             if Process.COORDINATOR in fact.receivers:
-                self._tell(fact)
+                self._send(fact)
         for channel in process.channels:
             if channel.closed:
                 unregister(self.selector, channel)
@@ -196,14 +196,14 @@ class Agent:
         status = self.status
         if status.exited is not None:
             status = replace(status, ago_s=time.monotonic() - self._ended_s)
-        self._tell(
+        self._send(
             facts.Register(
                 context.node, hello.pid, hello.host, hello.port, self.rank, context.spare, status, hello.ports
             )
         )
 
-    def _tell(self, fact: Message) -> None:
-        self.coordinator.tell(self.member, fact)
+    def _send(self, fact: Message) -> None:
+        self.coordinator.send(self.member, fact)
 
     def _push(self) -> None:
         """Send pending bytes."""
@@ -241,7 +241,7 @@ class Agent:
         counter, step, phase = progress.read()
         stopped = self.throttle is None and not self.held and self.process.stopped()
         held_s = now if self.held else None
-        self._tell(facts.Beat(counter, step, phase, progress.calls, stopped, held_s, progress.pace()))
+        self._send(facts.Beat(counter, step, phase, progress.calls, stopped, held_s, progress.pace()))
         self.lease.beat(channel, now)
 
     def _leave_if_preempted(self) -> None:
@@ -252,7 +252,7 @@ class Agent:
             self._leave_by_s = now + grace_s
             leaving = facts.NodePreempted(grace_s)
             self.status = replace(self.status, leaving=leaving)
-            self._tell(leaving)
+            self._send(leaving)
         elif self._leave_by_s is not None and now > self._leave_by_s:
             self.exit_code = 0
 
@@ -310,7 +310,7 @@ class Agent:
         else:
             ok = progress.propose(order.at)
         self.status = replace(self.status, elastic=order)
-        self._tell(facts.ElasticAnswer(order.at, ok, progress.calls))
+        self._send(facts.ElasticAnswer(order.at, ok, progress.calls))
 
     @handles(orders.ThrottleWorker)
     def _throttle(self, order: orders.ThrottleWorker) -> None:
@@ -330,7 +330,7 @@ class Agent:
     def _ready(self, source: Any) -> None:
         process = self.process
         if source is self.coordinator.channel:
-            self._hear_coordinator()
+            self._receive_orders()
         elif process is None:
             return
         elif isinstance(source, Channel):
@@ -346,12 +346,12 @@ class Agent:
             if source.ended:
                 unregister(self.selector, source)
 
-    def _hear_coordinator(self) -> None:
-        for order in self.coordinator.hear():
+    def _receive_orders(self) -> None:
+        for order in self.coordinator.receive():
             if (handler := self._handlers.get(type(order))) is not None:
                 handler(order)
             if Process.WORKER in order.receivers and self.process is not None:
-                self.process.tell(order)
+                self.process.send(order)
 
     def _on_signal(self, number: int, _: object) -> None:
         """SIGUSR1 and SIGTERM are how a scheduler says that a node is preempted; a second SIGTERM means at once."""

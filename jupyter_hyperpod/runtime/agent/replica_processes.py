@@ -76,9 +76,9 @@ class ReplicaProcesses:
             self._error = None
         return messages
 
-    def tell(self, order: Message) -> None:
+    def send(self, order: Message) -> None:
         """Pass an order on to the leader."""
-        self.leader.tell(order)
+        self.leader.send(order)
 
     def over(self, pidfd: int) -> bool:
         """The rank behind `pidfd` has ended: True if the replica has, too."""

@@ -131,7 +131,7 @@ class WorkerProcess:
                 said.append(facts.CellFailed(time.monotonic(), wrong))
         return [fact for fact in said if fact is not None]
 
-    def tell(self, order: Message) -> None:
+    def send(self, order: Message) -> None:
         """Pass an order on to it."""
         self.channel.send(encode(order))
 

@@ -196,7 +196,7 @@ class CheckpointManager:
         saved = facts.CheckpointSaved(step, writer.took_s, writer.paused_s)
         place = {"path": writer.path, "bytes": writer.manifest.size_bytes}
         self._group.journal("checkpoint.saved", asdict(saved) | place)
-        self._group.say(saved)
+        self._group.send(saved)
         if isinstance(self._group, LocalGroup):
             observed_s = time.monotonic() - self._opened_s
             self._every_s = interval.decide(0, observed_s, writer.paused_s, writer.took_s, self._state_bytes).value
@@ -252,7 +252,7 @@ class CheckpointManager:
         self.no_later_than = None
         took_s = time.monotonic() - began_s
         text = f"{size / 1e6:.1f} MB of step {step} from its checkpoint in {took_s * 1000:.0f} ms"
-        self._group.say(facts.CheckpointLoaded(step, str(path), took_s, text))
+        self._group.send(facts.CheckpointLoaded(step, str(path), took_s, text))
 
     def _read(self, directory: Path) -> tuple[Any, list[torch.Tensor], int]:
         """This rank's part: skeleton, tensors, and the bytes of the whole checkpoint."""
@@ -271,7 +271,7 @@ class CheckpointManager:
 
     def _refuse(self, error: Refused) -> None:
         self._refused.add(os.path.basename(error.path))
-        self._group.say(facts.CheckpointRefused(error.path, error.reason))
+        self._group.send(facts.CheckpointRefused(error.path, error.reason))
         if isinstance(self._group, LocalGroup):
             self._group.warn(str(error))
 

@@ -261,12 +261,9 @@ class Directory:
     def tidy(self) -> None:
         """Remove drafts of killed writers. Never raises: the next call tries again."""
         with suppress(OSError):
-            for entry in list(os.scandir(self.path)):
-                if entry.name.startswith(_SAVING) and not entry.name.endswith(".lock"):
-                    _remove_abandoned(Path(entry.path))
-            for entry in list(os.scandir(self.path)):  # locks of writers killed before they made their directory
-                if entry.name.startswith(_SAVING) and entry.name.endswith(".lock"):
-                    _remove_abandoned(Path(entry.path.removesuffix(".lock")))
+            names = {name.removesuffix(".lock") for name in os.listdir(self.path) if name.startswith(_SAVING)}
+            for name in names:  # some have only a lock: their writer was killed before it made the directory
+                _remove_abandoned(self.path / name)
 
 
 def write(

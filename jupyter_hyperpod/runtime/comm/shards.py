@@ -77,21 +77,17 @@ def check(parameters: Sequence[torch.nn.Parameter], size: int, micro_batch: int)
             f"expected a multiple of {size}"
         )
     for index, parameter in enumerate(parameters):
-        found = _placing(parameter)
-        if found != (size, True):
+        if problem := _misplaced(parameter, size):
             raise SpecError(
-                f"parameter {index} of shape {tuple(parameter.shape)} {_SAID[found[1]].format(found[0])}; with "
+                f"parameter {index} of shape {tuple(parameter.shape)} {problem}; with "
                 f"--replica {size} every trained parameter has to be sharded over the replica's {size} ranks: "
                 f'fully_shard(model, mesh=init_device_mesh("cpu", ({size},))) before the optimizer is made'
             )
 
 
-_SAID = {True: "is sharded over {} ranks", False: "is not sharded in one dimension"}
-
-
-def _placing(parameter: torch.Tensor) -> tuple[int, bool]:
-    """The number of ranks, and whether it is sharded along one dimension of a one-dimensional mesh."""
-    if not is_shard(parameter):
-        return 1, False
-    mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
-    return mesh.size(), mesh.ndim == 1 and placements[0].is_shard()
+def _misplaced(parameter: torch.Tensor, size: int) -> str:
+    """Why it is not sharded along one dimension of a mesh of `size` ranks; empty where it is."""
+    mesh = mesh_of([parameter])
+    if mesh is None or mesh.ndim != 1 or not parameter.placements[0].is_shard():  # type: ignore[attr-defined]
+        return "is not sharded in one dimension"
+    return "" if mesh.size() == size else f"is sharded over {mesh.size()} ranks"

@@ -61,7 +61,7 @@ class PreparedMemory:
                 torch.zeros(parameter.shape, dtype=parameter.dtype) for _ in range(copies)
             )
 
-    def take(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor with any content; from new memory where none of this type and shape is left."""
         waiting = self._tensors.get((dtype, torch.Size(shape)))
         return waiting.pop() if waiting else torch.empty(shape, dtype=dtype)

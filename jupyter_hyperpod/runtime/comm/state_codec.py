@@ -53,19 +53,14 @@ def _key(key: Any, path: str) -> Any:
     raise TrainingError(f"state{path} has a key of type {type(key).__name__}; expected text or a whole number")
 
 
-def untouched(dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-    """A new tensor with any content."""
-    return torch.empty(shape, dtype=dtype)
-
-
-def blank(skeleton: Skeleton, take: Callable[..., torch.Tensor] = untouched) -> list[torch.Tensor]:
-    """Tensors of the skeleton's shapes with any content, in order; ``take(dtype, shape)`` allocates one."""
+def blank(skeleton: Skeleton, take: Callable[..., torch.Tensor] = torch.empty) -> list[torch.Tensor]:
+    """Tensors of the skeleton's shapes with any content, in order; ``take(shape, dtype=dtype)`` allocates one."""
     found: list[torch.Tensor] = []
 
     def walk(part: Skeleton) -> None:
         ((kind, content),) = part.items()
         if kind in "ts":
-            found.append(take(_DTYPES[content[0]], content[1]))
+            found.append(take(content[1], dtype=_DTYPES[content[0]]))
         elif kind == "d":
             for _, item in content:
                 walk(item)

@@ -66,7 +66,7 @@ class StateTransfer:
         self._stripe.write(tensors, order.part, order.parts)
         step = NOTHING if self._state.step is None else self._state.step
         text = state_codec.encode(skeleton).decode() if order.part == 0 else ""
-        self._group.say(facts.StateOffered(order.generation, step, (self._stripe.token_text(),), (text,)))
+        self._group.send(facts.StateOffered(order.generation, step, (self._stripe.token_text(),), (text,)))
 
     def take(self, order: orders.TakeSnapshot) -> str:
         """Load a snapshot; returns a sentence about it, or "" where it was out of reach."""
@@ -81,10 +81,10 @@ class StateTransfer:
         except OSError:
             within_reach = False
         if not all(self._group.gather(within_reach)):
-            self._group.say(facts.SnapshotLoaded(None))
+            self._group.send(facts.SnapshotLoaded(None))
             return ""
         self._load(skeleton, tensors, order.step)
-        self._group.say(facts.SnapshotLoaded(order.step))
+        self._group.send(facts.SnapshotLoaded(order.step))
         return f"{_how(tensors, len(order.tokens), began_s)}, while they trained"
 
     # ---- when a generation resyncs ------------------------------------------------------------------------

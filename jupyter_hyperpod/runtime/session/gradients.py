@@ -123,9 +123,9 @@ class Gradients:
             self._losses(result)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
 
     def reading(self, result: Buffer, step: int) -> StepReading:
-        """The numbers for `policy.guard`, equal on every member."""
-        losses = tuple(self._losses(result).tolist())
-        return StepReading(step, self.loss_of(result), not result.meta[-1], losses)
+        """The mean loss and the other numbers for `policy.guard`, equal on every member."""
+        loss, losses = float(result.meta[0]) / self.micro_batches, tuple(self._losses(result).tolist())
+        return StepReading(step, loss, not result.meta[-1], losses)
 
     def frozen(self) -> Words:
         """For each parameter, whether it is frozen now, which a loop may change on some members only."""
@@ -160,10 +160,6 @@ class Gradients:
             for parameter, gradient in zip(self.parameters, result.gradients, strict=True):
                 if parameter.grad is not None:
                     gradient.copy_(local(parameter.grad))
-
-    def loss_of(self, result: Buffer) -> float:
-        """Mean loss of the global batch."""
-        return float(result.meta[0]) / self.micro_batches
 
     def keep(self, result: Buffer) -> None:
         """Keep ``result``, which is about to be applied: it may have to be replayed to others."""

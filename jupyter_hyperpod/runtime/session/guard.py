@@ -61,7 +61,7 @@ class StepGuard:
         """Report to the coordinator. All members do, because one may be lost; the first report opens the incident."""
         rank = _owner(finding, plan)
         owner = plan.owners[rank] if rank is not None else None
-        self._group.say(facts.AnomalyFound(reading.step, finding.cause, finding.action, owner, text))
+        self._group.send(facts.AnomalyFound(reading.step, finding.cause, finding.action, owner, text))
 
     def _warn_once(self, reading: StepReading) -> None:
         if self._warned or math.isfinite(reading.loss):

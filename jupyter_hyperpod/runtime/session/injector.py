@@ -49,9 +49,9 @@ class Injector:
         if fault.kind in faults.SIGNALS:
             os.kill(os.getpid(), faults.SIGNALS[fault.kind])
         elif fault.kind == "throttle":
-            self._group.say(orders.ThrottleWorker(fault.factor, fault.duration_s))
+            self._group.send(orders.ThrottleWorker(fault.factor, fault.duration_s))
         elif fault.kind == "preempt":
-            self._group.say(orders.PreemptNode())
+            self._group.send(orders.PreemptNode())
         elif fault.kind == "exception":
             raise Injected(f"this exception was injected into rank {rank} in step {step}")
         elif fault.kind == "flip-parameter":

@@ -135,7 +135,7 @@ class Resync:
         if self._state.step is None:
             self._state.step = plan.step
         if self._received:
-            self._group.say(facts.StateReceived(plan.generation, self._received))
+            self._group.send(facts.StateReceived(plan.generation, self._received))
             self._received = ""
 
     def step_done(self) -> None:

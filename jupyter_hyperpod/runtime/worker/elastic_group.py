@@ -61,7 +61,7 @@ class ElasticGroup(GroupBase):
         self._worker.sessions += 1
         self.session = self._worker.sessions
         held()  # computed now, because a digest takes long and others would wait for it later
-        self.say(replace(opened, index=self._worker.sessions))
+        self.send(replace(opened, index=self._worker.sessions))
         self.touch("user", 0)
         try:
             self._await_call()
@@ -89,7 +89,7 @@ class ElasticGroup(GroupBase):
         self.poll()
         if self._leave_after is not None and step >= self._leave_after:
             self.touch("closing", step)
-            self.say(facts.MemberLeft(self.generation, step))
+            self.send(facts.MemberLeft(self.generation, step))
             self._await_call()
 
     def next_leaf(self, leaf: int) -> None:
@@ -135,12 +135,12 @@ class ElasticGroup(GroupBase):
 
     def accuse(self, text: str) -> NoReturn:
         """Report differing checksums and wait for the next generation, which finds the cause. Raises Regroup."""
-        self.say(facts.CorruptionFound(self.generation, text))
+        self.send(facts.CorruptionFound(self.generation, text))
         self._await_call()
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send to the coordinator."""
-        self._worker.say(message)
+        self._worker.send(message)
 
     def journal(self, kind: str, data: dict[str, Any]) -> None:
         """Write an event as this worker."""
@@ -156,12 +156,12 @@ class ElasticGroup(GroupBase):
         Raises Regroup when the generation ends meanwhile.
         """
         self.touch("user", step)
-        self.say(facts.ReadyToGoBack(self.generation))
+        self.send(facts.ReadyToGoBack(self.generation))
         self._await(orders.GoBack)
 
     def again(self, message: facts.RestoreAsked | facts.CheckpointUnreadable) -> NoReturn:
         """Request a generation in which the members find a common state again. Raises Regroup."""
-        self.say(message)
+        self.send(message)
         self._await_call()
 
     def once(self, name: str) -> bool:
@@ -172,13 +172,13 @@ class ElasticGroup(GroupBase):
         """Journal a fault that the cell asked for."""
         place = {"node": self._worker.context.node, "rank": self.rank, "member": self._worker.member}
         self.journal("fault.injected", {"fault": kind, "step": step} | place)
-        self.say(facts.FaultStruck())
+        self.send(facts.FaultStruck())
 
     def finish(self, step: int, digest: str) -> None:
         """Wait until every member has reached the end, to help members that lack something. Raises Regroup."""
         self.touch("closing", step)
         whole = combined(self.gather(digest)) if self.replica > 1 else digest
-        self.say(facts.SessionFinished(self.generation, step, whole))
+        self.send(facts.SessionFinished(self.generation, step, whole))
         self._await(orders.CloseSession)
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class ElasticGroup(GroupBase):
         try:
             if self.rank == 0:
                 store, port = rendezvous.host(own.host)
-                self.say(facts.RendezvousStore(self.generation, port))
+                self.send(facts.RendezvousStore(self.generation, port))
             else:
                 store = rendezvous.connect(Address(addresses[0].host, self._await(facts.RendezvousStore).port))
             return rendezvous.exchange_addresses(store, self.rank, own, self.world_size, self.poll)
@@ -231,7 +231,7 @@ class ElasticGroup(GroupBase):
     def _report(self, held: MemberState) -> None:
         if held.step is None:  # looked up only now: a spare may have waited for long
             held = replace(held, checkpoints=tuple(self.checkpoints()))
-        self.say(facts.StateReported(self.generation, held))
+        self.send(facts.StateReported(self.generation, held))
 
     def _find_neighbours(self) -> None:
         """Find the ranks whose memory can be read in place: each shows a segment with a secret to the others."""
@@ -249,7 +249,7 @@ class ElasticGroup(GroupBase):
         return self.generation, self._gathered
 
     def _suspect(self, rank: int) -> None:
-        self.say(facts.PeerSuspected(self.generation, rank))
+        self.send(facts.PeerSuspected(self.generation, rank))
 
     def _await(self, kind: type[M]) -> M:
         """Wait for an order of this kind and generation. Raises Regroup when another generation is called."""

@@ -85,7 +85,7 @@ class LocalGroup(GroupBase):
             "training state, through .data or numpy: write between the steps, under torch.no_grad()"
         )
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Nobody listens."""
 
     def journal(self, kind: str, data: dict[str, Any]) -> None:

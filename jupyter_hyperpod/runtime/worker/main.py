@@ -52,7 +52,7 @@ class Worker:
                 raise Fenced("who gives orders to this process is gone")
         return self.inbox.pop(0) if self.inbox else None
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send to the coordinator, through the agent."""
         self.agent.send(encode(message))
         self.agent.flush(5.0)
@@ -109,7 +109,7 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     os.environ[MEMBER_VARIABLE] = me.member
     _current = me
     if (ports := place.assemble(port)) is not None:
-        me.say(facts.WorkerReady(os.getpid(), host, port, ports))
+        me.send(facts.WorkerReady(os.getpid(), host, port, ports))
     try:
         while not isinstance(order := me.receive(None), orders.RunCell):
             pass
@@ -124,12 +124,12 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     me.flush_journal()
     progress.touch("done", 0)
     if isinstance(outcome, facts.CellFailed):
-        me.say(outcome)
+        me.send(outcome)
     if outcome is not cell.DONE:
         return 1
     if shard == 0:
-        me.say(facts.CellDone(progress.detected))
-    place.order(replica.RankEnded())
+        me.send(facts.CellDone(progress.detected))
+    place.send(replica.RankEnded())
     return 0
 
 

@@ -31,7 +31,7 @@ class ReplicaRank:
         self._heard: list[deque[Message]] = [deque() for _ in self.links]
         self._store: Any = None
 
-    def order(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send to every linked rank."""
         encoded = encode(message) if self.links else {}
         for link in self.links:
@@ -39,7 +39,7 @@ class ReplicaRank:
         for link in self.links:
             link.flush(SEND_PATIENCE_S)
 
-    def hear(self) -> list[deque[Message]]:
+    def receive(self) -> list[deque[Message]]:
         """The unread messages of each linked rank."""
         for link, heard in zip(self.links, self._heard, strict=True):
             if not link.closed:
@@ -53,11 +53,11 @@ class ReplicaRank:
     def assemble(self, port: int) -> tuple[int, ...] | None:
         """Collect the addresses of all ranks of the replica on the leader; None on the others."""
         if self.shard:
-            self.order(replica.FollowerReady(port))
+            self.send(replica.FollowerReady(port))
             return None
         if not self.links:
             return ()
-        while not all(heard := self.hear()):
+        while not all(heard := self.receive()):
             if any(link.closed for link in self.links):
                 raise Fenced("a rank of this replica has ended before it could begin")
             select.select(self.links, [], [])
@@ -74,7 +74,7 @@ class ReplicaRank:
 
             self._store, port = rendezvous.host("127.0.0.1")  # for the replica's process group
             run = replace(run, replica_port=port)
-            self.order(run)
+            self.send(run)
         own = _variables(self.shard, self.shard, self.size, self.size, "127.0.0.1", run.replica_port or 0)
         # init_process_group finds the leader's store, as a rank under torchrun finds its agent's; ranks of one host
         # talk on loopback

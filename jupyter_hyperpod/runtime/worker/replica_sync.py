@@ -31,29 +31,29 @@ class Leader(ElasticGroup):
     def next_leaf(self, leaf: int) -> None:
         """Let all ranks compute `leaf`."""
         self.poll()
-        self._place.order(replica.ComputeMicroBatch(self.generation, leaf))
+        self._place.send(replica.ComputeMicroBatch(self.generation, leaf))
 
     def gather(self, value: Any) -> list[Any]:
         """Collect the values of all ranks and send them to all."""
         tag = self._next_tag()
         given = self._collect(replica.ValueGiven, lambda said: (said.generation, said.count) == tag)
         values = (value, *(said.value for said in given))
-        self._place.order(replica.ValuesGathered(*tag, values))
+        self._place.send(replica.ValuesGathered(*tag, values))
         return list(values)
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send for all ranks; their stripes for newcomers are combined, by shard."""
         if isinstance(message, facts.StateOffered):
             generation = message.generation
             every = [message, *self._collect(facts.StateOffered, lambda said: said.generation == generation)]
             tokens = tuple(token for said in every for token in said.token)
             message = replace(message, token=tokens, skeleton=tuple(text for said in every for text in said.skeleton))
-        super().say(message)
+        super().send(message)
 
     def _receive(self, timeout_s: float | None) -> Message | None:
         order = super()._receive(timeout_s)
         if order is not None and Process.FOLLOWER in order.receivers:
-            self._place.order(order)
+            self._place.send(order)
         return order
 
     def _report(self, held: MemberState) -> None:
@@ -65,7 +65,7 @@ class Leader(ElasticGroup):
         found: dict[int, M] = {}
         while True:
             self.poll()
-            for shard, said in enumerate(self._place.hear(), start=1):
+            for shard, said in enumerate(self._place.receive(), start=1):
                 if shard not in found and (message := self._taken(said, shard, kind, wanted)):
                     found[shard] = message
             if len(found) == self.replica - 1:
@@ -97,17 +97,17 @@ class Follower(ElasticGroup):
     def gather(self, value: Any) -> list[Any]:
         """Send to the leader and wait for the values of all."""
         tag = self._next_tag()
-        self._place.order(replica.ValueGiven(*tag, value))
+        self._place.send(replica.ValueGiven(*tag, value))
         whole = self._await(replica.ValuesGathered)
         assert (whole.generation, whole.count) == tag, (whole, tag)
         return list(whole.values)
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send only errors, which this rank alone may know; the leader sends everything else."""
         if isinstance(message, facts.PeerSuspected | facts.CorruptionFound):
-            super().say(message)
+            super().send(message)
         elif isinstance(message, facts.StateOffered):
-            self._place.order(message)
+            self._place.send(message)
 
     def journal(self, kind: str, data: dict[str, Any]) -> None:
         """The leader writes."""
@@ -120,7 +120,7 @@ class Follower(ElasticGroup):
         return False
 
     def _report(self, held: MemberState) -> None:
-        self._place.order(facts.StateReported(self.generation, held))
+        self._place.send(facts.StateReported(self.generation, held))
 
 
 Group = ElasticGroup | LocalGroup
