@@ -64,7 +64,8 @@ class Deployment:
         ready, target = len(self.pool.ready()), self.replicas.target
         if not self.replicas.ever_ready:
             if self.replicas.failure is not None:
-                self.journal.write("user.error", _user_error(self.replicas.failure))
+                nowhere = {"member": "", "node": "", "rank": None}
+                self.journal.write("user.error", nowhere | self.replicas.failure)
                 self.end("failed", f"the model cannot be served: {self.replicas.failure['message']}")
             return
         if ready and self._incident:
@@ -129,8 +130,3 @@ def _open_incident(view: View) -> dict[str, Any]:
         if incident["cause"].startswith("coordinator") and incident["resumed_s"] is None:
             return {name: incident[name] for name in ("incident", "cause", "node")}
     return {}
-
-
-def _user_error(failure: Any) -> dict[str, Any]:
-    told = {"type": failure["type"], "message": failure["message"], "traceback": failure["traceback"]}
-    return {"member": "", "node": "", "rank": None} | told

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -74,23 +74,17 @@ class Engine:
 
 async def aside(work: Callable[[], T]) -> T:
     """Return the result of ``work()``, computed in a daemon thread, which does not delay the process's exit."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(act: Callable[[Any], None], value: Any) -> None:
-        if not done.done():
-            act(value)
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # the work goes on where nothing waits for it any more
 
     def run() -> None:
         try:
-            settled: tuple[Callable[[Any], None], Any] = done.set_result, work()
+            done.set_result(work())
         except BaseException as error:
-            settled = done.set_exception, _told(error)
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, *settled)
+            done.set_exception(_told(error))
 
     threading.Thread(target=run, name="aside", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 def _told(error: BaseException) -> Exception:

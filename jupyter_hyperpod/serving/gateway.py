@@ -116,15 +116,11 @@ async def _until(condition: Callable[[], bool], limit_s: float) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def _main() -> int:
-    site = Site.from_environment()
-    adopt(site.job)
-    return await Gateway(site).run()
-
-
 def main() -> int:
     """Entry point of the head's process."""
-    return asyncio.run(_main())
+    site = Site.from_environment()
+    adopt(site.job)
+    return asyncio.run(Gateway(site).run())
 
 
 if __name__ == "__main__":

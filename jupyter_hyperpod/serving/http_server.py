@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
-from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
+from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
 from tornado.iostream import IOStream
-from tornado.web import Application
+from tornado.routing import Router
+from tornado.web import Application, RequestHandler
 
-from .context import AUTHORIZATION, REQUEST_LIMIT_BYTES
+from .context import AUTHORIZATION, REQUEST_LIMIT_BYTES, error_body
 
 MOST_STRANGERS = 128
 IDLE_S = 60.0  # a connection without a complete request is closed after this time
 
 Knows = Callable[[str | None], bool]  # whether it knows a request's Authorization header
+
+
+class JsonHandler(RequestHandler):
+    """Answers errors as JSON."""
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answer with an error."""
+        self.set_status(status)
+        self.finish(error_body(status, message))
 
 
 class GuardedServer(HTTPServer):
@@ -25,7 +35,7 @@ class GuardedServer(HTTPServer):
     def initialize(self, application: Application, knows: Knows) -> None:  # type: ignore[override]
         """``knows(header)``: whether the Authorization header has a valid token."""
         super().initialize(
-            application,
+            _Listening(application, self._heard),
             idle_connection_timeout=IDLE_S,
             max_body_size=REQUEST_LIMIT_BYTES,
             max_buffer_size=2 * REQUEST_LIMIT_BYTES,
@@ -44,31 +54,17 @@ class GuardedServer(HTTPServer):
             oldest.close()
         super().handle_stream(stream, address)
 
-    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
-        """A request begins."""
-        return _Reading(super().start_request(server_conn, request_conn), self, request_conn)
-
-    def heard(self, connection: HTTPConnection, headers: HTTPHeaders) -> None:
-        """The headers of a request have arrived."""
-        if self._knows(headers.get(AUTHORIZATION)) and isinstance(connection, HTTP1Connection):
-            self._strangers.pop(connection.stream, None)
+    def _heard(self, request: HTTPServerRequest) -> None:
+        if self._knows(request.headers.get(AUTHORIZATION)) and isinstance(request.connection, HTTP1Connection):
+            self._strangers.pop(request.connection.stream, None)
 
 
-class _Reading(HTTPMessageDelegate):
-    def __init__(self, inner: HTTPMessageDelegate, server: GuardedServer, connection: HTTPConnection) -> None:
-        self._inner, self._server, self._connection = inner, server, connection
+class _Listening(Router):
+    """Tells of every request when its headers have arrived, and leaves the routes to the application."""
 
-    def headers_received(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
-    ) -> Awaitable[None] | None:
-        self._server.heard(self._connection, headers)
-        return self._inner.headers_received(start_line, headers)
+    def __init__(self, application: Application, heard: Callable[[HTTPServerRequest], None]) -> None:
+        self._application, self._heard = application, heard
 
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        return self._inner.data_received(chunk)
-
-    def finish(self) -> None:
-        self._inner.finish()
-
-    def on_connection_close(self) -> None:
-        self._inner.on_connection_close()
+    def find_handler(self, request: HTTPServerRequest, **more: Any) -> HTTPMessageDelegate | None:
+        self._heard(request)
+        return self._application.find_handler(request, **more)

@@ -11,7 +11,8 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -115,11 +116,8 @@ def _config(url: str, recipe: str) -> DecoderConfig:
     folder = url.rpartition("/")[0] if url.endswith((".safetensors", ".json")) else url.rstrip("/")
     place = f"{folder}/{CONFIG}"
     try:
-        source = open_source(place)
-        try:
+        with closing(open_source(place)) as source:
             return config_from_json(json.loads(read_all(source, CONFIG_LIMIT_BYTES)))
-        finally:
-            source.close()
     except (LoaderError, ValueError, TypeError) as error:
         raise SpecError(
             f"the shape of the decoder cannot be read from {place}: {error}; expected the fields of DecoderConfig, "
@@ -127,13 +125,8 @@ def _config(url: str, recipe: str) -> DecoderConfig:
         ) from error
 
 
-def config_to_json(config: DecoderConfig) -> dict[str, Any]:
-    """The content of ``config.json`` beside a decoder's weights."""
-    return asdict(config)
-
-
 def config_from_json(record: Mapping[str, Any]) -> DecoderConfig:
-    """Inverse of `config_to_json`. Raises TypeError or ValueError."""
+    """Read ``config.json`` beside a decoder's weights: `DecoderConfig` as JSON. Raises TypeError or ValueError."""
     scaling = record.get("rope_scaling")
     return DecoderConfig(**{**record, "rope_scaling": RopeScaling(**scaling) if scaling else None})
 
@@ -160,8 +153,7 @@ class Completions:
 
     def answer(self, task: Task) -> Iterator[dict[str, Any]]:
         """Yield one piece per token; the last one has a ``finish_reason``. Raises InvalidRequest."""
-        prompt, most, sampling, stops = self._read(task)
-        return self._generate(task, prompt, most, sampling, stops)
+        return self._generate(task, *self._read(task))
 
     def whole(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
         """All pieces as one answer."""

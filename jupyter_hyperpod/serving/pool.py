@@ -90,11 +90,8 @@ class ReplicaPool:
         One to ``avoid`` is used only where no other has a free slot. A request that is sent ``again`` comes first and
         is never refused. Raises QueueFull.
         """
-        if again or not self.waiting:
-            name = choose({r.name: r.outstanding for r in self.ready()}, self._slots, avoid)
-            if name is not None:
-                self.replicas[name].outstanding += 1
-                return self.replicas[name]
+        if (again or not self.waiting) and (replica := self._occupy(avoid)) is not None:
+            return replica
         if not again and self.waiting >= self._queue:
             raise QueueFull
         future: asyncio.Future[PooledReplica] = asyncio.get_running_loop().create_future()
@@ -116,9 +113,15 @@ class ReplicaPool:
         while self._waiting:
             future, avoid = self._waiting[0]
             if not future.done():
-                name = choose({r.name: r.outstanding for r in self.ready()}, self._slots, avoid)
-                if name is None:
+                if (replica := self._occupy(avoid)) is None:
                     return
-                self.replicas[name].outstanding += 1
-                future.set_result(self.replicas[name])
+                future.set_result(replica)
             self._waiting.popleft()
+
+    def _occupy(self, avoid: Collection[str]) -> PooledReplica | None:
+        """Take a free slot; None where there is none."""
+        name = choose({replica.name: replica.outstanding for replica in self.ready()}, self._slots, avoid)
+        if name is None:
+            return None
+        self.replicas[name].outstanding += 1
+        return self.replicas[name]

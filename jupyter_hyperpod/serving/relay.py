@@ -168,12 +168,9 @@ class Relay:
         replica.outstanding += 1
         try:
             async with asyncio.timeout(self._timeout_s):
-                headers = request.headers(self._key)
-                await replica.line.ask(request.path, headers, request.body, incoming.head, incoming.piece)
+                await self._send(replica, request, incoming)
         except (ReplicaBroken, TimeoutError):
             return
-        finally:
-            self._pool.give(replica)
         if incoming.status == 200:
             self._answered(replica)
 
@@ -206,19 +203,24 @@ class Relay:
         while True:
             replica = await self._pool.take(avoid, again=bool(avoid))
             incoming, whole = _Incoming(request, passed), False
-            headers = request.headers(self._key)
             try:
-                await replica.line.ask(request.path, headers, request.body, incoming.head, incoming.piece)
+                await self._send(replica, request, incoming)
                 whole = True
             except ReplicaBroken as error:
                 breaks += error.sent
                 if breaks >= BREAKS:
                     raise Unanswered(502, f"{breaks} replicas were lost while they answered: {error}") from error
-            finally:
-                self._pool.give(replica)
             if whole and incoming.status != 503:
                 self._answered(replica)
                 return ReplicaResponse(incoming.status, bytes(incoming.body), incoming.streamed)
             self._ledger.retried += 1
             await asyncio.sleep(PAUSE_S if whole or replica.name in avoid else 0)
             avoid.add(replica.name)
+
+    async def _send(self, replica: PooledReplica, request: ClientRequest, incoming: _Incoming) -> None:
+        """Send a request to a replica whose slot it has, and give the slot back. Raises ReplicaBroken."""
+        try:
+            headers = request.headers(self._key)
+            await replica.line.ask(request.path, headers, request.body, incoming.head, incoming.piece)
+        finally:
+            self._pool.give(replica)

@@ -19,14 +19,14 @@ from typing import Any
 
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.netutil import bind_sockets
-from tornado.web import Application, RequestHandler
+from tornado.web import Application
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, websocket_connect
 
 from ..storage.environment import adopt, begin_with
 from . import models
-from .context import ANSWER_LIMIT_BYTES, AUTHORIZATION, CREATED, REPLICA_PATH, REQUEST_ID, Site, error_body, shows
+from .context import ANSWER_LIMIT_BYTES, AUTHORIZATION, CREATED, REPLICA_PATH, REQUEST_ID, Site, shows
 from .engine import Engine, aside
-from .http_server import GuardedServer
+from .http_server import GuardedServer, JsonHandler
 from .models import InvalidRequest, Served, Task, new_task
 
 BEAT_S = 0.25
@@ -170,7 +170,7 @@ class ServingReplica:
             self._idle.set()
 
 
-class _Asked(RequestHandler):
+class _Asked(JsonHandler):
     replica: ServingReplica
 
     def initialize(self, replica: ServingReplica) -> None:
@@ -179,11 +179,6 @@ class _Asked(RequestHandler):
     def prepare(self) -> None:
         if not shows(self.request.headers.get(AUTHORIZATION), self.replica.key):
             self.refuse(401, "a replica answers its gateway only; ask the gateway")
-
-    def refuse(self, status: int, message: str) -> None:
-        """Answer with an error."""
-        self.set_status(status)
-        self.finish(error_body(status, message))
 
 
 class _Health(_Asked):
@@ -258,13 +253,9 @@ def application(replica: ServingReplica) -> Application:
 
 def main() -> int:
     """Entry point of a node's process."""
-    return asyncio.run(_main())
-
-
-async def _main() -> int:
     site = Site.from_environment()
     adopt(site.job)
-    return await ServingReplica(site).run()
+    return asyncio.run(ServingReplica(site).run())
 
 
 if __name__ == "__main__":

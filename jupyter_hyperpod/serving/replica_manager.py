@@ -42,7 +42,7 @@ class ReplicaManager:
         self.cap: int | None = None
         self.ever_ready = view["started_s"] is not None
         self.generation = view["generation"]
-        self.failure: Mapping[str, Any] | None = None
+        self.failure: dict[str, Any] | None = None
         self._site, self._pool, self._journal = site, pool, journal
         told = view["deployment"]["replicas"] if view["deployment"] else []
         self._told = {replica["replica"]: {stage["stage"] for stage in replica["stages"]} for replica in told}

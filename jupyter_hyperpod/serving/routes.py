@@ -14,13 +14,14 @@ from typing import Any
 
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
-from tornado.web import Application, RequestHandler, stream_request_body
+from tornado.web import Application, stream_request_body
 from tornado.websocket import WebSocketHandler
 
 from ..policy.serving import retry_after_s
 from . import commands
 from .context import AUTHORIZATION, REPLICA_PATH, REQUEST_ID, REQUEST_LIMIT_BYTES, error_body, shows
 from .deployment import Deployment
+from .http_server import JsonHandler
 from .pool import PooledReplica, QueueFull
 from .relay import STREAM, ClientRequest, ReplicaResponse, Unanswered
 
@@ -28,7 +29,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 PATHS = {"completions": "/v1/completions", "predict": "/predict"}
 
 
-class _Guarded(RequestHandler):
+class _Guarded(JsonHandler):
     """Refuses requests without the token."""
 
     deployment: Deployment
@@ -52,11 +53,6 @@ class _Guarded(RequestHandler):
         self.set_header("WWW-Authenticate", "Bearer")
         path = self.deployment.site.job.path / "token"
         self.refuse(401, f"send the header `Authorization: Bearer TOKEN`; the token is in {path}")
-
-    def refuse(self, status: int, message: str) -> None:
-        """Answer with an error."""
-        self.set_status(status)
-        self.finish(error_body(status, message))
 
 
 class _Health(_Guarded):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from jupyter_hyperpod.core.events import TERMINAL_STATES, Event
 from jupyter_hyperpod.core.views import View
 from jupyter_hyperpod.recipes.config import DecoderConfig
 from jupyter_hyperpod.recipes.decoder import Decoder
-from jupyter_hyperpod.serving.models import config_to_json
 from jupyter_hyperpod.storage.store import Store
 from tests.support.deployment_clients import Client, Reply
 
@@ -88,7 +87,7 @@ def write_decoder(folder: Path) -> Path:
     """Put the files of a tiny decoder there."""
     torch.manual_seed(0)
     write_safetensors(folder / "model.safetensors", dict(Decoder(CONFIG).state_dict()))
-    (folder / "config.json").write_text(json.dumps(config_to_json(CONFIG)))
+    (folder / "config.json").write_text(json.dumps(asdict(CONFIG)))
     return folder
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from jupyter_hyperpod.recipes import catalogue
 from jupyter_hyperpod.recipes.decoder import Decoder
 from jupyter_hyperpod.serving.generate import Cache, Sampling, check_prompt, draw, generate, read
-from jupyter_hyperpod.serving.models import Until, config_from_json, config_to_json
+from jupyter_hyperpod.serving.models import Until, config_from_json
 
 RECIPES = ("llama-tiny", "gpt-oss-tiny")
 
@@ -58,7 +60,7 @@ def test_prompts_that_cannot_be_read_are_told_why() -> None:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_configuration_survives_its_file(recipe: str) -> None:
     config = catalogue.load(recipe).config
-    assert config_from_json(config_to_json(config)) == config
+    assert config_from_json(asdict(config)) == config
 
 
 @given(st.lists(st.text("ab", max_size=3), max_size=8), st.lists(st.text("ab", min_size=1, max_size=3), max_size=2))
