@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 
 from ..core.backends import BACKENDS, load
-from ..core.errors import ClusterError, HyperpodError
+from ..core.errors import ClusterError
 from ..core.health import RECOVERIES
 from ..storage.journal import follow_events, forget_oldest, read_kinds
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
-from ..system.child import add_parent_option, follows
+from ..system.child import run_child
 from .monitor import Hands, Monitor
 from .probes import ProbeRoot
 
@@ -80,7 +80,7 @@ class HealthAgent:
             self._others.poll()  # before the recall: an event that comes in between is read twice, not missed
         self.monitor.recall(read_kinds(store.cluster_events, ("node.health", "incident.stage")))
 
-    def run(self) -> int:
+    def run(self) -> None:
         """Watch until told to end."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
@@ -92,7 +92,6 @@ class HealthAgent:
             time.sleep(TICK_S)
         self.monitor.stop()
         self.pen.close()
-        return 0
 
     def _listen(self) -> None:
         """Read the messages of the supervisor about its nodes."""
@@ -116,19 +115,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kernel-log", default=os.environ.get(KERNEL_LOG, ""))
     parser.add_argument("--backend", default="", choices=BACKENDS, help="carry remedies out through this backend")
     parser.add_argument("--local", action="store_true", help="nodes of the local cluster, which share this machine")
-    add_parent_option(parser)
-    options = parser.parse_args(arguments)
-    if not follows(options.parent):
-        return 0
-    try:
-        store = Store(options.store).prepare()
-        if (mark := claim(store, options.node[0])) is None:
-            return 0
+    return run_child(parser, _watch, arguments)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    store = Store(options.store).prepare()
+    if (mark := claim(store, options.node[0])) is not None:
         with mark:
-            return HealthAgent(store, options.node, options.kernel_log, options.backend, options.local).run()
-    except HyperpodError as error:
-        print(error, file=sys.stderr)
-        return 1
+            HealthAgent(store, options.node, options.kernel_log, options.backend, options.local).run()
+    return 0
 
 
 if __name__ == "__main__":

@@ -144,14 +144,14 @@ def labelled(store: Store, node: str) -> Iterator[None]:
         raise
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Entry point; the findings are JSON on standard output, or in a file."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.health.check")
     parser.add_argument("--store", required=True, type=Path)
     parser.add_argument("--deep", action="store_true")
     parser.add_argument("--level", type=int, default=2)
     parser.add_argument("--output", type=Path)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     try:
         looked = look(Store(options.store), options.deep, options.level, lambda finding: None)
         content = json.dumps(looked.to_json())

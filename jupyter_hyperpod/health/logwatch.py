@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import HyperpodError, StoreError
+from ..core.errors import StoreError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.rules import LogRule
 from ..policy import logwatch
@@ -28,7 +28,7 @@ from ..storage.journal import command_writer, follow_events
 from ..storage.journal_writer import JournalWriter
 from ..storage.output import OutputReader
 from ..storage.store import JobStore
-from ..system.child import add_parent_option, follows
+from ..system.child import run_child
 
 WRITER = "rules"
 TICK_S = 0.2
@@ -41,7 +41,7 @@ Blame = Callable[[int | None, str, str], None]
 
 
 class _TooLong(Exception):
-    """A search took too long and was ended."""
+    """A search was ended."""
 
 
 def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
@@ -163,8 +163,9 @@ class Watcher:
             self._say("warning.raised", {"text": f"log rule {name} is switched off: {problem}"})
 
 
-def run(job: JobStore, rules: Iterable[LogRule]) -> int:
+def run(job: JobStore) -> int:
     """Watch until the job has ended."""
+    rules = job.spec().log_rules
     pen = JournalWriter(job.events, WRITER)
     journal, beside = follow_events(job.events), OutputReader(job)  # the journal does not hold all that ranks print
 
@@ -194,20 +195,11 @@ def run(job: JobStore, rules: Iterable[LogRule]) -> int:
     return 0
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Entry point; ends at once where the job has no rules."""
+def main() -> int:
+    """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.health.logwatch")
     parser.add_argument("--job", required=True, type=Path)
-    add_parent_option(parser)
-    options = parser.parse_args(arguments)
-    if not follows(options.parent):
-        return 0
-    try:
-        job = JobStore(options.job)
-        return run(job, job.spec().log_rules)
-    except HyperpodError as error:
-        print(error, file=sys.stderr)
-        return 1
+    return run_child(parser, lambda options: run(JobStore(options.job)))
 
 
 if __name__ == "__main__":

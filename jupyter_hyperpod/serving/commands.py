@@ -26,7 +26,6 @@ def recall(deployment: Deployment) -> None:
 
 
 def obey_all(deployment: Deployment) -> None:
-    """Carry out new commands."""
     for command in deployment.commands.poll():
         _obey(deployment, command)
 

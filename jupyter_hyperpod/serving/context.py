@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ClusterError, SpecError, StoreError
+from ..core.errors import ClusterError, SpecError
 from ..core.spec import JobSpec, ServeSpec
 from ..storage.store import JobStore
 
@@ -77,14 +77,6 @@ def bearer(token: str) -> str:
 def shows(header: str | None, expected: str) -> bool:
     """Whether a request's Authorization header has the expected value, in constant time."""
     return header is not None and hmac.compare_digest(header.encode(), expected.encode())
-
-
-def read_token(job: JobStore) -> str:
-    """The clients' token. Raises StoreError where there is none yet."""
-    try:
-        return (job.path / "token").read_text().strip()
-    except OSError as error:
-        raise StoreError(f"cannot read {job.path / 'token'}: {error.strerror}") from error
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:

@@ -7,12 +7,11 @@ import secrets
 import time
 from typing import Any
 
-from ..core.errors import StoreError
 from ..core.views import View, fold_all, new_job_view
 from ..storage.journal import follow_commands, read_events
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import write_private
-from .context import Site, bearer, read_token
+from .context import Site, bearer
 from .counters import RequestCounts
 from .pool import PooledReplica, ReplicaPool
 from .relay import ClientRequest, Relay
@@ -116,11 +115,12 @@ class Deployment:
 
 def _token(site: Site) -> str:
     """The clients' token; the first gateway creates it."""
+    path = site.job.path / "token"
     try:
-        return read_token(site.job)
-    except StoreError:
+        return path.read_text().strip()
+    except OSError:
         token = secrets.token_urlsafe(32)
-        write_private(site.job.path / "token", token.encode())
+        write_private(path, token.encode())
         return token
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
@@ -29,7 +29,7 @@ class Cache:
     values: list[torch.Tensor]
     cosine: torch.Tensor
     sine: torch.Tensor
-    length: int = field(default=0)
+    length: int = 0
 
     @classmethod
     def of(cls, model: Decoder, capacity: int) -> Cache:

@@ -21,10 +21,8 @@ Knows = Callable[[str | None], bool]  # whether it knows a request's Authorizati
 
 
 class JsonHandler(RequestHandler):
-    """Answers errors as JSON."""
-
     def refuse(self, status: int, message: str) -> None:
-        """Answer with an error."""
+        """Answer with an error, as JSON."""
         self.set_status(status)
         self.finish(error_body(status, message))
 
@@ -44,7 +42,6 @@ class GuardedServer(HTTPServer):
         self._strangers: dict[IOStream, None] = {}  # oldest first
 
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
-        """Accept a connection."""
         self._strangers[stream] = None
         if len(self._strangers) > MOST_STRANGERS:
             self._strangers = {stranger: None for stranger in self._strangers if not stranger.closed()}

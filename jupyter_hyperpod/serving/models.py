@@ -40,11 +40,7 @@ Enter = Callable[[str], None]
 
 
 class InvalidRequest(UserError):
-    """A request that cannot be answered; ``status`` is that of HTTP."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
+    """A request that cannot be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,6 @@ class Task:
     """A request in a replica. ``created`` and ``request_id`` come from the gateway, so that a repeated request gets
     the same answer."""
 
-    path: str
     body: Mapping[str, Any]
     request_id: str
     created: int
@@ -257,7 +252,6 @@ class PythonModel:
         yield {"outputs": _plain(self._predict(self._model, task.body["inputs"]))}
 
     def whole(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
-        """The one piece."""
         return pieces[0]
 
 
@@ -286,7 +280,7 @@ def _seed(request_id: str) -> int:
     return int.from_bytes(hashlib.sha256(request_id.encode()).digest()[:7])
 
 
-def new_task(path: str, content: bytes, request_id: str, created: str | None) -> Task:
+def new_task(content: bytes, request_id: str, created: str | None) -> Task:
     """Read a request. Raises InvalidRequest where it is not a JSON object."""
     try:
         body = json.loads(content)
@@ -294,4 +288,4 @@ def new_task(path: str, content: bytes, request_id: str, created: str | None) ->
         raise InvalidRequest(f"the request is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise InvalidRequest(f"the request is a {type(body).__name__}; expected a JSON object")
-    return Task(path, body, request_id, int(created) if created and created.isdecimal() else int(time.time()))
+    return Task(body, request_id, int(created) if created and created.isdecimal() else int(time.time()))

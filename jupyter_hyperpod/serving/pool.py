@@ -44,11 +44,6 @@ class PooledReplica:
     error: dict[str, Any] | None = None
     activity: Activity | None = None  # its state when its silence began
 
-    @property
-    def answers(self) -> bool:
-        """Whether it may be given a request."""
-        return self.state == "ready" and not self.retired
-
     def say(self, kind: str) -> None:
         """Send the replica a message; ignored if it has gone."""
         with suppress(WebSocketClosedError):
@@ -82,7 +77,7 @@ class ReplicaPool:
 
     def ready(self) -> list[PooledReplica]:
         """Replicas that may get a request."""
-        return [replica for replica in self if replica.answers]
+        return [replica for replica in self if replica.state == "ready" and not replica.retired]
 
     async def take(self, avoid: Collection[str] = (), again: bool = False) -> PooledReplica:
         """Wait for a replica with a free slot and take the slot; give it back with `give`.

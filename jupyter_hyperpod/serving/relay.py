@@ -46,7 +46,6 @@ class ClientRequest:
     stream: Callable[[bytes], Awaitable[None]] | None = None
 
     def headers(self, key: str) -> HTTPHeaders:
-        """The headers for the replica."""
         fields = {AUTHORIZATION: key, REQUEST_ID: self.request_id, CREATED: str(self.created)}
         length = str(len(self.body))
         return HTTPHeaders({**fields, "Content-Type": "application/json", "Content-Length": length, "Host": "replica"})
@@ -77,7 +76,6 @@ class _Incoming:
         self._skip, self._skipped = passed.length, hashlib.sha256()
 
     def head(self, status: int, headers: HTTPHeaders) -> None:
-        """The head of the answer has arrived."""
         self.status = status
         self.streamed = headers.get("Content-Type", "").startswith(STREAM) and status == 200
 

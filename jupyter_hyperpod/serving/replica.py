@@ -105,11 +105,10 @@ class ServingReplica:
 
     def facts(self) -> dict[str, Any]:
         """The replica's state for the gateway."""
+        path = self.served.path if self.served else ""
         me = {"replica": self.name, "node": self.site.node, "pid": os.getpid(), "host": self.site.host}
         now = {"state": self.state, "tasks": self.tasks, "error": self.error, "progress": self.progress}
-        return (
-            me | now | {"port": self.port, "path": self.served.path if self.served else "", "stages": dict(self.stages)}
-        )
+        return me | now | {"port": self.port, "path": path, "stages": dict(self.stages)}
 
     # -- the gateway -------------------------------------------------------------------------------------------
 
@@ -170,8 +169,9 @@ class ServingReplica:
             self._idle.set()
 
 
-class _Asked(JsonHandler):
+class _Answer(JsonHandler):
     replica: ServingReplica
+    work: asyncio.Task[None] | None = None
 
     def initialize(self, replica: ServingReplica) -> None:
         self.replica = replica
@@ -179,16 +179,6 @@ class _Asked(JsonHandler):
     def prepare(self) -> None:
         if not shows(self.request.headers.get(AUTHORIZATION), self.replica.key):
             self.refuse(401, "a replica answers its gateway only; ask the gateway")
-
-
-class _Health(_Asked):
-    def get(self) -> None:
-        self.set_status(200 if self.replica.state == "ready" else 503)
-        self.finish(self.replica.facts())
-
-
-class _Answer(_Asked):
-    work: asyncio.Task[None] | None = None
 
     async def post(self) -> None:
         replica = self.replica
@@ -210,10 +200,10 @@ class _Answer(_Asked):
     async def _answer(self, served: Served) -> None:
         headers = self.request.headers
         try:
-            task = new_task(self.request.path, self.request.body, headers.get(REQUEST_ID, ""), headers.get(CREATED))
+            task = new_task(self.request.body, headers.get(REQUEST_ID, ""), headers.get(CREATED))
             pieces = served.answer(task)
         except InvalidRequest as error:
-            self.refuse(error.status, str(error))
+            self.refuse(400, str(error))
             return
         try:
             await (self._stream(task, pieces) if task.streamed else self._whole(served, pieces))
@@ -246,8 +236,7 @@ class _Answer(_Asked):
 
 def application(replica: ServingReplica) -> Application:
     """The routes of a replica."""
-    settings = {"replica": replica}
-    routes = [(r"/healthz", _Health, settings), (r"/predict|/v1/completions", _Answer, settings)]
+    routes = [(r".*", _Answer, {"replica": replica})]
     return Application(routes, log_function=lambda handler: None)
 
 

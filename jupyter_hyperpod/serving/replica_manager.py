@@ -24,12 +24,11 @@ from ..storage.journal import command_writer
 from ..storage.journal_writer import JournalWriter
 from ..system.processes import activity
 from .connection import ReplicaConnections
-from .context import Site
+from .context import HOST, Site
 from .pool import PooledReplica, ReplicaPool
 
 AWAY_S = 1.0
 WRITER = "gateway"
-LOOPBACK = "127.0.0.1"
 
 
 class ReplicaManager:
@@ -128,7 +127,7 @@ class ReplicaManager:
         self.adjust()
         return len(leaving)
 
-    # -- who ---------------------------------------------------------------------------------------------------
+    # -- which -------------------------------------------------------------------------------------------------
 
     def heard(self, facts: Mapping[str, Any], link: WebSocketHandler) -> PooledReplica:
         """Handle a replica's report."""
@@ -210,7 +209,7 @@ class ReplicaManager:
             if away_s > AWAY_S:  # this process stood still itself and has not read the reports yet
                 replica.heard_s = min(now_s, replica.heard_s + away_s)
             if self._hangs(replica, now_s - replica.heard_s):
-                if replica.host == LOOPBACK:  # on this host; its pid is not reused, because its link is open
+                if replica.host == HOST:  # on this host; its pid is not reused, because its link is open
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(replica.pid, signal.SIGKILL)
                 replica.line.cut()  # nothing else ends the requests to an unreachable host
@@ -221,7 +220,7 @@ class ReplicaManager:
         if silent_s < SILENT_S / 2:
             replica.activity = None
             return False
-        now = activity(replica.pid) if replica.host == LOOPBACK else None
+        now = activity(replica.pid) if replica.host == HOST else None
         before = replica.activity = replica.activity or now
         computes = now is not None and before is not None and now.ticks > before.ticks
         stopped = now is not None and now.stopped
