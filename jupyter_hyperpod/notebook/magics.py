@@ -63,7 +63,7 @@ class HyperpodMagics(Notebook):
         origin = self._origin()
         fields = spec_fields(options, job_name(origin.get("notebook", "") or "cell"), defaults)
         fields |= {"filename": f"Cell In[{self._cell_number()}]", "origin": origin}
-        source = "\n" * max(self._lines_above(cell), 1) + cell  # tracebacks have the numbers of the cell's lines
+        source = push.place(cell, self._lines_above(cell))
         check_source(source, fields["filename"])
         names = [name.strip() for text in options.push for name in text.split(",") if name.strip()]
         values = push.named_values(names, self.namespace())

@@ -25,6 +25,11 @@ def named_values(names: Sequence[str], namespace: Mapping[str, Any]) -> dict[str
     return {name: namespace[name] for name in names}
 
 
+def place(body: str, lines_above: int) -> str:
+    """Return `body` moved down by the lines above it in its cell, so that tracebacks have the cell's line numbers."""
+    return "\n" * max(lines_above, 1) + body
+
+
 def with_values(source: str, values: Mapping[str, Any], store: Store) -> str:
     """Return `source` (its first line empty) with a prelude that defines `values`, on an existing line.
 
