@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 from typing import Any
 
 from ..control import jobs
-from ..control.report import Cell, Table
+from ..control.report import Table
 from ..core.errors import NotFound
 from ..core.events import Event
 from ..core.incidents import fold_stages
@@ -98,61 +97,56 @@ class RunComparison:
         store = store or Store()
         return cls(Run.read(store, disturbed_id), Run.read(store, undisturbed_id))
 
-    @property
+    @cached_property
     def kill(self) -> Event | None:
         """The first fault that was injected."""
         return next(iter(self.disturbed.of_kind("fault.injected")), None)
 
-    def _commits_after_kill(self, world_size: int) -> Sequence[Event]:
-        """Steps committed on `world_size` members or more, in a generation formed after the kill."""
+    @cached_property
+    def _before(self) -> list[Event]:
+        """Steps committed before the kill; none where nothing was killed."""
+        return [e for e in self.disturbed.commits.values() if self.kill and e.time_s < self.kill.time_s]
+
+    def _next_commit_s(self, world_size: int) -> float | None:
+        """Kill to the first commit by this many members or more, in a generation formed after the kill."""
         kill = self.kill
         if kill is None:
-            return ()
-        before = [e.data["generation"] for e in self.disturbed.of_kind("generation.formed") if e.time_s <= kill.time_s]
-        return [
-            event
-            for event in self.disturbed.commits.values()
-            if event.time_s > kill.time_s
-            and event.data["generation"] > max(before, default=0)
-            and event.data["world_size"] >= world_size
-        ]
+            return None
+        formed = [e.data["generation"] for e in self.disturbed.of_kind("generation.formed") if e.time_s <= kill.time_s]
+        generation = max(formed, default=0)
+        commits = (e for e in self.disturbed.commits.values() if e.time_s > kill.time_s)
+        anew = (e for e in commits if e.data["generation"] > generation and e.data["world_size"] >= world_size)
+        return next((event.time_s - kill.time_s for event in anew), None)
 
     @property
     def step_s(self) -> float | None:
         """Median of one undisturbed step before the kill, in seconds."""
-        kill = self.kill
-        times = [e.data["step_time_s"] for e in self.disturbed.commits.values() if kill and e.time_s < kill.time_s]
+        times = [event.data["step_time_s"] for event in self._before]
         return median(times[1:]) if len(times) > 1 else None
 
     @property
     def recovery_s(self) -> float | None:
         """Kill to the next commit, detection included, in seconds: what the job's first incident shows everywhere."""
-        incidents = fold_stages(self.disturbed.events)
-        told = incidents[0] if incidents and incidents[0]["detection_s"] is not None else None
-        return float(told["recovery_s"]) if told is not None and told["recovery_s"] is not None else None
+        first = next(iter(fold_stages(self.disturbed.events)), None)
+        if first is None or first["detection_s"] is None or first["recovery_s"] is None:
+            return None
+        return float(first["recovery_s"])
 
     @property
     def stall_s(self) -> float | None:
         """Kill to the survivors' next commit, minus one undisturbed step, in seconds."""
-        commits = self._commits_after_kill(1)
-        if not commits or self.kill is None or self.step_s is None:
-            return None
-        return commits[0].time_s - self.kill.time_s - self.step_s
+        next_s = self._next_commit_s(1)
+        return None if next_s is None or self.step_s is None else next_s - self.step_s
 
     @property
     def full_strength_s(self) -> float | None:
         """Kill to the first step committed by as many members as before, in seconds."""
-        before = [
-            e.data["world_size"] for e in self.disturbed.commits.values() if self.kill and e.time_s < self.kill.time_s
-        ]
-        commits = self._commits_after_kill(before[-1]) if before else ()
-        return commits[0].time_s - self.kill.time_s if commits and self.kill else None
+        return self._next_commit_s(self._before[-1].data["world_size"]) if self._before else None
 
     @property
-    def killed_step(self) -> float | None:
+    def killed_step(self) -> int | None:
         """The step that was being computed when the node was killed."""
-        kill = self.kill
-        return None if kill is None else 1 + sum(e.time_s < kill.time_s for e in self.disturbed.commits.values())
+        return None if self.kill is None else 1 + len(self._before)
 
     @property
     def same_losses(self) -> bool:
@@ -172,31 +166,27 @@ class RunComparison:
 
     def checks(self) -> list[tuple[str, str, bool]]:
         """Return ``(what, figure, holds)`` of everything the demonstration promises."""
-        step, lost, wrong = self.step_s, self.disturbed.steps_lost, self.disturbed.samples_wrong
+        lost, wrong = self.disturbed.steps_lost, self.disturbed.samples_wrong
         node = self.kill.data["node"] if self.kill else None
         state = format_bytes(self.disturbed.session["state_bytes"])
         ended = [self.disturbed.state, self.undisturbed.state]
         return [
             ("both runs ended", " and ".join(ended), ended == ["succeeded", "succeeded"]),
-            ("node killed", f"{node} at step {self.killed_step:.0f}" if self.killed_step else "none", node is not None),
-            ("undisturbed run met no fault", _yes(self.undisturbed_is_calm), self.undisturbed_is_calm),
-            ("one undisturbed step", _duration(step), step is not None),
-            ("recovery: kill to next commit", _duration(self.recovery_s), self.recovery_s is not None),
-            ("the same beyond one undisturbed step", _duration(self.stall_s), self.stall_s is not None),
-            (
-                f"full strength again, {state} of state",
-                _duration(self.full_strength_s),
-                self.full_strength_s is not None,
-            ),
+            ("node killed", f"{node} at step {self.killed_step}" if self.killed_step else "none", node is not None),
+            _true("undisturbed run met no fault", self.undisturbed_is_calm),
+            _measured("one undisturbed step", self.step_s),
+            _measured("recovery: kill to next commit", self.recovery_s),
+            _measured("the same beyond one undisturbed step", self.stall_s),
+            _measured(f"full strength again, {state} of state", self.full_strength_s),
             ("steps lost", str(lost), lost == 0),
             ("samples repeated or skipped", str(wrong), wrong == 0),
-            ("loss curves bit-identical", _yes(self.same_losses), self.same_losses),
-            ("final weights and optimizer bit-identical", _yes(self.same_state), self.same_state),
+            _true("loss curves bit-identical", self.same_losses),
+            _true("final weights and optimizer bit-identical", self.same_state),
         ]
 
     def table(self) -> Table:
         """Return `checks` as a table."""
-        rows = [[Cell(what), Cell(figure, "good" if holds else "bad")] for what, figure, holds in self.checks()]
+        rows = [[what, (figure, "good" if holds else "bad")] for what, figure, holds in self.checks()]
         return Table(("WHAT THE JOURNALS SAY", ">FIGURE"), rows)
 
     @property
@@ -205,11 +195,11 @@ class RunComparison:
         return all(holds for _, _, holds in self.checks())
 
 
-def _duration(seconds: float | None) -> str:
+def _measured(what: str, seconds: float | None) -> tuple[str, str, bool]:
     if seconds is None:
-        return "not measured"
-    return f"-{format_duration(-seconds)}" if seconds < 0 else format_duration(seconds)
+        return what, "not measured", False
+    return what, f"-{format_duration(-seconds)}" if seconds < 0 else format_duration(seconds), True
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _true(what: str, holds: bool) -> tuple[str, str, bool]:
+    return what, "yes" if holds else "no", holds

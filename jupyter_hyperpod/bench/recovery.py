@@ -28,6 +28,14 @@ LIMITS = {
     "spare_full_strength_s": 1.0,
 }
 
+METRICS = (  # and the field of a `Stall` that has it
+    ("undisturbed step", "s", "step_s"),
+    ("fault to the survivors' next commit, minus one step", "s", "stall_s"),
+    ("fault to the first new step, minus one step", "s", "regained_s"),
+    ("steps computed again", "steps", "repeated"),
+    ("fault to the first step at full strength", "s", "strength_s"),
+)
+
 
 class ObservedRun(Protocol):
     """A training run, observed from outside through its committed steps."""
@@ -117,25 +125,8 @@ def rows_of(result: Result, nodes: int) -> list[dict[str, Any]]:
     for fault, signal in FAULTS.items():
         case = f"{signal} of one of {nodes} members"
         if stalls := result.stalls[fault]:
-            rows += [
-                row(result.name, case, "undisturbed step", "s", [s.step_s for s in stalls]),
-                row(
-                    result.name,
-                    case,
-                    "fault to the survivors' next commit, minus one step",
-                    "s",
-                    [s.stall_s for s in stalls],
-                ),
-                row(
-                    result.name,
-                    case,
-                    "fault to the first new step, minus one step",
-                    "s",
-                    [s.regained_s for s in stalls],
-                ),
-                row(result.name, case, "steps computed again", "steps", [s.repeated for s in stalls]),
-                row(result.name, case, "fault to the first step at full strength", "s", [s.strength_s for s in stalls]),
-            ]
+            for metric, unit, field_name in METRICS:
+                rows.append(row(result.name, case, metric, unit, [getattr(stall, field_name) for stall in stalls]))
         if fault in result.failures:
             rows.append(not_run(result.name, case, result.failures[fault]))
     return rows
