@@ -186,7 +186,7 @@ class RunComparison:
 
     def table(self) -> Table:
         """Return `checks` as a table."""
-        rows = [[what, (figure, "good" if holds else "bad")] for what, figure, holds in self.checks()]
+        rows = [(what, (figure, "good" if holds else "bad")) for what, figure, holds in self.checks()]
         return Table(("WHAT THE JOURNALS SAY", ">FIGURE"), rows)
 
     @property
