@@ -120,20 +120,15 @@ def _fill(source: str, writer: BinaryIO, mounts: Mounts) -> None:
             shutil.copyfileobj(reader, writer, CHUNK_BYTES)
 
 
-class _local_errors:
+@contextmanager
+def _local_errors(path: str) -> Iterator[None]:
     """Raise the system's errors as ours, with the name of the file."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, FileNotFoundError):
-            raise NotFound(f"{error.filename or self._path} is not there") from error
-        if isinstance(error, OSError):
-            raise StoreError(f"{error.filename or self._path}: {error.strerror or error}") from error
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"{error.filename or path} is not there") from error
+    except OSError as error:
+        raise StoreError(f"{error.filename or path}: {error.strerror or error}") from error
 
 
 def _is_directory(address: str, mounts: Mounts) -> bool:

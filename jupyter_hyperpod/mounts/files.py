@@ -27,16 +27,7 @@ LONGEST_PATH_BYTES = 4096
 ASK_TIMEOUT_S = 10.0
 WRITE_TIMEOUT_S = 600.0
 KINDS: Mapping[int, type[HyperpodError]] = MappingProxyType(
-    dict.fromkeys(
-        (
-            errno.EEXIST,
-            errno.ENOTEMPTY,
-            errno.EISDIR,
-            errno.ENOTDIR,
-            errno.EBUSY,
-        ),
-        Conflict,
-    )
+    dict.fromkeys((errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR, errno.EBUSY), Conflict)
     | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Denied)
     | dict.fromkeys((errno.EINVAL, errno.EXDEV, errno.ENAMETOOLONG, errno.ELOOP), SpecError)
 )
@@ -126,7 +117,7 @@ def _item(spec: MountSpec, told: Mapping[str, Any]) -> Item:
 
 
 class FileContent(probe.ProbedContent):
-    """A file of a mounted file system."""
+    """A file of a mounted file system, as `FileBlocks`."""
 
     def __init__(self, spec: MountSpec, path: str) -> None:
         super().__init__(spec.name, spec.notebook_path, path, ASK_TIMEOUT_S, KINDS)
@@ -134,7 +125,7 @@ class FileContent(probe.ProbedContent):
 
 
 class ObjectContent:
-    """An object, read in order."""
+    """An object, as `FileBlocks`."""
 
     def __init__(self, item: Item, url: str, file: Any) -> None:
         self.item = item
@@ -150,68 +141,54 @@ class ObjectContent:
         raise StopIteration
 
     def close(self) -> None:
-        """See FileBlocks."""
         self._file.close()
 
 
 class DirectoryFiles:
-    """A mounted file system."""
+    """A mounted file system, as `MountFiles`."""
 
     def __init__(self, store: Store, spec: MountSpec) -> None:
         self._store, self._spec = store, spec
 
     def look(self, path: str) -> Item:
-        """See MountFiles."""
         return _item(self._spec, self._ask("look", path))
 
     def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
-        """See MountFiles."""
         found = self._ask("page", path, after, str(PAGE))
         return [_item(self._spec, entry) for entry in found["entries"]], found["after"]
 
     def content(self, path: str) -> FileBlocks:
-        """See MountFiles."""
         return FileContent(self._spec, path)
 
     def put(self, path: str, source: Path) -> None:
-        """See MountFiles."""
         _refuse_read_only(self._spec)
         with open(source, "rb") as content:
             self._ask("write", path, content=content, timeout_s=WRITE_TIMEOUT_S, lane="write")
 
     def make(self, path: str) -> None:
-        """See MountFiles."""
         _refuse_read_only(self._spec)
         self._ask("make", path)
 
     def move(self, path: str, to: str) -> None:
-        """See MountFiles."""
         self._change("move", path, to)
 
     def remove(self, path: str) -> None:
-        """See MountFiles."""
         self._change("remove", path)
 
     def discard(self, path: str) -> None:
-        """See MountFiles."""
         self._change("discard", path)
 
     def _change(self, operation: str, path: str, *more: str) -> None:
-        """Run an operation that changes something."""
         _refuse_read_only(self._spec)
         self._ask(operation, path, *more)
 
-    def _ask(self, operation: str, *arguments: str, timeout_s: float | None = None, **named: Any) -> dict[str, Any]:
-        for one in arguments:
-            checked(one)
-        named |= {
-            "script": probe.FILING,
-            "kinds": KINDS,
-            "shown": arguments[0] or "/",
-            "timeout_s": timeout_s or ASK_TIMEOUT_S,
-        }
-        root = self._spec.notebook_path
-        return probe.ask(self._store, self._spec.name, operation, root, *arguments, **named)[-1]
+    def _ask(
+        self, operation: str, path: str, *more: str, timeout_s: float | None = None, **named: Any
+    ) -> dict[str, Any]:
+        arguments = [operation, self._spec.notebook_path, *map(checked, (path, *more))]
+        named |= {"script": probe.FILING, "kinds": KINDS, "shown": path or "/"}
+        named["timeout_s"] = timeout_s or ASK_TIMEOUT_S
+        return probe.ask(self._store, self._spec.name, *arguments, **named)[-1]
 
 
 class RepositoryFiles(DirectoryFiles):
@@ -222,7 +199,6 @@ class RepositoryFiles(DirectoryFiles):
         self._repository = Repository(spec, spec.notebook_path, table.table(store))
 
     def look(self, path: str) -> Item:
-        """See MountFiles."""
         try:
             return super().look(path)
         except NotFound:
@@ -234,7 +210,6 @@ class RepositoryFiles(DirectoryFiles):
             return item
 
     def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
-        """See MountFiles."""
         listed = self._listed(path)
         try:
             here, following = super().page(path, after)
@@ -249,7 +224,6 @@ class RepositoryFiles(DirectoryFiles):
         return every[:PAGE], every[PAGE - 1].name if len(every) > PAGE else following
 
     def content(self, path: str) -> FileBlocks:
-        """See MountFiles."""
         try:
             return super().content(path)
         except NotFound:
@@ -274,13 +248,12 @@ class RepositoryFiles(DirectoryFiles):
 
 
 class ObjectFiles:
-    """A bucket, or the objects below a prefix of a bucket."""
+    """A bucket, or the objects below a prefix of a bucket, as `MountFiles`."""
 
     def __init__(self, spec: MountSpec) -> None:
         self._spec = spec
 
     def look(self, path: str) -> Item:
-        """See MountFiles."""
         name = path.rpartition("/")[2]
         if not path:
             return Item(name, "directory", 0, 0, not self._spec.read_only)
@@ -289,13 +262,11 @@ class ObjectFiles:
             return self._item(remote.entry(system.info(place)) | {"name": name})
 
     def page(self, path: str, after: str) -> tuple[list[Item], str | None]:
-        """See MountFiles."""
         found = remote.listing(self._url(path), {self._spec.name: self._spec})
         entries = sorted((one for one in found if one["name"] > after), key=lambda one: str(one["name"]))
         return [self._item(one) for one in entries[:PAGE]], entries[PAGE - 1]["name"] if len(entries) > PAGE else None
 
     def content(self, path: str) -> FileBlocks:
-        """See MountFiles."""
         item, url = self.look(path), self._url(path)
         if item.kind != "file":
             raise Conflict(f"{url} is no object but a {item.kind}")
@@ -304,7 +275,6 @@ class ObjectFiles:
             return ObjectContent(item, url, system.open(place, "rb", cache_type="none"))
 
     def put(self, path: str, source: Path) -> None:
-        """See MountFiles."""
         _refuse_read_only(self._spec)
         system, place = self._at(path)
         with remote.errors("write", self._url(path)):
@@ -313,11 +283,9 @@ class ObjectFiles:
             system.put_file(str(source), place)
 
     def make(self, path: str) -> None:
-        """See MountFiles: an object store has no empty directories."""
         raise Denied(f"mount {self._spec.name!r} is an object store, which has no empty directories: upload a file")
 
     def move(self, path: str, to: str) -> None:
-        """See MountFiles."""
         _refuse_read_only(self._spec)
         system, place = self._at(path)
         _, goal = self._at(to)
@@ -330,7 +298,6 @@ class ObjectFiles:
             system.rm_file(place)
 
     def remove(self, path: str) -> None:
-        """See MountFiles."""
         _refuse_read_only(self._spec)
         if self.look(path).kind != "file":
             raise Conflict(f"{self._url(path)} is not empty")
@@ -339,7 +306,6 @@ class ObjectFiles:
             system.rm_file(place)
 
     def discard(self, path: str) -> None:
-        """See MountFiles: for single objects."""
         self.move(path, f".Trash-{os.getuid()}/{secrets.token_hex(4)}/{path}")
 
     def _url(self, path: str) -> str:

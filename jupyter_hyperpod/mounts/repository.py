@@ -18,16 +18,17 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import Conflict, NotFound, SpecError, StoreError
 from ..core.mount_spec import MountSpec
+from ..storage.store import write_private
 from ..system.locks import one_at_a_time
 from . import copying, remote
 from .table import Mounts
 
 OWN = ".hyperpod"
-STATES = ("released", "imported", "exported", "dirty", "changed", "conflict")
 WAIT_S = 600.0
 _MODES = {"private": 0o600, "group": 0o660, "everyone": 0o644}
 
@@ -53,7 +54,6 @@ class Repository:
             raise SpecError(f"mount {spec.name!r} has no repository; `mount add --repository URL` gives it one")
         self.spec = spec
         self.root = os.path.normpath(root)
-        self._specs = specs
         self._system, self._base = remote.file_system(spec.repository.rstrip("/"), specs)
 
     # ---- what is where ------------------------------------------------------------------------------------
@@ -248,6 +248,15 @@ class Repository:
         digest = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
         return os.path.join(self.root, OWN, "objects", digest[:2], f"{digest}.json")
 
+    def _made_record_path(self, name: str) -> str:
+        """The path of a record, whose directory is made. Raises StoreError."""
+        path = self._record_path(name)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+        return path
+
     def _records(self) -> dict[str, Record]:
         found = {}
         for directory, _, names in os.walk(os.path.join(self.root, OWN, "objects")):
@@ -260,20 +269,8 @@ class Repository:
         return _parse(self._record_path(name))
 
     def _write(self, record: Record) -> None:
-        path = self._record_path(record.path)
-        temporary = f"{path}.{secrets.token_hex(4)}"
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(temporary, flags, _MODES[self.spec.access]), "w") as file:
-                json.dump(asdict(record), file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
-        except OSError as error:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+        content = json.dumps(asdict(record)).encode()
+        write_private(Path(self._made_record_path(record.path)), content, _MODES[self.spec.access])
 
     def _forget(self, record: Record) -> None:
         """The object has gone from the store; a file here stays and counts as new."""
@@ -284,11 +281,7 @@ class Repository:
     def _alone(self, name: str) -> Iterator[None]:
         """Allow one process per file at a time, where the driver has locks; elsewhere two may do the same work."""
         self._path(name)
-        path = self._record_path(name).removesuffix(".json") + ".lock"
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+        path = self._made_record_path(name).removesuffix(".json") + ".lock"
         busy = f"{name} is being imported or exported by another process"
         with one_at_a_time(path, busy, WAIT_S, _MODES[self.spec.access], where_possible=True):
             yield

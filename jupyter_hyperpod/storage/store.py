@@ -58,12 +58,14 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write `content` to `path` atomically with mode 0600. Raises StoreError; a failed write leaves nothing."""
+def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write `content` to `path` atomically, private unless `mode` differs. Raises StoreError; a failed write leaves
+    nothing.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with _store_errors("write", path):
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
