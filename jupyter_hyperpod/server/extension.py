@@ -133,9 +133,8 @@ class HyperpodExtension(ExtensionApp):
             socket.close(1001, "the server stops")
         await asyncio.get_running_loop().run_in_executor(self.requests, self.tailer.stop)
         self._loop = None
-        self.requests.shutdown(wait=False, cancel_futures=True)
-        self.files.shutdown(wait=False, cancel_futures=True)
-        self.streams.shutdown(wait=False, cancel_futures=True)
+        for pool in (self.requests, self.files, self.streams):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def close_later(self, reader: AnyReader) -> None:
         """Close a reader in a thread, because another thread may be reading for it."""

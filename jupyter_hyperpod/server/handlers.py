@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from jupyter_server.auth.decorator import authorized
 from tornado import web
@@ -12,6 +14,7 @@ from ..control.metrics import CONTENT_TYPE
 from ..core.views import summary
 from ..mounts import probe
 from ..planner import face
+from ..storage.store import Store
 from .base import ROOT, ApiHandler
 from .drive import ContentsHandler, DownloadHandler
 from .errors import RequestRefused
@@ -30,44 +33,29 @@ class SettingsHandler(ApiHandler):
         self.finish(json.dumps(self.services.public_settings()))
 
 
-class ClusterHandler(ApiHandler):
-    """The cluster and its nodes."""
+def reader(read: Callable[..., Any]) -> type[ApiHandler]:
+    """A handler that answers GET with what ``read(store, *parts of the path)`` returns."""
 
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        self.finish(json.dumps(await self.call(cluster.status)))
+    class Reader(ApiHandler):
+        @web.authenticated
+        @authorized
+        async def get(self, *parts: str) -> None:
+            self.finish(json.dumps(await self.call(read, *parts)))
 
-
-class ClusterStartHandler(ApiHandler):
-    """Start the local cluster."""
-
-    @web.authenticated
-    @authorized
-    async def post(self) -> None:
-        await self.call(cluster.ensure_started, **self.body("startCluster"))
-        self.finish(json.dumps(await self.call(cluster.status)))
+    return Reader
 
 
-class ClusterStopHandler(ApiHandler):
-    """Stop the local cluster and its jobs."""
+def cluster_changer(operation: str, change: Callable[..., Any]) -> type[ApiHandler]:
+    """A handler that calls ``change(store, **body)`` and answers POST with the cluster."""
 
-    @web.authenticated
-    @authorized
-    async def post(self) -> None:
-        self.body("stopCluster")
-        await self.call(cluster.stop)
-        self.finish(json.dumps(await self.call(cluster.status)))
+    class Changer(ApiHandler):
+        @web.authenticated
+        @authorized
+        async def post(self) -> None:
+            await self.call(change, **self.body(operation))
+            self.finish(json.dumps(await self.call(cluster.status)))
 
-
-class ClusterHealHandler(ApiHandler):
-    """Reconnect nodes that a fault cut off from the network."""
-
-    @web.authenticated
-    @authorized
-    async def post(self) -> None:
-        await self.call(cluster.heal, **self.body("healCluster"))
-        self.finish(json.dumps(await self.call(cluster.status)))
+    return Changer
 
 
 class ClusterNodeHandler(ApiHandler):
@@ -83,15 +71,6 @@ class ClusterNodeHandler(ApiHandler):
         self.log.info("%s asked to %s %s", self.current_user.username, action, node)
         self.set_status(202)
         self.finish(json.dumps({"node": node, "action": action, "said": said}))
-
-
-class MountsHandler(ApiHandler):
-    """The mounts and their health. A mount that hangs is reported within seconds and blocks nothing."""
-
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        self.finish(json.dumps({"mounts": await self.call(probe.survey)}))
 
 
 class MetricsHandler(ApiHandler):
@@ -113,35 +92,6 @@ class PlanHandler(ApiHandler):
         body = self.body("makePlan")
         found = await self.call(lambda _: face.answer_body(body))
         self.finish(json.dumps(found.view()))
-
-
-class JobsHandler(ApiHandler):
-    """The list of jobs."""
-
-    @web.authenticated
-    @authorized
-    async def get(self) -> None:
-        views = await self.call(jobs.list_jobs)
-        self.finish(json.dumps({"jobs": [summary(view) for view in views]}))
-
-
-class JobHandler(ApiHandler):
-    """One job."""
-
-    @web.authenticated
-    @authorized
-    async def get(self, job_id: str) -> None:
-        self.finish(json.dumps(await self.call(jobs.job_view, job_id)))
-
-
-class CellHandler(ApiHandler):
-    """The source a job was submitted with."""
-
-    @web.authenticated
-    @authorized
-    async def get(self, job_id: str) -> None:
-        source = await self.call(lambda store: store.cell(store.job(job_id).spec().cell_digest))
-        self.finish(json.dumps({"source": source}))
 
 
 class StopHandler(ApiHandler):
@@ -174,22 +124,35 @@ class FaultHandler(ApiHandler):
         await self.command(jobs.fault, job_id, body.pop("fault"), **body)
 
 
+def _mounts(store: Store) -> dict[str, Any]:
+    """A mount that hangs is reported within seconds and blocks nothing."""
+    return {"mounts": probe.survey(store)}
+
+
+def _jobs(store: Store) -> dict[str, Any]:
+    return {"jobs": [summary(view) for view in jobs.list_jobs(store)]}
+
+
+def _cell(store: Store, job_id: str) -> dict[str, str]:
+    return {"source": store.cell(store.job(job_id).spec().cell_digest)}
+
+
 _JOB = "([^/]+)"
 ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/settings", SettingsHandler),
-    (f"{ROOT}/cluster", ClusterHandler),
-    (f"{ROOT}/cluster/start", ClusterStartHandler),
-    (f"{ROOT}/cluster/stop", ClusterStopHandler),
-    (f"{ROOT}/cluster/heal", ClusterHealHandler),
+    (f"{ROOT}/cluster", reader(cluster.status)),
+    (f"{ROOT}/cluster/start", cluster_changer("startCluster", cluster.ensure_started)),
+    (f"{ROOT}/cluster/stop", cluster_changer("stopCluster", cluster.stop)),
+    (f"{ROOT}/cluster/heal", cluster_changer("healCluster", cluster.heal)),
     (f"{ROOT}/cluster/node", ClusterNodeHandler),
-    (f"{ROOT}/mounts", MountsHandler),
+    (f"{ROOT}/mounts", reader(_mounts)),
     (f"{ROOT}/contents((?:/.*)?)", ContentsHandler),
     (f"{ROOT}/files(/.*)", DownloadHandler),
     (f"{ROOT}/metrics", MetricsHandler),
     (f"{ROOT}/plan", PlanHandler),
-    (f"{ROOT}/jobs", JobsHandler),
-    (f"{ROOT}/jobs/{_JOB}", JobHandler),
-    (f"{ROOT}/jobs/{_JOB}/cell", CellHandler),
+    (f"{ROOT}/jobs", reader(_jobs)),
+    (f"{ROOT}/jobs/{_JOB}", reader(jobs.job_view)),
+    (f"{ROOT}/jobs/{_JOB}/cell", reader(_cell)),
     (f"{ROOT}/jobs/{_JOB}/stop", StopHandler),
     (f"{ROOT}/jobs/{_JOB}/scale", ScaleHandler),
     (f"{ROOT}/jobs/{_JOB}/fault", FaultHandler),

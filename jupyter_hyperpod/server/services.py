@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from tornado.websocket import WebSocketHandler
@@ -17,7 +17,7 @@ AUTH_RESOURCE = "jupyter_hyperpod"
 
 
 class Services(Protocol):
-    """One per server; the extension provides it."""
+    """One per server; the extension provides it, and explains its settings."""
 
     job_store: Store
     contract: Contract
@@ -25,34 +25,13 @@ class Services(Protocol):
     metrics: Metrics
     tailer: Tailer
     sockets: set[WebSocketHandler]
-
-    @property
-    def requests(self) -> Executor:
-        """The threads that answer requests."""
-
-    @property
-    def streams(self) -> Executor:
-        """The threads that read for sockets."""
-
-    @property
-    def allow_faults(self) -> bool:
-        """Whether people may break jobs on purpose."""
-
-    @property
-    def heartbeat_s(self) -> float:
-        """Seconds between two pings of a websocket; 0 for none."""
-
-    @property
-    def max_body_bytes(self) -> int:
-        """The largest body of a request."""
-
-    @property
-    def max_file_bytes(self) -> int:
-        """The largest file that the browser opens or saves in one piece."""
-
-    @property
-    def max_message_bytes(self) -> int:
-        """The largest message on the websocket."""
+    requests: ThreadPoolExecutor  # answer requests
+    streams: ThreadPoolExecutor  # read for sockets
+    allow_faults: bool
+    heartbeat_s: float  # 0: no pings
+    max_body_bytes: int
+    max_file_bytes: int
+    max_message_bytes: int
 
     def begin(self) -> None:
         """Start to follow the store; a second call does nothing."""

@@ -50,11 +50,11 @@ class JobsReader:
     @property
     def pending(self) -> bool:
         """Whether the list changed since the last `take`."""
-        return self._version != self._tailer.jobs_version
+        return self._version != self._tailer.jobs[0]
 
     def take(self) -> list[str]:
         """The message that carries the present list."""
-        self._version, text = self._tailer.jobs_message()
+        self._version, text = self._tailer.jobs
         return [text] if self._version else []
 
     def close(self) -> None:
@@ -88,7 +88,8 @@ class Tailer:
         self._tails: dict[str, _Tail] = {}
         self._summaries: dict[str, tuple[int, View]] = {}
         self._jobs_watchers: set[Wake] = set()
-        self._jobs: tuple[int, str] = (0, "")
+        # the number of changes of the list of jobs, 0 before it was read, and the message that carries it
+        self.jobs: tuple[int, str] = (0, "")
         self._told_jobs: list[View] | None = None
         self._scanned_s = self._probed_s = self._told_s = float("-inf")
         self._known: set[str] | None = None
@@ -98,15 +99,6 @@ class Tailer:
         self._stopping = False
         self._failure = ""
         self._thread: threading.Thread | None = None
-
-    @property
-    def jobs_version(self) -> int:
-        """Counts the changes of the list of jobs; 0 before it was read."""
-        return self._jobs[0]
-
-    def jobs_message(self) -> tuple[int, str]:
-        """The version of the list of jobs and the message that carries it."""
-        return self._jobs
 
     def start(self) -> None:
         """Start the thread, once."""
@@ -279,7 +271,7 @@ class Tailer:
         now_s = time.monotonic()
         if summaries != self._told_jobs and now_s - self._told_s >= LIST_S:
             self._told_jobs, self._told_s = summaries, now_s
-            self._jobs = (self._jobs[0] + 1, dumps({"type": JOBS, "jobs": summaries}))
+            self.jobs = (self.jobs[0] + 1, dumps({"type": JOBS, "jobs": summaries}))
             self._wake(self._jobs_watchers)
 
     def _summarise(self, job_id: str) -> None:
