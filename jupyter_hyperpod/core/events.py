@@ -19,8 +19,8 @@ from .spec import HIDDEN
 VERSION = 1
 
 # kind -> fields that must be present in `data`
-EVENT_FIELDS: dict[str, frozenset[str]] = {
-    kind: vocabulary.required(fields) for kind, fields in vocabulary.EVENTS.items()
+EVENT_FIELDS = {
+    kind: frozenset(name for name in fields if not name.endswith("?")) for kind, fields in vocabulary.EVENTS.items()
 }
 
 # kind -> fields that must be present in `data`
@@ -37,7 +37,6 @@ COMMAND_FIELDS: dict[str, frozenset[str]] = {
 JOB_STATES = vocabulary.CHOICES["JobState"]
 TERMINAL_STATES = frozenset({"succeeded", "failed", "stopped"})
 NODE_STATES = vocabulary.CHOICES["NodeState"]
-RULE_STATES = vocabulary.CHOICES["RuleState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,8 @@ WAITING_SAMPLES = frozenset({"metric.logged", "output.written"})
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One fact. ``time_s`` is seconds since the Unix epoch on the writer's clock."""
+class _Entry:
+    """``time_s`` is seconds since the Unix epoch on the writer's clock."""
 
     writer: str
     seq: int
@@ -85,15 +84,16 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Event(_Entry):
+    """One fact."""
+
+    __slots__ = ()
+
+
+class Command(_Entry):
     """One request to a running job, identified like an event."""
 
-    writer: str
-    seq: int
-    time_s: float
-    kind: str
-    data: Mapping[str, Any] = field(default_factory=dict)
+    __slots__ = ()
 
 
 def encode(record: Event | Command) -> bytes:
@@ -102,14 +102,7 @@ def encode(record: Event | Command) -> bytes:
     Raises ProtocolError for an unknown kind and for values JSON cannot hold, NaN and infinity among them.
     """
     _check(record.kind, record.data, EVENT_FIELDS if isinstance(record, Event) else COMMAND_FIELDS)
-    line = {
-        "v": VERSION,
-        "writer": record.writer,
-        "seq": record.seq,
-        "time_s": record.time_s,
-        "kind": record.kind,
-        "data": _without_values(record.kind, record.data),
-    }
+    line = {"v": VERSION, **to_json(record), "data": _without_values(record.kind, record.data)}
     try:
         return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     except (ValueError, TypeError, RecursionError) as error:

@@ -19,8 +19,6 @@ TYPES, REASONS = f"{PREFIX}fault-types", f"{PREFIX}fault-reasons"
 DETAILS = f"{PREFIX}fault-details"  # an annotation, JSON
 SCHEDULABLE, UNSCHEDULABLE = "Schedulable", "Unschedulable"
 PENDING_REPLACEMENT, PENDING_REBOOT = "UnschedulablePendingReplacement", "UnschedulablePendingReboot"
-TAINT = f"{STATUS}={UNSCHEDULABLE}:NoSchedule"
-DEEP_STATES = ("InProgress", "Passed", "Failed")
 RECOVERIES = ("Automatic", "None")
 
 # how a probe ended; a probe that could not run is skipped, never passed

@@ -118,6 +118,22 @@ def apply(view: View, event: Event) -> None:
     view["updated_s"] = max(view["updated_s"] or event.time_s, event.time_s)
 
 
+def _append(records: list[Any], record: Any, most: int) -> None:
+    """Append a record, and keep only the newest."""
+    records.append(record)
+    del records[:-most]
+
+
+def _put(records: list[Any], record: View, keys: tuple[str, ...], most: int) -> None:
+    """Replace the record that has the same values of `keys`, else append."""
+    places = [[known[key] for key in keys] for known in records]
+    place = [record[key] for key in keys]
+    if place in places:
+        records[places.index(place)] = record
+    else:
+        _append(records, record, most)
+
+
 def _job_submitted(view: View, event: Event) -> None:
     spec = event.data["spec"]
     elastic = spec.get("elastic")
@@ -164,16 +180,14 @@ def _generation_formed(view: View, event: Event) -> None:
     view["world_size"] = len(data["members"])
     present = {member.get("member") for member in (*data["members"], *data["spares"])}
     view["loads"] = [load for load in view["loads"] if load["state"] != "loading" or load["member"] in present]
-    view["generations"].append(
-        {
-            "generation": data["generation"],
-            "time_s": event.time_s,
-            "nodes": [member.get("node", "") for member in data["members"]],
-            "spares": [spare.get("node", "") for spare in data["spares"]],
-            "reason": data["reason"],
-        }
-    )
-    del view["generations"][:-GENERATIONS_KEPT]
+    formed = {
+        "generation": data["generation"],
+        "time_s": event.time_s,
+        "nodes": [member.get("node", "") for member in data["members"]],
+        "spares": [spare.get("node", "") for spare in data["spares"]],
+        "reason": data["reason"],
+    }
+    _append(view["generations"], formed, GENERATIONS_KEPT)
 
 
 def _member_lost(view: View, event: Event) -> None:
@@ -224,13 +238,7 @@ def _checkpoint_saved(view: View, event: Event) -> None:
 def _model_loading(view: View, event: Event) -> None:
     if is_fenced(view["fenced"], event):
         return
-    load = dict(event.data) | {"time_s": event.time_s}
-    members = [known["member"] for known in view["loads"]]
-    if load["member"] in members:
-        view["loads"][members.index(load["member"])] = load
-    else:
-        view["loads"].append(load)
-        del view["loads"][:-LOADS_KEPT]
+    _put(view["loads"], dict(event.data) | {"time_s": event.time_s}, ("member",), LOADS_KEPT)
 
 
 def _deployment_opened(view: View, event: Event) -> None:
@@ -246,8 +254,7 @@ def _replica_stage(view: View, event: Event) -> None:
     replica = next((known for known in replicas if known["replica"] == data["replica"]), None)
     if replica is None:
         replica = {"replica": data["replica"], "node": data["node"], "stages": []}
-        replicas.append(replica)
-        del replicas[:-REPLICAS_KEPT]
+        _append(replicas, replica, REPLICAS_KEPT)
     replica["stages"].append({"stage": data["stage"], "took_s": data["took_s"], "time_s": event.time_s})
 
 
@@ -261,16 +268,14 @@ def _incident_stage(view: View, event: Event) -> None:
 
 def _decision_made(view: View, event: Event) -> None:
     data = event.data
-    view["decisions"].append({"time_s": event.time_s, "policy": data["policy"], "reason": data["reason"]})
-    del view["decisions"][:-DECISIONS_KEPT]
+    made = {"time_s": event.time_s, "policy": data["policy"], "reason": data["reason"]}
+    _append(view["decisions"], made, DECISIONS_KEPT)
 
 
 def _output_written(view: View, event: Event) -> None:
     data = event.data
-    view["output"].append(
-        {key: data[key] for key in ("member", "node", "rank", "stream", "text")} | {"time_s": event.time_s}
-    )
-    del view["output"][:-OUTPUT_LINES]
+    written = {key: data[key] for key in ("member", "node", "rank", "stream", "text")} | {"time_s": event.time_s}
+    _append(view["output"], written, OUTPUT_LINES)
 
 
 def _user_error(view: View, event: Event) -> None:
@@ -279,8 +284,7 @@ def _user_error(view: View, event: Event) -> None:
 
 
 def _warning_raised(view: View, event: Event) -> None:
-    view["warnings"].append({"time_s": event.time_s, "text": event.data["text"]})
-    del view["warnings"][:-WARNINGS_KEPT]
+    _append(view["warnings"], {"time_s": event.time_s, "text": event.data["text"]}, WARNINGS_KEPT)
 
 
 def _cluster_state(view: View, event: Event) -> None:
@@ -331,8 +335,7 @@ def _node_health(view: View, event: Event) -> None:
     if data["action"] != health["action"]:
         health["since_s"] = event.time_s
         remedy = {"time_s": event.time_s, "action": data["action"], "fault": data["fault"], "reason": data["reason"]}
-        health["remedies"].append(remedy)
-        del health["remedies"][:-FINDINGS_KEPT]
+        _append(health["remedies"], remedy, FINDINGS_KEPT)
     for name in ("action", "fault", "reason", "labels", "recovery"):
         health[name] = data[name]
     for name in ("devices", "boot"):  # only the machine itself knows them
@@ -340,14 +343,7 @@ def _node_health(view: View, event: Event) -> None:
 
 
 def _rule_state(view: View, event: Event) -> None:
-    record = dict(event.data) | {"time_s": event.time_s}
-    places = [(rule["rule"], rule["rank"]) for rule in view["rules"]]
-    place = (record["rule"], record["rank"])
-    if place in places:
-        view["rules"][places.index(place)] = record
-    else:
-        view["rules"].append(record)
-        del view["rules"][:-RULES_KEPT]
+    _put(view["rules"], dict(event.data) | {"time_s": event.time_s}, ("rule", "rank"), RULES_KEPT)
 
 
 _HANDLERS: dict[str, Callable[[View, Event], None]] = {

@@ -119,11 +119,6 @@ EVENTS: dict[str, Fields] = {
 }
 
 
-def required(fields: Fields) -> frozenset[str]:
-    """The names that must be there."""
-    return frozenset(name for name in fields if not name.endswith("?"))
-
-
 def violations(kind: str, data: Mapping[str, Any]) -> list[str]:
     """Return, in words, how an event's ``data`` differs from the table; empty where it matches."""
     if kind not in EVENTS:

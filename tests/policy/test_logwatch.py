@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import SpecError
-from jupyter_hyperpod.core.events import RULE_STATES
 from jupyter_hyperpod.core.rules import OPERATORS, SECTION, LogRule, parse
+from jupyter_hyperpod.core.vocabulary import CHOICES
 from jupyter_hyperpod.policy import logwatch
 from jupyter_hyperpod.policy.logwatch import Standing
 
@@ -130,4 +130,4 @@ def test_always_in_one_of_the_states(one: LogRule, steps: list[tuple[str, float,
             standing = logwatch.looked(one, standing, now_s).value
         else:
             standing = logwatch.stopped(one, standing).value
-        assert standing.state in RULE_STATES and standing.since_s <= now_s
+        assert standing.state in CHOICES["RuleState"] and standing.since_s <= now_s
