@@ -53,7 +53,7 @@ def test_one_by_one_in_batches_twice_and_resumed_are_the_same(path: Path) -> Non
     whole = views.fold_all(golden.empty_view(path), events)
     single = golden.empty_view(path)
     for event in events:
-        single = views.fold(single, event)
+        single = views.fold_all(single, (event,))
     assert single == whole
     assert views.fold_all(whole, events) == whole
     half = views.fold_all(golden.empty_view(path), events[: len(events) // 2])

@@ -1,18 +1,4 @@
-"""Every exception that this project raises on purpose, as one tree.
-
-HyperpodError
-├── UserError               the request is wrong: say what was found, what was expected, what to do
-│   ├── SpecError           a job specification that cannot be run
-│   ├── NotFound            no such job, node or cluster
-│   └── Conflict            the request does not fit the present state
-├── StoreError              the job store cannot be read or written (full disk, permissions)
-├── ProtocolError           a peer sent an unexpected or too long message, or lacks the secret
-├── ClusterError            the cluster does not answer or cannot start
-├── LoaderError             a model cannot be read or written: names the object, what was found, what was expected
-└── TrainingError           raised inside a worker, shown to the person whose code it is
-    ├── Stopped             the job was asked to stop; the cell is left quietly
-    └── Fenced              this member belongs to an older generation and must not go on
-"""
+"""Every exception that this project raises on purpose, as one tree."""
 
 from __future__ import annotations
 
@@ -22,7 +8,7 @@ class HyperpodError(Exception):
 
 
 class UserError(HyperpodError):
-    """The request is wrong; exit status 2 in the CLI, 4xx over HTTP."""
+    """The request is wrong: it says what was found and expected. Exit status 2 in the CLI, 4xx over HTTP."""
 
 
 class SpecError(UserError):
@@ -44,11 +30,11 @@ class Conflict(UserError):
 
 
 class StoreError(HyperpodError):
-    """The job store cannot be read or written."""
+    """The job store cannot be read or written: a full disk, permissions."""
 
 
 class ProtocolError(HyperpodError):
-    """A peer sent something that the protocol does not have, or lacks the secret."""
+    """A peer sent an unexpected or too long message, or lacks the secret."""
 
 
 class ClusterError(HyperpodError):
@@ -67,12 +53,12 @@ class LoaderError(HyperpodError):
 
 
 class TrainingError(HyperpodError):
-    """Raised inside a worker, where the user's code runs."""
+    """Raised inside a worker, and shown to the user whose code runs there."""
 
 
 class Stopped(TrainingError):
-    """The job was asked to stop."""
+    """The job was asked to stop; the cell is left quietly."""
 
 
 class Fenced(TrainingError):
-    """This member belongs to an older generation."""
+    """This member belongs to an older generation and must not go on."""

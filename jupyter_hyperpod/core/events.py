@@ -65,7 +65,6 @@ FAULTS: dict[str, FaultClass] = {
 }
 # stages of a new replica until its first answer, timed from the decision to start it
 REPLICA_STAGES = ("started", "loading", "loaded", "ready", "answered")
-STAGES = ("detected", "diagnosed", "fenced", "repaired", "replaced", "rejoined", "resumed")
 
 # a slow reader needs only the newest event of these kinds; events of all other kinds are never dropped
 SAMPLE_KINDS = frozenset({"metric.logged"})

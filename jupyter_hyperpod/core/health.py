@@ -49,11 +49,9 @@ class Finding:
 
     @property
     def failed(self) -> bool:
-        """Something is wrong."""
         return self.outcome == "fail"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""Folds events into the views that people see: ``fold(view, event) -> view``.
+"""Folds events into the views that people see.
 
 Folding is idempotent (an event already seen changes nothing) and monotonic (an older generation never
 regresses a newer view). `src/model/fold.ts` is the twin of this file; golden journals keep them equal,
@@ -94,13 +94,8 @@ def summary(view: View) -> View:
     return {name: value for name, value in view.items() if name not in BULK}
 
 
-def fold(view: View, event: Event) -> View:
-    """Return the view after `event`; the given view does not change."""
-    return fold_all(view, (event,))
-
-
 def fold_all(view: View, events: Iterable[Event]) -> View:
-    """Return the view after all `events`, copying the given view once."""
+    """Return the view after all `events`; the given view, copied once, does not change."""
     after = copy.deepcopy(view)
     for event in events:
         apply(after, event)

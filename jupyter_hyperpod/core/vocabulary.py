@@ -163,9 +163,8 @@ def _one_violation(where: str, kind: str, value: Any) -> list[str]:
     if kind in RECORDS:
         return _record_violations(where, RECORDS[kind], value)
     if kind in CHOICES:
-        return (
-            [] if value in CHOICES[kind] else [f"{where} is {value!r:.60}, expected one of {', '.join(CHOICES[kind])}"]
-        )
+        known = CHOICES[kind]
+        return [] if value in known else [f"{where} is {value!r:.60}, expected one of {', '.join(known)}"]
     fits = isinstance(value, _CLASSES[kind]) and (kind in ("bool", "any") or not isinstance(value, bool))
     return [] if fits else [f"{where} is {value!r:.60}, expected {kind}"]
 

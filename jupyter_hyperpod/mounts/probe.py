@@ -216,27 +216,27 @@ def health(store: Store, spec: MountSpec, timeout_s: float = TIMEOUT_S) -> Healt
     return Health("ready", took_s=time.monotonic() - began_s, **found)
 
 
-def survey(store: Store, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
+def survey(store: Store) -> list[dict[str, Any]]:
     """Every mount of the table with its health, JSON-ready; all are asked at once, so that none delays another."""
     with suppress(StoreError):  # a problem of the store's own area is reported as that of its mount
         store.prepare()
     specs = list(table.table(store).values())
     with ThreadPoolExecutor(min(_AT_ONCE, len(specs))) as pool:
-        found = list(pool.map(lambda spec: health(store, spec, timeout_s), specs))
+        found = list(pool.map(lambda spec: health(store, spec), specs))
     return [asdict(spec) | asdict(one) for spec, one in zip(specs, found, strict=True)]
 
 
-def listing(store: Store, spec: MountSpec, path: str, timeout_s: float = LIST_TIMEOUT_S) -> dict[str, Any]:
+def listing(store: Store, spec: MountSpec, path: str) -> dict[str, Any]:
     """``{"entries", "truncated", "directory"}`` of a path on the mount. Raises Hangs, NotFound, StoreError."""
-    return ask(store, spec.name, "list", path, timeout_s=timeout_s)[0]
+    return ask(store, spec.name, "list", path, timeout_s=LIST_TIMEOUT_S)[0]
 
 
-def usage(store: Store, spec: MountSpec, path: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+def usage(store: Store, spec: MountSpec, path: str) -> dict[str, Any]:
     """``{"used_bytes", "files", "whole"}`` below `path`. Raises Hangs, NotFound, StoreError."""
-    return ask(store, spec.name, "usage", path, f"{timeout_s / 2:g}", timeout_s=timeout_s)[0]
+    return ask(store, spec.name, "usage", path, f"{TIMEOUT_S / 2:g}", timeout_s=TIMEOUT_S)[0]
 
 
-def check(store: Store, spec: MountSpec, other: str = "", timeout_s: float = CHECK_TIMEOUT_S) -> list[dict[str, Any]]:
+def check(store: Store, spec: MountSpec, other: str = "") -> list[dict[str, Any]]:
     """How the mount really behaves, one record per check. Raises Hangs, StoreError."""
-    arguments: Sequence[str] = [other] if other else []
-    return ask(store, spec.name, "check", spec.notebook_path, *arguments, timeout_s=timeout_s)
+    arguments = [other] if other else []
+    return ask(store, spec.name, "check", spec.notebook_path, *arguments, timeout_s=CHECK_TIMEOUT_S)
