@@ -102,7 +102,6 @@ def write(root: str, path: str) -> dict[str, object]:
 
 
 def make(root: str, path: str) -> dict[str, object]:
-    """Create a directory."""
     os.mkdir(within(root, path, False))
     return look(root, path)
 

@@ -106,7 +106,6 @@ def write(path: str, content: bytes) -> None:
 
 
 def read(path: str) -> bytes:
-    """Read the whole file."""
     with open(path, "rb") as file:
         return file.read()
 

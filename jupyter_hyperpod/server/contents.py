@@ -138,7 +138,6 @@ class MountContents(AsyncContentsManager):
         return await self._do(path, next, content, None)
 
     async def end(self, content: FileBlocks) -> None:
-        """Close a file."""
         try:
             with suppress(RuntimeError):  # the threads have ended, because the server is ending
                 await asyncio.get_running_loop().run_in_executor(self._threads, content.close)

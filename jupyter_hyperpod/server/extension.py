@@ -112,7 +112,6 @@ class HyperpodExtension(ExtensionApp):
         )
 
     def initialize_handlers(self) -> None:
-        """Register the routes of `handlers.ROUTES`."""
         services: Services = self
         self.handlers.extend((pattern, handler, {"services": services}) for pattern, handler in ROUTES)
 

@@ -33,11 +33,8 @@ class Services(Protocol):
     max_file_bytes: int
     max_message_bytes: int
 
-    def begin(self) -> None:
-        """Start to follow the store; a second call does nothing."""
+    def begin(self) -> None: ...
 
-    def close_later(self, reader: AnyReader) -> None:
-        """Close a reader away from the event loop."""
+    def close_later(self, reader: AnyReader) -> None: ...
 
-    def public_settings(self) -> dict[str, Any]:
-        """The settings for the browser."""
+    def public_settings(self) -> dict[str, Any]: ...

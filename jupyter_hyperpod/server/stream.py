@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
-    """One client: its readers, and the task that sends."""
+    """One client: its readers, and the task that sends. Tornado calls the public methods; it checks the origin."""
 
     auth_resource = AUTH_RESOURCE
 
@@ -48,17 +48,14 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
     @ws_authenticated
     @authorized(action="execute")
     async def get(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        """Open the websocket; the origin is checked by `check_origin`."""
         await super().get(*args, **kwargs)
 
     @property
     def ping_interval(self) -> float | None:
-        """Seconds between pings."""
         return self.services.heartbeat_s or None
 
     @property
     def ping_timeout(self) -> float | None:
-        """Seconds a client may take to answer a ping."""
         return self.services.heartbeat_s or None
 
     @property
@@ -67,7 +64,6 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
         return self.services.max_message_bytes
 
     def open(self, *_: str) -> None:
-        """Begin to send."""
         self.services.begin()
         self.services.sockets.add(self)
         self._loop = asyncio.get_running_loop()

@@ -49,11 +49,9 @@ class JobsReader:
 
     @property
     def pending(self) -> bool:
-        """Whether the list changed since the last `take`."""
         return self._version != self._tailer.jobs[0]
 
     def take(self) -> list[str]:
-        """The message that carries the present list."""
         self._version, text = self._tailer.jobs
         return [text] if self._version else []
 
