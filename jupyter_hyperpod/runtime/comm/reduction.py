@@ -189,12 +189,13 @@ class Reduction:
         exchange: Exchange,
     ) -> list[dict[Node, torch.Tensor]]:
         """This rank's slice of every node of every member, by flat tensor."""
-        peers = [peer for peer in range(len(holdings)) if peer != rank]
+        neighbours, distant = _peers(rank, len(holdings), near)
         mine = [(node, finished.nodes[node]) for node in holdings[rank]]
-        theirs = [(peer, node) for peer in peers if peer in near for node in holdings[peer]]
+        theirs = [(peer, node) for peer in neighbours for node in holdings[peer]]
+        far = [(peer, node) for peer in distant for node in holdings[peer]]
         tokens = [(peer, memoryview(bytearray(TOKEN_BYTES))) for peer, _ in theirs]
         sends: list[Transfer] = [
-            (peer, memoryview(buffer.segment.token.pack())) for peer in peers if peer in near for _, buffer in mine
+            (peer, memoryview(buffer.segment.token.pack())) for peer in neighbours for _, buffer in mine
         ]
         receives: list[Transfer] = list(tokens)
         parts: list[dict[Node, torch.Tensor]] = []
@@ -202,12 +203,11 @@ class Reduction:
             bounds = slices(length, len(holdings))
             low, high = bounds[rank]
             found = {node: buffer.flats[index][low:high] for node, buffer in mine}
-            far = [(peer, node) for peer in peers if peer not in near for node in holdings[peer]]
             scratch = self._scratch_for(dtype, index, len(far) * (high - low))
             for place, (peer, node) in enumerate(far):
                 found[node] = scratch[place * (high - low) : (place + 1) * (high - low)]
                 receives.append((peer, as_bytes(found[node])))
-            for peer in (peer for peer in peers if peer not in near):
+            for peer in distant:
                 start, end = bounds[peer]
                 sends += [(peer, as_bytes(buffer.flats[index][start:end])) for _, buffer in mine]
             parts.append(found)
@@ -222,16 +222,16 @@ class Reduction:
         self, result: Buffer, rank: int, world_size: int, near: frozenset[int], exchange: Exchange, sound: bool
     ) -> bool:
         """Collect the slices of all owners; True where every owner found its own finite."""
-        peers = [peer for peer in range(world_size) if peer != rank]
-        tokens = {peer: memoryview(bytearray(TOKEN_BYTES)) for peer in peers if peer in near}
+        neighbours, distant = _peers(rank, world_size, near)
+        tokens = {peer: memoryview(bytearray(TOKEN_BYTES)) for peer in neighbours}
         sends: list[Transfer] = [(peer, memoryview(result.segment.token.pack())) for peer in tokens]
         receives: list[Transfer] = list(tokens.items())
-        words = {peer: memoryview(bytearray(1)) for peer in peers}
-        sends += [(peer, memoryview(bytes([sound]))) for peer in peers]
-        receives += words.items()
+        flags = {peer: memoryview(bytearray(1)) for peer in (*neighbours, *distant)}
+        sends += [(peer, memoryview(bytes([sound]))) for peer in flags]
+        receives += flags.items()
         for flat in result.flats:
             bounds = slices(flat.numel(), world_size)
-            for peer in (peer for peer in peers if peer not in near):
+            for peer in distant:
                 sends.append((peer, as_bytes(flat[slice(*bounds[rank])])))
                 receives.append((peer, as_bytes(flat[slice(*bounds[peer])])))
         exchange(sends, receives)
@@ -241,7 +241,7 @@ class Reduction:
                 mine[part].copy_(theirs[part])
         # no rank may overwrite a result that a neighbour still reads
         exchange([(peer, memoryview(b"r")) for peer in tokens], [(peer, memoryview(bytearray(1))) for peer in tokens])
-        return sound and all(word[0] for word in words.values())
+        return sound and all(flag[0] for flag in flags.values())
 
     def attach(self, peer: int, token: memoryview) -> list[torch.Tensor]:
         """The flat tensors of a neighbour's buffer, in place. Raises PeerLost where the neighbour has gone."""
@@ -256,6 +256,12 @@ class Reduction:
         if scratch is None or scratch.numel() < length:
             scratch = self._scratch[index] = torch.empty(length, dtype=dtype)
         return scratch
+
+
+def _peers(rank: int, world_size: int, near: frozenset[int]) -> tuple[list[int], list[int]]:
+    """The other ranks: those on this host, and those on other hosts."""
+    others = [peer for peer in range(world_size) if peer != rank]
+    return [peer for peer in others if peer in near], [peer for peer in others if peer not in near]
 
 
 def _tree_sum(node: Node, nodes: dict[Node, torch.Tensor], out: torch.Tensor) -> None:

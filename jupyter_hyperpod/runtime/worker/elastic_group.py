@@ -57,7 +57,7 @@ class ElasticGroup(GroupBase):
         self._probe.memory[:] = os.urandom(PROBE_BYTES)
 
     def join(self, opened: facts.SessionOpened, held: Callable[[], MemberState]) -> RecoveryPlan:
-        """Report the opened session to the coordinator and wait for its generation."""
+        """Report the opened session to the coordinator, wait for its generation, and form it."""
         self._worker.sessions += 1
         self.session = self._worker.sessions
         held()  # computed now, because a digest takes long and others would wait for it later
@@ -203,7 +203,7 @@ class ElasticGroup(GroupBase):
         control = self._worker.channel.fileno()
         if switched_on("init"):
             self.poll()
-        else:  # without a look before: the call to the store may have come already, and is heard only there
+        else:  # no poll before: it would drop the address of the store, which may have arrived already
             addresses = self._rendezvous(addresses)
         self._mesh = self._mesh_listener.form(self.generation, self.rank, addresses, control, self.poll, self._suspect)
         self._find_neighbours()

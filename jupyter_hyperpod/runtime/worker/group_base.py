@@ -24,7 +24,7 @@ class Regroup(Exception):
 
 
 class GroupBase:
-    """A member of one rank, or one rank of a replica: by default what it computes, holds and says is the member's."""
+    """A member of one rank, or one rank of a replica: by default it computes, holds and reports all of the member."""
 
     shard = 0
     replica = 1  # ranks
@@ -43,11 +43,11 @@ class GroupBase:
         return indices[self.shard * size : (self.shard + 1) * size]
 
     def gather(self, value: Any) -> list[Any]:
-        """What every rank of this replica says here (JSON), by shard: from here on they act alike. Raises Regroup."""
+        """The values (JSON) of every rank of this replica, by shard: from here on they act alike. Raises Regroup."""
         return [value]
 
     def combined(self, numbers: Sequence[int]) -> list[int]:
-        """One checksum of 64 bits of those of all ranks of this replica, in their order. Raises Regroup."""
+        """Checksums of 64 bits, each made of those of all ranks of this replica, in their order. Raises Regroup."""
         if self.replica == 1:
             return list(numbers)
         return [folded(column) for column in zip(*self.gather(list(numbers)), strict=True)]

@@ -1,4 +1,4 @@
-"""Combines the states, statements and checksums of a replica's ranks into those of the replica."""
+"""Combines the states, statements and checksums of the ranks of a replica into those of the replica."""
 
 from __future__ import annotations
 
