@@ -258,7 +258,7 @@ class Search:
         to be read."""
         until_s = time.monotonic() + budget_s
         for path in sorted(self._directory.glob(f"{self._writers}*.jsonl")):
-            if not path.name.startswith(self._without or ("/",)) and not self._read(path, until_s):
+            if not path.name.startswith(self._without) and not self._read(path, until_s):
                 return None
         found, self._found = self._found, []
         return sorted(found, key=lambda event: event.time_s)

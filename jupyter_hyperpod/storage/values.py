@@ -37,9 +37,9 @@ def decode_values(text: str) -> dict[str, Any]:
     return {name: _decode(record) for name, record in json.loads(text).items()}
 
 
-def pushed(digest: str, cells: Path | None = None) -> dict[str, Any]:
+def pushed(digest: str) -> dict[str, Any]:
     """Return the values stored under `digest` beside the running job's cell; raises StoreError for damage."""
-    directory = cells or Path(os.environ["HYPERPOD_CELL"]).parent
+    directory = Path(os.environ["HYPERPOD_CELL"]).parent
     content = (directory / digest).read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
         raise StoreError(f"pushed values {digest[:12]} in {directory} are damaged: their digest differs")

@@ -259,7 +259,6 @@ class Allocations:
         self.avoided: tuple[str, ...] = ()  # nodes that were repaired too often lately
 
     def of(self, entry: JobEntry) -> Allocation:
-        """The job's allocation."""
         if entry.job.id not in self._jobs:
             name = entry.spec.backend
             if name not in self._schedulers:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
 from ..backends import load
 from ..backends.types import ExitReport
-from ..core.errors import StoreError
+from ..core.errors import HyperpodError, StoreError
 from ..core.events import TERMINAL_STATES, Command
 from ..core.spec import LaunchPlan
 from ..storage.journal import Search, follow_commands
@@ -29,6 +30,7 @@ STOP_GRACE_S = 15.0
 AGENT_QUICK_LIMIT = 12
 REPLICA_QUICK_LIMIT = 15  # their pauses are longer than it takes another replica to count as standing
 RESULTS = ("agent-", "worker-")  # writers of what people's programs say, which is long, and of no interest here
+READ_S = 0.05  # of journals per turn, before requests are answered
 _LOG_LINES, _LOG_BYTES = 8, 1 << 14
 
 
@@ -47,6 +49,7 @@ class JobEntry:
         self.target = self.commanded = self.spec.nodes
         self.state = "pending"
         self.started = False
+        self.predecessor = 0  # process id of the supervisor that had started it and died
         self.ended_s: float | None = None
         self.rest_until_s = 0.0
         self.kill_at_s: float | None = None
@@ -133,11 +136,9 @@ class JobEntry:
             self.decided(None, reason)
 
     def warn(self, text: str) -> None:
-        """Journal a warning."""
         self.journal.write("warning.raised", {"text": text})
 
     def decided(self, value: Any, reason: str) -> None:
-        """Journal a decision."""
         self.journal.write("decision.made", {"policy": "scaling", "value": value, "reason": reason})
 
     def end(self, state: str, reason: str, now_s: float) -> None:
@@ -156,7 +157,6 @@ class JobEntry:
             os.close(os.open(self.job.path / ENDED_MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def facts(self, head_up: bool, nodes: tuple[str, ...], now_s: float) -> JobFacts:
-        """What `reconcile` wants to know."""
         return JobFacts(
             job_id=self.job.id,
             spec=self.spec,
@@ -196,6 +196,28 @@ class JobEntry:
         except OSError:
             return f"no log at {path}"
         return "its last lines: " + " | ".join(lines) if lines else f"{path} is empty"
+
+
+def recall(reading: dict[str, JobEntry], budget_s: float = READ_S) -> Iterator[tuple[JobEntry, Exception | None]]:
+    """Read the journals of jobs in turn, for ``budget_s``, so that a new supervisor answers requests in between.
+
+    Yields jobs that are read to the end, or cannot be read, with the error; they are no longer in ``reading``.
+    """
+    until_s = time.monotonic() + budget_s
+    for job_id, entry in list(reading.items()):
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            return
+        del reading[job_id]
+        try:
+            done = entry.recall(left_s)
+        except (HyperpodError, OSError, ValueError, TypeError) as error:
+            yield entry, error
+            continue
+        if done:
+            yield entry, None
+        else:
+            reading[job_id] = entry  # behind the others
 
 
 def unfinished(store: Store, settled: set[str], known: Collection[str]) -> Iterator[JobStore]:

@@ -80,7 +80,6 @@ class Healing:
         self._agent_s = 0.0
 
     def step(self, now_s: float) -> None:
-        """Do what is due."""
         self._keep_agent(now_s)
         if now_s >= self._look_s:
             told = self._health_events.poll(READ_S)

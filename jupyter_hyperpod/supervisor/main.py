@@ -34,14 +34,13 @@ from ..system.diagnostics import note
 from ..system.json_lines import Message
 from .allocation import Allocations
 from .coordinator_watchdog import journal_takeover
-from .entry import STOP_GRACE_S, WRITER, JobEntry, unfinished
+from .entry import STOP_GRACE_S, WRITER, JobEntry, recall, unfinished
 from .faults import break_node, break_target
 from .healing import Healing
 from .launch import PRELOAD, digest_of, raise_descriptor_limit, successor, supervisor_arguments
 from .lock import Lock, take_lock
 from .machines import Machines
 from .process_ends import ProcessEnds
-from .recall import Recall
 from .reconcile import Action, Begin, Fail, Rescale, Wait, reconcile
 from .requests import Requests
 
@@ -64,7 +63,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.journal = JournalWriter(store.cluster_events, WRITER)
         self.entries: dict[str, JobEntry] = {}
-        self.reading = Recall()
+        self.reading: dict[str, JobEntry] = {}  # their journals are not read to the end
         self.settled: set[str] = set()  # jobs that have ended or cannot be read: not looked at again
         surroundings = Surroundings(
             store.cluster, self.selector, self._on_report, os.environ, PRELOAD, isolated, successor=successor()
@@ -177,7 +176,8 @@ class Supervisor:
                 journal.write("job.state", {"state": "failed", "reason": str(error)})
                 journal.close()
             return
-        self.reading.add(entry, self._before)
+        entry.predecessor = self._before
+        self.reading[job.id] = entry
 
     def _ignore(self, job: JobStore, error: Exception) -> None:
         self.settled.add(job.id)
@@ -185,13 +185,13 @@ class Supervisor:
 
     def read_on(self) -> None:
         """What the journals of jobs tell of the time before."""
-        for entry, before, error in self.reading.read():
+        for entry, error in recall(self.reading):
             if error is not None:
                 self._ignore(entry.job, error)
             else:
-                self._adopt(entry, before)
+                self._adopt(entry)
 
-    def _adopt(self, entry: JobEntry, before: int) -> None:
+    def _adopt(self, entry: JobEntry) -> None:
         job = entry.job
         self.entries[job.id] = entry
         if not (self.shape or entry.elsewhere or entry.ended):
@@ -199,8 +199,8 @@ class Supervisor:
         entry.started = entry.started or job.id in self.host.head.jobs
         if entry.ended:
             entry.close(entry.state, time.monotonic())
-        elif entry.started and before:
-            journal_takeover(entry.journal, before, os.getpid(), self.lock.lost_s)
+        elif entry.started and entry.predecessor:
+            journal_takeover(entry.journal, entry.predecessor, os.getpid(), self.lock.lost_s)
 
     def _step_job(self, entry: JobEntry, now_s: float) -> None:
         if not (entry.job.path / "spec.json").exists():
@@ -270,7 +270,7 @@ class Supervisor:
             elif not entry.ended:
                 held = tuple(n.name for n in nodes if entry.job.id in n.jobs and not self._machines.lost(n, now_s))
                 facts.append(entry.facts(entry.job.id in self.host.head.jobs, held, now_s))
-        if any(not entry.elsewhere for entry in self.reading.entries()):
+        if any(not entry.elsewhere for entry in self.reading.values()):
             return  # nobody knows yet what those want that have run for long
         for action in reconcile(facts, machines, self.queues) if facts else ():
             self._guard(partial(self._act, action, now_s))
@@ -345,7 +345,9 @@ class Supervisor:
         self.allocations.close(self.entries.values())
         self.host.close()
         (self.store.cluster / SHAPE).unlink(missing_ok=True)
-        self.entries |= {entry.job.id: entry for entry in self.reading.finish()}
+        for entry in self.reading.values():
+            entry.recall()
+        self.entries |= self.reading
         for entry in self.entries.values():
             if not entry.ended and not entry.poll_end(time.monotonic()):
                 entry.end("stopped", self.stop_reason, time.monotonic())

@@ -8,8 +8,7 @@ import time
 from ..backends.base import Host
 from ..backends.types import HEAD, ExitReport
 from .coordinator_watchdog import journal_loss
-from .entry import STOP_GRACE_S, JobEntry
-from .recall import READ_S
+from .entry import READ_S, STOP_GRACE_S, JobEntry
 from .reconcile import QUICK_S
 
 AGENT_REST_S = 0.5

@@ -16,7 +16,6 @@ from ..system.listener import Listener
 from ..system.processes import identify
 from .entry import JobEntry
 from .faults import break_node, heal
-from .recall import Recall
 
 REQUESTS = "poke, status, stop, node-fault, heal, or extend where there are no nodes"
 
@@ -28,7 +27,7 @@ class SupervisedCluster(Protocol):
     host: Host
     journal: JournalWriter
     entries: dict[str, JobEntry]
-    reading: Recall
+    reading: dict[str, JobEntry]
     shape: dict[str, bool]
     queues: dict[str, int]
 

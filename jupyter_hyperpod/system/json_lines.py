@@ -48,10 +48,10 @@ def listen(directory: Path, name: str) -> socket.socket:
     return listener
 
 
-def connect(directory: Path, name: str, timeout_s: float = SEND_TIMEOUT_S) -> JsonLineChannel | None:
+def connect(directory: Path, name: str) -> JsonLineChannel | None:
     """Return a channel to the process that listens at `directory/name`; None where no process listens."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    client.settimeout(timeout_s)
+    client.settimeout(SEND_TIMEOUT_S)
     try:
         with _reachable(directory, name) as path:
             client.connect(path)
@@ -85,7 +85,6 @@ class JsonLineChannel:
         self.closed = False
 
     def fileno(self) -> int:
-        """The descriptor, for selectors."""
         return self._socket.fileno()
 
     def send(self, message: Message) -> bool:
@@ -143,6 +142,5 @@ class JsonLineChannel:
         return messages
 
     def close(self) -> None:
-        """Close the connection."""
         self.closed = True
         self._socket.close()

@@ -18,18 +18,15 @@ class Elements:
         self._released: set[str] = set()
 
     def batch(self) -> int:
-        """The next batch's number."""
         self._batches += 1
         return self._batches
 
     def begun(self, job_id: str, node: str, batch: int) -> None:
-        """A process of the job begins on a node."""
         self._released.discard(job_id)
         self._batch[job_id, node] = batch
         self._ended.get(job_id, {}).pop(node, None)
 
     def ended(self, job_id: str, node: str, status: int | None) -> None:
-        """A process of the job has ended."""
         batch = self._batch.pop((job_id, node), 0)
         if job_id not in self._released:
             phase = ElementPhase.FAILED if status else ElementPhase.ENDED
@@ -46,7 +43,6 @@ class Elements:
             self._released.discard(job_id)
 
     def of(self, job_id: str, nodes: Iterable[LocalNode]) -> list[Element]:
-        """The job's elements."""
         running = [self._running(job_id, node.name) for node in nodes if job_id in node.jobs]
         return [*running, *self._ended.get(job_id, {}).values()]
 

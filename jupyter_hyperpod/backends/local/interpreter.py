@@ -49,7 +49,6 @@ class WarmInterpreter:
             self.start()
 
     def start(self) -> None:
-        """Start a zygote."""
         listener = listen(self._directory, SOCKET)
         log = open_log(self._directory / "logs", LOG)
         arguments = ["--directory", str(self._directory), "--listener", str(listener.fileno())]
@@ -85,7 +84,6 @@ class WarmInterpreter:
         return self._channel is not None and self._channel.send(message)
 
     def end(self) -> None:
-        """Kill the zygote."""
         if self._channel is not None:
             self._selector.unregister(self._channel)
             self._channel.close()

@@ -119,12 +119,10 @@ class Switch:
             _run("bridge", f"link set dev {_port(index)} state disabled")
 
     def heal(self, index: int) -> None:
-        """Undo `cut`."""
         with _inside(self._descriptor):
             _run("bridge", f"link set dev {_port(index)} state forwarding")
 
     def cut_off(self) -> frozenset[int]:
-        """The nodes that are cut off now."""
         with _inside(self._descriptor):
             found = _call(["bridge", "-json", "link", "show"])
         ports = json.loads(found or "[]")
@@ -169,7 +167,6 @@ class Switch:
             _run("ip", *commands)
 
     def close(self) -> None:
-        """Let go of it."""
         os.close(self._descriptor)
 
 
