@@ -51,10 +51,10 @@ def named(path: Path) -> Iterator[str]:
             )
         for found in set(BACKENDS) & {text for part in parts for text in constants(part)}:
             yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} names {found!r}"
-    for module in imports(path):
+    for module in (*imports(path), *constants(ast.parse(path.read_bytes()))):
         for name in BACKENDS:
             if module.startswith(f"jupyter_hyperpod.backends.{name}"):
-                yield f"{path.relative_to(ROOT)} imports {module}"
+                yield f"{path.relative_to(ROOT)} imports or names {module}"
 
 
 @pytest.mark.parametrize("package", KNOW_NONE)
@@ -70,8 +70,10 @@ def test_names_are_found_where_they_are(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "jupyter_hyperpod" / "control" / "somewhere.py"
     path.parent.mkdir(parents=True)
     lines = ['NAMES = ("local", "slurm")', 'if spec.backend == "slurm":', '    load("slurm")']
-    path.write_text("\n".join([*lines, "from ..backends.local import host"]))
-    assert len(list(named(path))) == 5
+    path.write_text(
+        "\n".join([*lines, "from ..backends.local import host", '"jupyter_hyperpod.backends.slurm.runner"'])
+    )
+    assert len(list(named(path))) == 6
 
 
 def test_every_backend_of_the_table_is_there_and_is_imported_on_use() -> None:

@@ -59,7 +59,6 @@ THIRD_PARTY = {
     "recipes": {"torch"},  # the decoder only; the data and what is rendered from it need none
     "runtime": {"torch", "numpy", "matplotlib"},  # matplotlib's own backend, which only matplotlib imports
     "serving": {"torch", "tornado"},
-    "backends": {"torch"},  # the warm interpreter preloads it
     "control": {"traitlets", "prometheus_client"},
     "server": {
         "jupyter_server",

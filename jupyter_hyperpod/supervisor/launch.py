@@ -26,7 +26,7 @@ SUCCEED, SINCE = "--succeed", "--since"
 # loaded once by the zygote; names only, since control never imports the runtime
 PRELOAD = (
     "torch",
-    "jupyter_hyperpod.backends.local.warmup:torch_first_use",
+    "jupyter_hyperpod.runtime.worker.warmup:torch_first_use",
     AGENT,
     HEAD,
     "jupyter_hyperpod.runtime.worker.main",
