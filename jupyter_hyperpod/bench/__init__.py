@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..control.option_parser import near_matches
 from ..core.errors import HyperpodError, SpecError
+from ..core.options import near_matches
 
 HERE = {
     # a second cell on a warm cluster: submit to the first line of its own output

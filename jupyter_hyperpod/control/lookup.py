@@ -8,10 +8,10 @@ from dataclasses import fields
 from ..core.errors import NotFound, SpecError, StoreError
 from ..core.events import Event
 from ..core.names import validate_job_id, validate_name
+from ..core.options import near_matches
 from ..core.spec import JobSpec
 from ..storage.store import JobStore, Store
 from . import jobs
-from .option_parser import near_matches
 
 
 def job_id(store: Store, text: str) -> str:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from ..core.errors import SpecError
 from ..core.names import is_env_name
+from ..core.options import argument, near_matches
 from ..core.spec import HIDDEN
 from ..core.units import parse_bytes, parse_duration
-
-Parsed = TypeVar("Parsed")
 
 _INVALID_CHOICE = re.compile(r"invalid choice: .(.*?). \(choose from (.*)\)")
 _UNRECOGNIZED = "unrecognized arguments: "
@@ -64,18 +62,6 @@ def env_pair(text: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
-def argument(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
-    """Return `parse` for an option: argparse shows the sentence of its SpecError."""
-
-    def read(text: str) -> Parsed:
-        try:
-            return parse(text)
-        except SpecError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
-
-
 duration = argument(parse_duration)
 byte_count = argument(parse_bytes)
 
@@ -98,9 +84,3 @@ def explained(message: str, options: Sequence[str]) -> str:
     if choice := _INVALID_CHOICE.search(message):
         return message + near_matches(choice[1], re.findall(r"[\w.-]+", choice[2]))
     return message
-
-
-def near_matches(word: str, known: Sequence[str]) -> str:
-    """Return ``" (did you mean X?)"`` where a known word resembles `word`, else ""."""
-    near = difflib.get_close_matches(word, known, 1)
-    return f" (did you mean {near[0]}?)" if near else ""

@@ -15,9 +15,10 @@ from ..core import rules
 from ..core.backends import BACKENDS
 from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
+from ..core.options import argument
 from ..core.rules import LogRule
 from ..core.spec import HANG_TIMEOUT_S, HIDDEN, JobSpec
-from .option_parser import add_env_option, argument, duration
+from .option_parser import add_env_option, duration
 
 # the fields of JobSpec that have an option, in the order of a dry run
 _CHOSEN = (

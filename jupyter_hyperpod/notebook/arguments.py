@@ -7,10 +7,11 @@ import shlex
 from functools import cache
 
 from ..control import mounting, nodes, validate
-from ..control.option_parser import Parser, help_format, near_matches, without_values
+from ..control.option_parser import Parser, help_format, without_values
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_serve_options
 from ..core.errors import SpecError
+from ..core.options import near_matches
 from ..planner.request import SUMMARY, add_plan_options
 
 VERB_HELP = {

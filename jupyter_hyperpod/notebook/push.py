@@ -6,8 +6,8 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..control.option_parser import near_matches
 from ..core.errors import SpecError
+from ..core.options import near_matches
 from ..storage.store import Store
 from ..storage.values import encode_values
 

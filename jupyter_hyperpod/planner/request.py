@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
+from ..core.options import argument
 from .calibrate import Measured
 from .goodput import (
     CONVENTIONS,
@@ -27,7 +26,6 @@ from .quantities import parse_count, parse_price, parse_rate, parse_time
 
 SUMMARY = "how often a cluster fails, what that costs, and what faster recovery saves"
 MANUAL, AUTOMATIC = "by hand", "automatic"
-Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +50,25 @@ class PlanRequest:
         return compare(self.cluster, self.manual, self.automatic, self.gpu_hours, self.convention, self.checkpoints)
 
 
+@argument
+def _whole(text: str) -> int:
+    number = parse_count(text)
+    if number != int(number):
+        raise SpecError(f"{text!r} is not a whole number")
+    return int(number)
+
+
+_time = argument(parse_time)
+
+
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``plan``."""
     parser._negative_number_matcher = re.compile(r"-[0-9.]")  # "-5min" is a negative value, not an option
     add = parser.add_argument
-    add("--instances", type=_read(_whole), metavar="N", default=256, help="instances of the cluster (default: 256)")
+    add("--instances", type=_whole, metavar="N", default=256, help="instances of the cluster (default: 256)")
     add(
         "--rate",
-        type=_read(parse_rate),
+        type=argument(parse_rate),
         metavar="RATE",
         help="failures of one instance, as in 0.05%%, 0.05%%/h or 1.2%%/d (default: 0.05%%)",
     )
@@ -68,16 +77,16 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         ("--auto", "the cluster repairs itself", "40min"),
     ):
         text = f"what a failure costs where {where} (default: {usual})"
-        add(name, type=_read(Downtime.parse), metavar="T", default=Downtime.parse(usual), help=text)
+        add(name, type=argument(Downtime.parse), metavar="T", default=Downtime.parse(usual), help=text)
     add(
         "--gpu-hours",
-        type=_read(parse_count),
+        type=argument(parse_count),
         metavar="N",
         default=10e6,
         help="the work, as it would take where nothing fails, for example 10M (default: 10M)",
     )
-    add("--price", type=_read(parse_price), metavar="P", default=5.0, help="of a GPU-hour, in dollars (default: 5)")
-    add("--gpus", type=_read(_whole), metavar="N", default=8, help="GPUs of an instance (default: 8)")
+    add("--price", type=argument(parse_price), metavar="P", default=5.0, help="of a GPU-hour, in dollars (default: 5)")
+    add("--gpus", type=_whole, metavar="N", default=8, help="GPUs of an instance (default: 8)")
     add(
         "--convention",
         choices=tuple(CONVENTIONS),
@@ -86,13 +95,13 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--checkpoint-cost",
-        type=_read(parse_time),
+        type=_time,
         metavar="T",
         help="how long training stands still for a checkpoint (default: saving costs nothing)",
     )
     add(
         "--interval",
-        type=_read(parse_time),
+        type=_time,
         metavar="T",
         help="training time between two checkpoints (default: Daly's, where saving costs something)",
     )
@@ -102,12 +111,17 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 def _add_simulation_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--simulate", action="store_true", help="simulate it as well, with the policies of running jobs")
-    add("--runs", type=_read(_whole), metavar="N", help="simulate: repetitions (default: 20)")
-    add("--seed", type=_read(_whole), metavar="S", help="simulate: seed of the first one (default: 0)")
-    add("--spares", type=_read(_whole), metavar="K", help="simulate: warm spare instances (default: 1)")
-    add("--repair", type=_read(parse_time), metavar="T", help="simulate: until an instance is replaced (default: 24h)")
-    add("--regroup", type=_read(parse_time), metavar="T", help="simulate: until survivors go on (default: 60s)")
-    add("--elastic", type=_read(ElasticRange.parse), metavar="RANGE", help="simulate: sizes that the job may run on")
+    add("--runs", type=_whole, metavar="N", help="simulate: repetitions (default: 20)")
+    add("--seed", type=_whole, metavar="S", help="simulate: seed of the first one (default: 0)")
+    add("--spares", type=_whole, metavar="K", help="simulate: warm spare instances (default: 1)")
+    add(
+        "--repair",
+        type=_time,
+        metavar="T",
+        help="simulate: until an instance is replaced (default: 24h)",
+    )
+    add("--regroup", type=_time, metavar="T", help="simulate: until survivors go on (default: 60s)")
+    add("--elastic", type=argument(ElasticRange.parse), metavar="RANGE", help="simulate: sizes that the job may run on")
     add("--calibrate", metavar="JOB", help="take rate, step and recovery times from what this job's journal measured")
     add("--plot", metavar="FILE", help="draw training time, goodput and cost over instances: a new .svg file")
 
@@ -129,22 +143,3 @@ def plan_request(options: argparse.Namespace, measured: Measured | None = None) 
         convention=options.convention,
         checkpoints=CheckpointCosts(cost_s or 0.0, options.interval),
     )
-
-
-def _whole(text: str) -> int:
-    number = parse_count(text)
-    if number != int(number):
-        raise SpecError(f"{text!r} is not a whole number")
-    return int(number)
-
-
-def _read(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
-    """A parser whose SpecError argparse shows."""
-
-    def read(text: str) -> Parsed:
-        try:
-            return parse(text)
-        except SpecError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read

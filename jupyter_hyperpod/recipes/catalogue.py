@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..core.elastic import ElasticRange
 from ..core.errors import NotFound, SpecError
+from ..core.options import near_matches
 from .config import DecoderConfig, RopeScaling
 
 FLOAT_BYTES = 4  # training state is float32
@@ -191,9 +191,8 @@ def names() -> list[str]:
 def load(name: str) -> Recipe:
     """Return the recipe `name`; raises NotFound with the nearest name."""
     if name not in _files():
-        near = difflib.get_close_matches(name, _files(), 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise NotFound(f"no recipe is called {name[:60]!r}{hint}; there are {', '.join(sorted(_files()))}")
+        near = near_matches(name, list(_files()))
+        raise NotFound(f"no recipe is called {name[:60]!r}{near}; there are {', '.join(sorted(_files()))}")
     return _read(name)
 
 
