@@ -336,7 +336,7 @@ class Job:
 
     def lose_head(self) -> None:
         """The coordinator's process is killed; the next one begins with the journal, and the agents find it."""
-        if self.controller is None or self.controller.ended:
+        if self.controller is None or self.controller.state.ended:
             return
         self.controller = None
         for agent in self.agents.values():
@@ -371,7 +371,7 @@ class Job:
             agent.tick()
         self.train(now_s)
         mind.tick(now_s)
-        if mind.ended:
+        if mind.state.ended:
             assert mind.final is not None
             mind.say_final_state()
             self.state, self.reason = mind.final
@@ -383,9 +383,9 @@ class Job:
         """All members of the generation commit a step together, unless one has left or all have met."""
         mind = self.controller
         assert mind is not None
-        names = {member.member for member in mind.roster.generation()}
+        names = {member.member for member in mind.state.roster.generation()}
         members = [agent for agent in self.agents.values() if agent.member in names]
-        if mind.phase is Phase.ADOPTING or not members or len(members) < len(names) or now_s < self.next_step_s:
+        if mind.state.phase is Phase.ADOPTING or not members or len(members) < len(names) or now_s < self.next_step_s:
             return
         if any(not a.trains or a.generation != mind.state.generation for a in members):
             return

@@ -55,7 +55,7 @@ def job_at(phase: Phase) -> Iterator[Job]:
     spec = JobSpec("a", "0" * 64, 3, ElasticRange(1, 3), max_restarts=99, script_restarts=99)
     with simulated_time() as clock:
         world = World(clock, 3, 1, [Plan(0.0, spec, Cell(1, 50, 0.5, 0.2, 0.2))], 1)
-        while not world.jobs or world.jobs[0].controller is None or world.jobs[0].controller.phase is not phase:
+        while not world.jobs or world.jobs[0].controller is None or world.jobs[0].controller.state.phase is not phase:
             world.tick()
         yield world.jobs[0]
 

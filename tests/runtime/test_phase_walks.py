@@ -34,7 +34,7 @@ def until(job: Job, *wanted: Phase) -> None:
     """Play until the job comes to these phases, one after the other."""
     for phase in wanted:
         began_s = job.world.clock.now_s
-        while job.controller is None or job.controller.phase is not phase:
+        while job.controller is None or job.controller.state.phase is not phase:
             assert job.world.clock.now_s - began_s < LONGEST_S, job.world.told(f"the job does not come to {phase}")
             job.world.tick()
 
@@ -121,7 +121,7 @@ def test_cells_end_for_an_elastic_event_after_their_session_was_opened(phase: Ph
             until(job, Phase.RUNNING_SCRIPT)
         if phase in (Phase.WAITING, Phase.REFORMING):
             ranks(job)[2].kill()
-        assert job.controller is not None and job.controller.phase is phase
+        assert job.controller is not None and job.controller.state.phase is phase
         for agent in ranks(job):
             agent.end(True)
         until(job, Phase.GATHERING)

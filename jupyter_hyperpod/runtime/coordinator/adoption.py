@@ -42,7 +42,7 @@ class Adoption:
                 state.incidents.begin(name, record["node"], record["rank"], cause, detail, since_s)
         if state.session is None:
             yield Enter(Phase.RUNNING_SCRIPT)
-            yield from self._scripts.lost_with_coordinator(reason)
+            yield from self._scripts.trouble(0, "lost", reason)
         else:
             yield from self.all_here(reason)
 

@@ -9,7 +9,7 @@ from ...policy import interval
 from ...policy.recovery import RecoveryPlan
 from ..protocol import facts, orders
 from ..protocol.dispatch import handles
-from .actions import Actions, Decide, Remove, Send, WriteEvent
+from .actions import Actions, Decide, ReleaseMember, Send, WriteEvent
 from .incidents import RUNG_DURABLE, RUNG_REQUEUED
 from .job_state import JobState
 from .roster import Member
@@ -44,8 +44,7 @@ class CheckpointTracker:
         reason = f"in-process recovery is switched off: the loss of {lost.member} restarts {len(others)} other workers"
         yield Decide("recovery", "restart all", reason)
         for member in others:
-            yield Remove(member)
-            yield Send(member, orders.Restart())
+            yield ReleaseMember(member, begins_again=True)
         self.coming = len(others) + (not lost.channel.closed)
         self._coming_until_s = time.monotonic() + RETURN_S
 

@@ -19,7 +19,7 @@ Data = Mapping[str, Any]
 def obey(controller: Controller, command: Command) -> None:
     """Carry out one command and journal the outcome. The supervisor injects faults that are aimed at a node."""
     if command.kind == "fault" and command.data["rank"] is None:
-        for member in controller.roster.members.values():
+        for member in controller.state.roster.members.values():
             if member.node == command.data["node"]:  # its owner strikes now; signs of life may still come
                 member.signs.struck_s = time.monotonic()
         return
@@ -46,14 +46,14 @@ def _scale(controller: Controller, data: Data) -> tuple[bool, str]:
 
 def _drain(controller: Controller, data: Data) -> tuple[bool, str]:
     node = str(data["node"])
-    found = [m for m in controller.roster.members.values() if m.node == node or m.node.startswith(f"{node}.")]
+    found = [m for m in controller.state.roster.members.values() if m.node == node or m.node.startswith(f"{node}.")]
     for member in found:
         controller.drain(member, str(data["cause"]), str(data["reason"]))
     return bool(found), f"{node} is left by {plural(len(found), 'member')}" if found else f"no member is on {node}"
 
 
 def _blame(controller: Controller, data: Data) -> tuple[bool, str]:
-    members = controller.roster.generation()
+    members = controller.state.roster.generation()
     blamed = [m for m in members if data["rank"] in (None, m.rank)]
     if not blamed:
         return False, f"there is no rank {data['rank']}; ranks are 0 to {len(members) - 1}"
@@ -63,7 +63,7 @@ def _blame(controller: Controller, data: Data) -> tuple[bool, str]:
 
 
 def _fault(controller: Controller, data: Data) -> tuple[bool, str]:
-    members = controller.roster.generation()
+    members = controller.state.roster.generation()
     member = next((m for m in members if m.rank == data["rank"]), None)
     if member is None:
         return False, f"there is no rank {data['rank']}; ranks are 0 to {len(members) - 1}"

@@ -44,7 +44,7 @@ from .incidents import Incidents
 from .job_state import JobState
 from .joining import Joining
 from .phase import STARTS, Phase, step
-from .roster import Member, Roster
+from .roster import Member
 from .scripts import Scripts
 from .session_lifecycle import SessionLifecycle
 from .stragglers import Stragglers
@@ -67,8 +67,8 @@ class Controller:
         self.said_state: str = view["state"]
         self._said_phase: str = view["phase"]
         self._ticked_s = time.monotonic()
-        self.incidents = Incidents(reporter.write, view["incidents"])
-        self.state = JobState(context.spec, view, self.incidents, opened, closed)
+        incidents = Incidents(reporter.write, view["incidents"])
+        self.state = JobState(context.spec, view, incidents, opened, closed)
         self.joining = Joining(self.state)
         self.checkpoints = CheckpointTracker(self.state, view)
         self.scripts = Scripts(self.state, restarts)
@@ -91,34 +91,19 @@ class Controller:
             self.generations,
         )
 
-    @property
-    def phase(self) -> Phase:
-        """What the members are at."""
-        return self.state.phase
-
-    @property
-    def ended(self) -> bool:
-        """The job is over; only its farewell is left."""
-        return self.state.ended
-
-    @property
-    def roster(self) -> Roster:
-        """All members that are known."""
-        return self.state.roster
-
     # ---- from outside -------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """This coordinator begins: journal where."""
-        self.incidents.succeeded()
-        self._say_phase(STARTS[self.phase])
+        self.state.incidents.succeeded()
+        self._say_phase(STARTS[self.state.phase])
 
     def hear(self, channel: Channel, found: Mapping[str, Any]) -> None:
         """Handle what an agent or its worker says. Unknown messages and those of fenced members are ignored.
 
         Raises ProtocolError for a message that cannot be read.
         """
-        if self.ended:
+        if self.state.ended:
             return
         fact, name = decode(found), found.get("member")
         if fact is None:
@@ -128,7 +113,7 @@ class Controller:
         if isinstance(fact, facts.Register):
             self._register(channel, name, fact)
             return
-        member, handler = self.roster.members.get(name), self._handlers.get(type(fact))
+        member, handler = self.state.roster.members.get(name), self._handlers.get(type(fact))
         if handler is None or member is None or member.channel is not channel:
             return
         member.signs.heard_s = time.monotonic()
@@ -141,23 +126,23 @@ class Controller:
 
     def hung_up(self, channel: Channel) -> None:
         """An agent's connection has ended."""
-        member = self.roster.by_channel(channel)
-        if member is not None and not self.ended:
+        member = self.state.roster.by_channel(channel)
+        if member is not None and not self.state.ended:
             self._apply(self.failures.hung_up(member))
 
     def tick(self, now: float) -> None:
         """Act on the time that has passed: silent members, deadlines, members that wait to join or leave."""
         away_s, self._ticked_s = now - self._ticked_s, now
-        if self.ended:
+        if self.state.ended:
             return
-        if self.phase is Phase.GATHERING:
+        if self.state.phase is Phase.GATHERING:
             self._apply(self.generations.start_if_ready())
         self._apply(self.adoption.tick(now))
         if away_s > AWAY_S:
             self.failures.excuse(away_s, now)
         else:
             self._apply(self.failures.tick(now))
-        if self.checkpoints.coming and self.phase is Phase.WAITING:
+        if self.checkpoints.coming and self.state.phase is Phase.WAITING:
             self._apply(self.generations.admit())
         self._apply(self.draining.tick(now))
         self._apply(self.scripts.tick(now))
@@ -178,13 +163,13 @@ class Controller:
     @handles(facts.Register)
     def _register(self, channel: Channel, name: str, register: facts.Register) -> None:
         status, expected = register.status, self.state.expected
-        known, adopted = self.roster.members.get(name), expected.get(name)
+        known, adopted = self.state.roster.members.get(name), expected.get(name)
         if register.rank is not None and known is None and adopted is None:
             reason = f"{name} belongs to an older generation: its node begins again with a new worker"
             self._do(Decide("membership", f"fence {name}", reason))
             channel.send(encode(orders.Restart()))
             return
-        member = self.roster.add(name, register, channel, time.monotonic())
+        member = self.state.roster.add(name, register, channel, time.monotonic())
         if known is None:
             joined = {"member": name, "node": register.node, "pid": register.pid, "host": register.host}
             self._do(WriteEvent("member.joined", joined))
@@ -192,22 +177,22 @@ class Controller:
             member.rank = adopted["rank"]
         if status.error is not None:
             self._apply(self.lifecycle.failed(member, status.error))
-        if status.exited is not None and not self.ended:
+        if status.exited is not None and not self.state.ended:
             exited = facts.WorkerExited(status.exited, status.ago_s or 0.0)
             self._apply(self.failures.exited(member, exited))
         expected.pop(name, None)
-        if self.ended:
+        if self.state.ended:
             return
-        if self.phase is Phase.GATHERING:
+        if self.state.phase is Phase.GATHERING:
             self._apply(self.generations.start_if_ready())
         elif adopted is not None and not expected:
             self._apply(self.adoption.all_here("a new coordinator took over: all members registered again"))
         elif known is not None and known.rank is not None and not expected:
             self._apply(self.adoption.all_here(f"{name} registered again"))
-        if status.leaving is not None and name in self.roster.members:
+        if status.leaving is not None and name in self.state.roster.members:
             self._apply(self.draining.preempted(member, status.leaving))
         self._apply(self.generations.welcome_newcomers())
-        if self.phase is Phase.WAITING:  # a newcomer may have become ready while there was no coordinator
+        if self.state.phase is Phase.WAITING:  # a newcomer may have become ready while there was no coordinator
             self._apply(self.generations.admit())
 
     @handles(facts.Beat)
@@ -229,7 +214,7 @@ class Controller:
 
     @handles(facts.StateReceived)
     def _received(self, member: Member, received: facts.StateReceived) -> None:
-        self.incidents.rejoined(member.member, received.text)
+        self.state.incidents.rejoined(member.member, received.text)
 
     @handles(facts.StepCommitted)
     def _committed(self, member: Member, committed: facts.StepCommitted) -> Actions:
@@ -241,7 +226,7 @@ class Controller:
         if not state.committed_in_generation:
             state.committed_in_generation = True
             self.failures.settled()
-            self.incidents.resumed(state.step, len(self.roster.generation()))
+            self.state.incidents.resumed(state.step, len(self.state.roster.generation()))
             yield SayState("running", f"step {state.step} committed")
             yield from self.generations.welcome_newcomers()
             yield from self.generations.admit()
@@ -249,7 +234,7 @@ class Controller:
             if state.step >= self.joining.hold_step:
                 ready = tuple(m for m in state.ready_newcomers() if m.snapshot is not None)
                 yield BeginGeneration("newcomers hold the state", ready)
-        elif self.phase is Phase.TRAINING:
+        elif self.state.phase is Phase.TRAINING:
             yield from self.stragglers.committed(state.step, len(state.ready_newcomers()))
 
     @handles(facts.FaultStruck)
@@ -262,7 +247,7 @@ class Controller:
     def scale(self, target: int, lends: bool, reason: str) -> None:
         """Set the number of members that the job should have; ``lends``: other jobs have nodes that its owner wants."""
         self.draining.lends, self.state.target = lends, target
-        if len(self.roster.generation()) > target and not self.state.trains:
+        if len(self.state.roster.generation()) > target and not self.state.trains:
             reason += "; ranks outside hp.Session leave when a session opens, when they end, or at an elastic event"
         self._do(Decide("membership", target, reason))
         self._do(JournalGeneration(reason))
@@ -307,20 +292,20 @@ class Controller:
             case BeginSession():
                 self._apply(self.generations.begin_session())
             case ReleaseMember(member, begins_again):
-                del self.roster.members[member.member]
+                del self.state.roster.members[member.member]
                 member.channel.send(encode(orders.Restart() if begins_again else orders.Release()))
                 self._apply(self.joining.gone(member))
             case Remove(member):
-                del self.roster.members[member.member]
+                del self.state.roster.members[member.member]
                 self._apply(self.joining.gone(member))
             case End(state, reason):
                 self._end(state, reason)
 
     def _enter(self, phase: Phase) -> None:
         """Go to another phase and journal it; PhaseError where the table has no such transition."""
-        if self.ended:
+        if self.state.ended:
             return  # what was decided in the same pass as the end comes too late
-        sentence = step(self.phase, phase).sentence
+        sentence = step(self.state.phase, phase).sentence
         self.state.phase = phase
         self.state.expected.clear()
         if phase is Phase.GATHERING:
@@ -328,16 +313,16 @@ class Controller:
         self._say_phase(sentence)
 
     def _end(self, state: str, reason: str) -> None:
-        if not self.ended:
-            self._farewell = step(self.phase, Phase.ENDED).sentence
+        if not self.state.ended:
+            self._farewell = step(self.state.phase, Phase.ENDED).sentence
             self.state.phase = Phase.ENDED
             self.final = (state, reason)
 
     def _say_phase(self, reason: str) -> None:
         """Journal the phase where it is a new one."""
-        if self.phase.value != self._said_phase:
-            self._said_phase = self.phase.value
-            self.reporter.write("phase.changed", {"phase": self.phase.value, "reason": reason})
+        if self.state.phase.value != self._said_phase:
+            self._said_phase = self.state.phase.value
+            self.reporter.write("phase.changed", {"phase": self.state.phase.value, "reason": reason})
 
     def _say_state(self, state: str, reason: str) -> None:
         """Journal the state of the job where it is a new one."""

@@ -55,7 +55,7 @@ class Draining:
         yield Decide("healing", f"drain {member.node}", reason)
         if state.trains:
             since_s = time.monotonic() if cause == BY_HAND else None  # a probe does not know since when
-            member.ailment = state.incidents.ailing(member.member, member.node, member.rank, cause, reason, since_s)
+            member.ailment = state.incidents.note(member.member, member.node, member.rank, cause, reason, since_s)
 
     def dismiss(self, member: Member, reason: str) -> Actions:
         """A member is to leave for good, because of ``reason``."""

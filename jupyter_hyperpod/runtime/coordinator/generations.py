@@ -23,7 +23,6 @@ from .actions import (
     Enter,
     JournalGeneration,
     ReleaseMember,
-    Remove,
     SayState,
     Send,
 )
@@ -254,8 +253,7 @@ class Generations:
         self._joining.give_up()
         for newcomer in self._state.roster.newcomers():
             if newcomer.snapshot is not None:
-                yield Remove(newcomer)
-                yield Send(newcomer, orders.Restart())
+                yield ReleaseMember(newcomer, begins_again=True)
         yield BeginGeneration("the session goes back to its newest checkpoint")
 
     def _plan(self) -> Actions:

@@ -43,7 +43,7 @@ class Incidents:
         """``past``: the incidents in the job's view; those that are still open continue."""
         self._journal = journal
         names = (record["incident"] for record in past)
-        self._count = max((int(name[1:]) for name in names if name.startswith("i")), default=0)
+        self.count = max((int(name[1:]) for name in names if name.startswith("i")), default=0)
         self.open: list[Incident] = []
         self.rung: int | None = None  # where all members were lost: how the next generation came to its state
         for record in past:
@@ -56,11 +56,24 @@ class Incidents:
         self._judged: set[tuple[int, str]] = set()
 
     def begin(self, member: str, node: str, rank: int | None, cause: str, detail: str, since_s: float) -> Incident:
-        """A member of the generation was lost."""
-        incident = self._new(member, node, rank, cause)
-        self.open.append(incident)
-        self._detected(incident, f"rank {rank} on {node}: {cause}", since_s)
-        self._stage(incident, "diagnosed", None, detail)
+        """A member of the generation was lost: its place is to be taken."""
+        self.open.append(self.note(member, node, rank, cause, detail, since_s))
+        return self.open[-1]
+
+    def note(
+        self, member: str, node: str, rank: int | None, cause: str, detail: str, since_s: float | None, seen: str = ""
+    ) -> Incident:
+        """Something happened at a member's node by which nobody is lost: `stage` tells what becomes of it.
+
+        ``since_s`` is None where nobody knows since when. ``seen``: what was noticed, where that is not the cause.
+        """
+        self.count += 1
+        incident = Incident(f"i{self.count}", member, node, rank, cause)
+        known: dict[str, Any] = {}
+        if since_s is not None:
+            known["since_s"] = round(time.time() - (time.monotonic() - since_s), 6)
+        self.stage(incident, "detected", seen or f"rank {rank} on {node}: {cause}", **known)
+        self.stage(incident, "diagnosed", detail)
         return incident
 
     def unheard_since_s(self, born_s: float) -> float:
@@ -80,57 +93,27 @@ class Incidents:
         if (step, cause) in self._judged:
             return
         self._judged.add((step, cause))
-        incident = self._new("", node, rank, cause)
-        self._detected(incident, f"step {step}: {cause}", since_s)
-        self._stage(incident, "diagnosed", None, text)
+        incident = self.note("", node, rank, cause, text, since_s, f"step {step}: {cause}")
         if action == "skip":
-            self._stage(incident, "repaired", None, f"the update of step {step} is not applied")
-            self._stage(incident, "resumed", None, f"training goes on with step {step + 1}")
-
-    def straggler(self, member: str, node: str, rank: int | None, detail: str, since_s: float) -> Incident:
-        """A member is slow; nobody is lost, so what becomes of it is told by `stage`."""
-        incident = self._new(member, node, rank, STRAGGLER)
-        self._detected(incident, f"rank {rank} on {node}: {STRAGGLER}", since_s)
-        self._stage(incident, "diagnosed", None, detail)
-        return incident
-
-    def ailing(
-        self, member: str, node: str, rank: int | None, cause: str, detail: str, since_s: float | None
-    ) -> Incident:
-        """Something was found at a member's node; it goes on until it can leave: see `departed`.
-
-        ``since_s`` is None where nobody knows for how long the node has been like that.
-        """
-        incident = self._new(member, node, rank, cause)
-        self._detected(incident, f"rank {rank} on {node}: {cause}", since_s)
-        self._stage(incident, "diagnosed", None, detail)
-        return incident
+            self.stage(incident, "repaired", f"the update of step {step} is not applied")
+            self.stage(incident, "resumed", f"training goes on with step {step + 1}")
 
     def departed(self, incident: Incident) -> None:
         """The member has left: its place is to be taken."""
         self.open.append(incident)
 
-    def stage(self, incident: Incident, stage: str, text: str) -> None:
-        """A further stage of a straggler's incident."""
-        self._stage(incident, stage, None, text)
-
     def succeeded(self) -> None:
         """This coordinator takes the place of one that was lost."""
         for incident in self.open:
             if incident.node == HEAD and "repaired" not in incident.stages:
-                self._stage(incident, "repaired", RUNG_PROCESS, "another coordinator goes on from the journal")
-
-    @property
-    def count(self) -> int:
-        """Incidents so far."""
-        return self._count
+                self.stage(incident, "repaired", "another coordinator goes on from the journal", RUNG_PROCESS)
 
     def fenced(self, generation: int, rung: int | None) -> None:
         """A generation without the lost members has been decided."""
         for incident in self.open:
             if "fenced" not in incident.stages:
                 text = f"generation {generation} no longer contains {incident.member}; what it sends is refused"
-                self._stage(incident, "fenced", rung, text)
+                self.stage(incident, "fenced", text, rung)
 
     def resumed(self, step: int, world_size: int) -> None:
         """The first step after the fault was committed."""
@@ -144,14 +127,14 @@ class Incidents:
         for incident in list(self.open):
             if "fenced" in incident.stages and "resumed" not in incident.stages:
                 incident.climbed = self.rung is not None
-                self._stage(incident, "resumed", self.rung, text)
+                self.stage(incident, "resumed", text, self.rung)
         self.rung = None
 
     def restarted(self, text: str) -> None:
         """The ranks run again, without a session that could commit a step."""
         for incident in list(self.open):
             if "resumed" not in incident.stages:
-                self._stage(incident, "resumed", None, text)
+                self.stage(incident, "resumed", text)
 
     def replaced(self, newcomer: str, node: str, rung: int = RUNG_SPARE) -> None:
         """A newcomer takes the oldest place that is still empty; ``rung``: where it does so on another node."""
@@ -159,30 +142,21 @@ class Incidents:
         if incident is None:
             return
         if node == incident.node and incident.cause == NODE_LOST:
-            self._stage(incident, "replaced", RUNG_NODE, f"{node} was started anew")
+            self.stage(incident, "replaced", f"{node} was started anew", RUNG_NODE)
         elif node == incident.node:
-            self._stage(incident, "repaired", RUNG_PROCESS, f"{node} runs a new worker in its place")
+            self.stage(incident, "repaired", f"{node} runs a new worker in its place", RUNG_PROCESS)
         else:
-            self._stage(incident, "replaced", rung, f"{node} takes the place of {incident.node}")
+            self.stage(incident, "replaced", f"{node} takes the place of {incident.node}", rung)
         self._replacing[newcomer] = incident
 
     def rejoined(self, newcomer: str, text: str) -> None:
         """A newcomer has the state: the incident is over."""
         incident = self._replacing.pop(newcomer, None)
         if incident is not None:
-            self._stage(incident, "rejoined", None, text)
+            self.stage(incident, "rejoined", text)
 
-    def _new(self, member: str, node: str, rank: int | None, cause: str) -> Incident:
-        self._count += 1
-        return Incident(f"i{self._count}", member, node, rank, cause)
-
-    def _detected(self, incident: Incident, text: str, since_s: float | None) -> None:
-        known = {} if since_s is None else {"since_s": round(time.time() - (time.monotonic() - since_s), 6)}
-        self._stage(incident, "detected", None, text, known)
-
-    def _stage(
-        self, incident: Incident, stage: str, rung: int | None, text: str, known: Mapping[str, float] | None = None
-    ) -> None:
+    def stage(self, incident: Incident, stage: str, text: str, rung: int | None = None, **known: float) -> None:
+        """Journal a further stage of an incident; ``known``: more of the event."""
         incident.stages.append(stage)
         rung = None if incident.climbed and stage != "resumed" else rung
         over = "resumed" in incident.stages and ("rejoined" in incident.stages or incident.node == HEAD)
@@ -198,7 +172,7 @@ class Incidents:
                 "rank": incident.rank,
                 "rung": rung,
                 "text": text,
-                **(known or {}),
+                **known,
             },
         )
 

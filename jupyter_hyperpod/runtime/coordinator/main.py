@@ -67,7 +67,7 @@ class Coordinator:
         self.controller.begin()
         watcher = log_watcher(self.context)
         next_tick_s = 0.0
-        while not self.controller.ended:
+        while not self.controller.state.ended:
             if self._told_to_terminate:
                 self.controller.end("stopped", "the coordinator was told to terminate")
                 break
@@ -149,8 +149,8 @@ class Coordinator:
             self._touch()
         self.reporter.flush()
         # while members of an earlier coordinator are still coming, nobody knows which rank is whose
-        for command in self.commands.poll() if self.controller.phase is not Phase.ADOPTING else ():
-            if self.controller.ended:
+        for command in self.commands.poll() if self.controller.state.phase is not Phase.ADOPTING else ():
+            if self.controller.state.ended:
                 break
             if (command.writer, command.seq) not in self.handled:
                 obey(self.controller, command)
@@ -167,7 +167,7 @@ class Coordinator:
     def _farewell(self) -> None:
         """Release every agent and wait until each has journaled its worker's last words."""
         proven = {channel for channel in self.guests if channel.authenticated}  # a stranger would be waited for in vain
-        channels = {m.channel for m in self.controller.roster.members.values()} | proven
+        channels = {m.channel for m in self.controller.state.roster.members.values()} | proven
         for channel in channels:
             channel.send(encode(orders.Release()))
         deadline = time.monotonic() + FAREWELL_S

@@ -58,18 +58,15 @@ class Scripts:
         """A rank is gone."""
         if not member.channel.closed:
             self._alone.append(member)
-        yield from self._note(member.rank or 0, "lost", f"rank {member.rank} on {member.node}: {cause} ({detail})")
-
-    def lost_with_coordinator(self, reason: str) -> Actions:
-        """Ranks did not come back to a new coordinator."""
-        yield from self._note(0, "lost", reason)
+        yield from self.trouble(member.rank or 0, "lost", f"rank {member.rank} on {member.node}: {cause} ({detail})")
 
     def failed(self, member: Member, text: str, communication: bool) -> Actions:
         """A rank's cell raised; the echo of a loss, or an error of the program."""
         member.failed = True
-        yield from self._note(member.rank or 0, "communication" if communication else "error", text)
+        yield from self.trouble(member.rank or 0, "communication" if communication else "error", text)
 
-    def _note(self, rank: int, kind: Any, text: str) -> Actions:
+    def trouble(self, rank: int, kind: Any, text: str) -> Actions:
+        """Note a trouble of ``rank``; its ``kind`` is one of `policy.scripts`."""
         self._troubles.append((policy.Trouble(rank, kind, text, 0.0), time.monotonic()))
         yield from self._judge(time.monotonic())
 

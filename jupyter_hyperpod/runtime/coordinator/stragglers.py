@@ -15,7 +15,7 @@ from ...policy import balance
 from ...policy.batching import assign
 from .actions import Action, Actions, BeginGeneration, Decide
 from .draining import Draining
-from .incidents import Incident
+from .incidents import STRAGGLER, Incident
 from .job_state import JobState
 from .roster import Member
 
@@ -59,10 +59,12 @@ class Stragglers:
         for member in members:
             if member.member in found and member.member not in self._slow:
                 decision = found[member.member]
-                incident = self._incident(member, decision.reason, now)
+                since_s = max(_seen(member, now)[0][0], member.signs.struck_s)
+                about = (member.member, member.node, member.rank, STRAGGLER, decision.reason, since_s)
+                incident = state.incidents.note(*about)
                 self._slow[member.member] = Slow(now, decision.value, incident)
         for name in [name for name in self._slow if name not in found]:
-            self._recovered(self._slow.pop(name))
+            state.incidents.stage(self._slow.pop(name).incident, "rejoined", "it is as fast as the others again")
         for name, slow in self._slow.items():
             slow.times = found[name].value or slow.times
         if not (yield from self._dismiss(members, spares, now)):
@@ -110,18 +112,11 @@ class Stragglers:
 
     # ---- what people are told -----------------------------------------------------------------------------
 
-    def _incident(self, member: Member, reason: str, now: float) -> Incident:
-        since_s = max(_seen(member, now)[0][0], member.signs.struck_s)
-        return self._state.incidents.straggler(member.member, member.node, member.rank, reason, since_s)
-
     def _say_resumed(self, step: int, world_size: int) -> None:
         for slow in self._slow.values():
             if "repaired" in slow.incident.stages and "resumed" not in slow.incident.stages:
                 text = f"step {step} committed by {plural(world_size, 'member')} in their new shares"
                 self._state.incidents.stage(slow.incident, "resumed", text)
-
-    def _recovered(self, slow: Slow) -> None:
-        self._state.incidents.stage(slow.incident, "rejoined", "it is as fast as the others again")
 
     def _forget_all_but(self, members: set[str]) -> None:
         for name in [name for name in self._slow if name not in members]:

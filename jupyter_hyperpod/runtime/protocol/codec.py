@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from math import isfinite
-from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 from ...core.errors import ProtocolError
@@ -98,34 +97,22 @@ class _Codec:
         hints = get_type_hints(cls)
         self._cls = cls
         self._fields = []
-        self._writers: list[tuple[str, Callable[[Any], Any]]] = []
-        self._optional = []
-        names = [field.name for field in fields(cls)]
+        self._writers = []
         for field in fields(cls):
-            hint = hints[field.name]
-            default = field.default
-            if default is MISSING and field.default_factory is not MISSING:
+            hint, default = hints[field.name], field.default
+            if field.default_factory is not MISSING:
                 default = field.default_factory()
             self._fields.append((field.name, _kinds(hint), _reader(hint), default))
-            if (writer := _writer(hint)) is not None:
-                self._writers.append((field.name, writer))
-            if default is None:
-                self._optional.append(field.name)
-        self._names = tuple(names)
-        self._values: Callable[[Any], tuple[Any, ...]]
-        if len(names) > 1:
-            self._values = attrgetter(*names)
-        else:
-            self._values = lambda value: tuple(getattr(value, name) for name in names)
+            self._writers.append((field.name, _writer(hint), default is None))
 
     def write(self, value: Any) -> dict[str, Any]:
-        found = dict(zip(self._names, self._values(value), strict=True))
-        for name, writer in self._writers:
-            if found[name] is not None:
-                found[name] = writer(found[name])
-        for name in self._optional:
-            if found[name] is None:
-                del found[name]
+        found = {}
+        for name, writer, optional in self._writers:
+            one = getattr(value, name)
+            if one is not None:
+                found[name] = one if writer is None else writer(one)
+            elif not optional:
+                found[name] = None
         return found
 
     def read(self, found: Any) -> Any:
