@@ -33,7 +33,7 @@ def lost_actions(sources: dict[str, ast.Module]) -> Iterator[str]:
         for node in ast.walk(source):
             if isinstance(node, ast.YieldFrom):
                 taken.add(node.value)
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "self._apply":
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "self.apply":
                 taken.update(node.args)
         for node in ast.walk(source):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)) or node in taken:

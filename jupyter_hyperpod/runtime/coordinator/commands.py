@@ -48,7 +48,7 @@ def _drain(controller: Controller, data: Data) -> tuple[bool, str]:
     node = str(data["node"])
     found = [m for m in controller.state.roster.members.values() if m.node == node or m.node.startswith(f"{node}.")]
     for member in found:
-        controller.drain(member, str(data["cause"]), str(data["reason"]))
+        controller.apply(controller.draining.unhealthy(member, str(data["cause"]), str(data["reason"])))
     return bool(found), f"{node} is left by {plural(len(found), 'member')}" if found else f"no member is on {node}"
 
 
@@ -58,7 +58,7 @@ def _blame(controller: Controller, data: Data) -> tuple[bool, str]:
     if not blamed:
         return False, f"there is no rank {data['rank']}; ranks are 0 to {len(members) - 1}"
     for member in blamed:
-        controller.blame(member, str(data["cause"]), str(data["reason"]))
+        controller.apply(controller.failures.blame(member, str(data["cause"]), str(data["reason"])))
     return True, str(data["reason"])
 
 

@@ -8,8 +8,8 @@ sockets and waits on them; the controller reads the clock, but never waits.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ...core.errors import ProtocolError
 from ...core.events import TERMINAL_STATES
@@ -51,8 +51,6 @@ from .stragglers import Stragglers
 
 AWAY_S = 0.25
 
-T = TypeVar("T")
-
 
 class Controller:
     """Decides for the members of one job."""
@@ -80,16 +78,8 @@ class Controller:
             self.state, self.joining, self.draining, self.failures, self.checkpoints, self.stragglers, self.scripts
         )
         self.adoption = Adoption(self.state, self.generations, self.scripts, self.lifecycle)
-        self._handlers = handlers(
-            self,
-            self.joining,
-            self.checkpoints,
-            self.scripts,
-            self.lifecycle,
-            self.draining,
-            self.failures,
-            self.generations,
-        )
+        parts = (self.joining, self.checkpoints, self.scripts, self.lifecycle, self.draining, self.failures)
+        self._handlers = handlers(self, *parts, self.generations)
 
     # ---- from outside -------------------------------------------------------------------------------------
 
@@ -122,13 +112,13 @@ class Controller:
                 return
         actions = handler(member, fact)
         if actions is not None:
-            self._apply(actions)
+            self.apply(actions)
 
     def hung_up(self, channel: Channel) -> None:
         """An agent's connection has ended."""
         member = self.state.roster.by_channel(channel)
         if member is not None and not self.state.ended:
-            self._apply(self.failures.hung_up(member))
+            self.apply(self.failures.hung_up(member))
 
     def tick(self, now: float) -> None:
         """Act on the time that has passed: silent members, deadlines, members that wait to join or leave."""
@@ -136,17 +126,17 @@ class Controller:
         if self.state.ended:
             return
         if self.state.phase is Phase.GATHERING:
-            self._apply(self.generations.start_if_ready())
-        self._apply(self.adoption.tick(now))
+            self.apply(self.generations.start_if_ready())
+        self.apply(self.adoption.tick(now))
         if away_s > AWAY_S:
             self.failures.excuse(away_s, now)
         else:
-            self._apply(self.failures.tick(now))
+            self.apply(self.failures.tick(now))
         if self.checkpoints.coming and self.state.phase is Phase.WAITING:
-            self._apply(self.generations.admit())
-        self._apply(self.draining.tick(now))
-        self._apply(self.scripts.tick(now))
-        self._apply(self.generations.tick(now))
+            self.apply(self.generations.admit())
+        self.apply(self.draining.tick(now))
+        self.apply(self.scripts.tick(now))
+        self.apply(self.generations.tick(now))
 
     def end(self, state: str, reason: str) -> None:
         """The job ends; the coordinator takes leave of the agents and journals this state."""
@@ -176,24 +166,24 @@ class Controller:
         if adopted is not None:
             member.rank = adopted["rank"]
         if status.error is not None:
-            self._apply(self.lifecycle.failed(member, status.error))
+            self.apply(self.lifecycle.failed(member, status.error))
         if status.exited is not None and not self.state.ended:
             exited = facts.WorkerExited(status.exited, status.ago_s or 0.0)
-            self._apply(self.failures.exited(member, exited))
+            self.apply(self.failures.exited(member, exited))
         expected.pop(name, None)
         if self.state.ended:
             return
         if self.state.phase is Phase.GATHERING:
-            self._apply(self.generations.start_if_ready())
+            self.apply(self.generations.start_if_ready())
         elif adopted is not None and not expected:
-            self._apply(self.adoption.all_here("a new coordinator took over: all members registered again"))
+            self.apply(self.adoption.all_here("a new coordinator took over: all members registered again"))
         elif known is not None and known.rank is not None and not expected:
-            self._apply(self.adoption.all_here(f"{name} registered again"))
+            self.apply(self.adoption.all_here(f"{name} registered again"))
         if status.leaving is not None and name in self.state.roster.members:
-            self._apply(self.draining.preempted(member, status.leaving))
-        self._apply(self.generations.welcome_newcomers())
+            self.apply(self.draining.preempted(member, status.leaving))
+        self.apply(self.generations.welcome_newcomers())
         if self.state.phase is Phase.WAITING:  # a newcomer may have become ready while there was no coordinator
-            self._apply(self.generations.admit())
+            self.apply(self.generations.admit())
 
     @handles(facts.Beat)
     def _beat(self, member: Member, beat: facts.Beat) -> None:
@@ -251,26 +241,13 @@ class Controller:
             reason += "; ranks outside hp.Session leave when a session opens, when they end, or at an elastic event"
         self._do(Decide("membership", target, reason))
         self._do(JournalGeneration(reason))
-        self._apply(self.generations.admit())
-
-    def drain(self, member: Member, cause: str, reason: str) -> None:
-        """A health finding makes the member leave its node at the end of a step."""
-        self._apply(self.draining.unhealthy(member, cause, reason))
-
-    def blame(self, member: Member, cause: str, reason: str) -> None:
-        """A log rule calls the member broken: fence it."""
-        self._apply(self.failures.blame(member, cause, reason))
+        self.apply(self.generations.admit())
 
     # ---- what is done -----------------------------------------------------------------------------------------
 
-    def _apply(self, actions: Generator[Action, None, T]) -> T:
-        """Do what a part wants, one after the other; returns what the part returns."""
-        while True:
-            try:
-                action = next(actions)
-            except StopIteration as end:
-                value: T = end.value
-                return value
+    def apply(self, actions: Iterable[Action]) -> None:
+        """Do what a part wants, one after the other."""
+        for action in actions:
             self._do(action)
 
     def _do(self, action: Action) -> None:
@@ -288,16 +265,15 @@ class Controller:
             case Enter(phase):
                 self._enter(phase)
             case BeginGeneration(reason, newcomers):
-                self._apply(self.generations.regroup(reason, newcomers))
+                self.apply(self.generations.regroup(reason, newcomers))
             case BeginSession():
-                self._apply(self.generations.begin_session())
+                self.apply(self.generations.begin_session())
             case ReleaseMember(member, begins_again):
-                del self.state.roster.members[member.member]
-                member.channel.send(encode(orders.Restart() if begins_again else orders.Release()))
-                self._apply(self.joining.gone(member))
+                member.tell(orders.Restart() if begins_again else orders.Release())
+                self._do(Remove(member))
             case Remove(member):
                 del self.state.roster.members[member.member]
-                self._apply(self.joining.gone(member))
+                self.apply(self.joining.gone(member))
             case End(state, reason):
                 self._end(state, reason)
 

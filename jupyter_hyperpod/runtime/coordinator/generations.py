@@ -190,15 +190,14 @@ class Generations:
         state.finishing = False
         self._checkpoints.lost_all()
         self._lost_all += enough
+        text = ""
         if state.session_index > 1:
             text = "all members were lost in a later session of the cell, and there is no durable checkpoint"
-            yield End("failed", text)
-            return False
-        if self._lost_all > state.spec.max_restarts:
+        elif self._lost_all > state.spec.max_restarts:
             text = f"all members were lost {self._lost_all} times; max_restarts is {state.spec.max_restarts}"
+        if text:
             yield End("failed", text)
-            return False
-        return True
+        return not text
 
     def _call(self, members: Sequence[Member]) -> Actions:
         """Call members into the present generation: they connect and say what they hold."""

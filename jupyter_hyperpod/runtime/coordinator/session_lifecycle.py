@@ -112,20 +112,17 @@ class SessionLifecycle:
         if (yield from self._scripts.ended(members)):
             return
         if members and all(m.done and m.exited is not None for m in members):
-            yield End(
-                "succeeded", f"all {len(members)} members finished" if len(members) > 1 else "its one member finished"
-            )
+            text = f"all {len(members)} members finished" if len(members) > 1 else "its one member finished"
+            yield End("succeeded", text)
 
     def lost_without_session(self, member: Member, cause: str, detail: str) -> Actions:
         """A member is gone while nothing is trained: before any session, or after one."""
         if self._state.session is None:
             yield from self._scripts.lost(member, cause, detail)
-            return
-        if member.rank == 0:
-            hint = "rank 0 was lost after its session had closed"
+        elif member.rank == 0:
+            text = f"rank 0 on {member.node}: {cause} ({detail}); rank 0 was lost after its session had closed"
+            yield End("failed", text)
         else:
             yield WriteEvent("warning.raised", {"text": f"{detail}, after the session had closed"})
             yield from self.open_session()
             yield from self.end_if_all_done()
-            return
-        yield End("failed", f"rank {member.rank} on {member.node}: {cause} ({detail}); {hint}")
