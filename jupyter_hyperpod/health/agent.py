@@ -72,7 +72,7 @@ class HealthAgent:
         self.pen = JournalWriter(store.cluster_events, writer)
         self.ends = False
         logs = {name: str(stand_in(store, name)) if local else log for name in names}
-        # without a backend, somebody else carries out what is decided
+        # without a backend, another process carries out what is decided
         hands: Hands | None = load(backend).remedies() if backend else None
         self.monitor = Monitor(logs, ProbeRoot(store), self.pen.write, lambda: recovery(store), hands)
         self._others = follow_events(store.cluster_events) if local else None

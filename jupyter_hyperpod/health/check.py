@@ -62,7 +62,7 @@ def look(store: Store, deep: bool, level: int, say: Callable[[Finding], None]) -
     for finding in chain(probed, deep_checks.check(place, level) if deep else ()):
         say(finding)
         found.append(finding)
-    return NodeCheck(found, take(place).to_json(), boot())
+    return NodeCheck(found, asdict(take(place)), boot())
 
 
 def known(store: Store, node: str) -> View:

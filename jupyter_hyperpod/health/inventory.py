@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ..core.health import Finding, failed, passed, skipped
 from .tables import InstanceDevices
@@ -27,10 +26,6 @@ class Inventory:
     efa_found: int | None = None
     cpus: int = 0
     memory_bytes: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary."""
-        return asdict(self)
 
 
 def instance_type(*texts: str) -> str:

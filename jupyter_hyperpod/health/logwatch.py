@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,10 @@ def search(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
 class Watcher:
     """The state of each rule for each rank. The frequency applies to a rank after its first match."""
 
-    def __init__(self, rules: Iterable[LogRule], say: Say, blame: Blame) -> None:
+    def __init__(self, rules: Sequence[LogRule], say: Say, blame: Blame) -> None:
         self.rules = {rule.name: rule for rule in rules}
-        self._patterns = {rule.name: re.compile(rule.pattern) for rule in self.rules.values()}
-        self._stops = {rule.name: re.compile(rule.stop_pattern) for rule in self.rules.values() if rule.stop_pattern}
+        self._patterns = {rule.name: re.compile(rule.pattern) for rule in rules}
+        self._stops = {rule.name: re.compile(rule.stop_pattern) for rule in rules if rule.stop_pattern}
         self._say, self._blame = say, blame
         self._standing: dict[tuple[str, str], Standing] = {}  # (rule, member); "" means all members together
         self._ranks: dict[str, int] = {}

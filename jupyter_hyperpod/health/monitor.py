@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from ..core.errors import ClusterError
@@ -301,7 +301,7 @@ class Monitor:
             devices: dict[str, Any] = {}
             if now_s >= counted_s:
                 counted_s = now_s + 60.0
-                devices = take(self._place).to_json()
+                devices = asdict(take(self._place))
             if found or devices:
                 self._results.put((found, devices))
             due.update({probe: now_s + probe.every_s for probe in ready})

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..core.errors import HyperpodError
 from ..core.health import Finding, failed, skipped
 from ..mounts import probe as mount_probe
+from ..mounts.table import mounted_at
 from ..storage.store import Store, private_directory
 from . import host, inventory, neuron, nvidia, tables
 
@@ -125,7 +126,7 @@ def _mounts(place: ProbeRoot) -> list[Finding]:
 
 
 def _clock(place: ProbeRoot) -> list[Finding]:
-    if place.store is None or not _remote(place, str(place.store.root)):
+    if place.store is None or not _remote(str(place.store.root)):
         return [host.clock(None)]
     path = private_directory(place.store.cluster / "health") / f".clock-{os.getpid()}"
     before_s = time.time()
@@ -136,14 +137,11 @@ def _clock(place: ProbeRoot) -> list[Finding]:
         path.unlink(missing_ok=True)
 
 
-def _remote(place: ProbeRoot, path: str) -> bool:
+def _remote(path: str) -> bool:
     """Whether another machine sets the times of its files."""
-    best, kind = "", ""
-    for line in (place.text("/proc/self/mounts") or "").splitlines():
-        words = line.split()
-        if len(words) > 2 and os.path.commonpath([words[1], path]) == words[1] and len(words[1]) >= len(best):
-            best, kind = words[1], words[2]
-    return kind.startswith(_NETWORK)
+    mounted = mounted_at()
+    point = max((point for point in mounted if os.path.commonpath([point, path]) == point), key=len, default="")
+    return mounted.get(point, "").startswith(_NETWORK)
 
 
 def _links(place: ProbeRoot) -> Sequence[Finding]:

@@ -65,6 +65,7 @@ def test_what_the_wheel_holds(wheel: Path) -> None:
     for needed in (
         "jupyter_hyperpod/__init__.py",
         "jupyter_hyperpod/py.typed",
+        "jupyter_hyperpod/health/kernel_log.toml",
         "jupyter_hyperpod/recipes/data/llama-tiny.toml",
         f"{lab}/package.json",
         f"{lab}/install.json",
