@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,15 @@ def test_deployment(whom: str, kind: str, serve: Serve, number: tuple[Path, Path
         assert resident_bytes(pid) - bytes_before < 64 << 20
     eventually(lambda: descriptors(pid) <= before + 5, BOUND_S, "strangers keep their places")
     assert not deployment.view["incidents"]
+
+
+def test_a_replica_refuses_every_path_without_its_key(serve: Serve, number: tuple[Path, Path]) -> None:
+    model, handler = number
+    host, port = listens(serve(model, handler=str(handler), replicas="1", name="refuses").pids()[0])
+    for path in ("/predict", "/nothing"):
+        with closing(HTTPConnection(host, port, timeout=BOUND_S)) as connection:
+            connection.request("GET", path)
+            assert connection.getresponse().status == 401, path
 
 
 def gateway_pid(store: Store, job_id: str) -> int:
