@@ -171,12 +171,12 @@ class BlockCache:
                 for part in (content, memoryview(_SEAL.pack(_MAGIC, len(content), zlib.crc32(content)))):
                     while len(part):
                         part = part[file.write(part) or 0 :]
-            with self._usage() as ledger:
-                if ledger is None:
-                    raise OSError("others hold the ledger")
-                if ledger.total + size > self.limit_bytes:
-                    ledger.total = self._evict(size)
-                ledger.total += size
+            with self._usage() as usage:
+                text = os.pread(usage, 32, 0).strip()
+                total = int(text) if text.isdigit() else self._evict(0)
+                if total + size > self.limit_bytes:
+                    total = self._evict(size)
+                os.pwrite(usage, b"%-32d" % (total + size), 0)
                 os.rename(temporary, directory / f"{number:08d}")
             return True
         except OSError:
@@ -230,19 +230,13 @@ class BlockCache:
             return 0
 
     @contextmanager
-    def _usage(self) -> Iterator[_Ledger | None]:
-        """The ledger, locked; None where another process has held it for too long."""
+    def _usage(self) -> Iterator[int]:
+        """A descriptor of the locked ledger. Raises OSError where another process has held it for too long."""
         descriptor = os.open(self.root / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not take_lock(descriptor, WAIT_S, _POLL_S):
-                yield None
-                return
-            text = os.pread(descriptor, 32, 0).strip()
-            ledger = _Ledger(int(text) if text.isdigit() else self._evict(0))
-            try:
-                yield ledger
-            finally:
-                os.pwrite(descriptor, b"%-32d" % ledger.total, 0)
+                raise OSError("others hold the ledger")
+            yield descriptor
         finally:
             os.close(descriptor)
 
@@ -259,11 +253,6 @@ class BlockCache:
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
-
-
-class _Ledger:
-    def __init__(self, total: int) -> None:
-        self.total = total
 
 
 def _mapped(descriptor: int, size: int) -> memoryview:
