@@ -17,7 +17,7 @@ class Contract:
     def __init__(self, path: Path) -> None:
         self._document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         self._bodies = {
-            operation["operationId"]: self._validator(_body_schema(operation))
+            operation["operationId"]: self._validator(operation["requestBody"]["content"]["application/json"]["schema"])
             for item in self._document["paths"].values()
             for operation in item.values()
             if isinstance(operation, dict) and "requestBody" in operation
@@ -40,11 +40,6 @@ class Contract:
         if not isinstance(kind, str) or kind not in self._messages:
             raise SpecError(f"message type {str(kind)[:80]!r} is unknown; expected {' or '.join(self._messages)}")
         return _checked(self._messages[kind], message, "the message")
-
-
-def _body_schema(operation: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = operation["requestBody"]["content"]["application/json"]["schema"]
-    return schema
 
 
 def _checked(validator: Draft202012Validator, value: Any, what: str) -> dict[str, Any]:
