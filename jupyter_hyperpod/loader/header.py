@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from ..core.errors import LoaderError
@@ -21,30 +22,31 @@ ALIGN_BYTES = 8
 SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".index.json"
 _PREFIX = struct.Struct("<Q")
-DTYPE_BITS = {
-    "BOOL": 8,
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "U8": 8,
-    "I8": 8,
-    "F8_E5M2": 8,
-    "F8_E4M3": 8,
-    "F8_E8M0": 8,
-    "F8_E5M2FNUZ": 8,
-    "F8_E4M3FNUZ": 8,
-    "I16": 16,
-    "U16": 16,
-    "F16": 16,
-    "BF16": 16,
-    "I32": 32,
-    "U32": 32,
-    "F32": 32,
-    "C64": 64,
-    "F64": 64,
-    "I64": 64,
-    "U64": 64,
+DTYPES = {  # bits, and the name in torch, "" where it has none
+    "BOOL": (8, "bool"),
+    "F4": (4, ""),
+    "F6_E2M3": (6, ""),
+    "F6_E3M2": (6, ""),
+    "U8": (8, "uint8"),
+    "I8": (8, "int8"),
+    "F8_E5M2": (8, "float8_e5m2"),
+    "F8_E4M3": (8, "float8_e4m3fn"),
+    "F8_E8M0": (8, "float8_e8m0fnu"),
+    "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"),
+    "F8_E4M3FNUZ": (8, "float8_e4m3fnuz"),
+    "I16": (16, "int16"),
+    "U16": (16, "uint16"),
+    "F16": (16, "float16"),
+    "BF16": (16, "bfloat16"),
+    "I32": (32, "int32"),
+    "U32": (32, "uint32"),
+    "F32": (32, "float32"),
+    "C64": (64, "complex64"),
+    "F64": (64, "float64"),
+    "I64": (64, "int64"),
+    "U64": (64, "uint64"),
 }
+DTYPE_BITS = {name: bits for name, (bits, _) in DTYPES.items()}
 _MOST_BITS = 2**63  # strides have 64 bits, even where a tensor is empty
 _FIELDS = itemgetter("dtype", "shape", "data_offsets")
 _PLACE = itemgetter(3, 4)  # where an entry begins and ends
@@ -72,6 +74,11 @@ class Header:
     entries: tuple[TensorEntry, ...]
     metadata: Mapping[str, str]
     data_offset: int
+
+    def entries_in(self, begin: int, end: int) -> Sequence[TensorEntry]:
+        """Return the tensors that have bytes in ``[begin, end)`` of the data."""
+        first = bisect_right(self.entries, begin, key=attrgetter("end"))
+        return self.entries[first : bisect_left(self.entries, end, key=attrgetter("begin"))]
 
     @property
     def data_bytes(self) -> int:
@@ -156,9 +163,7 @@ def _decode(content: bytes, source: str) -> dict[str, Any]:
     try:
         integers = _integer if b"-0" in content else None  # json's own conversion is faster, and suffices without "-0"
         text = content.decode()
-        record = json.loads(text, parse_constant=_no_constant, parse_int=integers)
-        if not _plainly_once(record, content):
-            record = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=integers)
+        record = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=integers)
         if b"\\ud" in content.lower():
             json.dumps(record, ensure_ascii=False).encode()  # refuses half of a surrogate pair
     except (ValueError, RecursionError) as error:
@@ -166,22 +171,6 @@ def _decode(content: bytes, source: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise LoaderError(source, f"a header that is a {type(record).__name__}", "a JSON object")
     return record
-
-
-def _plainly_once(record: Any, content: bytes) -> bool:
-    """Whether a quick count proves that no name occurs twice: as many keys are written as were parsed.
-
-    Where no blank follows a quote, a colon follows each key. The count may be too high, but never too low.
-    """
-    if not isinstance(record, dict) or _has_spaced_quote(content.rstrip(b" ")):
-        return False
-    keys = len(record) + sum([len(value) for value in record.values() if isinstance(value, dict)])
-    return keys == content.count(b":") or keys == content.count(b'":')  # single bytes are counted much faster
-
-
-def _has_spaced_quote(content: bytes) -> bool:
-    blanks = [blank for blank in (b" ", b"\t", b"\n", b"\r") if blank in content]  # usually none: fast
-    return any(b'"' + blank in content for blank in blanks)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,12 +6,12 @@ XXH3 (64 bits) finds accidental damage, not deliberate forgery.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from ..core.errors import LoaderError, SpecError
 from .header import INDEX_SUFFIX, SINGLE
+from .read.model_files import Files
 from .urls import beside, inside, path_in, public_name
 
 ALGORITHM = "xxh3_64"
@@ -39,10 +39,7 @@ class ModelManifest:
 
     def encode(self) -> bytes:
         """Encode the manifest as it is stored."""
-        files = {
-            name: {"bytes": sums.bytes, "header": sums.header, "chunks": list(sums.chunks)}
-            for name, sums in self.files.items()
-        }
+        files = {name: asdict(sums) for name, sums in self.files.items()}
         record = {"format": FORMAT, "algorithm": ALGORITHM, "chunk_bytes": self.chunk_bytes, "files": files}
         return json.dumps(record, indent=1).encode() + b"\n"
 
@@ -53,7 +50,10 @@ def decode(content: bytes, source: str) -> ModelManifest:
         record = json.loads(content)
         if record["format"] != FORMAT or record["algorithm"] != ALGORITHM:
             raise LoaderError(source, f"{record['format']!r} with {record['algorithm']!r}", f"{FORMAT!r}, {ALGORITHM}")
-        files = {name: _sums(value) for name, value in record["files"].items()}
+        files = {
+            name: FileSums(int(sums["bytes"]), str(sums["header"]), tuple(map(str, sums["chunks"])))
+            for name, sums in record["files"].items()
+        }
         if not 0 < (chunk_bytes := int(record["chunk_bytes"])) <= MAX_CHUNK_BYTES:
             raise LoaderError(source, f"chunks of {chunk_bytes} bytes", f"1 to {MAX_CHUNK_BYTES}")
         return ModelManifest(chunk_bytes, files)
@@ -93,22 +93,15 @@ def compare(source: str, what: str, found: str, expected: str) -> None:
         raise LoaderError(source, f"checksum {found} of {what}", f"{expected}, as the manifest says", remedy)
 
 
-def check_files(manifest: ModelManifest, source: str, names: Sequence[str], sizes: Sequence[int]) -> None:
-    """Raise LoaderError unless the manifest is of these files."""
-    for name, size in zip(names, sizes, strict=True):
+def check_files(manifest: ModelManifest, source: str, files: Files) -> None:
+    """Raise LoaderError unless the manifest is of these files: their sizes, and a checksum of every chunk."""
+    for name, file, header in zip(files.names, files.sources, files.headers, strict=True):
         sums = manifest.files.get(name)
         if sums is None:
             raise LoaderError(public_name(source), f"nothing about {name}", "its checksums", "write the manifest again")
-        if sums.bytes != size:
-            raise LoaderError(name, f"{size} bytes", f"{sums.bytes}, as the manifest says")
-
-
-def check_chunks(manifest: ModelManifest, name: str, source: str, data_bytes: int) -> None:
-    """Raise LoaderError unless the manifest has a checksum of every chunk of a file's data."""
-    found, wanted = len(manifest.files[name].chunks), -(-data_bytes // manifest.chunk_bytes)
-    if found != wanted:
-        raise LoaderError(source, f"{found} chunks in the manifest", f"{wanted}", "write the manifest again")
-
-
-def _sums(value: dict[str, Any]) -> FileSums:
-    return FileSums(int(value["bytes"]), str(value["header"]), tuple(map(str, value["chunks"])))
+        if sums.bytes != file.size:
+            raise LoaderError(name, f"{file.size} bytes", f"{sums.bytes}, as the manifest says")
+        wanted = -(-header.data_bytes // manifest.chunk_bytes)
+        if len(sums.chunks) != wanted:
+            found = f"{len(sums.chunks)} chunks in the manifest"
+            raise LoaderError(file.name, found, f"{wanted}", "write the manifest again")

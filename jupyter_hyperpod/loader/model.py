@@ -73,8 +73,7 @@ def load_model(
     url = os.fspath(url)
     check(tp)
     early = first_connections() if connections is None else min(connections, first_connections())
-    opener = Opener(merged(options, endpoint_url), early - 1)
-    try:
+    with closing(Opener(merged(options, endpoint_url), early - 1)) as opener:
         with telling(url, progress) as tell, closing_model(open_model(url, opener)) as files:
             if order is None and model is not None:
                 order = list(model.state_dict())
@@ -110,8 +109,6 @@ def load_model(
                 elif tell is not None:
                     tell(meter.read())
                 found = {tensor.name: landing.tensor(tensor) for tensor in load_plan.tensors}
-    finally:
-        opener.close()
     return found if model is None else assign(model, found)
 
 

@@ -18,6 +18,7 @@ from ..core.units import format_bytes, format_duration
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore
 from .read.progress import Callback, LoadProgress
+from .urls import public_name
 
 TELL_EVERY_S = 1.0
 SHOW_AFTER_S = 0.5
@@ -37,8 +38,6 @@ def telling(
     url: str, progress: Callback | bool | None, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Callback | None]:
     """Return the function that a load of `url` calls; None reports nothing. False silences the defaults, too."""
-    from .urls import public_name
-
     name = public_name(url)
     if callable(progress):
         yield progress

@@ -21,8 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.errors import LoaderError, SpecError, UserError
 from ..loader.model import load_model
-from ..loader.read.source import read_all
-from ..loader.read.sources import open_source
+from ..loader.read.sources import Opener
 from ..mounts import remote
 from ..mounts.table import known_mounts, resolve_url
 from ..recipes import catalogue
@@ -111,8 +110,8 @@ def _config(url: str, recipe: str) -> DecoderConfig:
     folder = url.rpartition("/")[0] if url.endswith((".safetensors", ".json")) else url.rstrip("/")
     place = f"{folder}/{CONFIG}"
     try:
-        with closing(open_source(place)) as source:
-            return config_from_json(json.loads(read_all(source, CONFIG_LIMIT_BYTES)))
+        with closing(Opener()) as opener:
+            return config_from_json(json.loads(opener.read(place, CONFIG_LIMIT_BYTES)[1]))
     except (LoaderError, ValueError, TypeError) as error:
         raise SpecError(
             f"the shape of the decoder cannot be read from {place}: {error}; expected the fields of DecoderConfig, "

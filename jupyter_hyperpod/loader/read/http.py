@@ -213,8 +213,8 @@ class HttpSource(Source):
             try:
                 self._persist(step, Cancel(), lambda: len(content), 0)
             except _Moved as moved:
-                if not self.follow(moved.location):
-                    raise LoaderError(self.name, f"a redirect to {public_name(moved.location)}", "the object") from None
+                if not self.follow(str(moved)):
+                    raise LoaderError(self.name, f"a redirect to {public_name(str(moved))}", "the object") from None
                 continue
             return content
         raise LoaderError(self.name, f"more than {MAX_REDIRECTS} redirects", "an object")
@@ -248,6 +248,4 @@ class HttpSource(Source):
 
 
 class _Moved(Exception):
-    def __init__(self, location: str) -> None:
-        super().__init__(location)
-        self.location = location
+    """The object is at another URL, the argument."""

@@ -12,7 +12,7 @@ from ..header import INDEX_SUFFIX, PREFIX_BYTES, SINGLE, Header, header_end, par
 from ..urls import beside, inside, path_in, public_name
 from .http_connection import Cancel
 from .plan import Chunk
-from .source import Source, read_all, read_range
+from .source import Source, read_range
 from .sources import Opener
 
 MAX_INDEX_BYTES = 100_000_000
@@ -100,16 +100,12 @@ def is_refused(error: LoaderError) -> bool:
 
 
 def _open_index(url: str, opener: Opener) -> Files:
-    source = opener.open(url)
-    try:
-        weights = parse_index(read_all(source, MAX_INDEX_BYTES), source.name)
-    finally:
-        with suppress(HyperpodError):
-            source.close()
+    source, content = opener.read(url, MAX_INDEX_BYTES)
+    weights = parse_index(content, source)
     names = sorted(set(weights.values()))
     files = _open_files([beside(url, name) for name in names], opener)
     try:
-        _check_index(source.name, weights, names, files.headers)
+        _check_index(source, weights, names, files.headers)
     except LoaderError:
         with suppress(LoaderError):
             files.close()

@@ -191,11 +191,6 @@ def account_of(resources: LoadResources, url: str) -> Account:
     return account
 
 
-def open_s3(url: str, resources: LoadResources) -> HttpSource:
-    """Open ``s3://bucket/key``. Raises LoaderError and SpecError."""
-    return S3Source(url, account_of(resources, url), resources)
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class _Signature:
     """Fields of a signed request, its time and its generation of credentials. `anew`: the previous one was refused."""
@@ -212,16 +207,16 @@ class _Signature:
 
 
 class S3Source(HttpSource):
-    """An object in a bucket."""
+    """An object in a bucket, ``s3://bucket/key``."""
 
     signed = True
 
-    def __init__(self, url: str, account: Account, resources: LoadResources) -> None:
+    def __init__(self, url: str, resources: LoadResources) -> None:
         bucket, key = split(url)
-        self._account = account
+        self._account = account_of(resources, url)
         self._signature: _Signature | None = None
         self._used = threading.local()
-        super().__init__(account.locate(bucket, key), resources, name=url)
+        super().__init__(self._account.locate(bucket, key), resources, name=url)
 
     def headers(self) -> dict[str, str]:
         signature = self._signature

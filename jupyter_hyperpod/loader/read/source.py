@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ...core.errors import LoaderError
 from ...mounts.table import Mounts
 from .http_connection import Cancel
 from .mount_source import Shared
@@ -107,13 +106,6 @@ class LoadResources:
             for value in self._made.values():
                 if hasattr(value, "close"):
                     value.close()
-
-
-def read_all(source: Source, limit: int) -> bytes:
-    """Return a small object. Raises LoaderError for one of more than `limit` bytes."""
-    if source.size > limit:
-        raise LoaderError(source.name, f"{source.size} bytes", f"at most {limit}")
-    return read_range(source, 0, source.size)
 
 
 def read_range(source: Source, begin: int, end: int) -> bytes:

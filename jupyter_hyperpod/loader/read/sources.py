@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from ...core.errors import HyperpodError, LoaderError
 from ..urls import scheme_of
-from .source import LoadResources, Options, Source
+from .source import LoadResources, Source, read_range
 
 
 class Opener(LoadResources):
-    """Opens the objects of one load."""
+    """Opens objects: S3 and HTTP(S) with our own HTTP client, files by `preadv`, others through fsspec."""
 
     def open(self, url: str) -> Source:
         """Open an object; raises LoaderError where it does not exist, or permission is missing."""
@@ -20,9 +23,9 @@ class Opener(LoadResources):
             self.shared.fetch(path)
             return FileSource(path, self.counters)
         if scheme == "s3":
-            from .s3 import open_s3
+            from .s3 import S3Source
 
-            return open_s3(url, self)
+            return S3Source(url, self)
         if scheme in ("http", "https"):
             from .http import HttpSource
 
@@ -31,7 +34,13 @@ class Opener(LoadResources):
 
         return OtherSource(url, self.counters)
 
-
-def open_source(url: str, options: Options | None = None) -> Source:
-    """Open one object: S3 and HTTP(S) with our own HTTP client, files by `preadv`, others through fsspec."""
-    return Opener(options).open(url)
+    def read(self, url: str, limit: int) -> tuple[str, bytes]:
+        """Return the name for errors, and a small object. Raises LoaderError for one of more than `limit` bytes."""
+        source = self.open(url)
+        try:
+            if source.size > limit:
+                raise LoaderError(source.name, f"{source.size} bytes", f"at most {limit}")
+            return source.name, read_range(source, 0, source.size)
+        finally:
+            with suppress(HyperpodError):
+                source.close()

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal
 
 from . import pace
@@ -197,7 +198,8 @@ class Stream:
         if self._waiting or not self._running or not self._durations:
             return None
         usual_s = statistics.median(self._durations)
-        slowest = min((task for task in self._running if len(task.readers) == 1), key=_began, default=None)
+        alone = [task for task in self._running if len(task.readers) == 1]
+        slowest = min(alone, key=attrgetter("began_s"), default=None)
         return slowest if slowest and pace.should_hedge(now_s - slowest.began_s, usual_s) else None
 
     def _leave(self, task: _Task, cancel: Cancel) -> bool:
@@ -232,7 +234,3 @@ class Stream:
                 self._left -= 1
                 if not self._left:
                     self._changed.notify_all()
-
-
-def _began(task: _Task) -> float:
-    return task.began_s

@@ -8,6 +8,7 @@ every rank holds the whole tensor.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,11 +45,6 @@ class Slice:
         return self.piece * self.rows
 
 
-def whole(entry: TensorEntry) -> Slice:
-    """The tensor as it is."""
-    return Slice(entry.shape, entry.begin, entry.bytes, 1, entry.bytes)
-
-
 def bounds(length: int, rank: int, size: int, multiple: int = 1) -> tuple[int, int]:
     """Return where rank's part of `length` elements starts and stops; a last unit may be shorter."""
     units, rest = divmod(-(-length // multiple), size)
@@ -69,19 +65,14 @@ def part(entry: TensorEntry, rank: int, size: int, rules: Sequence[Rule] = LLAMA
     """Return the part of a tensor that `rank` of `size` holds. Raises SpecError for a rule that does not fit."""
     dim, multiple = dimension(entry.name, rules)
     if dim is None or size == 1:
-        return whole(entry)
+        return Slice(entry.shape, entry.begin, entry.bytes, 1, entry.bytes)
     if not 0 <= dim < len(entry.shape):
         raise SpecError(f"tp_rules split {entry.name!r} on dimension {dim}, but its shape is {list(entry.shape)}")
     start, stop = bounds(entry.shape[dim], rank, size, multiple)
-    inner = DTYPE_BITS[entry.dtype]
-    for length in entry.shape[dim + 1 :]:
-        inner *= length
-    if inner % 8:
+    inner, rest = divmod(DTYPE_BITS[entry.dtype] * math.prod(entry.shape[dim + 1 :]), 8)
+    if rest:
         raise SpecError(f"{entry.name!r} of dtype {entry.dtype} cannot be split on dimension {dim}: not whole bytes")
-    inner //= 8
-    rows = 1
-    for length in entry.shape[:dim]:
-        rows *= length
+    rows = math.prod(entry.shape[:dim])
     shape = (*entry.shape[:dim], stop - start, *entry.shape[dim + 1 :])
     stride = entry.shape[dim] * inner
     last = bounds(entry.shape[dim], size - 1, size, multiple)
@@ -89,9 +80,8 @@ def part(entry: TensorEntry, rank: int, size: int, rules: Sequence[Rule] = LLAMA
     return Slice(shape, entry.begin + start * inner, (stop - start) * inner, rows, stride, across)
 
 
-def check(tp: tuple[int, int]) -> tuple[int, int]:
-    """Return `tp` = (rank, size) if it is one; raises SpecError."""
+def check(tp: tuple[int, int]) -> None:
+    """Raise SpecError unless `tp` is (rank, size)."""
     rank, size = tp
     if not 0 <= rank < size:
         raise SpecError(f"tp={tp!r} is not (rank, size) with 0 <= rank < size")
-    return rank, size

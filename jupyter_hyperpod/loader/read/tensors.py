@@ -5,34 +5,14 @@ from __future__ import annotations
 import torch
 
 from ...core.errors import LoaderError
+from ..header import DTYPES
 from ..memory import Bytes
 from .plan import Placed
 
-_NAMES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "I16": "int16",
-    "U16": "uint16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I32": "int32",
-    "U32": "uint32",
-    "F32": "float32",
-    "F64": "float64",
-    "I64": "int64",
-    "U64": "uint64",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-}
-
 _DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, known) for name, known in _NAMES.items() if hasattr(torch, known)
+    name: getattr(torch, known) for name, (_, known) in DTYPES.items() if known and hasattr(torch, known)
 }
+_FORMAT_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def torch_dtype(name: str, source: str) -> torch.dtype:
@@ -45,10 +25,9 @@ def torch_dtype(name: str, source: str) -> torch.dtype:
 
 def format_dtype(dtype: torch.dtype) -> str:
     """Return the format's name of `dtype`. Raises LoaderError."""
-    for name, known in _NAMES.items():
-        if getattr(torch, known, None) is dtype:
-            return name
-    raise LoaderError("model", f"a tensor of dtype {dtype}", f"one of {', '.join(_NAMES.values())}")
+    if dtype not in _FORMAT_NAMES:
+        raise LoaderError("model", f"a tensor of dtype {dtype}", f"one of {', '.join(map(str, _FORMAT_NAMES))}")
+    return _FORMAT_NAMES[dtype]
 
 
 def view(landed: Bytes, tensor: Placed, source: str) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from ...core.errors import LoaderError, SpecError
 from .. import manifest as sums
@@ -11,7 +10,7 @@ from ..urls import public_name
 from .http_connection import Cancel
 from .model_files import Files
 from .plan import CHUNK_BYTES, Chunk, LoadPlan
-from .source import read_all, read_range
+from .source import read_range
 from .sources import Opener
 
 
@@ -25,7 +24,6 @@ class Verifier:
         for name, source, header in zip(files.names, files.sources, files.headers, strict=True):
             content = read_range(source, 0, header.data_offset)
             sums.compare(source.name, "its header", sums.digest(content), manifest.files[name].header)
-            sums.check_chunks(manifest, name, source.name, header.data_bytes)
 
     def check(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:
         """Compare a landed chunk; a differing one is read once more. Raises LoaderError if it still differs."""
@@ -39,12 +37,8 @@ class Verifier:
 
 def read_manifest(url: str, opener: Opener) -> sums.ModelManifest:
     """Return a stored manifest. Raises LoaderError."""
-    source = opener.open(url)
-    try:
-        return sums.decode(read_all(source, sums.MAX_BYTES), source.name)
-    finally:
-        with suppress(LoaderError):
-            source.close()
+    name, content = opener.read(url, sums.MAX_BYTES)
+    return sums.decode(content, name)
 
 
 def verifier(
@@ -61,5 +55,5 @@ def verifier(
     manifest = read_manifest(where, opener)
     if manifest.chunk_bytes != CHUNK_BYTES:
         raise LoaderError(public_name(where), f"checksums of {manifest.chunk_bytes} bytes each", f"of {CHUNK_BYTES}")
-    sums.check_files(manifest, where, files.names, [source.size for source in files.sources])
+    sums.check_files(manifest, where, files)
     return Verifier(files, manifest)

@@ -20,13 +20,13 @@ class LocalDirectory(Destination):
     def __init__(self, directory: str, opener: Opener) -> None:
         self._directory = directory
         self._opener = opener
-        self._made = False
 
     def url(self, name: str) -> str:
         return os.path.join(self._directory, name)
 
     def begin(self, name: str, size: int) -> FileUpload:
-        self._make()
+        with _told(self._directory, "a directory that can be written to"):
+            os.makedirs(self._directory, exist_ok=True)
         return FileUpload(self.url(name), size, self._opener.counters)
 
     def put(self, name: str, content: bytes) -> None:
@@ -48,12 +48,6 @@ class LocalDirectory(Destination):
     def remove(self, name: str) -> None:
         with _told(self.url(name), "that it can be removed"), suppress(FileNotFoundError):
             os.unlink(self.url(name))
-
-    def _make(self) -> None:
-        if not self._made:
-            with _told(self._directory, "a directory that can be written to"):
-                os.makedirs(self._directory, exist_ok=True)
-            self._made = True
 
 
 class FileUpload(Upload):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Mapping
+from contextlib import closing
 
 import torch
 from torch import nn
@@ -52,11 +52,9 @@ def save_model(
     tensors = [Tensor(name, format_dtype(tensor.dtype), tuple(tensor.shape)) for name, tensor in state.items()]
     if shard_bytes is None and not url.endswith(".safetensors"):
         shard_bytes = SHARD_BYTES
-    opener = Opener(merged(options, endpoint_url))
-    try:
-        return write_model(tensors, supply, url, Wanted(shard_bytes, checksum, metadata, connections, progress), opener)
-    finally:
-        opener.close()
+    wanted = Wanted(shard_bytes, checksum, metadata, connections, progress)
+    with closing(Opener(merged(options, endpoint_url))) as opener:
+        return write_model(tensors, supply, url, wanted, opener)
 
 
 def _state(model: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -95,10 +93,7 @@ class _Memory(Supply):
 
     def read(self, file: OutFile, begin: int, end: int, cancel: Cancel) -> Views:
         views = []
-        entries = file.header.entries
-        for entry in entries[bisect_right(entries, begin, key=lambda entry: entry.end) :]:
-            if entry.begin >= end:
-                break
+        for entry in file.header.entries_in(begin, end):
             piece = self._flat[entry.name][max(0, begin - entry.begin) : end - entry.begin]
             if len(piece):
                 views.append(memoryview(piece.cpu().numpy().data))

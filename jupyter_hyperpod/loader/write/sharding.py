@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -128,9 +127,7 @@ def verify_model(
         expected = _manifest_of(url, manifest, opener)
         damaged: tuple[Damage, ...] = ()
         if expected is not None:
-            sums.check_files(expected, manifest or sums.manifest_url(url), files.names, [s.size for s in files.sources])
-            for name, source, header in zip(files.names, files.sources, files.headers, strict=True):
-                sums.check_chunks(expected, name, source.name, header.data_bytes)
+            sums.check_files(expected, manifest or sums.manifest_url(url), files)
             found = _checksums(files, opener, progress, connections, expected.chunk_bytes)
             damaged = tuple(_differences(files, expected, found))
         checked = "structure" if expected is None else "checksums"
@@ -150,12 +147,8 @@ def _manifest_of(url: str, manifest: str | None, opener: Opener) -> sums.ModelMa
 
 @contextmanager
 def _opened(url: str, options: Options | None) -> Iterator[tuple[Files, Opener]]:
-    opener = Opener(options)
-    try:
-        with closing_model(open_model(url, opener)) as files:
-            yield files, opener
-    finally:
-        opener.close()
+    with closing(Opener(options)) as opener, closing_model(open_model(url, opener)) as files:
+        yield files, opener
 
 
 def _rewrite(url: UrlOrPath, target: UrlOrPath, wanted: Wanted, options: Options | None) -> Saved:
@@ -187,10 +180,7 @@ class _Sources(Supply):
     def _runs(self, file: OutFile, begin: int, end: int) -> Iterator[tuple[Source, int, int, int]]:
         """Yield source, offset in it, place in the result, length."""
         run: tuple[Source, int, int, int] | None = None
-        entries = file.header.entries
-        for entry in entries[bisect_right(entries, begin, key=lambda entry: entry.end) :]:
-            if entry.begin >= end:
-                break
+        for entry in file.header.entries_in(begin, end):
             first, last = max(begin, entry.begin), min(end, entry.end)
             source, offset = self._places[entry.name]
             offset += first - entry.begin
@@ -239,5 +229,5 @@ def _differences(files: Files, expected: sums.ModelManifest, found: sums.ModelMa
             if one != other:
                 begin = number * found.chunk_bytes
                 end = min(begin + found.chunk_bytes, header.data_bytes)
-                hit = tuple(entry.name for entry in header.entries if entry.begin < end and entry.end > begin)
+                hit = tuple(entry.name for entry in header.entries_in(begin, end))
                 yield Damage(name, header.data_offset + begin, header.data_offset + end, hit)

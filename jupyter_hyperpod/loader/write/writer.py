@@ -23,7 +23,6 @@ from ..read.http_connection import Cancel
 from ..read.model_files import MAX_INDEX_BYTES, is_absent, is_refused
 from ..read.plan import CHUNK_BYTES, Chunk, plan
 from ..read.progress import Callback, Meter
-from ..read.source import read_all
 from ..read.sources import Opener
 from ..read.stream import Outcome, Stream
 from .destination import Destination, MaybeDone, NotDurable, Upload, Views
@@ -111,18 +110,13 @@ def _is_there(url: str, opener: Opener) -> bool:
 
 def _old_model(destination: Destination, opener: Opener) -> _Old:
     try:
-        source = opener.open(destination.url(SINGLE + INDEX_SUFFIX))
+        name, content = opener.read(destination.url(SINGLE + INDEX_SUFFIX), MAX_INDEX_BYTES)
     except LoaderError as error:
         if is_absent(error):
             return _Old(None if is_refused(error) else False)
         raise
     try:
-        content = read_all(source, MAX_INDEX_BYTES)
-    finally:
-        with suppress(LoaderError):
-            source.close()
-    try:
-        return _Old(True, frozenset(parse_index(content, source.name).values()))
+        return _Old(True, frozenset(parse_index(content, name).values()))
     except LoaderError:  # a damaged index is replaced; the files that it named stay
         return _Old(True)
 
