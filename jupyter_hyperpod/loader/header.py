@@ -63,7 +63,6 @@ class TensorEntry(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of the tensor."""
         return self.end - self.begin
 
 
@@ -82,12 +81,10 @@ class Header:
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of all tensors."""
         return self.entries[-1].end if self.entries else 0
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of the whole file."""
         return self.data_offset + self.data_bytes
 
 

@@ -38,7 +38,6 @@ class ModelManifest:
     files: Mapping[str, FileSums]
 
     def encode(self) -> bytes:
-        """Encode the manifest as it is stored."""
         files = {name: asdict(sums) for name, sums in self.files.items()}
         record = {"format": FORMAT, "algorithm": ALGORITHM, "chunk_bytes": self.chunk_bytes, "files": files}
         return json.dumps(record, indent=1).encode() + b"\n"

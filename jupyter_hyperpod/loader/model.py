@@ -78,7 +78,7 @@ def load_model(
             if order is None and model is not None:
                 order = list(model.state_dict())
             early_bytes = None if checksum else EARLY_BYTES  # checksums are of whole chunks
-            there = _at_hand(files, tp, torch.device(device), checksum)
+            cached = _cached_files(files, tp, torch.device(device), checksum)
             job = sharing_job(fanout, files, os.environ)
             load_plan = plan(
                 files.headers,
@@ -86,7 +86,7 @@ def load_model(
                 order,
                 rules=tp_rules,
                 early_bytes=early_bytes,
-                at_hand=there,
+                cached=cached,
                 aligned=job is None and not checksum,  # ranks that share memory share its huge pages
             )
             if model is not None:
@@ -112,7 +112,9 @@ def load_model(
     return found if model is None else assign(model, found)
 
 
-def _at_hand(files: Files, tp: tuple[int, int], device: torch.device, checksum: bool | str | None) -> frozenset[int]:
+def _cached_files(
+    files: Files, tp: tuple[int, int], device: torch.device, checksum: bool | str | None
+) -> frozenset[int]:
     """Return the files (indices) in the page cache: they will be mapped instead of fetched."""
     if tp[1] > 1 or device.type != "cpu" or checksum:
         return frozenset()

@@ -52,7 +52,7 @@ def telling(
     elif _shows:
         with _shows[0](name) as shown:
             yield shown
-    elif is_looked_at(sys.stderr):
+    elif is_interactive(sys.stderr):
         with ProgressLine(name, sys.stderr) as line:
             yield line
     else:
@@ -110,7 +110,6 @@ class ProgressLine:
         self._shown = 0
 
     def __call__(self, now: LoadProgress) -> None:
-        """Rewrite it."""
         if self._shown or (now.elapsed_s >= SHOW_AFTER_S and not now.done):
             text = sentence(self._name, now)
             self._stream.write("\r" + text.ljust(self._shown))
@@ -127,7 +126,6 @@ class ProgressLine:
 
 
 def sentence(name: str, now: LoadProgress) -> str:
-    """Return the progress of a load as a sentence."""
     short = name.rstrip("/").rpartition("/")[2] or name
     rate = f"{format_bytes(now.bytes_per_s)}/s"
     layer = "" if now.first_layer_s is None else f", first layer after {format_duration(now.first_layer_s)}"
@@ -138,7 +136,7 @@ def sentence(name: str, now: LoadProgress) -> str:
     return f"{short}: {percent} % of {format_bytes(now.bytes_total)}, {rate}{left}{layer}"
 
 
-def is_looked_at(stream: TextIO | None) -> bool:
+def is_interactive(stream: TextIO | None) -> bool:
     """Whether a person sees a line rewritten: at a terminal that can, or in a notebook's output."""
     if stream is None:
         return False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +10,10 @@ from pathlib import Path
 from ..core.errors import ClusterError
 from ..core.spec import JobSpec
 from ..storage.store import JobStore
+from ..system.addresses import AUTOMATIC, BIND_VARIABLE, LOOPBACK, own_address
 
 COORDINATOR_S, COORDINATOR_POLL_S = 600.0, 0.02
 MEMBER_VARIABLE = "HYPERPOD_MEMBER"
-BIND_VARIABLE, AUTOMATIC, LOOPBACK = "HYPERPOD_BIND", "auto", "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +67,6 @@ class Context:
         while not self.endpoint_file.exists() and time.monotonic() < deadline:
             time.sleep(COORDINATOR_POLL_S)
         try:
-            coordinator = json.loads(self.endpoint_file.read_text())
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting it sends nothing
-                probe.connect((coordinator["host"], coordinator["port"]))
-                return str(probe.getsockname()[0])
-        except (OSError, ValueError, LookupError) as error:
+            return own_address(asked, self.endpoint_file)
+        except OSError as error:
             raise ClusterError(f"{self.node} does not find the way to its coordinator: {error!r}") from error

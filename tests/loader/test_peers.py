@@ -13,8 +13,9 @@ import pytest
 
 from jupyter_hyperpod.loader.share.board import Board
 from jupyter_hyperpod.loader.share.discovery import Notice
-from jupyter_hyperpod.loader.share.peers import MAGIC, NONCE_BYTES, ChunkServer, Client, own_address
+from jupyter_hyperpod.loader.share.peers import MAGIC, NONCE_BYTES, ChunkServer, Client
 from jupyter_hyperpod.loader.share.shared_buffer import SharedBuffer
+from jupyter_hyperpod.system.addresses import own_address
 
 SECRET, SUBJECT = os.urandom(32), b"a model"
 CONTENT = os.urandom(3 << 20)

@@ -108,7 +108,6 @@ class _Staging:
         self._turn = (self._turn + 1) % BUFFERS
 
     def settle(self) -> None:
-        """Wait until everything is copied."""
         if self._stream is not None:
             self._stream.synchronize()
 

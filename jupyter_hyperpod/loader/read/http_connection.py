@@ -176,7 +176,6 @@ class Connection:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it."""
         self._socket.close()
 
     def _chunked(self, limit: int) -> bytes:
@@ -242,9 +241,7 @@ def _connect(target: Target) -> socket.socket:
             if target.tls:  # TLS reads single records, where a timeout in Python costs nothing
                 return target.tls.wrap_socket(raw, server_hostname=target.host)
             raw.settimeout(None)
-            timeout = _TIMEVAL.pack(int(target.timeout_s), int(target.timeout_s % 1 * 1e6))
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+            set_timeout(raw, target.timeout_s)
             return raw
         except BaseException:
             raw.close()
@@ -254,6 +251,13 @@ def _connect(target: Target) -> socket.socket:
     except OSError as error:
         where = f"{address[0]}:{address[1]}"
         raise ConnectionBroken(f"cannot connect to {where}: {error.strerror or error}") from None
+
+
+def set_timeout(sock: socket.socket, seconds: float) -> None:
+    """Let the kernel end calls that wait for longer (0: never); the socket stays blocking."""
+    timeout = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 
 
 def _tunnel(raw: socket.socket, where: str, proxy: Proxy) -> None:

@@ -133,7 +133,7 @@ class Mapping:
         self._name = name
         self.bytes = content
 
-    def look(self, offset: int, length: int) -> None:
+    def touch(self, offset: int, length: int) -> None:
         """Map these bytes, which are in the page cache."""
         self.bytes[offset : offset + length : FAULT_AROUND_BYTES].max(initial=0)
 

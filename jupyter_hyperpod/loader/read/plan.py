@@ -79,7 +79,7 @@ class LoadPlan:
     """The plan of one load: tensors, landed bytes per file, chunks in the order in which they are fetched.
 
     `first_layer`: the tensors (indices) that the model's first block needs; none where nothing is read. `whole` files
-    land as they lie. `tp`: (rank, size) of this part. `there` counts the bytes that need not be read.
+    land as they lie. `tp`: (rank, size) of this part. `cached_bytes` are in the page cache and not read.
     """
 
     tensors: tuple[Placed, ...]
@@ -88,7 +88,7 @@ class LoadPlan:
     first_layer: frozenset[int]
     whole: bool = True
     tp: tuple[int, int] = (0, 1)
-    there: int = 0
+    cached_bytes: int = 0
 
     @property
     def bytes(self) -> int:
@@ -103,14 +103,14 @@ def plan(
     chunk_bytes: int = CHUNK_BYTES,
     rules: Sequence[Rule] = LLAMA_RULES,
     early_bytes: int | None = None,
-    at_hand: Collection[int] = (),
+    cached: Collection[int] = (),
     aligned: bool = False,
 ) -> LoadPlan:
     """Plan the load of rank `tp[0]` of `tp[1]` in ranges of at most `chunk_bytes`, tensors of `order` first.
 
-    Whole files are read in ranges of `early_bytes` up to the end of the first block, if it is given; those `at_hand`
-    (indices) are not read. `aligned` ranges end at multiples of their size in the file, others in its data.
-    Raises LoaderError where two files hold the same tensor and SpecError for rules that do not fit.
+    Whole files are read in ranges of `early_bytes` up to the end of the first block, if it is given; `cached` ones
+    (indices) are in the page cache and not read. `aligned` ranges end at multiples of their size in the file, others in
+    its data. Raises LoaderError where two files hold the same tensor and SpecError for rules that do not fit.
     """
     _check_names(files)
     tensors: list[Placed] = []
@@ -124,11 +124,11 @@ def plan(
         phase = phase_of(header) if aligned else 0
         tensors += [Placed(name, kind, shape, index, phase + a, b - a) for name, kind, shape, a, b in header.entries]
         landings.append(phase + header.data_bytes)
-        if index not in at_hand:
+        if index not in cached:
             chunks += _whole_file(index, header, base, phase, 0 if aligned else header.data_offset, chunk_bytes)
-    there = sum(files[index].data_bytes for index in at_hand)
+    cached_bytes = sum(files[index].data_bytes for index in cached)
     if not chunks:
-        return LoadPlan(tuple(tensors), tuple(landings), (), frozenset(), tp[1] == 1, tp, there)
+        return LoadPlan(tuple(tensors), tuple(landings), (), frozenset(), tp[1] == 1, tp, cached_bytes)
     positions = {name: position for position, name in enumerate(load_order(files, order))}
     first = first_layer([tensor.name for tensor in tensors], positions)
     if early_bytes is not None and tp[1] == 1:
@@ -136,7 +136,7 @@ def plan(
         chunks = [p for chunk in chunks for p in _early(chunk, first, tensors, early_bytes, origins[chunk.file])]
     urgency = [positions[tensor.name] for tensor in tensors]
     ordered = sorted(chunks, key=lambda chunk: (min(urgency[i] for i in chunk.tensors), chunk.file, chunk.offset))
-    return LoadPlan(tuple(tensors), tuple(landings), tuple(ordered), first, tp[1] == 1, tp, there)
+    return LoadPlan(tuple(tensors), tuple(landings), tuple(ordered), first, tp[1] == 1, tp, cached_bytes)
 
 
 def load_order(files: Sequence[Header], order: Sequence[str] | None = None) -> list[str]:

@@ -28,7 +28,6 @@ class LoadProgress:
 
     @property
     def bytes_per_s(self) -> float:
-        """Mean rate so far."""
         return self.bytes_done / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     @property
@@ -51,8 +50,8 @@ class Meter:
     def __init__(self, load_plan: LoadPlan, began_s: float) -> None:
         self._lock = threading.Lock()
         self._began_s = began_s
-        self._bytes_done = load_plan.there
-        self._bytes_total = load_plan.there + load_plan.bytes
+        self._bytes_done = load_plan.cached_bytes
+        self._bytes_total = load_plan.cached_bytes + load_plan.bytes
         self._missing = [0] * len(load_plan.tensors)
         for chunk in load_plan.chunks:
             for index in chunk.tensors:
@@ -63,7 +62,6 @@ class Meter:
         self._tensors_done = self._missing.count(0)
 
     def add(self, chunk: Chunk) -> None:
-        """A chunk has landed."""
         with self._lock:
             self._bytes_done += chunk.bytes
             for index in chunk.tensors:
@@ -80,7 +78,6 @@ class Meter:
         return self._first_layer_s is not None
 
     def read(self, fetched: int = 0, retries: int = 0) -> LoadProgress:
-        """Return the present progress."""
         with self._lock:
             return LoadProgress(
                 self._bytes_done,

@@ -44,7 +44,7 @@ class Account:
         self.generation = 0
         with _explained():
             named = options.region or self._named("AWS_REGION", "AWS_DEFAULT_REGION")
-            self.region: str = named or self._configured_region()
+            self.region: str = named or self._session.get_config_variable("region") or DEFAULT_REGION
             named = options.endpoint_url or self._named("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
             self.endpoint: str | None = named or self._profile().get("endpoint_url")
             self._credentials: Any = None if options.anonymous else self._find()
@@ -111,13 +111,10 @@ class Account:
             return True
 
     def _find(self) -> Any:
-        return _credentials_at_hand(self._own) or self._session.get_credentials()
+        return _environment_credentials(self._own) or self._session.get_credentials()
 
     def _named(self, *variables: str) -> str | None:
         return next((value for name in variables if (value := self._own.get(name) or os.environ.get(name))), None)
-
-    def _configured_region(self) -> str:
-        return self._session.get_config_variable("region") or DEFAULT_REGION
 
     def _profile(self) -> dict[str, Any]:
         if (self._session.profile or "default") not in self._session.full_config["profiles"]:
@@ -126,7 +123,7 @@ class Account:
         return found
 
 
-def _credentials_at_hand(own: Mapping[str, str]) -> Any:
+def _environment_credentials(own: Mapping[str, str]) -> Any:
     """Return a mount's own keys, or those of the environment, which botocore prefers, too.
 
     None where botocore has to search further, as for a mount's own profile.

@@ -48,7 +48,6 @@ class Counters:
         self.throttled = 0
 
     def add(self, fetched: int = 0, retries: int = 0, throttled: int = 0) -> None:
-        """Count."""
         with self._lock:
             self.fetched += fetched
             self.retries += retries
@@ -101,7 +100,6 @@ class LoadResources:
             return self._made[key]
 
     def close(self) -> None:
-        """Close every connection."""
         with self._lock:
             for value in self._made.values():
                 if hasattr(value, "close"):

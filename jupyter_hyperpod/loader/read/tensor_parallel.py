@@ -41,7 +41,6 @@ class Slice:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the part."""
         return self.piece * self.rows
 
 

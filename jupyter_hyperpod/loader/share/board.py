@@ -45,12 +45,10 @@ class Board:
             return None
 
     def remove(self, name: str) -> None:
-        """Remove the text under `name`."""
         with suppress(OSError):
             os.unlink(self._path / name)
 
     def names(self, prefix: str) -> list[str]:
-        """Return all names that begin with `prefix`."""
         try:
             return sorted(name for name in os.listdir(self._path) if name.startswith(prefix))
         except OSError:

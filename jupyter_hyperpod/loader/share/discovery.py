@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from ..read.model_files import Files
 from .board import Board
 from .shared_buffer import BufferAddress, SharedBuffer
 
@@ -30,7 +32,6 @@ class Notice:
         return f"{HERE}{self.place.token[:TOKEN_DIGITS]}-{self.place.pid}-{self.place.descriptor}"
 
     def encode(self) -> str:
-        """Encode it for the board."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
@@ -43,6 +44,12 @@ class Notice:
             return cls(place, str(record["node"]), str(record["host"]), int(record["port"]))
         except (ValueError, KeyError, TypeError):
             return None
+
+
+def name_of(files: Files, *details: object) -> str:
+    """Return a name that is equal for two ranks where their files and the details are."""
+    objects = [(source.name, source.size, source.etag) for source in files.sources]
+    return hashlib.sha256(json.dumps([objects, *details]).encode()).hexdigest()[:32]
 
 
 def attach_or_create(board: Board, count: int, sizes: Sequence[int], node: str | None = None) -> SharedBuffer:

@@ -8,8 +8,6 @@ finished.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,10 +20,8 @@ from ..read.http_connection import Cancel
 from ..read.model_files import Files
 from ..read.plan import BLOCK_BYTES, Chunk, LoadPlan
 from .board import Board
-from .discovery import HERE, Notice, attach_or_create
+from .discovery import HERE, Notice, attach_or_create, name_of
 from .shared_buffer import SharedBuffer
-
-INSTANT_S = 1e-6
 
 
 class Exchange:
@@ -42,9 +38,7 @@ class Exchange:
         self._numbers = {block: number for number, block in enumerate(blocks)}
         self._taken_since: dict[int, float] = {}
         self._settled: set[int] = set()
-        objects = [(source.name, source.size, source.etag) for source in files.sources]
-        subject = hashlib.sha256(json.dumps([objects, self._size, blocks]).encode()).hexdigest()[:32]
-        self._board = Board(directory / f"rows-{subject}")
+        self._board = Board(directory / f"rows-{name_of(files, self._size, blocks)}")
         with self._board.locked():
             size = len(blocks) * BLOCK_BYTES
             self._buffer: SharedBuffer | None = attach_or_create(self._board, len(blocks), (size,), node)
@@ -90,7 +84,7 @@ class Exchange:
                 file, begin, length = chunk.block
                 buffer.reserve(0, number * BLOCK_BYTES, length)
                 self._sources[file].read_into(begin, buffer.view(0, number * BLOCK_BYTES, length), cancel)
-                buffer.seconds[number] = max(INSTANT_S, time.monotonic() - began_s)
+                buffer.arrived(number, began_s)
         finally:
             buffer.release(number, again)
         return True

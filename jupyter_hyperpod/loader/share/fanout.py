@@ -9,8 +9,6 @@ as it keeps its tensors. Tensor-parallel ranks of a host read rows for each othe
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import threading
 import time
@@ -22,6 +20,7 @@ import torch
 
 from ...core.errors import HyperpodError, SpecError
 from ...storage.store import JobStore
+from ...system.addresses import BIND_VARIABLE, LOOPBACK, own_address
 from ..read import pace
 from ..read import tensors as made
 from ..read.http import HttpSource
@@ -33,17 +32,16 @@ from ..read.plan import Chunk, LoadPlan, Placed
 from ..read.stream import Outcome
 from ..read.verify import Verifier
 from .board import Board
-from .discovery import HERE, STEM, Notice, attach_or_create
+from .discovery import HERE, STEM, Notice, attach_or_create, name_of
 from .exchange import exchange_of
-from .peers import LOOPBACK, Answer, ChunkServer, Client, own_address
+from .peers import Answer, ChunkServer, Client
 
 JOB_VARIABLE, NODE_VARIABLE = "HYPERPOD_JOB_DIR", "HYPERPOD_NODE"
-BIND_VARIABLE, APART_VARIABLE = "HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY"
+APART_VARIABLE = "HYPERPOD_SOCKETS_ONLY"
 ENDPOINT = "coordinator.json"  # file of a job with the address of its coordinator
 SETTINGS = ("auto", "off")
 UNITS = 64  # units per model that hosts claim
 UNKNOWN_S = 5.0  # how long a peer may take for a chunk until the usual time is known
-INSTANT_S = 1e-6
 
 
 def sharing_job(setting: str, files: Files, environment: Environment[str, str]) -> JobStore | None:
@@ -105,7 +103,7 @@ class FanOut(Landing):
         if outcome != "busy":
             if self._exchange is not None and chunk.across is not None:
                 self._exchange.settle(chunk)
-            self._mapping.look(self._buffer.starts[chunk.file] + chunk.place, chunk.bytes)
+            self._mapping.touch(self._buffer.starts[chunk.file] + chunk.place, chunk.bytes)
         return outcome
 
     def reverify(self, chunk: Chunk) -> None:
@@ -136,7 +134,7 @@ class FanOut(Landing):
             buffer.reserve(chunk.file, chunk.place, chunk.bytes)
             if not self._bring(number, chunk, late, cancel):
                 return self._busy(number)
-            buffer.seconds[number] = max(INSTANT_S, time.monotonic() - began_s)
+            buffer.arrived(number, began_s)
             buffer.written(chunk.file, chunk.place, chunk.bytes)
         finally:
             buffer.release(number)
@@ -206,7 +204,6 @@ class _Hosts:
         return "gone" if self._board.put(unit, self._token) == self._token else "later"
 
     def close(self) -> None:
-        """Close the connections."""
         for client in self._clients:
             client.close()
 
@@ -251,6 +248,5 @@ def _position(chunk: Chunk) -> tuple[int, int]:
 
 def _subject(files: Files, chunks: list[Chunk], checked: bool) -> str:
     """Name the load: equal for two ranks if, and only if, the same bytes of the same objects land alike."""
-    objects = [(source.name, source.size, source.etag) for source in files.sources]
     pieces = [(chunk.file, chunk.offset, chunk.length, chunk.place, chunk.rows, chunk.stride) for chunk in chunks]
-    return hashlib.sha256(json.dumps([objects, pieces, checked]).encode()).hexdigest()[:32]
+    return name_of(files, pieces, checked)

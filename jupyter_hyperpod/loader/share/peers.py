@@ -7,7 +7,6 @@ kernel sends directly from one host's memory file and the client receives into i
 from __future__ import annotations
 
 import hmac
-import json
 import os
 import socket
 import struct
@@ -15,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Literal
+
+from ..read.http_connection import set_timeout
 
 MAGIC = b"HPF1"
 NONCE_BYTES, MAC_BYTES = 16, 32
@@ -25,9 +25,7 @@ CONNECT_TIMEOUT_S = 1.0
 PROOF_S = 5.0  # for the whole proof
 MOST_CALLERS, MOST_STRANGERS = 256, 128
 ACCEPT_AGAIN_S = 0.05
-LOOPBACK, AUTOMATIC = "127.0.0.1", "auto"
 _NUMBER = struct.Struct(">I")
-_TIMEVAL = struct.Struct("ll")
 _LATER, _HERE = b"\0", b"\1"
 
 Answer = Literal["got", "later", "gone"]
@@ -53,7 +51,6 @@ class ChunkServer:
         threading.Thread(target=self._accept, name="fanout-door", daemon=True).start()
 
     def close(self) -> None:
-        """Close all connections."""
         with self._lock:
             self._closed = True
             sockets = [self._listener, *self._strangers, *self._callers]
@@ -96,7 +93,7 @@ class ChunkServer:
     def _attend(self, caller: socket.socket, descriptor: int) -> None:
         try:
             with suppress(OSError), open(descriptor, "rb"):
-                _set_timeout(caller)
+                set_timeout(caller, TIMEOUT_S)
                 if prove(caller, self._secret, self._subject, calls=False) and self._welcome(caller):
                     self._serve(caller, descriptor)
         finally:
@@ -116,13 +113,13 @@ class ChunkServer:
 
     def _serve(self, caller: socket.socket, descriptor: int) -> None:
         while len(asked := caller.recv(_NUMBER.size, socket.MSG_WAITALL)) == _NUMBER.size:
-            _set_timeout(caller)
+            set_timeout(caller, TIMEOUT_S)
             if (found := self._find(*_NUMBER.unpack(asked))) is None:
                 caller.sendall(_LATER)
             else:
                 caller.sendall(_HERE)
                 _send_file(caller, descriptor, *found)
-            _set_timeout(caller, 0)  # a served client may pause before its next request
+            set_timeout(caller, 0)  # a served client may pause before its next request
 
 
 class Client:
@@ -134,7 +131,7 @@ class Client:
         try:
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _set_timeout(self._socket)
+            set_timeout(self._socket, TIMEOUT_S)
             if not prove(self._socket, secret, subject, calls=True):
                 raise PermissionError(f"the peer at {address[0]}:{address[1]} does not know the job's secret")
         except BaseException:
@@ -159,24 +156,7 @@ class Client:
         return "got"
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
-
-
-def own_address(asked: str, endpoint: Path) -> str:
-    """Return where to listen: `asked`, or for "auto" the address from which this node reaches the host in `endpoint`.
-
-    Raises OSError where that is unknown.
-    """
-    if asked != AUTOMATIC:
-        return asked
-    try:
-        found = json.loads(endpoint.read_text())
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting it sends nothing
-            probe.connect((found["host"], found["port"]))
-            return str(probe.getsockname()[0])
-    except (ValueError, LookupError, TypeError) as error:
-        raise OSError(f"{endpoint} names no coordinator: {error}") from None
 
 
 def prove(sock: socket.socket, secret: bytes, subject: bytes, *, calls: bool) -> bool:
@@ -225,10 +205,3 @@ def _send_file(sock: socket.socket, descriptor: int, offset: int, length: int) -
         if not sent:
             raise ConnectionResetError("nothing more can be sent")
         offset, length = offset + sent, length - sent
-
-
-def _set_timeout(sock: socket.socket, seconds: float = TIMEOUT_S) -> None:
-    """Let the kernel end calls that wait for longer (0: never); the socket stays blocking."""
-    timeout = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)

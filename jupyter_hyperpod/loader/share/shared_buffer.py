@@ -11,6 +11,7 @@ import ctypes
 import errno
 import mmap
 import os
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from ..read.plan import HUGE_PAGE_BYTES
 
 TOKEN_BYTES = 32
 FLOAT_BYTES = 4
+INSTANT_S = 1e-6
 _COLLAPSE = 25
 
 
@@ -87,7 +89,6 @@ class SharedBuffer:
 
     @property
     def place(self) -> BufferAddress:
-        """Where other processes find it."""
         return BufferAddress(os.getpid(), self.descriptor, os.fstat(self.descriptor).st_ino, self.token)
 
     def view(self, file: int, place: int, length: int) -> memoryview:
@@ -112,12 +113,15 @@ class SharedBuffer:
         if size > 0:
             LIBC.madvise(self._at(first), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
 
+    def arrived(self, index: int, began_s: float) -> None:
+        """Chunk `index`, whose read began at `began_s` (monotonic seconds), is complete."""
+        self.seconds[index] = max(INSTANT_S, time.monotonic() - began_s)
+
     def claim(self, index: int, again: bool = False) -> bool:
         """Take chunk `index`, False where another process has it. `again`: read it beside one that is too slow."""
         return take_byte_lock(self.descriptor, self._claim(index, again))
 
     def release(self, index: int, again: bool = False) -> None:
-        """Give a claim back."""
         release_byte_lock(self.descriptor, self._claim(index, again))
 
     def usual_s(self) -> float | None:

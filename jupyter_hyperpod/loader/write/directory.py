@@ -25,7 +25,7 @@ class LocalDirectory(Destination):
         return os.path.join(self._directory, name)
 
     def begin(self, name: str, size: int) -> FileUpload:
-        with _told(self._directory, "a directory that can be written to"):
+        with _errors_about(self._directory, "a directory that can be written to"):
             os.makedirs(self._directory, exist_ok=True)
         return FileUpload(self.url(name), size, self._opener.counters)
 
@@ -46,7 +46,7 @@ class LocalDirectory(Destination):
         return self._opener.shared.comes_back(self.url(name))
 
     def remove(self, name: str) -> None:
-        with _told(self.url(name), "that it can be removed"), suppress(FileNotFoundError):
+        with _errors_about(self.url(name), "that it can be removed"), suppress(FileNotFoundError):
             os.unlink(self.url(name))
 
 
@@ -60,7 +60,7 @@ class FileUpload(Upload):
         directory, name = os.path.split(path)
         self._temporary = os.path.join(directory, f".{name}.{secrets.token_hex(4)}.tmp")
         self._descriptor = -1
-        with _told(path, "a directory that can be written to"):
+        with _errors_about(path, "a directory that can be written to"):
             self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             if size:
@@ -86,9 +86,9 @@ class FileUpload(Upload):
         self._close()
 
     def publish(self) -> None:
-        with _told(self._path, "that it can be replaced"):
+        with _errors_about(self._path, "that it can be replaced"):
             os.replace(self._temporary, self._path)
-        with _told(self._path, "that it survives a power failure", NotDurable):
+        with _errors_about(self._path, "that it survives a power failure", NotDurable):
             directory = os.open(os.path.dirname(self._path) or ".", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(directory)
@@ -108,12 +108,12 @@ class FileUpload(Upload):
 
     @contextmanager
     def _with_room(self) -> Iterator[None]:
-        with _told(self._path, f"room for {self._size} bytes"):
+        with _errors_about(self._path, f"room for {self._size} bytes"):
             yield
 
 
 @contextmanager
-def _told(path: str, expected: str, kind: type[LoaderError] = LoaderError) -> Iterator[None]:
+def _errors_about(path: str, expected: str, kind: type[LoaderError] = LoaderError) -> Iterator[None]:
     """Turn an error of the system into a LoaderError about `path`."""
     try:
         yield

@@ -23,7 +23,6 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the tensor."""
         return tensor_bytes(self.dtype, self.shape)
 
 

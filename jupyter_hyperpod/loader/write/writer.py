@@ -51,7 +51,6 @@ class Saved:
 
     @property
     def bytes_per_s(self) -> float:
-        """Mean rate."""
         return self.bytes / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
@@ -141,43 +140,36 @@ def _to_its_end(do: Callable[[], None]) -> None:
         thread.submit(do).result()
 
 
+@dataclass
 class _Writer:
     """Writes the files of one model."""
 
-    def __init__(
-        self,
-        destination: Destination,
-        files: Sequence[OutFile],
-        supply: Supply,
-        wanted: Wanted,
-        opener: Opener,
-        began_s: float,
-        old: _Old,
-        single: str,
-    ) -> None:
-        self._destination = destination
-        self._files = files
-        self._supply = supply
-        self._wanted = wanted
-        self._opener = opener
-        self._began_s = began_s
-        self._part_bytes = part_bytes(files)
+    destination: Destination
+    files: Sequence[OutFile]
+    supply: Supply
+    wanted: Wanted
+    opener: Opener
+    began_s: float
+    old: _Old
+    single: str
+
+    def __post_init__(self) -> None:
+        self._part_bytes = part_bytes(self.files)
         self._uploads: dict[int, Upload] = {}
-        self._old = old
-        self._indexed = len(files) > 1 or files[0].name != single
-        self._manifest_name = sums.manifest_url(single)
+        self._indexed = len(self.files) > 1 or self.files[0].name != self.single
+        self._manifest_name = sums.manifest_url(self.single)
         self._published: set[int] = set()  # before the switch
         self._may_be_seen = self._is_seen = False
         self._manifest_fits = False
-        self._sums = [[""] * -(-file.header.data_bytes // CHUNK_BYTES) for file in files]
+        self._sums = [[""] * -(-file.header.data_bytes // CHUNK_BYTES) for file in self.files]
 
     def write(self) -> None:
         """Write everything and switch to it, or leave nothing."""
-        load_plan = plan([file.header for file in self._files], chunk_bytes=self._part_bytes)
+        load_plan = plan([file.header for file in self.files], chunk_bytes=self._part_bytes)
         try:
             self._each(self._begin)
-            meter = Meter(load_plan, self._began_s)
-            counters, wanted = self._opener.counters, self._wanted
+            meter = Meter(load_plan, self.began_s)
+            counters, wanted = self.opener.counters, self.wanted
             Stream(load_plan.chunks, self._part, meter, counters, wanted.connections, wanted.progress).run()
             self._each(self._finish)
             self._switch()
@@ -188,16 +180,15 @@ class _Writer:
             raise
 
     def _switch(self) -> None:
-        """Make it visible."""
-        destination, index = self._destination, SINGLE + INDEX_SUFFIX
-        if self._indexed or self._old.index:
+        destination, index = self.destination, SINGLE + INDEX_SUFFIX
+        if self._indexed or self.old.index:
             self._each(self._publish)
 
         def last() -> None:
             try:
                 if self._indexed:
-                    destination.put(index, encode_index(self._files))
-                elif self._old.index:
+                    destination.put(index, encode_index(self.files))
+                elif self.old.index:
                     destination.remove(index)
                 else:
                     self._uploads[0].publish()
@@ -212,17 +203,17 @@ class _Writer:
 
     def _put_manifest(self) -> None:
         """Write the manifest, or remove the old one: it does not fit, and would be in the way of reading."""
-        if self._wanted.checksum:
-            self._destination.put(self._manifest_name, self._manifest().encode())
+        if self.wanted.checksum:
+            self.destination.put(self._manifest_name, self._manifest().encode())
         else:
             self._remove(self._manifest_name)
         self._manifest_fits = True
 
     def _clear(self) -> None:
         """Remove the rest of the old model; no reader uses it any more."""
-        for shard in sorted(self._old.shards):
+        for shard in sorted(self.old.shards):
             with suppress(HyperpodError):
-                self._destination.remove(shard)
+                self.destination.remove(shard)
         if self._indexed:
             with suppress(HyperpodError):  # the index first, because readers look for it first
                 self._remove(SINGLE)
@@ -243,7 +234,7 @@ class _Writer:
             self._uploads[number].abort()
         if number in self._published and not self._may_be_seen:
             with suppress(HyperpodError):
-                self._destination.remove(self._files[number].name)
+                self.destination.remove(self.files[number].name)
 
     def _publish(self, number: int) -> None:
         self._published.add(number)
@@ -254,37 +245,37 @@ class _Writer:
 
         def all_of_them() -> None:
             with ThreadPoolExecutor(AT_ONCE) as threads:
-                for done in [threads.submit(do, number) for number in range(len(self._files))]:
+                for done in [threads.submit(do, number) for number in range(len(self.files))]:
                     done.result()
 
         _to_its_end(all_of_them)
 
     def _begin(self, number: int) -> None:
-        file = self._files[number]
-        self._uploads[number] = self._destination.begin(file.name, file.header.file_bytes)
+        file = self.files[number]
+        self._uploads[number] = self.destination.begin(file.name, file.header.file_bytes)
 
     def _finish(self, number: int) -> None:
-        file, upload = self._files[number], self._uploads[number]
+        file, upload = self.files[number], self._uploads[number]
         if not file.header.data_bytes:
             upload.write(0, 0, [memoryview(file.content)], Cancel())
         upload.finish()
 
     def _remove(self, name: str) -> None:
         """Remove existing files only: an account that may only write must not need permission to remove others."""
-        there = self._destination.has(name)
+        there = self.destination.has(name)
         if there is None:
             with suppress(LoaderError):
-                self._destination.remove(name)
+                self.destination.remove(name)
         elif there:
-            self._destination.remove(name)
+            self.destination.remove(name)
 
     def _part(self, chunk: Chunk, cancel: Cancel) -> Outcome:
-        file = self._files[chunk.file]
+        file = self.files[chunk.file]
         views: list[memoryview] = []
         for begin in range(chunk.place, chunk.place + chunk.length, CHUNK_BYTES):
             end = min(begin + CHUNK_BYTES, chunk.place + chunk.length)
-            found = self._supply.read(file, begin, end, cancel)
-            if self._wanted.checksum:
+            found = self.supply.read(file, begin, end, cancel)
+            if self.wanted.checksum:
                 self._sums[chunk.file][begin // CHUNK_BYTES] = sums.digest(*found)
             views += found
         offset = chunk.offset
@@ -297,6 +288,6 @@ class _Writer:
     def _manifest(self) -> sums.ModelManifest:
         files = {
             file.name: sums.FileSums(file.header.file_bytes, sums.digest(file.content), tuple(chunks))
-            for file, chunks in zip(self._files, self._sums, strict=True)
+            for file, chunks in zip(self.files, self._sums, strict=True)
         }
         return sums.ModelManifest(CHUNK_BYTES, files)

@@ -16,8 +16,9 @@ from typing import Any
 from ...core.errors import Fenced
 from ...storage.journal_writer import JournalWriter
 from ...storage.store import SHARED
+from ...system.addresses import BIND_VARIABLE
 from ..connection import Channel
-from ..context import BIND_VARIABLE, MEMBER_VARIABLE, Context
+from ..context import MEMBER_VARIABLE, Context
 from ..progress import WorkerProgress
 from ..protocol import facts, orders, replica
 from ..protocol.codec import Message, decode, encode
