@@ -79,7 +79,7 @@ def load_model(
                 order = list(model.state_dict())
             early_bytes = None if checksum else EARLY_BYTES  # checksums are of whole chunks
             cached = _cached_files(files, tp, torch.device(device), checksum)
-            job = sharing_job(fanout, files, os.environ)
+            job = sharing_job(fanout, files)
             load_plan = plan(
                 files.headers,
                 tp,
@@ -128,7 +128,7 @@ def _land(
     """Prepare a landing for the planned chunks; the ranks of `job` share it. Raises MemoryError."""
     if job is not None and load_plan.chunks:
         with suppress(OSError, StoreError):  # ranks that cannot reach each other load separately
-            return FanOut(job, files, load_plan, checks, device, os.environ)
+            return FanOut(job, files, load_plan, checks, device)
     if device.type != "cpu":
         from .read.device import DeviceLanding
 

@@ -102,7 +102,7 @@ def test_a_mounts_profile_comes_before_the_keys_of_the_environment(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     options = Options(region="x", endpoint_url="http://host")
     for account, key in (Account(options), "MINE"), (Account(options, lambda: {"AWS_PROFILE": "team"}), "TEAM"):
-        assert f"Credential={key}/" in account.sign("GET", "http://host/bucket/key", {})["Authorization"]
+        assert f"Credential={key}/" in account.sign("GET", "http://host/bucket/key")["Authorization"]
 
 
 def test_a_profile_that_is_not_there(rotate: Rotate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,9 @@ class HttpSource(Source):
 
     def _fail(self, connection: Connection, head: Head, begin: int, end: int) -> None:
         body = b"" if head.status in (200, 206) else connection.rest(head, ERROR_BODY_BYTES)
-        self._maybe_again(head, body)
+        refused = self.refuse(head, body)
+        if head.status in AGAIN or (head.status >= 400 and refused is None):
+            raise _Again(f"status {head.status}", pace.asked_delay_s(head.fields, time.time()))
         self._same_object(head, head.status == 412)
         if head.status in (206, 416):
             found = head.fields.get("content-range") or f"status {head.status}"
@@ -166,11 +168,7 @@ class HttpSource(Source):
             raise LoaderError(self.name, found, f"bytes {begin}-{end - 1}/{self.size}", remedy)
         if head.status == 200:
             raise LoaderError(self.name, "the whole object (status 200)", "a range of it", "the server ignores ranges")
-        raise self.refuse(head, body) or LoaderError(self.name, f"status {head.status}", "status 206")
-
-    def _maybe_again(self, head: Head, body: bytes) -> None:
-        if head.status in AGAIN or (head.status >= 400 and self.refuse(head, body) is None):
-            raise _Again(f"status {head.status}", pace.asked_delay_s(head.fields, time.time()))
+        raise refused or LoaderError(self.name, f"status {head.status}", "status 206")
 
     def _same_object(self, head: Head, refused: bool = False) -> None:
         etag = head.fields.get("etag", "")
@@ -199,9 +197,7 @@ class HttpSource(Source):
                 return
             if head.status == 206 and head.length not in (None, length):
                 self._fail(connection, head, 0, length)
-            self.size = size
-            etag = head.fields.get("etag", "")
-            self.etag = etag
+            self.size, self.etag = size, head.fields.get("etag", "")
             if head.status == 416:
                 connection.rest(head, ERROR_BODY_BYTES)
                 return

@@ -55,7 +55,7 @@ class HostLanding(Landing):
             phase = load_plan.landings[index] - header.data_bytes
             here = mapped.bytes[header.data_offset - phase :] if mapped else block[begin : begin + sizes[index]]
             self._landed.append(here)
-        self._there = not load_plan.chunks
+        self._cached = not load_plan.chunks
         self._views = [memoryview(landed.data) for landed in self._landed]
 
     def fetch(self, chunk: Chunk, cancel: Cancel) -> Outcome:
@@ -77,7 +77,7 @@ class HostLanding(Landing):
         return made.view(self._landed[tensor.file], tensor, self._files.sources[tensor.file].name)
 
     def close(self) -> None:
-        if self._there:
+        if self._cached:
             map_ahead(filter(None, self._mapped))
 
     def _view(self, chunk: Chunk) -> memoryview:

@@ -12,7 +12,7 @@ from ..header import INDEX_SUFFIX, PREFIX_BYTES, SINGLE, Header, header_end, par
 from ..urls import beside, inside, path_in, public_name
 from .http_connection import Cancel
 from .plan import Chunk
-from .source import Source, read_range
+from .source import Source, read_start
 from .sources import Opener
 
 MAX_INDEX_BYTES = 100_000_000
@@ -83,7 +83,7 @@ def closing_model(files: Files) -> Iterator[Files]:
 def read_header(source: Source) -> Header:
     """Return the header of an opened file. Raises LoaderError."""
     end = header_end(source.prefix[:PREFIX_BYTES], source.size, source.name)
-    return parse_header(read_range(source, 0, end), source.size, source.name)
+    return parse_header(read_start(source, end), source.size, source.name)
 
 
 def is_absent(error: LoaderError) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ...core.errors import HyperpodError, LoaderError, SpecError
 from ...core.mount_spec import MountSpec
-from ...mounts.table import REMOTE, Mounts, known_mounts, resolve_url
+from ...mounts.table import REMOTE, Mounts, known_mounts, make_way, resolve_url, specs_by_prefix
 from ...storage.store import SHARED
 
 
@@ -35,19 +35,14 @@ class Shared:
         address = self.locate(url)
         if address != url:
             from ...mounts import copying
-            from ...mounts import table as mounts
 
             copying.refuse_read_only(address, url, self._known())
             if "://" not in address:
-                mounts.make_way(address, self._known())
+                make_way(address, self._known())
         return address
 
     def bucket(self, url: str) -> MountSpec | None:
         """Return the mount of an s3:// URL to which an address in a mount was resolved."""
-        if not self._buckets:  # the usual case; the import would take longer than a request
-            return None
-        from ...mounts.table import specs_by_prefix
-
         return specs_by_prefix(url, self._buckets)
 
     def fetch(self, path: str) -> None:

@@ -74,22 +74,20 @@ class Account:
         host = f"s3.{self.region}.amazonaws.com" + (".cn" if self.region.startswith("cn-") else "")
         return f"https://{host}/{bucket}/{path}" if "." in bucket else f"https://{bucket}.{host}/{path}"
 
-    def sign(self, method: str, url: str, headers: dict[str, str], payload: str = EMPTY_SHA256) -> dict[str, str]:
-        """Return the fields of a signed request, but for the host. `payload` is its SHA-256 or UNSIGNED-PAYLOAD.
+    def sign(self, method: str, url: str, payload: str = EMPTY_SHA256) -> dict[str, str]:
+        """Return the fields of a signed request, but for the host. `payload` is the SHA-256 of its body.
 
         Raises LoaderError where the key has expired and cannot be renewed.
         """
         if self._credentials is None:
-            return headers
+            return {}
         from botocore.awsrequest import AWSRequest
 
-        request = AWSRequest(method, url, dict(headers))
-        request.context["payload_signing_enabled"] = payload != "UNSIGNED-PAYLOAD"
-        request.context["has_streaming_input"] = payload == "UNSIGNED-PAYLOAD"
+        request = AWSRequest(method, url)
         with self._lock:
             with _explained():
                 key = self._credentials.get_frozen_credentials()
-            _Signer(key, self.region, payload).add_auth(request)
+            _signer(key, self.region, payload).add_auth(request)
         return {name: value for name, value in request.headers.items() if name.lower() != "host"}
 
     def renew(self, generation: int) -> bool:
@@ -152,7 +150,7 @@ def _explained() -> Iterator[None]:
         raise LoaderError("AWS credentials", found, "a key that is valid", remedy) from None
 
 
-def _Signer(credentials: Any, region: str, payload: str) -> Any:
+def _signer(credentials: Any, region: str, payload: str) -> Any:
     from botocore.auth import S3SigV4Auth
 
     class Signer(S3SigV4Auth):  # type: ignore[misc]
@@ -224,7 +222,7 @@ class S3Source(HttpSource):
 
     def _sign(self, anew: bool = False) -> _Signature:
         generation = self._account.generation  # read before signing: a newer generation then leads to another signature
-        fields = self._account.sign("GET", self._url, {})
+        fields = self._account.sign("GET", self._url)
         self._signature = signature = _Signature(fields, time.time(), generation, anew)
         return signature
 

@@ -106,12 +106,10 @@ class LoadResources:
                     value.close()
 
 
-def read_range(source: Source, begin: int, end: int) -> bytes:
-    """Return a range; bytes that were read when the object was opened are not read again."""
-    if end <= len(source.prefix):
-        return source.prefix[begin:end]
-    content = bytearray(end - begin)
-    known = source.prefix[begin:]
-    content[: len(known)] = known
-    source.read_into(begin + len(known), memoryview(content)[len(known) :], Cancel())
-    return bytes(content)
+def read_start(source: Source, length: int) -> bytes:
+    """Return the first bytes; those that were read when the object was opened are not read again."""
+    known = source.prefix[:length]
+    content = bytearray(length - len(known))
+    if content:
+        source.read_into(len(known), memoryview(content), Cancel())
+    return known + content

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from ...core.errors import HyperpodError, LoaderError
 from ..urls import scheme_of
-from .source import LoadResources, Source, read_range
+from .source import LoadResources, Source, read_start
 
 
 class Opener(LoadResources):
@@ -40,7 +40,7 @@ class Opener(LoadResources):
         try:
             if source.size > limit:
                 raise LoaderError(source.name, f"{source.size} bytes", f"at most {limit}")
-            return source.name, read_range(source, 0, source.size)
+            return source.name, read_start(source, source.size)
         finally:
             with suppress(HyperpodError):
                 source.close()

@@ -10,7 +10,7 @@ from ..urls import public_name
 from .http_connection import Cancel
 from .model_files import Files
 from .plan import CHUNK_BYTES, Chunk, LoadPlan
-from .source import read_range
+from .source import read_start
 from .sources import Opener
 
 
@@ -22,7 +22,7 @@ class Verifier:
         self._chunk_bytes = manifest.chunk_bytes
         self._expected: Sequence[tuple[str, ...]] = [manifest.files[name].chunks for name in files.names]
         for name, source, header in zip(files.names, files.sources, files.headers, strict=True):
-            content = read_range(source, 0, header.data_offset)
+            content = read_start(source, header.data_offset)
             sums.compare(source.name, "its header", sums.digest(content), manifest.files[name].header)
 
     def check(self, chunk: Chunk, view: memoryview, cancel: Cancel) -> None:

@@ -13,7 +13,6 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping as Environment
 from pathlib import Path
 
 import torch
@@ -44,16 +43,16 @@ UNITS = 64  # units per model that hosts claim
 UNKNOWN_S = 5.0  # how long a peer may take for a chunk until the usual time is known
 
 
-def sharing_job(setting: str, files: Files, environment: Environment[str, str]) -> JobStore | None:
+def sharing_job(setting: str, files: Files) -> JobStore | None:
     """Return the job whose ranks share the load of `files`, None where none do. Raises SpecError."""
     if setting not in SETTINGS:
         raise SpecError(f"fanout is {setting!r}; expected one of {', '.join(SETTINGS)}")
-    if setting == "off" or JOB_VARIABLE not in environment:
+    if setting == "off" or JOB_VARIABLE not in os.environ:
         return None
     for source in files.sources:  # only objects with a strong ETag are known to be the same for every rank
         if not isinstance(source, HttpSource) or not source.etag or source.etag.startswith("W/"):
             return None
-    job = JobStore(Path(environment[JOB_VARIABLE]))
+    job = JobStore(Path(os.environ[JOB_VARIABLE]))
     try:
         spec = job.spec()
     except HyperpodError:
@@ -65,13 +64,7 @@ class FanOut(Landing):
     """Memory that this rank shares with others of its job."""
 
     def __init__(
-        self,
-        job: JobStore,
-        files: Files,
-        load_plan: LoadPlan,
-        checks: Verifier | None,
-        device: torch.device,
-        environment: Environment[str, str],
+        self, job: JobStore, files: Files, load_plan: LoadPlan, checks: Verifier | None, device: torch.device
     ) -> None:
         """Raises MemoryError, StoreError, and OSError where ranks cannot reach each other."""
         self._files, self._checks, self._device = files, checks, device
@@ -80,13 +73,13 @@ class FanOut(Landing):
         self._busy_since: dict[int, float] = {}
         subject = _subject(files, self._chunks, checks is not None)
         board = Board(job.path / "fanout" / subject)
-        node, apart = environment.get(NODE_VARIABLE, ""), bool(environment.get(APART_VARIABLE))
+        node, apart = os.environ.get(NODE_VARIABLE, ""), bool(os.environ.get(APART_VARIABLE))
         only = node if apart else None
         with board.locked():
             self._buffer = attach_or_create(board, len(self._chunks), load_plan.landings, only)
             server = None
-            if apart or environment.get(BIND_VARIABLE):
-                host = own_address(environment.get(BIND_VARIABLE, LOOPBACK), job.path / ENDPOINT)
+            if apart or os.environ.get(BIND_VARIABLE):
+                host = own_address(os.environ.get(BIND_VARIABLE, LOOPBACK), job.path / ENDPOINT)
                 server = self._serve(host, job.secret(), subject)
             notice = Notice(self._buffer.place, node, *(server.address if server else ()))
             weakref.finalize(self._buffer.private, _leave, os.getpid(), board, notice.name, server)

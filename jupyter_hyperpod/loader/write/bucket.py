@@ -121,7 +121,7 @@ class Bucket(Destination):
         digest = hashlib.sha256()  # the signature covers it, so that the server refuses a damaged body
         for view in body:
             digest.update(view)
-        signed = self._account.sign(method, url, {}, digest.hexdigest())
+        signed = self._account.sign(method, url, digest.hexdigest())
         try:
             target, path = target_of(
                 url, patience * options.timeout_s, self._account.ca_file if "https:" in url else None

@@ -20,7 +20,7 @@ from ..read.http_connection import Cancel
 from ..read.model_files import Files, closing_model, is_absent, open_model
 from ..read.plan import CHUNK_BYTES, Chunk, plan
 from ..read.progress import Callback, Meter
-from ..read.source import Options, Source, read_range
+from ..read.source import Options, Source, read_start
 from ..read.sources import Opener
 from ..read.stream import Outcome, Stream
 from ..read.verify import read_manifest
@@ -214,7 +214,7 @@ def _checksums(
     return sums.ModelManifest(
         chunk_bytes,
         {
-            name: sums.FileSums(source.size, sums.digest(read_range(source, 0, header.data_offset)), tuple(chunks))
+            name: sums.FileSums(source.size, sums.digest(read_start(source, header.data_offset)), tuple(chunks))
             for name, source, header, chunks in zip(files.names, files.sources, files.headers, found, strict=True)
         },
     )
