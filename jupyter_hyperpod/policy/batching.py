@@ -7,8 +7,10 @@ of two below its length. So a sum over [0, V) has the same bits, no matter which
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 Node = tuple[int, int]  # micro-batches lo..hi-1, summed
+ALIGNED = 16  # elements
 
 
 def split(node: Node) -> tuple[Node, Node]:
@@ -25,12 +27,13 @@ def assign(micro_batches: int, world_size: int, paces: Sequence[float] | None = 
     With ``paces`` (how long each member needs per micro-batch) the sizes minimise the time until the last member is
     done. Where there are enough, every member gets at least one, so that its pace stays known.
     """
-    shares = []
-    start = 0
-    for size in share_sizes(micro_batches, world_size, paces):
-        shares.append(tuple(range(start, start + size)))
-        start += size
-    return tuple(shares)
+    return _cut(range(micro_batches), share_sizes(micro_batches, world_size, paces))
+
+
+def _cut(leaves: Sequence[int], sizes: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+    """Neighbouring parts of these sizes."""
+    left = iter(leaves)
+    return tuple(tuple(islice(left, size)) for size in sizes)
 
 
 def share_sizes(micro_batches: int, world_size: int, paces: Sequence[float] | None = None) -> list[int]:
@@ -62,12 +65,7 @@ def assign_missing(micro_batches: int, held: Sequence[Sequence[Node]]) -> tuple[
     for _ in missing:
         rank = min(range(len(held)), key=lambda r: (quota[r], -done[r], r))
         quota[rank] += 1
-    shares = []
-    start = 0
-    for size in quota:
-        shares.append(tuple(missing[start : start + size]))
-        start += size
-    return tuple(shares)
+    return _cut(missing, quota)
 
 
 def cover(nodes: Iterable[Node], micro_batches: int) -> tuple[Node, ...]:
@@ -95,8 +93,8 @@ def holdings_of(
     )
 
 
-def slices(length: int, world_size: int, align: int = 16) -> tuple[tuple[int, int], ...]:
+def slices(length: int, world_size: int) -> tuple[tuple[int, int], ...]:
     """Cut ``length`` elements into one range per owner, aligned so that vector loads stay aligned."""
-    blocks = -(-length // align)
-    bounds = [min(length, align * (blocks * rank // world_size)) for rank in range(world_size)] + [length]
+    blocks = -(-length // ALIGNED)
+    bounds = [min(length, ALIGNED * (blocks * rank // world_size)) for rank in range(world_size)] + [length]
     return tuple(zip(bounds, bounds[1:], strict=False))

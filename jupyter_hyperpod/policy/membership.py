@@ -20,6 +20,7 @@ STOPPED_S = 0.5
 HANG_STEPS = 3.0
 FIRST_FLOORS = 20.0
 COMPUTE, WARM_UP = "compute", "warm-up"  # phases of a worker; the latter: its first micro-batch
+START_PATIENCE_S = 2.0  # then a job begins with fewer members than it wants
 SETTLE_S = 5.0  # how long a job may stay between two allowed sizes after a loss
 LEAVE_LEAD_S = 0.05  # a request to leave has reached all members by then
 
@@ -49,19 +50,12 @@ class MemberHeartbeat:
     unreachable: bool = False
 
 
-def start(
-    ready: int,
-    target: int,
-    minimum: int,
-    waited_s: float,
-    patience_s: float = 2.0,
-    allowed: ElasticRange | None = None,
-) -> Decision[int]:
+def start(ready: int, target: int, minimum: int, waited_s: float, allowed: ElasticRange | None = None) -> Decision[int]:
     """How many of the ``ready`` workers begin the job now, on an ``allowed`` size; 0 means wait for more."""
     if ready >= target:
         return Decision(target, f"all {target} members are here" if target > 1 else "its one member is here")
     size = allowed.fit(ready) if allowed else ready
-    if size >= minimum and waited_s >= patience_s:
+    if size >= minimum and waited_s >= START_PATIENCE_S:
         text = f"{ready} of {target} members are here, at least {minimum} needed, waited {waited_s:.1f} s"
         return Decision(size, text if size == ready else f"{text}; {size} is the next size of {allowed}")
     return Decision(0, f"{ready} of {target} members are here")
@@ -137,9 +131,10 @@ def leavers(
     if present and not staying:
         staying = present[:1]
         parts.append(f"{present[0].node} stays until somebody has taken over the training state")
-    names = tuple(c.member for c in present if c not in staying)
-    ranks = ", ".join(str(c.rank) for c in present if c not in staying)
-    return Decision(names, f"{'; '.join(parts) or 'nobody has to leave'}{f': rank {ranks} leaves' if ranks else ''}")
+    leaving = [c for c in present if c not in staying]
+    ranks = ", ".join(str(c.rank) for c in leaving)
+    text = f"{'; '.join(parts) or 'nobody has to leave'}{f': rank {ranks} leaves' if ranks else ''}"
+    return Decision(tuple(c.member for c in leaving), text)
 
 
 def surplus(staying: int, newcomers: int, target: int, spares: int) -> Decision[int]:

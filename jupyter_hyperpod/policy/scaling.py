@@ -217,9 +217,10 @@ def _ceiling(claim: Claim, stage: str, own: int, idle_s: Sequence[float]) -> int
 
 
 def _reserved(claim: Claim, ordered: Sequence[Claim], shares: Mapping[str, int], own: Mapping[str, int]) -> int:
-    """Nodes that `claim` cannot have: the minima and guaranteed nodes of all jobs. Unless its own minimum is
-    guaranteed,
-    also all nodes that running jobs of higher or equal priority want."""
+    """Nodes that `claim` cannot have: the minima and guaranteed nodes of all jobs.
+
+    Unless its own minimum is guaranteed, also all nodes that running jobs of higher or equal priority want.
+    """
     guaranteed = own[claim.job_id] >= claim.minimum
     taken = 0
     for other in ordered:
