@@ -15,7 +15,7 @@ from jupyter_hyperpod.storage.journal import read_kinds
 from jupyter_hyperpod.storage.store import Store
 
 
-def run(store: Store, *words: str) -> nodes.MountReport:
+def run(store: Store, *words: str) -> nodes.Answer:
     parser = argparse.ArgumentParser()
     verb = words[0]
     (nodes.add_node_options if verb == "nodes" else nodes.add_health_options)(parser)

@@ -52,7 +52,7 @@ def run_mounting(options: argparse.Namespace, store: Store, terminal: Terminal) 
     return _show(mounting.run(options.verb, options, store), options, terminal)
 
 
-def _show(answer: mounting.MountReport, options: argparse.Namespace, terminal: Terminal) -> int:
+def _show(answer: report.Answer, options: argparse.Namespace, terminal: Terminal) -> int:
     table = [] if answer.table is None else [answer.table.render(terminal.paint)]
     return terminal.answer(options, answer.record, *table, *answer.lines, ok=answer.ok)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from ..core.errors import Conflict, NotFound, SpecError
@@ -17,7 +17,7 @@ from ..mounts.table import Mounts, resolve_url
 from ..storage.store import SHARED, Store
 from . import attach
 from .option_parser import byte_count
-from .report import Cell, Table, ago
+from .report import Answer, Cell, Table, ago
 
 VERBS = {
     "mount": "show and change the mounts of the cluster, and check what each really gives",
@@ -30,16 +30,6 @@ ACTIONS = ("list", "add", "remove", "attach", "check", "drivers", "files", "impo
 _ADD = ("driver", "source", "path", "node_path", "read_only", "option", "credentials", "repository", "quota", "access")
 _TONES = {"ready": "good", "remote": "good", "detached": "quiet", "hangs": "bad", "broken": "bad"}
 _RESULTS = {"pass": "good", "fail": "bad", "skipped": "quiet"}
-
-
-@dataclass(frozen=True)
-class MountReport:
-    """The answer of a verb: `record` for scripts, `table` and `lines` for people; not `ok` is a failure."""
-
-    record: Any
-    table: Table | None = None
-    lines: list[str] = field(default_factory=list)
-    ok: bool = True
 
 
 def add_options(verb: str, parser: argparse.ArgumentParser) -> None:
@@ -85,17 +75,17 @@ def _option(text: str) -> tuple[str, str]:
     return name, value
 
 
-def run(verb: str, options: argparse.Namespace, store: Store) -> MountReport:
+def run(verb: str, options: argparse.Namespace, store: Store) -> Answer:
     """Carry out `verb`. Raises the errors of the request or the mount."""
     store.prepare()
     return {"mount": _mount, "umount": _umount, "ls": _ls, "cp": _cp, "df": _df}[verb](options, store)
 
 
-def _umount(options: argparse.Namespace, store: Store) -> MountReport:
+def _umount(options: argparse.Namespace, store: Store) -> Answer:
     return _said(attach.detach(store, mounts.get(store, options.mount), options.force), options.mount)
 
 
-def _mount(options: argparse.Namespace, store: Store) -> MountReport:
+def _mount(options: argparse.Namespace, store: Store) -> Answer:
     given = [f"--{name.replace('_', '-')}" for name in _ADD if getattr(options, name) not in (None, False)]
     if given and options.action != "add":
         raise SpecError(f"{', '.join(given)} belongs to `mount add`, not to `mount {options.action}`")
@@ -116,11 +106,11 @@ def _mount(options: argparse.Namespace, store: Store) -> MountReport:
     return actions[options.action](options, store)
 
 
-def _said(sentence: str, name: str) -> MountReport:
-    return MountReport({"mount": name, "said": sentence}, lines=[sentence])
+def _said(sentence: str, name: str) -> Answer:
+    return Answer({"mount": name, "said": sentence}, lines=[sentence])
 
 
-def _add(options: argparse.Namespace, store: Store) -> MountReport:
+def _add(options: argparse.Namespace, store: Store) -> Answer:
     driver = options.driver or "directory"
     path = ""
     if driver != "s3":
@@ -144,10 +134,10 @@ def _add(options: argparse.Namespace, store: Store) -> MountReport:
     lines = [f"{spec.name} was added: shared://{spec.name}/ is {path or spec.source}"]
     if drivers.DRIVERS[driver].mounts:
         lines += [f"mount it with: jupyter hyperpod mount attach {spec.name}"]
-    return MountReport(asdict(spec), lines=lines)
+    return Answer(asdict(spec), lines=lines)
 
 
-def _list(store: Store) -> MountReport:
+def _list(store: Store) -> Answer:
     found = probe.survey(store)
     rows = []
     for one in found:
@@ -156,10 +146,10 @@ def _list(store: Store) -> MountReport:
         rows.append([*row, one["notebook_path"] or one["source"], one["node_path"] or one["source"]])
     lines = [f"{one['name']}: {one['reason']}" for one in found if one["reason"] and one["state"] != "remote"]
     headers = ("NAME", "DRIVER", "STATE", ">FREE", "HERE", "ON THE NODES")
-    return MountReport(found, Table(headers, rows), lines)
+    return Answer(found, Table(headers, rows), lines)
 
 
-def _drivers() -> MountReport:
+def _drivers() -> Answer:
     found, rows = [], []
     for driver in drivers.DRIVERS.values():
         problem = drivers.missing(driver)
@@ -169,10 +159,10 @@ def _drivers() -> MountReport:
         rows.append([Cell(driver.name), Cell(driver.source), usable, verified, options])
         record = {"name": driver.name, "source": driver.source, "missing": problem, "verified": driver.run}
         found.append(record | {"summary": driver.summary, "options": sorted(driver.options)})
-    return MountReport(found, Table(("DRIVER", "SOURCE", "CAN BE USED HERE", "VERIFIED", "OPTIONS"), rows))
+    return Answer(found, Table(("DRIVER", "SOURCE", "CAN BE USED HERE", "VERIFIED", "OPTIONS"), rows))
 
 
-def _check(options: argparse.Namespace, store: Store) -> MountReport:
+def _check(options: argparse.Namespace, store: Store) -> Answer:
     spec = _usable(store, options.mount)
     if spec.driver == "s3":
         raise SpecError(f"{spec.name} is read object by object; there is no file system to check")
@@ -181,7 +171,7 @@ def _check(options: argparse.Namespace, store: Store) -> MountReport:
     found = probe.check(store, spec, os.path.abspath(options.against) if options.against else "")
     rows = [(one["check"], (one["result"], _RESULTS[one["result"]]), one["detail"]) for one in found]
     ok = all(one["result"] != "fail" for one in found)
-    return MountReport(found, Table(("CHECK", "RESULT", "FOUND"), rows), ok=ok)
+    return Answer(found, Table(("CHECK", "RESULT", "FOUND"), rows), ok=ok)
 
 
 def _repository(store: Store, name: str) -> repository.Repository:
@@ -189,18 +179,18 @@ def _repository(store: Store, name: str) -> repository.Repository:
     return repository.Repository(spec, spec.notebook_path, mounts.table(store))
 
 
-def _files(options: argparse.Namespace, store: Store) -> MountReport:
+def _files(options: argparse.Namespace, store: Store) -> Answer:
     found = _repository(store, options.mount).states()
     record = [{"path": name, "state": state, "bytes": size} for name, (state, size) in found.items()]
     rows = [(name, format_bytes(size), _state(state)) for name, (state, size) in found.items()]
-    return MountReport(record, Table(("PATH", ">SIZE", "STATE"), rows, "no files"))
+    return Answer(record, Table(("PATH", ">SIZE", "STATE"), rows, "no files"))
 
 
 def _state(state: str) -> Cell:
     return Cell(state, {"released": "quiet", "dirty": "warn", "changed": "warn", "conflict": "bad"}.get(state, "good"))
 
 
-def _import(options: argparse.Namespace, store: Store) -> MountReport:
+def _import(options: argparse.Namespace, store: Store) -> Answer:
     """Import the list of objects; with paths, their content, too."""
     found = _repository(store, options.mount)
     count = found.refresh()
@@ -210,7 +200,7 @@ def _import(options: argparse.Namespace, store: Store) -> MountReport:
     return _moved(options, names, f"{plural(count, 'object')} in the repository; imported {plural(len(names), 'file')}")
 
 
-def _export(options: argparse.Namespace, store: Store) -> MountReport:
+def _export(options: argparse.Namespace, store: Store) -> Answer:
     found = _repository(store, options.mount)
     names = found.select(options.paths, ("dirty", "conflict"))
     for name in names:
@@ -218,7 +208,7 @@ def _export(options: argparse.Namespace, store: Store) -> MountReport:
     return _moved(options, names, f"exported {plural(len(names), 'file')}")
 
 
-def _release(options: argparse.Namespace, store: Store) -> MountReport:
+def _release(options: argparse.Namespace, store: Store) -> Answer:
     if not options.paths:
         raise SpecError("`mount release` needs the files or directories whose content may go")
     found = _repository(store, options.mount)
@@ -228,8 +218,8 @@ def _release(options: argparse.Namespace, store: Store) -> MountReport:
     return _moved(options, names, f"released {plural(len(names), 'file')}; to be read again when asked for")
 
 
-def _moved(options: argparse.Namespace, names: list[str], sentence: str) -> MountReport:
-    return MountReport({"mount": options.mount, "files": names}, lines=[sentence])
+def _moved(options: argparse.Namespace, names: list[str], sentence: str) -> Answer:
+    return Answer({"mount": options.mount, "files": names}, lines=[sentence])
 
 
 def _usable(store: Store, name: str) -> MountSpec:
@@ -265,7 +255,7 @@ def _open(store: Store, url: str) -> tuple[str, MountSpec | None, Mounts]:
     return address, spec, table
 
 
-def _ls(options: argparse.Namespace, store: Store) -> MountReport:
+def _ls(options: argparse.Namespace, store: Store) -> Answer:
     if options.url is None:
         return _list(store)
     address, spec, table = _open(store, options.url)
@@ -291,7 +281,7 @@ def _ls(options: argparse.Namespace, store: Store) -> MountReport:
         changed = ago(one["changed_ns"] / 1e9 if one["changed_ns"] > 0 else None, now_s)
         rows.append([name, size, changed, one["mode"], _state(one["state"])])
     lines = [f"only the first {len(rows)} are shown"] if found["truncated"] else []
-    return MountReport(entries, Table(("NAME", ">SIZE", "CHANGED", "MODE", "STATE"), rows, "no files"), lines)
+    return Answer(entries, Table(("NAME", ">SIZE", "CHANGED", "MODE", "STATE"), rows, "no files"), lines)
 
 
 def _states_below(address: str, spec: MountSpec | None, table: Mounts) -> dict[str, dict[str, Any]]:
@@ -310,7 +300,7 @@ def _states_below(address: str, spec: MountSpec | None, table: Mounts) -> dict[s
     return found
 
 
-def _cp(options: argparse.Namespace, store: Store) -> MountReport:
+def _cp(options: argparse.Namespace, store: Store) -> Answer:
     copied: list[dict[str, Any]] = []
     source, _, table = _open(store, options.source)
     source = repository.local(source, table)
@@ -326,7 +316,7 @@ def _cp(options: argparse.Namespace, store: Store) -> MountReport:
         if (found := repository.behind(one["path"], table)) is not None:
             found[0].export(found[1])
     names = copied[0]["path"] if len(copied) == 1 else f"{len(copied)} files"
-    return MountReport(copied, lines=[f"copied {names}, {format_bytes(total)}"])
+    return Answer(copied, lines=[f"copied {names}, {format_bytes(total)}"])
 
 
 def _keep_quota(store: Store, spec: MountSpec, source: str) -> None:
@@ -339,7 +329,7 @@ def _keep_quota(store: Store, spec: MountSpec, source: str) -> None:
         )
 
 
-def _df(options: argparse.Namespace, store: Store) -> MountReport:
+def _df(options: argparse.Namespace, store: Store) -> Answer:
     found = [one for one in probe.survey(store) if options.mount in (None, one["name"])]
     if not found:
         mounts.get(store, options.mount)
@@ -354,7 +344,7 @@ def _df(options: argparse.Namespace, store: Store) -> MountReport:
         quota = f"{used or '?'} of {format_bytes(one['quota_bytes'])}" if one["quota_bytes"] else "-"
         row = [one["name"], (one["state"], _TONES[one["state"]]), _bytes(one["total_bytes"])]
         rows.append([*row, _bytes(one["free_bytes"]), quota, one["notebook_path"] or one["source"]])
-    return MountReport(found, Table(("MOUNT", "STATE", ">SIZE", ">FREE", "QUOTA", "HERE"), rows))
+    return Answer(found, Table(("MOUNT", "STATE", ">SIZE", ">FREE", "QUOTA", "HERE"), rows))
 
 
 def _bytes(count: int | None) -> str:

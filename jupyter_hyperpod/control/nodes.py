@@ -22,8 +22,7 @@ from ..core.views import View
 from ..health import agent, check
 from ..storage.store import Store, private_directory, write_private
 from . import cluster, report
-from .mounting import MountReport
-from .report import Cell, Table
+from .report import Answer, Cell, Table
 
 NODE_ACTIONS = ("list", "describe", "drain", "reboot", "replace", "resume", "update")
 NODES_HELP = "list the nodes of the cluster, describe one, or drain, reboot, replace or resume it"
@@ -61,13 +60,13 @@ def add_health_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel-log", default="", metavar="FILE", help="agent: read this instead of the kernel's log")
 
 
-def run_nodes(options: argparse.Namespace, store: Store) -> MountReport:
+def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
     """Carry out ``nodes``. Raises SpecError, NotFound, ClusterError, StoreError."""
     if options.action == "list":
         if options.node is not None:
             raise SpecError(f"`nodes list` lists all nodes; `nodes describe {options.node}` shows one")
         view = cluster.status(store)
-        return MountReport(view, report.nodes_table(view))
+        return Answer(view, report.nodes_table(view))
     if options.node is None:
         raise SpecError(f"`nodes {options.action}` needs a NODE; `nodes` lists them")
     if options.action == "describe":
@@ -78,7 +77,7 @@ def run_nodes(options: argparse.Namespace, store: Store) -> MountReport:
         if wanted is None:
             raise SpecError(f"`nodes update` needs --reason {' or '.join(REASON_ACTIONS)}, not {options.reason!r}")
         action = wanted
-    return MountReport({"node": options.node, "action": action}, lines=[act(store, options.node, action, reason)])
+    return Answer({"node": options.node, "action": action}, lines=[act(store, options.node, action, reason)])
 
 
 def act(store: Store, node: str, action: str, reason: str) -> str:
@@ -134,7 +133,7 @@ def _find(view: View, name: str) -> Elsewhere | None:
     raise NotFound(unknown)
 
 
-def describe(view: View, name: str) -> MountReport:
+def describe(view: View, name: str) -> Answer:
     """Everything known about a node: type, expected and found devices, load, findings."""
     node = next((known for known in view["nodes"] if known["node"] == name), None)
     health = view["health"].get(name)
@@ -150,7 +149,7 @@ def describe(view: View, name: str) -> MountReport:
     if incidents:
         lines += ["", "incidents", *report.incidents_table({"incidents": incidents}).render().splitlines()]
     found = [from_json(finding) for finding in health["findings"]] if health else []
-    return MountReport(record, _findings_table(found) if found else None, lines)
+    return Answer(record, _findings_table(found) if found else None, lines)
 
 
 def schedulers_known() -> list[str]:
@@ -229,7 +228,7 @@ def _record(info: NodeInfo) -> dict[str, Any]:
     return record
 
 
-def run_health(options: argparse.Namespace, store: Store, say: Say = lambda finding: None) -> MountReport:
+def run_health(options: argparse.Namespace, store: Store, say: Say = lambda finding: None) -> Answer:
     """Carry out ``health``. Raises SpecError, NotFound, ClusterError, StoreError."""
     words = list(options.words)
     if options.action in ("recovery", "inject"):
@@ -241,7 +240,7 @@ def run_health(options: argparse.Namespace, store: Store, say: Say = lambda find
     return _check(options, store, words[0] if words else "", say)
 
 
-def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> MountReport:
+def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> Answer:
     elsewhere = _find(cluster.status(store), name) if name else None
     with check.labelled(store.prepare(), name) if name and options.deep else nullcontext():
         if elsewhere is None:
@@ -254,7 +253,7 @@ def _check(options: argparse.Namespace, store: Store, name: str, say: Say) -> Mo
     record = {"node": name, "findings": [finding.to_json() for finding in found], **judged}
     failing = any(finding.failed and finding.severity != "monitor" for finding in found)
     lines = [judged["reason"]] if judged else []
-    return MountReport(record, _findings_table(found), lines, ok=not failing)
+    return Answer(record, _findings_table(found), lines, ok=not failing)
 
 
 def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> check.NodeCheck:
@@ -283,17 +282,17 @@ def _elsewhere(options: argparse.Namespace, store: Store, found: Elsewhere) -> c
         raise ClusterError(f"the check of {name} brought no findings: {said}; its log is in {directory}") from error
 
 
-def _recovery(store: Store, words: list[str]) -> MountReport:
+def _recovery(store: Store, words: list[str]) -> Answer:
     if len(words) > 1 or (words and words[0] not in RECOVERIES):
         raise SpecError(f"NodeRecovery is {' '.join(words)!r}; expected {' or '.join(RECOVERIES)}")
     if words:
         write_private(store.prepare().cluster / agent.SETTINGS, json.dumps({"recovery": words[0]}).encode())
     now = agent.recovery(store)
     meaning = "nodes are drained, rebooted and replaced" if now == "Automatic" else "nodes are labelled only"
-    return MountReport({"recovery": now}, lines=[f"NodeRecovery is {now}: {meaning}"])
+    return Answer({"recovery": now}, lines=[f"NodeRecovery is {now}: {meaning}"])
 
 
-def _inject(store: Store, words: list[str]) -> MountReport:
+def _inject(store: Store, words: list[str]) -> Answer:
     if len(words) != 2 or not words[1].isdecimal():
         raise SpecError("`health inject` needs a NODE of the local cluster and the number of an Xid, for example 74")
     node, code = words
@@ -305,14 +304,14 @@ def _inject(store: Store, words: list[str]) -> MountReport:
     private_directory(path.parent)
     with path.open("a") as file:
         file.write(f"NVRM: Xid (PCI:0000:00:1e.0): {int(code)}, pid=0, name=injected, this line was injected\n")
-    return MountReport({"node": node, "xid": int(code)}, lines=[f"a line of Xid {code} is in the kernel log of {node}"])
+    return Answer({"node": node, "xid": int(code)}, lines=[f"a line of Xid {code} is in the kernel log of {node}"])
 
 
-def _agent(options: argparse.Namespace, store: Store, words: list[str]) -> MountReport:
+def _agent(options: argparse.Namespace, store: Store, words: list[str]) -> Answer:
     """Run the health agent of a scheduler's node until it is ended. Nodes start it when they boot."""
     if len(words) != 1:
         raise SpecError("`health agent` needs the NODE's name, as SLURM knows it")
     here = next((name for name, _, _ in schedulers()), schedulers_known()[0])
     arguments = ["--store", str(store.root), "--node", words[0], "--backend", here]
     status = agent.main([*arguments, "--kernel-log", options.kernel_log] if options.kernel_log else arguments)
-    return MountReport({"status": status}, ok=status == 0)
+    return Answer({"status": status}, ok=status == 0)

@@ -6,7 +6,7 @@ import html
 import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..core.events import TERMINAL_STATES
@@ -96,6 +96,16 @@ class Table:
         head = line("th", [header.lstrip(">") for header in self.headers])
         body = "".join(f"<tr>{line('td', [clean(cell.text) for cell in row])}</tr>" for row in self._cells())
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a verb has to tell: `record` for scripts, `table` and `lines` for people; not `ok` is a failure."""
+
+    record: Any
+    table: Table | None = None
+    lines: list[str] = field(default_factory=list)
+    ok: bool = True
 
 
 def state_cell(state: str) -> Cell:

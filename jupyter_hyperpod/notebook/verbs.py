@@ -72,12 +72,12 @@ def _health(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     return _answered(nodes.run_health(options, notebook.open_store()))
 
 
-def _answered(answer: mounting.MountReport) -> Rows | None:
+def _answered(answer: report.Answer) -> Rows | None:
     found = answer.record.get("findings") or (answer.record.get("health") or {}).get("findings") or []
     return _said(answer, found)
 
 
-def _said(answer: mounting.MountReport, records: list[dict[str, Any]]) -> Rows | None:
+def _said(answer: report.Answer, records: list[dict[str, Any]]) -> Rows | None:
     for line in answer.lines:
         print(line)
     return None if answer.table is None else Rows(records, answer.table)
