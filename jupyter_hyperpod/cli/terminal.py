@@ -22,9 +22,8 @@ def wants_colour(stream: TextIO) -> bool:
 class Terminal:
     """Standard output and error, with colours and a status line where they fit."""
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self.out = out or sys.stdout
-        self.err = err or sys.stderr
+    def __init__(self) -> None:
+        self.out, self.err = sys.stdout, sys.stderr
         self._colour = wants_colour(self.out)
         self.live = self.err.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = ""

@@ -206,11 +206,10 @@ def _against(devices: View, expected: str, found: str, otherwise: str) -> str:
 def _history(health: View) -> list[str]:
     lines = []
     for title, records in (("findings before", health["history"]), ("remedies before", health["remedies"])):
-        if records:
-            lines += ["", title]
-            texts = [f"{r['fault'] or r['action']}: {r.get('text') or r.get('reason')}" for r in records[-10:]]
-            times = [report.ago(r["time_s"], time.time()) for r in records[-10:]]
-            lines += [report.clean(f"  {at:<12} {text}") for at, text in zip(times, texts, strict=True)]
+        lines += ["", title] if records else []
+        for one in records[-10:]:
+            text = f"{one['fault'] or one['action']}: {one.get('text') or one.get('reason')}"
+            lines.append(report.clean(f"  {report.ago(one['time_s'], time.time()):<12} {text}"))
     return lines
 
 

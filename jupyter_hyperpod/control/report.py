@@ -220,9 +220,9 @@ def jobs_table(views: Sequence[View], now_s: float | None = None) -> Table:
     return Table(headers, rows, "no jobs yet; `jupyter hyperpod submit FILE` or a %%hyperpod cell starts one")
 
 
-def nodes_table(cluster: View, now_s: float | None = None) -> Table:
+def nodes_table(cluster: View) -> Table:
     """Return the table of a cluster's nodes."""
-    now_s = time.time() if now_s is None else now_s
+    now_s = time.time()
     rows = [
         [
             Cell(node["node"]),
@@ -268,9 +268,9 @@ def cluster_line(cluster: View) -> str:
     return clean(text + (f" · {cluster['reason']}" if cluster["reason"] and cluster["state"] != "running" else ""))
 
 
-def describe_lines(view: View, paint: Paint = unpainted, now_s: float | None = None) -> str:
+def describe_lines(view: View, paint: Paint = unpainted) -> str:
     """Return the description of one job, in paragraphs."""
-    now_s = time.time() if now_s is None else now_s
+    now_s = time.time()
     lines = [f"{paint(view['id'], 'title')}  {paint(view['state'], TONES.get(view['state'], ''))}"]
     lines += [f"  {paint(f'{label:<12}', 'quiet')}{clean(text)}" for label, text in _facts(view, now_s) if text]
     blocks = (("members", _members(view)), ("incidents", incidents_table(view)), ("rules", rules_table(view)))

@@ -13,9 +13,9 @@ PATHS = {"completions": "/v1/completions", "predict": "/predict"}
 EXAMPLES = {"completions": '{"prompt": "Hello", "max_tokens": 16}', "predict": '{"inputs": 1}'}
 
 
-def deployments_table(views: Sequence[View], now_s: float | None = None) -> Table:
+def deployments_table(views: Sequence[View]) -> Table:
     """Return the table of deployments, in the order given."""
-    now_s = time.time() if now_s is None else now_s
+    now_s = time.time()
     rows = []
     for view in views:
         metrics, ended = view["metrics"], view["state"] in TERMINAL_STATES
