@@ -27,7 +27,7 @@ def progress_bar(total: int, title: str) -> Iterator[Callable[[int, str], None]]
         if not shown:
             from ipywidgets import HBox, IntProgress, Label
 
-            shown.extend((IntProgress(max=total), Label()))
+            shown.extend((IntProgress(done, max=total), Label(f"{title}: {text}")))
             shown.append(HBox(shown[:2]))
             display(shown[-1])
         shown[0].value, shown[1].value = done, f"{title}: {text}"
