@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 
 
 def test_a_health_agent_belongs_to_the_node_that_its_backend_names(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., object]
 ) -> None:
     spec = JobSpec("job", store.put_cell("pass"), backend="slurm")
     job = store.create_job(spec)
@@ -25,7 +26,8 @@ def test_a_health_agent_belongs_to_the_node_that_its_backend_names(
     agent = health_agent(context)
     assert agent is not None
     try:
-        words = Path(f"/proc/{agent.pid}/cmdline").read_text().split("\0")
+        shown = Path(f"/proc/{agent.pid}/cmdline")
+        words = str(eventually(shown.read_text)).split("\0")  # it is empty while the program begins
     finally:
         agent.kill()
         agent.wait()
