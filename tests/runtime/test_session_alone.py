@@ -424,6 +424,20 @@ def test_memory_is_given_back_when_a_session_is_over() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
+def test_a_session_that_was_never_opened_gives_its_memory_back_at_once() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        before = _gradient_segments()
+        model, optimizer, _ = parts()
+        session = hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+        assert _gradient_segments() > before
+        del session
+        assert _gradient_segments() == before
+    finally:
+        gc.enable()
+
+
 def _gradient_segments() -> int:
     """Open descriptors of gradient memory in this process."""
     links = []

@@ -12,6 +12,7 @@ from ..checkpoint.store import Refused
 from ..comm.shared_memory import Token, is_held
 from ..comm.transfer import StateTransfer
 from ..protocol import facts, orders
+from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
 from ..worker.main import switched_on
 from ..worker.replica_sync import Group
@@ -49,7 +50,8 @@ class Resync:
         self._readers: frozenset[Token] = frozenset()  # neighbours that were shown results since the last resync
         self._mappings_outdated = False
         self._restoring = False  # the state is neither the initial one nor that of a step
-        group.on_offer, group.on_snapshot = self._offer, self._take
+        if isinstance(group, ElasticGroup):  # elsewhere, a reference from the group would only delay freeing memory
+            group.on_offer, group.on_snapshot = self._offer, self._take
 
     def join(self, opened: facts.SessionOpened) -> None:
         """Register the session and begin at the others' step."""

@@ -20,7 +20,7 @@ from ..comm.shared_memory import PROBE_BYTES, TOKEN_BYTES, Segment, Token, can_r
 from ..protocol import facts, orders
 from ..protocol.codec import Message
 from ..protocol.dispatch import handlers, handles
-from .group_base import SOCKETS_ONLY_VARIABLE, GroupBase, Regroup
+from .group_base import SOCKETS_ONLY_VARIABLE, GroupBase, Regroup, ignore
 from .main import Worker, switched_on
 from .replica import refuse_stragglers
 from .replica_state import combined
@@ -49,6 +49,8 @@ class ElasticGroup(GroupBase):
         self.world_size = worker.world_size
         self.near: frozenset[int] = frozenset()
         self.neighbours: frozenset[Token] = frozenset()  # a segment per rank on this host, while it lives
+        self.on_offer: Callable[[orders.OfferState], None] = ignore
+        self.on_snapshot: Callable[[orders.TakeSnapshot], None] = ignore
         self._step = 0
         self._hold_step: int | None = None
         self._leave_after: int | None = None

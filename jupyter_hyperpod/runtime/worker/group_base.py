@@ -33,9 +33,7 @@ class GroupBase:
 
     def __init__(self) -> None:
         self.checkpoints: Callable[[], Sequence[Saved]] = list  # those that a member without state could load
-        self.on_interval: Callable[[orders.CheckpointInterval], None] = _ignore
-        self.on_offer: Callable[[orders.OfferState], None] = _ignore
-        self.on_snapshot: Callable[[orders.TakeSnapshot], None] = _ignore
+        self.on_interval: Callable[[orders.CheckpointInterval], None] = ignore
 
     def part(self, indices: list[int]) -> list[int]:
         """This rank's equal share of a micro-batch's samples: FSDP averages the gradients of a replica's ranks."""
@@ -57,5 +55,5 @@ class GroupBase:
         return reading if self.replica == 1 else mean_reading(reading, self.gather)
 
 
-def _ignore(order: Message) -> None:
+def ignore(order: Message) -> None:
     """No session is open yet."""
