@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ...core.units import plural
 from ...policy import membership
 from ..protocol import orders
@@ -15,16 +17,14 @@ from .session_lifecycle import SessionLifecycle
 ADOPTION_S = 3.0
 
 
+@dataclass(eq=False)
 class Adoption:
     """Continues the job where the previous coordinator stopped."""
 
-    def __init__(
-        self, state: JobState, generations: Generations, scripts: Scripts, lifecycle: SessionLifecycle
-    ) -> None:
-        self._state = state
-        self._generations = generations
-        self._scripts = scripts
-        self._lifecycle = lifecycle
+    _state: JobState
+    _generations: Generations
+    _scripts: Scripts
+    _lifecycle: SessionLifecycle
 
     def tick(self, now: float) -> Actions:
         """Members of the coordinator before that do not return in time are lost."""

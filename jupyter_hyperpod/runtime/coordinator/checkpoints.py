@@ -59,12 +59,11 @@ class CheckpointTracker:
         """Note where a generation gets its state: from a member that has it (``held``), or else as the plan says."""
         if plan.load is not None:
             self._saved_at_s = time.monotonic()
-        cut_short = self._state.step > 0 and any(
-            "resumed" not in incident.stages for incident in self._state.incidents.open
-        )
+        incidents = self._state.incidents
+        cut_short = self._state.step > 0 and any("resumed" not in incident.stages for incident in incidents.open)
         if not held and (self._all_lost or cut_short):
-            self._state.incidents.rung = RUNG_DURABLE if plan.load is not None else RUNG_REQUEUED
-        elif self._state.incidents.rung is None:
+            incidents.rung = RUNG_DURABLE if plan.load is not None else RUNG_REQUEUED
+        elif incidents.rung is None:
             self._all_lost = False
 
     @handles(facts.ReadyToGoBack)

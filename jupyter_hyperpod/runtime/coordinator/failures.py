@@ -103,16 +103,13 @@ class Failures:
         if member.done:
             yield from self._lifecycle.end_if_all_done()
             return
-        since_s = time.monotonic() - exited.ago_s
-        name = _end(code)
         if member.preempted:
-            grace_s = self._state.spec.grace_s
-            yield from self._lose(
-                member, "preempted", f"{member.member} could not leave within {grace_s:g} s: {name}", since_s
-            )
-            return
-        cause = "process killed" if code < 0 else "process died"
-        yield from self._lose(member, cause, f"{member.member} ended with {name}", since_s)
+            cause = "preempted"
+            detail = f"{member.member} could not leave within {self._state.spec.grace_s:g} s: {_end(code)}"
+        else:
+            cause = "process killed" if code < 0 else "process died"
+            detail = f"{member.member} ended with {_end(code)}"
+        yield from self._lose(member, cause, detail, time.monotonic() - exited.ago_s)
 
     def blame(self, member: Member, cause: str, reason: str) -> Actions:
         """Somebody who watches a member from outside calls it broken."""

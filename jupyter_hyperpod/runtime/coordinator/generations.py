@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...policy import membership, recovery, verdict
 from ..protocol import facts, orders
@@ -41,29 +41,20 @@ FORMING_S = 5.0
 START_WITHOUT_SPARES_S = 0.5
 
 
+@dataclass(eq=False)
 class Generations:
     """Who is a member, by rank, and what every member is told when a generation forms."""
 
-    def __init__(
-        self,
-        state: JobState,
-        joining: Joining,
-        draining: Draining,
-        failures: Failures,
-        checkpoints: CheckpointTracker,
-        stragglers: Stragglers,
-        scripts: Scripts,
-    ) -> None:
-        self._state = state
-        self._joining = joining
-        self._draining = draining
-        self._failures = failures
-        self._checkpoints = checkpoints
-        self._stragglers = stragglers
-        self._scripts = scripts
-        self._forming_since_s = 0.0
-        self._patience_s = FORMING_S
-        self._lost_all = 0  # how often
+    _state: JobState
+    _joining: Joining
+    _draining: Draining
+    _failures: Failures
+    _checkpoints: CheckpointTracker
+    _stragglers: Stragglers
+    _scripts: Scripts
+    _forming_since_s: float = 0.0
+    _patience_s: float = FORMING_S
+    _lost_all: int = 0  # how often
 
     # ---- the first one, and those of a script that begins again ----------------------------------------------
 
