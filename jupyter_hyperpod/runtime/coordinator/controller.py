@@ -89,7 +89,7 @@ class Controller:
         self._say_phase(STARTS[self.state.phase])
 
     def hear(self, channel: Channel, found: Mapping[str, Any]) -> None:
-        """Handle what an agent or its worker says. Unknown messages and those of fenced members are ignored.
+        """Pass a message to the part that handles it. Unknown messages and those of fenced members are ignored.
 
         Raises ProtocolError for a message that cannot be read.
         """
