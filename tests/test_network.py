@@ -241,14 +241,12 @@ def test_only_nodes_with_a_network_of_their_own_can_be_cut_off(shared_cluster: S
     assert json.loads((shared_cluster.cluster / control.SHAPE).read_text())["isolated"] is False
 
 
-def test_options_belong_to_their_action(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_belong_to_their_action(tmp_path: Path) -> None:
     from jupyter_hyperpod.control.option_parser import Parser
-    from jupyter_hyperpod.control.verb_options import add_cluster_options, cluster_shape
+    from jupyter_hyperpod.control.verb_options import add_cluster_options, run_cluster
 
     parser = Parser(prog="cluster")
     add_cluster_options(parser)
-    assert cluster_shape(parser.parse_args(["start", "--isolate-network"]))["isolated"] is True
-    assert cluster_shape(parser.parse_args(["start"]))["isolated"] is None
     for words in (["stop", "--isolate-network"], ["start", "--node", "node-1"]):
         with pytest.raises(SpecError, match="belong"):
-            cluster_shape(parser.parse_args(words))
+            run_cluster(parser.parse_args(words), Store(tmp_path), lambda store: None)

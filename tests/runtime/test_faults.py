@@ -71,8 +71,9 @@ def test_a_flipped_bit_changes_what_is_trained(job: Submit, reference: Run, kind
         source = asked(kind, step, 0, source)
     run = job(source, nodes=1, spares=0, env={"PAUSE_S": "0"})
     view = run.until_ended(60)
-    # a count of steps that has become negative is more than AdamW can bear
-    assert view["state"] == "succeeded" or "OverflowError" in view["reason"], run.story()
+    # a count of steps that has become negative is more than AdamW can bear, and so may be a very large moment
+    borne = view["state"] == "succeeded"
+    assert borne or "OverflowError" in view["reason"] or "is not finite" in view["reason"], run.story()
     assert {e.data["fault"] for e in run.of_kind("fault.injected")} == {kind}
     losses, calm = run.losses(), reference.losses()
     assert [losses[step] for step in range(1, 7)] == [calm[step] for step in range(1, 7)]

@@ -18,7 +18,7 @@ from typing import Any
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.core.spec import JobSpec
 from jupyter_hyperpod.core.elastic import ElasticRange
-from jupyter_hyperpod.storage.journal import Writer, event_writer
+from jupyter_hyperpod.storage.journal import RecordWriter, event_writer
 from jupyter_hyperpod.storage.store import JobStore, Store
 
 MICRO_BATCHES = 16
@@ -48,7 +48,7 @@ class Recording:
     store: Store
     job: JobStore
     clock: Clock
-    writers: dict[tuple[Path, str], Writer[Event]] = field(default_factory=dict)
+    writers: dict[tuple[Path, str], RecordWriter[Event]] = field(default_factory=dict)
 
     def say(self, writer: str, kind: str, /, **data: Any) -> None:
         self._append(self.job.events, writer, kind, data)
