@@ -108,20 +108,23 @@ def _cached(url: str, mounts: Mounts) -> CachedObject | bytearray:
 
 
 class MappedDataset:
-    """Any map-style data set (``len`` and ``[index]``), collated as a DataLoader would."""
+    """Any map-style data set (``len`` and ``[index]``), collated by ``collate_fn`` as a DataLoader would."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, collate_fn: Callable[[list[Any]], Any] = torch.utils.data.default_collate) -> None:
         self._data = data
+        self._collate = collate_fn
         self._several = getattr(data, "__getitems__", None)
 
     def __len__(self) -> int:
         return len(self._data)
 
     def batch(self, indices: Sequence[int]) -> Any:
-        """The samples at `indices` through torch's default collate. Raises TrainingError where they do not fit."""
+        """The samples at `indices`, collated. Raises TrainingError where torch's default collate does not fit them."""
         samples = self._several(list(indices)) if self._several else [self._data[index] for index in indices]
+        if self._collate is not torch.utils.data.default_collate:
+            return self._collate(samples)
         try:
-            return torch.utils.data.default_collate(samples)
+            return self._collate(samples)
         except (RuntimeError, TypeError) as error:
             raise TrainingError(
                 f"samples of the data ({_name(self._data)}) cannot be put into one batch: {error}; expected samples of "
@@ -133,8 +136,11 @@ def indexed(data: Any) -> IndexedData:
     """Return `data` in the form that a Session needs. Raises SpecError where samples cannot be addressed by index.
 
     Data with ``batch(indices)`` is used unchanged. Where a method of that name takes something else, such as
-    ``datasets.Dataset.batch(batch_size)``, samples are read by index.
+    ``datasets.Dataset.batch(batch_size)``, samples are read by index. Of a DataLoader that shuffles, its data set and
+    its ``collate_fn`` are used.
     """
+    if isinstance(data, torch.utils.data.DataLoader):
+        return _of_loader(data)
     if isinstance(data, IndexedData) and (parameter := _first_parameter(data.batch)) != "batch_size":
         if parameter == "indices" or not hasattr(data, "__getitem__"):
             return data
@@ -149,6 +155,22 @@ def indexed(data: Any) -> IndexedData:
         f"data is a {_name(data)}; expected something with a length and items by index "
         "(hp.TokenDataset, a list, a map-style torch Dataset, one split of a datasets.DatasetDict), because samples "
         "are addressed by index"
+    )
+
+
+def _of_loader(loader: torch.utils.data.DataLoader[Any]) -> MappedDataset:
+    """The data set of a DataLoader. Raises SpecError for one whose order of samples the session would not keep."""
+    sampler = loader.sampler
+    if isinstance(sampler, torch.utils.data.RandomSampler) and not sampler.replacement and sampler._num_samples is None:
+        indexed(loader.dataset)
+        return MappedDataset(loader.dataset, loader.collate_fn)
+    if isinstance(sampler, torch.utils.data.SequentialSampler):
+        found = "does not shuffle, and the session does"
+    else:
+        found = f"draws its samples by a {type(sampler).__name__}, and the session takes each sample once per epoch"
+    raise SpecError(
+        f"data is a DataLoader that {found}. Pass its data set, hp.Session(model, optimizer, loader.dataset), or an "
+        "object with __len__() and batch(indices) that reads and collates the samples that you want"
     )
 
 
