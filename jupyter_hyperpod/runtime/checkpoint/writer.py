@@ -145,13 +145,13 @@ def names(skeleton: Any) -> list[str]:
 
     def walk(part: Any, path: str) -> Iterator[str]:
         ((kind, content),) = part.items()
-        if kind in "ts":
+        if kind in "tsn":
             yield path
         elif kind == "d":
             for key, item in content:
                 yield from walk(item, f"{path}.{key}" if path else str(key))
-        elif kind in "lu":
-            for index, item in enumerate(content):
+        elif kind in "luqef":
+            for index, item in enumerate(content[1] if kind == "q" else content):
                 yield from walk(item, f"{path}.{index}")
 
     for name in walk(skeleton, ""):

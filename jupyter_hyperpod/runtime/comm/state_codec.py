@@ -1,12 +1,17 @@
 """Encodes training state as raw tensors plus a JSON skeleton, for digests and for transfer to newcomers.
 
-Never pickle: a skeleton holds numbers, strings, lists, tuples and dictionaries; other types are refused.
+Never pickle: a skeleton holds numbers, text, and containers of them; arrays travel as tensors; other types are refused.
+Each part of a skeleton is a dictionary of one kind: t tensor, s shard, n array, d dictionary, l list, u tuple, q deque,
+e set, f frozen set, x a value that JSON lacks, v any other value.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +22,7 @@ from . import shards
 from .reduction import as_bytes
 
 Skeleton = Any
+_SEQUENCES: dict[str, Callable[..., Any]] = {"l": list, "u": tuple, "e": set, "f": frozenset}
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
@@ -33,11 +39,20 @@ def pack(state: Any) -> tuple[Skeleton, list[torch.Tensor]]:
             tensors.append(part.cpu().contiguous())
             shape = [str(part.dtype), list(part.shape)]
             return {"s": [*shape, shards.describe(value)]} if shards.is_shard(value) else {"t": shape}
+        if is_array(value):
+            tensors.append(_as_tensor(value))
+            return {"n": [value.dtype.str, list(value.shape), isinstance(value, sys.modules["numpy"].ndarray)]}
         if isinstance(value, dict):
             return {"d": [[_key(key, path), walk(item, f"{path}.{key}")] for key, item in value.items()]}
-        if isinstance(value, (list, tuple)):
-            kind = "l" if isinstance(value, list) else "u"
-            return {kind: [walk(item, f"{path}[{index}]") for index, item in enumerate(value)]}
+        if (spelled := _spelled(value)) is not None:
+            return {"x": spelled}
+        if isinstance(value, (list, tuple, deque)):
+            kind = "l" if isinstance(value, list) else "u" if isinstance(value, tuple) else "q"
+            items = [walk(item, f"{path}[{index}]") for index, item in enumerate(value)]
+            return {kind: [value.maxlen, items] if isinstance(value, deque) else items}
+        if isinstance(value, (set, frozenset)):
+            items = [walk(item, path) for item in sorted(value, key=repr)]
+            return {"e" if isinstance(value, set) else "f": items}
         if value is None or isinstance(value, (bool, int, float, str)):
             return {"v": value}
         raise TrainingError(
@@ -48,9 +63,59 @@ def pack(state: Any) -> tuple[Skeleton, list[torch.Tensor]]:
 
 
 def _key(key: Any, path: str) -> Any:
-    if isinstance(key, (str, int)):
+    if key is None or isinstance(key, (str, int, float)):
         return key
-    raise TrainingError(f"state{path} has a key of type {type(key).__name__}; expected text or a whole number")
+    if isinstance(key, tuple):
+        return [_key(part, path) for part in key]
+    raise TrainingError(f"state{path} has a key of type {type(key).__name__}; expected text or a number")
+
+
+def _as_key(key: Any) -> Any:
+    return tuple(map(_as_key, key)) if isinstance(key, list) else key
+
+
+def is_array(value: Any) -> bool:
+    """Whether `value` is an array or a number of numpy, which has been loaded then."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and value.dtype.kind in "biufc"
+
+
+def _as_tensor(array: Any) -> torch.Tensor:
+    numpy: Any = sys.modules["numpy"]
+    return torch.from_numpy(numpy.frombuffer(bytearray(array.tobytes()), numpy.uint8))
+
+
+def _as_array(tensor: torch.Tensor, dtype: str, shape: Sequence[int], whole: bool) -> Any:
+    import numpy
+
+    array = numpy.frombuffer(bytearray(tensor.numpy().tobytes()), numpy.dtype(dtype)).reshape(shape)
+    return array if whole else array[()]
+
+
+def _spelled(value: Any) -> list[Any] | None:
+    """A value that JSON lacks, as its type's name and parts; None for any other."""
+    if isinstance(value, complex):
+        return ["complex", value.real, value.imag]
+    if isinstance(value, bytes):
+        return ["bytes", value.hex()]
+    if isinstance(value, torch.Size):
+        return ["Size", *value]
+    if isinstance(value, (torch.dtype, torch.device)):
+        return [type(value).__name__, str(value)]
+    return None
+
+
+def _read(kind: str, *parts: Any) -> Any:
+    """Inverse of `_spelled`."""
+    if kind == "dtype":
+        return _DTYPES[parts[0]]
+    if kind == "Size":
+        return torch.Size(parts)
+    return torch.device(*parts) if kind == "device" else complex(*parts) if kind == "complex" else bytes.fromhex(*parts)
+
+
+def _bytes_of(dtype: str, shape: Sequence[int], _whole: bool) -> int:
+    return int(dtype[2:]) * math.prod(shape)
 
 
 def blank(skeleton: Skeleton, take: Callable[..., torch.Tensor] = torch.empty) -> list[torch.Tensor]:
@@ -61,11 +126,13 @@ def blank(skeleton: Skeleton, take: Callable[..., torch.Tensor] = torch.empty) -
         ((kind, content),) = part.items()
         if kind in "ts":
             found.append(take(content[1], dtype=_DTYPES[content[0]]))
+        elif kind == "n":
+            found.append(take([_bytes_of(*content)], dtype=torch.uint8))
         elif kind == "d":
             for _, item in content:
                 walk(item)
-        elif kind in "lu":
-            for item in content:
+        elif kind in "luqef":
+            for item in content[1] if kind == "q" else content:
                 walk(item)
 
     walk(skeleton)
@@ -82,12 +149,15 @@ def unpack(skeleton: Skeleton, tensors: Sequence[torch.Tensor], mesh: Any = None
             return next(remaining)
         if kind == "s":
             return shards.described(next(remaining), mesh, content[2])
+        if kind == "n":
+            return _as_array(next(remaining), *content)
         if kind == "d":
-            return {key: walk(item) for key, item in content}
-        if kind in "lu":
-            items = [walk(item) for item in content]
-            return items if kind == "l" else tuple(items)
-        return content
+            return {_as_key(key): walk(item) for key, item in content}
+        if kind in _SEQUENCES:
+            return _SEQUENCES[kind](map(walk, content))
+        if kind == "q":
+            return deque(map(walk, content[1]), content[0])
+        return _read(*content) if kind == "x" else content
 
     return walk(skeleton)
 
