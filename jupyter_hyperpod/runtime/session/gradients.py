@@ -21,6 +21,7 @@ from .checksum import Words
 from .gradient_capture import GradientCapture, PartialGradient
 from .loss_scaling import unscaled
 from .purity import Buffers, seeded
+from .running_statistics import RunningStatistics
 
 Loss = Callable[[], torch.Tensor]
 
@@ -32,7 +33,9 @@ class Gradients:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
         self.check_finite = False  # whether gradients are checked for values that are not finite
-        layout = Layout([local(parameter) for parameter in self.parameters], micro_batches)
+        self._statistics = RunningStatistics(model)
+        numbers = micro_batches * (1 + self._statistics.size)
+        layout = Layout([local(parameter) for parameter in self.parameters], numbers)
         self.finished = FinishedNodes(layout, micro_batches)
         self.reduction = Reduction(layout, micro_batches)
         self.depth = 1  # a member at most this many steps behind is brought up to date by gradients alone
@@ -56,7 +59,7 @@ class Gradients:
         finished = aside or self.finished
         buffer, adding = finished.open(leaf)
         try:
-            with seeded(seed, self.parameters[0].device), self._buffers.watched():
+            with seeded(seed, self.parameters[0].device), self._buffers.watched(), self._statistics.captured() as left:
                 loss, taken = self._backward(loss_of_batch, buffer, adding, at_once=aside is None)
         except PartialGradient:
             finished.discard(buffer)
@@ -64,7 +67,7 @@ class Gradients:
         except BaseException:
             finished.discard(buffer)
             raise
-        self._note(buffer, adding, loss, leaf, taken)
+        self._note(buffer, adding, loss, leaf, taken, left)
         finished.close(leaf, buffer)
 
     def _backward(
@@ -86,11 +89,14 @@ class Gradients:
             )
         return loss.detach(), self._capture.backward(loss, buffer, adding, at_once)
 
-    def _note(self, buffer: Buffer, adding: bool, loss: torch.Tensor, leaf: int, taken: list[bool]) -> None:
-        """Record the loss of a micro-batch, and which parameters got a gradient."""
+    def _note(
+        self, buffer: Buffer, adding: bool, loss: torch.Tensor, leaf: int, taken: list[bool], left: torch.Tensor
+    ) -> None:
+        """Record a micro-batch's loss, which parameters got a gradient, and the statistics that it has left."""
         meta = torch.zeros_like(buffer.meta)
         meta[1 : 1 + len(taken)] = torch.tensor(taken)
-        meta[0] = meta[1 + len(taken) + leaf] = loss
+        meta[0] = self._losses(meta)[leaf] = loss
+        self._left(meta)[leaf] = left
         buffer.meta.add_(meta) if adding else buffer.meta.copy_(meta)
 
     def reduce(self, plan: RecoveryPlan, group: Group) -> Buffer:
@@ -105,13 +111,24 @@ class Gradients:
             1.0 / self.micro_batches,
             self.check_finite,
         )
-        if result.meta[-1] and bool(self._losses(result).isfinite().all()):
+        if result.meta[-1] and bool(self._losses(result.meta).isfinite().all()):
             self._locate(result, plan, group)
         return result
 
-    def _losses(self, result: Buffer) -> torch.Tensor:
+    def _losses(self, meta: torch.Tensor) -> torch.Tensor:
         """The loss of each micro-batch, a view."""
-        return result.meta[1 + len(self.parameters) : -1]
+        begin = 1 + len(self.parameters)
+        return meta[begin : begin + self.micro_batches]
+
+    def _left(self, meta: torch.Tensor) -> torch.Tensor:
+        """The statistics that each micro-batch has left, a view of shape (micro-batches, size)."""
+        begin = 1 + len(self.parameters) + self.micro_batches
+        return meta[begin:-1].view(self.micro_batches, self._statistics.size)
+
+    def apply_statistics(self, result: Buffer, skipped: bool) -> None:
+        """Apply the running statistics of a step to the model's layers, unless the step was skipped."""
+        if not skipped:
+            self._statistics.apply(self._left(result.meta))
 
     def _locate(self, result: Buffer, plan: RecoveryPlan, group: Group) -> None:
         """Find, with all members, the micro-batches that are not finite: their losses in ``meta`` become NaN."""
@@ -120,11 +137,11 @@ class Gradients:
             sound = all(is_finite(gradient) for gradient in self.finished.nodes[low, high].gradients)
             own[low:high] = bytes([not sound]) * (high - low)
         for marks in all_gather(group.exchange, plan.rank, plan.world_size, bytes(own)):
-            self._losses(result)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
+            self._losses(result.meta)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
 
     def reading(self, result: Buffer, step: int) -> StepReading:
         """The mean loss and the other numbers for `policy.guard`, equal on every member."""
-        loss, losses = float(result.meta[0]) / self.micro_batches, tuple(self._losses(result).tolist())
+        loss, losses = float(result.meta[0]) / self.micro_batches, tuple(self._losses(result.meta).tolist())
         return StepReading(step, loss, not result.meta[-1], losses)
 
     def frozen(self) -> Words:
@@ -188,6 +205,7 @@ class Gradients:
         for parameter in self.parameters:
             parameter.grad = None  # a view of memory that is freed now
         self._capture.release()
+        self._statistics.release()
         self._history, self._watched = [], []
         self.finished.release()
         self.reduction.release()

@@ -71,24 +71,30 @@ class Buffers:
 
 
 def refuse_running_statistics(model: torch.nn.Module) -> None:
-    """Raise TrainingError for normalisations that keep statistics of the batches they have seen."""
+    """Raise TrainingError for normalisations with statistics that cannot be put together from micro-batches."""
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.track_running_stats:
+        kinds = torch.nn.modules.batchnorm
+        together = isinstance(module, kinds._BatchNorm) and not isinstance(module, kinds.SyncBatchNorm)
+        if isinstance(module, kinds._NormBase) and module.track_running_stats and not together:
             raise TrainingError(
                 f"{name or 'the model'} is a {type(module).__name__} with running statistics, which would depend on "
-                "who computes which micro-batch; use LayerNorm or GroupNorm, or track_running_stats=False"
+                "who computes which micro-batch; use BatchNorm, LayerNorm or GroupNorm, or track_running_stats=False"
             )
 
 
-def trained_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
-    """The parameters whose gradients are reduced, in the model's order.
+def trained_parameters(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, unfreezes: bool = False
+) -> list[torch.nn.Parameter]:
+    """The parameters whose gradients are reduced, in the model's order: those that are frozen, too, where the cell
+    ``unfreezes`` some.
 
     Raises SpecError where there is none, or where the optimizer holds a parameter outside the model: its gradient would
     come from this member's micro-batches alone. Raises TrainingError for unsupported devices.
     """
-    chosen = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
-    parameters = [p for p in model.parameters() if p.requires_grad and id(p) in chosen]
-    if not parameters:
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    chosen = {id(p) for p in held if p.requires_grad or unfreezes}
+    parameters = [p for p in model.parameters() if id(p) in chosen]
+    if not any(p.requires_grad for p in parameters):
         raise SpecError("the optimizer holds no parameter of the model that requires a gradient")
     if foreign := len(chosen) - len(parameters):
         raise SpecError(
