@@ -7,10 +7,10 @@ where no member has the training state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.units import plural
-from .batching import Node, assign_missing, holdings_of
+from .batching import Node, assign, assign_missing, cover, holdings_of
 from .decision import Decision
 from .verdict import Statement
 
@@ -27,6 +27,8 @@ class MemberState:
     micro-batches of step ``step + 1``. ``history``: the number of last steps whose reduced gradient it still has.
     ``digest``: of the state that its cell has built. ``checkpoints``: (step, token) of the durable checkpoints that a
     member without state could load. ``statement``: the checksums of its state, where they are checked.
+    ``repeatable``: the number of last steps after which its cell has not changed the state. ``waiting``: the member is
+    a newcomer, whose cell does not run what belongs to steps that it missed.
     """
 
     step: int | None
@@ -35,6 +37,8 @@ class MemberState:
     digest: str = ""
     checkpoints: tuple[Saved, ...] = ()
     statement: Statement | None = None
+    repeatable: int = 0
+    waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,8 @@ class RecoveryPlan:
 
     `plan` decides all of that. The coordinator adds the generation, the ``rank`` that a copy is for, the members' names
     (``owners``), the names of those that have left at a step boundary (``parted``), and how long each member needs for
-    a micro-batch, relative to the others (``paces``). ``ordinary``: nothing is to be recovered.
+    a micro-batch, relative to the others (``paces``). ``ordinary``: nothing is to be recovered. ``joining`` are ranks
+    whose cells wait for their first step.
     """
 
     step: int
@@ -66,6 +71,7 @@ class RecoveryPlan:
     parted: tuple[str, ...] = ()
     paces: tuple[float, ...] | None = None
     ordinary: bool = False
+    joining: tuple[int, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -83,9 +89,8 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
     newest = max(report.step for report in reports if report.step is not None)
     donors = tuple(rank for rank, report in enumerate(reports) if report.step == newest)
     donors = tuple(sorted(donors, key=lambda rank: (-reports[rank].history, rank)))
-    reach = reports[donors[0]].history
     behind = ((r, newest - report.step) for r, report in enumerate(reports) if report.step is not None)
-    replay = tuple((r, steps) for r, steps in behind if 0 < steps <= reach)
+    replay = tuple((r, steps) for r, steps in behind if 0 < steps <= _reach(reports[donors[0]], reports[r].waiting))
     known = {*donors, *(r for r, _ in replay)}
     fresh = tuple(r for r in range(len(reports)) if r not in known)
     held = tuple(reports[r].nodes if r in donors else () for r in range(len(reports)))
@@ -99,7 +104,23 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
     if fresh:
         parts.append(f"the state for {plural(len(fresh), 'newcomer')} from {plural(len(donors), 'peer')}")
     holdings = holdings_of(held, shares, micro_batches)
-    return Decision(RecoveryPlan(newest, donors, replay, fresh, held, shares, holdings), "; ".join(parts))
+    joining = tuple(rank for rank, report in enumerate(reports) if report.waiting and rank not in donors)
+    found = RecoveryPlan(newest, donors, replay, fresh, held, shares, holdings, joining=joining)
+    return Decision(found, "; ".join(parts))
+
+
+def _reach(donor: MemberState, waiting: bool) -> int:
+    """The number of steps that the donor's reduced gradients bring a member forward."""
+    return min(donor.history, donor.repeatable) if waiting else donor.history
+
+
+def ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
+    """The plan of an undisturbed step: contiguous shares, nothing held beforehand."""
+    if plan.ordinary:
+        return plan
+    shares = assign(micro_batches, plan.world_size, plan.paces)
+    holdings = tuple(cover(((leaf, leaf + 1) for leaf in share), micro_batches) for share in shares)
+    return replace(plan, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True)
 
 
 def _among_the_settled(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.runtime.conftest import TRAIN, Run, Submit
 
 LOOP = "        session.log(loss=loss)\n"
 PROGRAM = "program not reproducible"
+LOOP_HEAD = "for step in session.steps(24)"
 
 
 def changed(*replacements: tuple[str, str]) -> str:
@@ -32,54 +35,60 @@ def blamed(run: Run) -> str:
     return reason
 
 
-def test_a_scheduler_that_the_loop_steps(job: Submit) -> None:
-    source = changed((", scheduler=scheduler)", ")"), (LOOP, f"{LOOP}        scheduler.step()\n"))
-    run = job(source.replace("steps(24)", "steps(400)"), env={"PAUSE_S": "0.02"})
-    run.until_step(5)
-    run.kill(1)
-    reason = blamed(run)
-    assert " joined after step " in reason and "has not run the loop before that" in reason
-    assert "hp.Session(..., scheduler=scheduler)" in reason
+def refused(run: Run) -> str:
+    """The sentence with which a job ends before its first step."""
+    reason = str(run.finish("failed")["reason"])
+    assert run.view["step"] == 0, run.story()
+    assert not run.of_kind("member.lost"), run.story()
+    return reason
 
 
-def test_two_members_one_of_them_new(job: Submit) -> None:
-    """Neither can be proven right: that must not begin the run again from its seed."""
-    source = changed((", scheduler=scheduler)", ")"), (LOOP, f"{LOOP}        scheduler.step()\n"))
-    run = job(source.replace("steps(24)", "steps(400)"), nodes=2, env={"PAUSE_S": "0.02"})
-    run.until_step(5)
-    run.kill(0)
-    assert " joined after step " in blamed(run)
+BEHIND = ("def loss_fn(batch):\n", "def loss_fn(batch):\n    model[1].weight.data.mul_(0.999)\n")
+COUNTER = ("def loss_fn(batch):\n", "turns = [0]\n\ndef loss_fn(batch):\n    turns[0] += 1\n")
+BY_TURN = ("targets)\n", "targets) * (1 + 0.01 * turns[0])\n")
+OWN_DRAW = ("def loss_fn(batch):\n", 'draw = int.from_bytes(os.urandom(4), "big") / 2**32\n\ndef loss_fn(batch):\n')
+BY_DRAW = ("targets)\n", "targets) * draw\n")
 
 
-def test_layers_that_are_unfrozen_in_the_loop(job: Submit) -> None:
-    frozen = "model[0].requires_grad_(False)\nsettings = "
-    unfreeze = "    for step in session.steps(24):\n        model[0].requires_grad_(step.number >= 6)\n"
-    source = changed(("settings = ", frozen), ("    for step in session.steps(24):\n", unfreeze))
-    reason = blamed(run := job(source))
-    assert "3 members differ in the state after step 6" in reason
-    assert "3 of 3 members at once" in reason and "requires_grad" in reason
-    assert run.view["step"] == 6
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        pytest.param([COUNTER, BY_TURN], "turns", id="a counter in the loss function"),
+        pytest.param([BEHIND], "because of the model's 1.weight", id="a write to the model that torch does not count"),
+        pytest.param([OWN_DRAW, BY_DRAW], "draw", id="a draw that each process makes"),
+        pytest.param(
+            [
+                (f"    {LOOP_HEAD}:\n", f"    batches = iter(range(99))\n    {LOOP_HEAD}:\n"),
+                (LOOP, f"{LOOP}        next(batches)\n"),
+            ],
+            "batches is a range_iterator, whose position",
+            id="an iterator beside the loop",
+        ),
+        pytest.param(
+            [(f"    {LOOP_HEAD}:\n", "    for one, step in zip(data, session.steps(24)):\n        print(one)\n")],
+            "one depends on how often",
+            id="data beside the steps",
+        ),
+    ],
+)
+def test_what_nobody_could_repeat_is_refused_before_the_first_step(
+    job: Submit, changes: list[tuple[str, str]], named: str
+) -> None:
+    assert named in refused(job(changed(*changes)))
 
 
-def test_a_counter_in_the_cell_that_the_loss_depends_on(job: Submit) -> None:
-    counted = "    return nn.functional.mse_loss(model(inputs).squeeze(-1), targets) * (1 + 0.01 * turns)\n"
+def test_weights_that_are_changed_before_a_step(job: Submit) -> None:
+    source = changed((f"    {LOOP_HEAD}:\n", f"    {LOOP_HEAD}:\n        model[0].weight.data.mul_(0.99)\n"))
+    assert "the cell changed the model before step.run(), in step 1" in refused(job(source))
+
+
+def test_a_value_that_only_rank_0_keeps(job: Submit) -> None:
     source = changed(
-        ("    return nn.functional.mse_loss(model(inputs).squeeze(-1), targets)\n", counted),
-        ("seed=3,", "seed=3, audit=1.0,"),
-        ("def loss_fn", "turns = 0\n\ndef loss_fn"),
-        (LOOP, f"{LOOP}        turns += 1\n"),
+        ("def loss_fn", "best = []\n\ndef loss_fn"),
+        (LOOP, f"{LOOP}        if session.rank == 0:\n            best.append(loss)\n"),
     )
-    run = job(source.replace("steps(24)", "steps(400)"), env={"PAUSE_S": "0.02"})
-    run.until_step(5)
-    run.kill(1)
-    reason = blamed(run)
-    assert "computed a wrong gradient" in reason and "a counter in the cell" in reason
-
-
-def test_a_loss_function_that_writes_behind_torch(job: Submit) -> None:
-    source = changed(("def loss_fn(batch):\n", "def loss_fn(batch):\n    model[1].weight.data.mul_(0.999)\n"))
-    reason = blamed(job(source))
-    assert "3 of 3 members at once" in reason and "through .data or numpy" in reason
+    reason = str(job(source).finish("failed")["reason"])
+    assert "members carry different values after step 1: best (line" in reason
 
 
 def frozen_from(condition: str) -> str:
@@ -91,16 +100,11 @@ def frozen_from(condition: str) -> str:
 
 
 def test_layers_that_are_frozen_by_the_cells_own_count(job: Submit) -> None:
-    run = job(frozen_from("turn >= 12"))
-    run.until_step(5)
-    run.kill(1)
-    reason = blamed(run)
-    assert "choice of frozen parameters" in reason and "(requires_grad)" in reason
-    assert " joined after step " in reason and "compute everything else from step.number" in reason
+    assert "turn depends on how often this process has gone round its loop" in refused(job(frozen_from("turn >= 12")))
 
 
 def test_layers_that_are_frozen_by_the_steps_number(job: Submit) -> None:
-    source = frozen_from("step.number >= 8")
+    source = frozen_from("step.number >= 8").replace("for turn, step in enumerate(session.steps(24))", LOOP_HEAD)
     undisturbed = job(source, nodes=2)
     undisturbed.finish()
     run = job(source)

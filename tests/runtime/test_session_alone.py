@@ -191,8 +191,36 @@ def test_a_loss_that_is_no_scalar_of_the_model_is_refused(result: Loss) -> None:
         step.run(result)
 
 
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(4), nn.InstanceNorm1d(4, track_running_stats=True)])
-def test_running_statistics_are_refused(layer: nn.Module) -> None:
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_statistics_are_those_of_all_micro_batches_in_order(momentum: float | None) -> None:
+    def make() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, momentum=momentum), nn.Linear(3, 1))
+
+    _, trained = train(steps=1, model=make())
+    plain, samples = make(), data()
+    with torch.no_grad():
+        for leaf in range(4):
+            chosen = [samples[i] for i in sample_indices(0, 0, leaf, 2, 8, len(samples))]
+            plain(torch.utils.data.default_collate(chosen)[0])
+    for ours, theirs in zip(trained[1].buffers(), plain[1].buffers(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6), (ours, theirs)
+    assert int(trained[1].num_batches_tracked) == 4
+
+
+def test_a_layer_in_evaluation_mode_keeps_its_statistics_and_uses_them() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    model[1].running_mean.fill_(5.0)
+    model[1].eval()
+    used: list[float] = []
+    model[1].register_forward_hook(lambda layer, inputs, output: used.append(layer.running_mean[0].item()))
+    train(model=model)
+    assert set(used) == {5.0} and int(model[1].num_batches_tracked) == 0
+
+
+def test_running_statistics_of_instances_are_refused() -> None:
+    layer = nn.InstanceNorm1d(4, track_running_stats=True)
     model, optimizer, _ = parts(nn.Sequential(nn.Linear(4, 4), layer))
     with pytest.raises(TrainingError, match="1 is a .*Norm1d with running statistics"):
         hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)

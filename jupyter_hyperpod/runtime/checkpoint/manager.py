@@ -24,6 +24,7 @@ from ..protocol import facts, orders
 from ..session.state import TrainingState
 from ..worker.group_base import Regroup
 from ..worker.local_group import LocalGroup
+from ..worker.main import switched_on
 from ..worker.replica_sync import Group
 from .store import Checkpoint, CheckpointManifest, Refused, name_of, new_token
 from .writer import WAIT_S, CheckpointWriter, StateCopy, file_of, names
@@ -166,7 +167,7 @@ class CheckpointManager:
         if not self._tidied and self._group.shard == 0:
             self._directory.tidy()
             self._tidied = True
-        skeleton, tensors = self._state.pack()
+        skeleton, tensors = self._state.pack(carried=True)
         self._stage(tensors)
         step, keep = self._state.applied, self._settings.keep
         shard, shards = self._group.shard, self._group.replica
@@ -298,3 +299,13 @@ class CheckpointManager:
 def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """Name -> ``float32 [8, 16]`` of a model's state."""
     return {name: f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for name, t in tensors.items()}
+
+
+def settings_of(checkpoint: str | Checkpoint | None) -> Checkpoint | None:
+    """The settings that a session was given. Raises SpecError where newcomers need checkpoints and there are none."""
+    if checkpoint is None and not switched_on("peers"):
+        raise SpecError(
+            "the component peers is switched off, so newcomers get their state through a durable checkpoint; "
+            "give the session a path: hp.Session(..., checkpoint='shared://runs/x')"
+        )
+    return Checkpoint(checkpoint) if isinstance(checkpoint, str) else checkpoint

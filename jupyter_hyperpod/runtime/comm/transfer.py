@@ -52,6 +52,11 @@ class StateTransfer:
         """Free the memory at the end of the session."""
         self._stripe.release()
 
+    @property
+    def offers(self) -> bool:
+        """Whether newcomers may be reading a snapshot, and will need the gradients of the steps after it."""
+        return self._offered
+
     def step_done(self) -> None:
         """All members have taken part in a step, so they have read everything offered to them."""
         if not self._offered:
@@ -102,7 +107,9 @@ class StateTransfer:
             reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
             gradients.set_gradients(result)
             gradients.keep(result)
-            self._state.apply(reading.loss, skipped=bool(self._state.step_guard.judge(reading, None)))
+            skipped = bool(self._state.step_guard.judge(reading, None))
+            self._state.apply(reading.loss, skipped=skipped)
+            gradients.apply_statistics(result, skipped)
             gradients.finished.clear()
         return steps > 0
 
@@ -111,6 +118,31 @@ class StateTransfer:
         if plan.rank in plan.donors:
             self._give(plan)
         return self._get(plan) if plan.rank in plan.fresh else ""
+
+    def hand_over(self, plan: RecoveryPlan) -> None:
+        """Send what the cell carries to members whose cells have not run what belongs to the steps so far.
+
+        One donor sends all: parts of several would not fit together where a cell keeps something on one member only.
+        """
+        receivers = sorted({*plan.fresh, *plan.joining})
+        donor = plan.donors[0]
+        if plan.rank == donor and receivers:
+            skeleton, tensors = state_codec.pack(self._state.carried.at(plan.step))
+            text = state_codec.encode(skeleton)
+            for view in (memoryview(len(text).to_bytes(8, "big")), memoryview(text), *map(as_bytes, tensors)):
+                self._group.exchange([(rank, view) for rank in receivers], [])
+        elif plan.rank in receivers:
+            skeleton = self._receive_skeleton(donor)
+            tensors = state_codec.blank(skeleton)
+            self._group.exchange([], [(donor, as_bytes(tensor)) for tensor in tensors])
+            self._state.carried.load(state_codec.unpack(skeleton, tensors, self._state.mesh), plan.step)
+
+    def _receive_skeleton(self, donor: int) -> state_codec.Skeleton:
+        header = bytearray(8)
+        self._group.exchange([], [(donor, memoryview(header))])
+        encoded = bytearray(int.from_bytes(header, "big"))
+        self._group.exchange([], [(donor, memoryview(encoded))])
+        return state_codec.decode(encoded)
 
     def _views(self, result: Buffer, rank: int) -> list[memoryview]:
         if rank in self._group.near:
@@ -150,11 +182,7 @@ class StateTransfer:
 
     def _get(self, plan: RecoveryPlan) -> str:
         began_s = time.monotonic()
-        header = bytearray(8)
-        self._group.exchange([], [(plan.donors[0], memoryview(header))])
-        encoded = bytearray(int.from_bytes(header, "big"))
-        self._group.exchange([], [(plan.donors[0], memoryview(encoded))])
-        skeleton = state_codec.decode(encoded)
+        skeleton = self._receive_skeleton(plan.donors[0])
         tensors = state_codec.blank(skeleton, self._prepared.take)
         tokens: dict[int, memoryview] = {}
         receives: list[Transfer] = []

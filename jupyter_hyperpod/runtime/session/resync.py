@@ -11,6 +11,7 @@ from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.store import Refused
 from ..comm.shared_memory import Token, is_held
 from ..comm.transfer import StateTransfer
+from ..program.between import Between
 from ..protocol import facts, orders
 from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
@@ -35,9 +36,12 @@ class Resync:
         commits: Commits,
         integrity: Integrity,
         checkpoints: CheckpointManager,
+        between: Between,
     ) -> None:
         self._group = group
         self._checkpoints = checkpoints
+        self._between = between
+        self._waiting = True  # the cell waits for its first step
         self._state = state
         self._gradients = gradients
         self._commits = commits
@@ -58,6 +62,7 @@ class Resync:
         if self._group.newcomer:
             self.transfer.expect_state()
         self._follow(self._group.join(opened, self.held))
+        self._waiting = False
 
     def regroup(self, call: Regroup) -> None:
         """Form the announced generation and resync to continue."""
@@ -100,7 +105,8 @@ class Resync:
         if self._state.step is None:
             self._initial_digest = self._initial_digest or self._state.digest()
         found, kept = self._integrity.statement(), len(self._gradients.history)
-        return MemberState(self._state.step, nodes, kept, self._initial_digest, statement=found)
+        repeatable = self._between.repeatable
+        return MemberState(self._state.step, nodes, kept, self._initial_digest, (), found, repeatable, self._waiting)
 
     def _follow(self, plan: RecoveryPlan) -> None:
         """Carry out the plan until all members are complete. A new generation meanwhile starts over with its plan."""
@@ -125,10 +131,12 @@ class Resync:
             self._commits.journal()  # the earlier rank 0 may be lost before it could journal this
         if plan.load is not None and plan.rank in plan.loaders and self._state.step is None:
             self._load(plan.load)
+        self.transfer.hand_over(plan)  # first: a member that has the step has this, too
         if plan.replay and self.transfer.replay(plan):
             self._commits.drop()
         if plan.fresh and not self._through_storage(plan) and (received := self.transfer.share(plan)):
             self._commits.drop()
+            self._between.forget()
             self._received = received
         self._group.gather(None)
         if self._state.step is None and self._restoring:
@@ -185,6 +193,9 @@ class Resync:
             self._checkpoints.load(*saved)
         except Refused:
             self._group.again(facts.CheckpointUnreadable(self._group.generation, saved[0]))
+        if self._restoring:  # the cell goes back by its own decision, and its variables say so
+            self._state.carried.leave_variables()
+        self._between.forget()
         self._gradients.forget()
         self._commits.drop()
 

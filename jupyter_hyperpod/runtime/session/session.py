@@ -5,36 +5,40 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from ...core.errors import SpecError, TrainingError
-from ...policy.batching import assign, cover, leaves_of
+from ...core.errors import TrainingError
+from ...policy.batching import leaves_of
 from ...policy.guard import Guard
-from ...policy.recovery import RecoveryPlan
-from ..checkpoint.manager import CheckpointManager, shapes
+from ...policy.recovery import RecoveryPlan, ordinary
+from ..checkpoint.manager import CheckpointManager, settings_of, shapes
 from ..checkpoint.store import Checkpoint
 from ..comm.mesh import PeerLost
 from ..comm.reduction import Buffer, FinishedNodes
 from ..comm.shards import check
+from ..program.between import Between
+from ..program.carried import Carried
+from ..program.copies import State, own_ids
+from ..program.frames import unfreezes
+from ..program.reproducible import Reproducible
 from ..protocol import facts
 from ..worker.group_base import Regroup
-from ..worker.main import current, switched_on
+from ..worker.main import current
 from ..worker.replica_sync import Group, group_of
 from .data import IndexedData, indexed, mix, sample_indices
 from .gradients import Gradients
 from .guard import StepGuard
 from .injector import Injector
 from .integrity import Audit, Integrity
-from .purity import CUDA_WARNING, refuse_running_statistics, trained_parameters
+from .purity import CUDA_WARNING, trained_parameters
 from .resync import Resync
 from .state import TrainingState
 from .step_record import Commits, finite
-from .stepping import refuse_optimizer, refuse_scheduler
+from .stepping import refuse_sizes, refuse_unfit
 
 LossFunction = Callable[[Any], torch.Tensor]
 
@@ -96,33 +100,40 @@ class Session:
         self.model = model
         self.optimizer = optimizer
         self.data: IndexedData = indexed(data)
+        self._own_ids = own_ids(self, model, optimizer, scheduler, data, self.data)
         self.global_batch = global_batch
         self.micro_batch = micro_batch
         self.seed = seed
         self.max_grad_norm = max_grad_norm
         self.scheduler = scheduler
-        _check(self)
+        refuse_sizes(global_batch, micro_batch, len(self.data))
+        refuse_unfit(model, optimizer, scheduler)
         self.micro_batches = global_batch // micro_batch
-        parameters = trained_parameters(model, optimizer)
+        parameters = trained_parameters(model, optimizer, unfreezes())
         worker = current()
-        # the number of threads affects the arithmetic, so a session outside a job uses as many as a rank does by
-        # default
+        # threads affect the arithmetic: a session outside a job uses as many as a rank does by default
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
         self._group: Group = group_of(worker, self.micro_batches)
         check(parameters, self._group.replica, micro_batch)
-        self._state = TrainingState(model, optimizer, scheduler, parameters, StepGuard(guard, self._group))
+        self._carried = Carried(self._own_ids, model, data)
+        watch = StepGuard(guard, self._group)
+        self._state = TrainingState(model, optimizer, scheduler, parameters, watch, self._carried)
         self._gradients = Gradients(model, parameters, self.micro_batches)
         self._commits = Commits(self._group, global_batch)
         self._gradients.check_finite = guard is not None and guard.non_finite != "ignore"
         self._integrity = Integrity(self._group, self._state, self._gradients, seed, audit)
-        checkpoints = self._checkpoints = self._open_checkpoints(checkpoint)
-        self._resync = Resync(self._group, self._state, self._gradients, self._commits, self._integrity, checkpoints)
+        checkpoints = self._checkpoints = self._open_checkpoints(settings_of(checkpoint))
+        self._between = Between(self._state, members_join=worker is not None)
+        self._reproducible = Reproducible(self._group, self._state, self._gradients, data, self._own_ids)
+        self._resync = Resync(
+            self._group, self._state, self._gradients, self._commits, self._integrity, checkpoints, self._between
+        )
         self._restored = False
         self._injector = Injector(self._group, parameters, optimizer)
         if (device := parameters[0].device).type != "cpu":
             self._group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
-        self._planned = 0
+        self._planned = self._loop = self._passed = 0  # steps requested, loops begun, step of the last `_between_steps`
         self._step_began_s = 0.0
         self._computed_s: list[float] = []  # times of this step's micro-batches
 
@@ -146,14 +157,54 @@ class Session:
 
     def steps(self, count: int) -> Iterator[Step]:
         """Yield the next ``count`` steps. A newcomer begins where its peers are."""
-        self._planned += count
-        if self._resync.plan is None:
-            self._join()
-        while self.step < self._planned:
+        self._planned, self._loop = self._planned + count, self._loop + 1
+        self._open()
+        self._between_steps()
+        while self.step < self._planned and not self._carried.is_behind(self._loop):
             step, self._restored = Step(self, self.step + 1), False
             yield step
             if self.step < step.number and not self._restored:
                 raise TrainingError(f"step {step.number} was not run: call step.run(loss_function) once in the loop")
+            self._between_steps()
+        self._state.keep_for_later(self._carried.is_behind(self._loop))
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the numbers of ``count`` epochs, from 0. A newcomer begins in the epoch in which its peers are."""
+        self._open()
+        begin, self._planned, self._loop = self._carried.begin_epochs(self._planned, self._loop)
+        for epoch in range(begin, count):
+            self._carried.begin_epoch(epoch, self._planned, self._loop)
+            self._state.keep_for_later(self._carried.waits)
+            yield epoch
+
+    @property
+    def state(self) -> State:
+        """A namespace for the run's own values, such as ``session.state.best``: newcomers and checkpoints get them."""
+        return self._carried.values
+
+    @property
+    def loss(self) -> float:
+        """The loss of the last step; NaN before the first one."""
+        return self._state.loss
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which may be another process after a loss."""
+        return self.rank == 0
+
+    def register(self, **objects: Any) -> None:
+        """Let objects travel with the training state: to members that join later, and into checkpoints.
+
+        Call it before the first step, on every member. An object has ``state_dict()`` and ``load_state_dict()``, or is
+        a random generator of torch, Python or numpy, a tensor, an array, a list, dict, set or deque, an `hp.State`, or
+        an instance of a class of the program. Raises TrainingError for anything else, and after the first step.
+        """
+        if self._resync.plan is not None:
+            raise TrainingError(
+                "session.register() was called after the first step, so a member that joined before has not got "
+                f"{', '.join(objects)}; call it before session.steps()"
+            )
+        self._carried.register(objects)
 
     def log(self, **values: float) -> None:
         """Journal metrics of the step just run (only rank 0 writes them)."""
@@ -169,7 +220,7 @@ class Session:
         Every member must call it at the same step. Later steps are then repeated. Raises TrainingError
         where there is none.
         """
-        step = self._resync.restore(no_later_than)
+        step = self._passed = self._resync.restore(no_later_than)
         self._integrity.seal()
         self._restored = True
         return step
@@ -183,7 +234,11 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
+            if isinstance(error, NameError):
+                self._carried.explain(error)
             if kind is None and self._resync.plan is not None:
+                self._carried.refuse_early_end(self._loop)
+                self._between_steps()  # the cell may have left its loop
                 self._finish()
             self._checkpoints.leave()
         finally:
@@ -201,6 +256,7 @@ class Session:
                 "step goes into one loss function, for example the sum of two losses"
             )
         self._gradients.refuse_changes()
+        self._between.begins()
         self._step_began_s = time.monotonic()
         self._integrity.seal()
         while self.step < number:
@@ -209,7 +265,9 @@ class Session:
                     self._group.leave_if_asked(self.step)
                 self._compute(loss_function)
                 result = self._reduce()
-                self._integrity.verify(self._plan, result, partial(self._execute, loss_function))
+                compute = partial(self._execute, loss_function)
+                self._reproducible.check(self._plan, self.step, self._carried, compute, loss_function)
+                self._integrity.verify(self._plan, result, compute)
                 self._finish_step(result)
             except Regroup as call:
                 self._resync.regroup(call)
@@ -259,18 +317,35 @@ class Session:
         gradients.keep(result)
         skipped = self._state.step_guard.judge(reading, plan)
         self._state.apply(reading.loss, skipped=bool(skipped))
+        gradients.apply_statistics(result, bool(skipped))
         gradients.finished.clear()
         if self._computed_s:
             self._group.show_pace(self.step, sum(self._computed_s) / len(self._computed_s))
             self._computed_s.clear()
         took_s = time.monotonic() - self._step_began_s
-        more = {"skipped": skipped} if skipped else {}
-        self._commits.note(self.step, self._state.loss, plan, took_s, resync.redone, **more)
-        resync.plan, resync.redone = _ordinary(plan, self.micro_batches), 0
+        self._commits.note(self.step, self.loss, plan, took_s, resync.redone, skipped)
+        resync.plan, resync.redone = ordinary(plan, self.micro_batches), 0
         resync.step_done()
-        self._checkpoints.step_done()
+        self._between.applied(needed=resync.transfer.offers)
         self._group.touch("user", self.step)
-        self._group.regroup_if_due()
+
+    def _between_steps(self) -> None:
+        """The cell is between two steps: copy what it carries, begin a checkpoint, and let newcomers join."""
+        self._state.undo()
+        while True:
+            self._carried.enter(self.step, self._loop)
+            self._carried.seal(self.step, self._loop)
+            self._between.reached()
+            try:
+                if self._passed < self.step:
+                    self._passed = self.step
+                    self._checkpoints.step_done()
+                    self._group.touch("user", self.step)
+                self._group.regroup_if_due()
+                return
+            except Regroup as call:
+                self._resync.regroup(call)
+                self._integrity.renew()
 
     # ---- membership ---------------------------------------------------------------------------------------
 
@@ -278,6 +353,14 @@ class Session:
     def _plan(self) -> RecoveryPlan:
         assert self._resync.plan is not None
         return self._resync.plan
+
+    def _open(self) -> None:
+        """The cell begins a loop: find what the loop carries and, once, join the other members."""
+        self._carried.variables.find(members_join=current() is not None)
+        if self._resync.plan is None:
+            self._carried.seal(0, self._loop)
+            self._join()
+            self._carried.first_step = self._passed = self.step
 
     def _join(self) -> None:
         self._resync.join(
@@ -292,13 +375,7 @@ class Session:
             )
         )
 
-    def _open_checkpoints(self, checkpoint: str | Checkpoint | None) -> CheckpointManager:
-        settings = Checkpoint(checkpoint) if isinstance(checkpoint, str) else checkpoint
-        if settings is None and not switched_on("peers"):
-            raise SpecError(
-                "the component peers is switched off, so newcomers get their state through a durable checkpoint; "
-                "give the session a path: hp.Session(..., checkpoint='shared://runs/x')"
-            )
+    def _open_checkpoints(self, settings: Checkpoint | None) -> CheckpointManager:
         about = {
             "global_batch": self.global_batch,
             "micro_batch": self.micro_batch,
@@ -306,7 +383,7 @@ class Session:
             "replica": self._group.replica,
             "samples": len(self.data),
             "optimizer": type(self.optimizer).__name__,
-            "scheduler": type(self.scheduler).__name__ if self.scheduler is not None else None,
+            "scheduler": None if self.scheduler is None else type(self.scheduler).__name__,
             "model": shapes(self.model.state_dict()),
         }
         return CheckpointManager(settings, self._group, self._state, about, self._state.expected_bytes())
@@ -321,25 +398,3 @@ class Session:
                 return
             except Regroup as call:
                 self._resync.regroup(call)
-
-
-def _ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
-    """The plan of an undisturbed step: contiguous shares, nothing held beforehand."""
-    if plan.ordinary:
-        return plan
-    shares = assign(micro_batches, plan.world_size, plan.paces)
-    holdings = tuple(cover(((leaf, leaf + 1) for leaf in share), micro_batches) for share in shares)
-    return replace(plan, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True)
-
-
-def _check(session: Session) -> None:
-    batch, micro = session.global_batch, session.micro_batch
-    if micro < 1 or batch < micro or batch % micro:
-        raise SpecError(
-            f"global_batch is {batch} and micro_batch {micro}; expected a multiple of micro_batch, at least one"
-        )
-    if len(session.data) < 1:
-        raise SpecError("data is empty")
-    refuse_running_statistics(session.model)
-    refuse_optimizer(session.optimizer)
-    refuse_scheduler(session.scheduler, session.optimizer)

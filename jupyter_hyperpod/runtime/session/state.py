@@ -11,14 +11,16 @@ import torch
 
 from ..comm import state_codec
 from ..comm.shards import local, mesh_of
+from ..program.carried import Carried
+from ..program.copies import Copier
 from .guard import StepGuard
 
 
 class TrainingState:
     """The training state of one rank. ``step`` is None until a newcomer has the state; ``loss``: of the last step.
 
-    ``step_guard`` judges steps before they are applied; its history is part of the state. ``mesh``: the ranks that
-    share sharded parameters, None without sharding.
+    ``step_guard`` judges steps before they are applied; its history is part of the state.
+    ``carried``: what the cell keeps. ``mesh``: the ranks that share sharded parameters, None without sharding.
     """
 
     def __init__(
@@ -28,14 +30,19 @@ class TrainingState:
         scheduler: Any,
         parameters: Sequence[torch.nn.Parameter],
         step_guard: StepGuard,
+        carried: Carried,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._parameters = parameters
+        self._versioned = [*parameters, *model.buffers()]  # listed once: walking the modules at each step would cost
         self.step_guard = step_guard
+        self.carried = carried
         self.mesh = mesh_of(parameters)
         self.step: int | None = None
+        self._kept: dict[str, Any] | None = None
+        self._sealed_settings: tuple[int, list[dict[str, Any]]] | None = None  # step, settings by parameter group
         self.loss = math.nan
 
     @property
@@ -64,12 +71,36 @@ class TrainingState:
 
     def as_dict(self) -> dict[str, Any]:
         """Parameters, buffers, optimizer, scheduler and guard; the tensors are not copies."""
-        state = {"model": dict(self._model.state_dict()), "optimizer": self._optimizer.state_dict()}
+        state = {"model": dict(self._model.state_dict()), "optimizer": self._optimizer_state()}
         if self._scheduler is not None:
             state["scheduler"] = self._scheduler.state_dict()
         if self.step_guard.guard is not None:
             state["guard"] = self.step_guard.as_dict()
         return state
+
+    def _optimizer_state(self) -> dict[str, Any]:
+        """The optimizer's state, with the settings that it had between the steps: the cell sets those of the next."""
+        state = self._optimizer.state_dict()
+        if self._sealed_settings is not None and self._sealed_settings[0] == self.step:
+            groups = zip(state["param_groups"], self._sealed_settings[1], strict=True)
+            return state | {"param_groups": [group | settings for group, settings in groups]}
+        return state
+
+    def seal_settings(self, settings: list[dict[str, Any]]) -> None:
+        """The cell is between two steps, and the optimizer has these settings."""
+        self._sealed_settings = (self.applied, settings)
+
+    def versions(self) -> int:
+        """A number that grows with each change of parameters and buffers that torch counts."""
+        return sum(tensor._version for tensor in self._versioned)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """The optimizer's settings, such as learning rates, by parameter group."""
+        groups = self._optimizer.param_groups
+        return [
+            {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items()}
+            for group in ({name: value for name, value in group.items() if name != "params"} for group in groups)
+        ]
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters, persistent buffers and optimizer state by name, not copies; of shards, this rank's part."""
@@ -82,24 +113,46 @@ class TrainingState:
                     found[f"{names.get(id(parameter), id(parameter))}.{key}"] = local(value)
         return found
 
-    def pack(self) -> tuple[state_codec.Skeleton, list[torch.Tensor]]:
-        """The skeleton and the tensors of `as_dict` and of the loss, for a peer or a checkpoint; see `state_codec`."""
-        return state_codec.pack(self.as_dict() | {"loss": self.loss})
+    def pack(self, carried: bool = False) -> tuple[state_codec.Skeleton, list[torch.Tensor]]:
+        """The skeleton and the tensors of `as_dict` and of the loss: see `state_codec`.
+
+        With ``carried``, for a checkpoint, what the cell carries is in it; peers get that when they are at its step.
+        """
+        more = {"carried": self.carried.at(self.applied)} if carried else {}
+        return state_codec.pack(self.as_dict() | {"loss": self.loss} | more)
 
     def unpack(self, skeleton: state_codec.Skeleton, tensors: Sequence[torch.Tensor], step: int) -> None:
         """Load what `pack` returned after ``step``."""
         state = state_codec.unpack(skeleton, tensors, self.mesh)
+        self._load(state)
+        if "carried" in state:
+            self.carried.load(state["carried"], step)
+        self.step, self.loss = step, state["loss"]
+
+    def keep_for_later(self, needed: bool) -> None:
+        """Copy the state: until its first step the cell runs what belongs to earlier ones, and must not change it."""
+        if needed and self._kept is None:
+            self._kept = Copier().copied(self.as_dict())
+
+    def undo(self) -> None:
+        """Go back to the copy of `keep_for_later`, if there is one."""
+        if self._kept is not None:
+            self._load(self._kept)
+            self._kept = None
+
+    def _load(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
         if self.step_guard.guard is not None and "guard" in state:
             self.step_guard.load(state["guard"])
-        self.step, self.loss = step, state["loss"]
 
     def digest(self) -> str:
-        """SHA-256 (hex) of this process's part of `as_dict`, without the guard."""
-        return state_codec.digest({part: value for part, value in self.as_dict().items() if part != "guard"})
+        """SHA-256 (hex) of this process's part of `as_dict`, without the guard, and of what the cell carries."""
+        parts = {part: value for part, value in self.as_dict().items() if part != "guard"}
+        copies = self.carried.at(self.applied)["values"]
+        return state_codec.digest(parts | ({"carried": copies} if copies else {}))
 
     def parameter_bytes(self) -> int:
         """Bytes of the trained parameters."""

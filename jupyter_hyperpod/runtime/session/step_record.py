@@ -18,7 +18,7 @@ class Commits:
         self._samples = samples
         self._record: dict[str, Any] | None = None
 
-    def note(self, step: int, loss: float, plan: RecoveryPlan, took_s: float, redone: int, **more: Any) -> None:
+    def note(self, step: int, loss: float, plan: RecoveryPlan, took_s: float, redone: int, skipped: str = "") -> None:
         """Record a step that was applied here."""
         self._record = {
             "step": step,
@@ -34,7 +34,7 @@ class Commits:
                 for owner, nodes in zip(plan.owners, plan.holdings, strict=True)
             ],
             "redone": redone,
-            **more,
+            **({"skipped": skipped} if skipped else {}),
         }
         if plan.rank == 0:
             self.journal()

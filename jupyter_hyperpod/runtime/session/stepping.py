@@ -1,4 +1,4 @@
-"""Refuses optimizers and schedulers that a session cannot step, because ``step()`` needs arguments."""
+"""Refuses batch sizes, optimizers and schedulers with which a session cannot train."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...core.errors import SpecError
+from .purity import refuse_running_statistics
 
 _UNFIT_OPTIMIZERS = {
     torch.optim.LBFGS: "hp.Session computes the gradient once per step; pass an optimizer whose step() needs no "
@@ -15,6 +16,24 @@ _UNFIT_OPTIMIZERS = {
     torch.optim.SparseAdam: "gradients are summed over all members as dense tensors, which SparseAdam refuses; pass "
     "torch.optim.Adam, which also trains embeddings with sparse=True here",
 }
+
+
+def refuse_sizes(global_batch: int, micro_batch: int, samples: int) -> None:
+    """Raise SpecError for batches that cannot be cut into micro-batches, and for empty data."""
+    if micro_batch < 1 or global_batch < micro_batch or global_batch % micro_batch:
+        raise SpecError(
+            f"global_batch is {global_batch} and micro_batch {micro_batch}; expected a multiple of micro_batch, at "
+            "least one"
+        )
+    if samples < 1:
+        raise SpecError("data is empty")
+
+
+def refuse_unfit(model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None:
+    """Raise SpecError or TrainingError for what a session cannot train with."""
+    refuse_running_statistics(model)
+    refuse_optimizer(optimizer)
+    refuse_scheduler(scheduler, optimizer)
 
 
 def refuse_optimizer(optimizer: Any) -> None:

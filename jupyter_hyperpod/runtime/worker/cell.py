@@ -20,6 +20,7 @@ from typing import Any
 from ...core.errors import Fenced, HyperpodError, Stopped
 from ...core.spec import JobSpec
 from ...core.units import cut, plural
+from ..program import generators
 from ..protocol import facts
 from . import pictures
 
@@ -46,6 +47,7 @@ def run(source: str, spec: JobSpec, is_first: Callable[[], bool]) -> facts.CellF
         _see_folder(os.path.dirname(filename))
     else:
         module.__dict__["display"] = display
+    generators.note()
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     try:
         _execute(source, filename, module.__dict__, None if spec.script else is_first)

@@ -22,7 +22,8 @@ def merged(parts: list[MemberState]) -> MemberState:
     nodes = tuple(node for node in parts[0].nodes if all(node in part.nodes for part in parts))
     digest = combined([part.digest for part in parts]) if parts[0].digest else ""
     statement = stated([part.statement for part in parts])
-    return MemberState(parts[0].step, nodes, min(part.history for part in parts), digest, statement=statement)
+    history, repeatable = (min(getattr(part, name) for part in parts) for name in ("history", "repeatable"))
+    return replace(parts[0], nodes=nodes, history=history, digest=digest, statement=statement, repeatable=repeatable)
 
 
 def stated(statements: Sequence[Statement | None]) -> Statement | None:

@@ -1,0 +1,184 @@
+"""What a run carries from step to step besides its model: registered objects, and variables of the cell's own loop.
+
+It is copied between two steps, where the cell has finished what it does after one step and has not begun the next. A
+member that misses a step gets the copy, and puts it into its own objects where its loop is at that place, never
+earlier: what its cell does until then belongs to the step that was missed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...core.errors import TrainingError
+from . import generators
+from .copies import SKIPPED, Copier, Copy, State, Unfit, access, has_attributes
+from .loop_variables import LoopVariables
+from .model_flags import ModelFlags
+
+LATE = (
+    "this member joined after step {step} and has not run line {line}, which binds {name}: bind it before the loop, or "
+    "keep its values in the session, session.state.{name} = ..."
+)
+BECAME = (
+    "this member has not run line {line}, which binds {name}. What depends on session.rank may be needed on any "
+    "member, because rank 0 may be another process after a loss: bind {name} on all of them"
+)
+EARLY = (
+    "this member joined after step {step}, in a later loop of its cell, and left the loops before, because what "
+    "follows each of them ran with later values: write `for epoch in session.epochs(n)`, which skips what is over"
+)
+PARTS = ("values", "variables", "generators", "flags")  # of Copies
+STATE = "state"  # the name of the namespace that each session has
+
+
+@dataclass
+class Copies:
+    """Copies of everything after ``step`` steps, in the loop of this number among those that the cell has begun.
+
+    ``epoch``: the number of the loop of epochs, the epoch, and the steps and loops before it.
+    """
+
+    step: int
+    loop: int
+    epoch: tuple[int, int, int, int] = (0, 0, 0, 0)
+    values: dict[str, Copy] = field(default_factory=dict)
+    variables: dict[str, Copy] = field(default_factory=dict)
+    generators: dict[str, Copy] = field(default_factory=dict)
+    flags: dict[str, Copy] = field(default_factory=dict)
+
+
+class Carried:
+    """The copies of one session. ``own`` are the ids of what the session carries in other ways."""
+
+    def __init__(self, own: frozenset[int], model: torch.nn.Module, data: Any) -> None:
+        generators.begin()
+        self._flags = ModelFlags(model, data, own)
+        self.values = State()
+        self.variables = LoopVariables(own)
+        self._own = own
+        self._objects: dict[str, Any] = {STATE: self.values}
+        self._sealed = Copies(0, 0)
+        self._epoch = (0, 0, 0, 0)
+        self.first_step = 0  # steps of the run that this member has missed
+        self._received: Copies | None = None  # what this member's objects do not hold yet
+
+    def register(self, objects: Mapping[str, Any]) -> None:
+        """Carry these objects, too. Raises TrainingError for values that cannot be changed in place."""
+        for name, value in objects.items():
+            if name in self._objects:
+                raise TrainingError(f"{name!r} is registered already; give every object a name of its own")
+            if id(value) in self._own:
+                raise TrainingError(f"{name} is the session's own: it travels anyway; leave it out of register()")
+            if not _changes_in_place(value):
+                raise TrainingError(
+                    f"{name} is a {type(value).__name__}, which cannot be changed in place, so a member that joins "
+                    f"later could not be given it: keep it in the session, session.state.{name} = {value!r:.40}"
+                )
+            self._objects[name] = value
+
+    def seal(self, step: int, loop: int) -> None:
+        """Copy everything: the cell is between two steps. Raises TrainingError for what cannot travel."""
+        copier = Copier(self._own)
+        before, found = self._sealed.values, {}
+        for name, value in self._objects.items():
+            try:
+                found[name] = copier.copied(value, before.get(name))
+            except Unfit as unfit:
+                raise _refused(name, unfit) from unfit
+        found = {
+            name: copy for name, copy in found.items() if copy is not SKIPPED and (name != STATE or vars(self.values))
+        }
+        variables = self.variables.copied(self._sealed.variables)
+        flags = self._flags.copied(self.variables.attributes)
+        self._sealed = Copies(step, loop, self._epoch, found, variables, generators.states(), flags)
+
+    def enter(self, step: int, loop: int) -> None:
+        """The cell's loop is between two steps: put what was received into this member's objects, if it is due.
+
+        A member that has not run the earlier loops of its cell gets it now, too, so that what they bind is there, and
+        once more where its loop is at the place of the copies.
+        """
+        received = self._received
+        if received is None or received.step != step:
+            return
+        if loop >= received.loop:
+            self._received = None
+        copier = Copier(self._own)
+        if missing := received.values.keys() - self._objects.keys():
+            raise TrainingError(
+                f"other members carry {', '.join(sorted(missing))}, which this member has not registered: call "
+                "session.register() on every member, before the first step"
+            )
+        for name, copy in received.values.items():
+            copier.merged(self._objects[name], copy)
+        self.variables.put_back(received.variables)
+        generators.put_back(received.generators)
+        self._flags.put_back(received.flags)
+
+    def explain(self, error: NameError) -> None:
+        """A name is missing in the cell: raise TrainingError where this member joined late, or has become rank 0."""
+        if line := self.variables.line_of(error):
+            name, number = line
+            sentence = LATE if self.first_step else BECAME
+            raise TrainingError(sentence.format(step=self.first_step, line=number, name=name)) from error
+
+    def refuse_early_end(self, loop: int) -> None:
+        """The cell has left its loops: raise TrainingError where the other members are in a later one."""
+        if self.is_behind(loop):
+            raise TrainingError(EARLY.format(step=self.first_step))
+
+    def begin_epochs(self, planned: int, loop: int) -> tuple[int, int, int]:
+        """A loop of epochs begins: the epoch with which this member begins, and the steps and loops before that."""
+        number = self._epoch[0] + 1
+        self._epoch = (number, 0, planned, loop)
+        if self._received is None or self._received.epoch[0] < number:
+            return 0, planned, loop
+        there, epoch, planned_before, loops_before = self._received.epoch
+        return (epoch, planned_before, loops_before) if there == number else (sys.maxsize, planned, loop)
+
+    def begin_epoch(self, epoch: int, planned: int, loop: int) -> None:
+        """An epoch begins; ``planned``: the steps requested before it, ``loop``: the loops begun."""
+        self._epoch = (self._epoch[0], epoch, planned, loop)
+
+    @property
+    def waits(self) -> bool:
+        """Whether this member's cell has not reached the place of the copies that it was given."""
+        return self._received is not None
+
+    def is_behind(self, loop: int) -> bool:
+        """Whether this member's cell has not reached the loop in which the other members are."""
+        return self._received is not None and loop < self._received.loop
+
+    def at(self, step: int) -> dict[str, Any]:
+        """The copies after ``step``, for other members and checkpoints."""
+        copies = self._received if self._received is not None and self._received.step == step else self._sealed
+        place = {"loop": copies.loop, "epoch": copies.epoch}
+        return place | {part: getattr(copies, part) for part in PARTS}
+
+    def load(self, found: Mapping[str, Any], step: int) -> None:
+        """Take copies that another member made after ``step``, or that a checkpoint holds, for `enter`."""
+        place = found.get("loop", 0), tuple(found.get("epoch", (0, 0, 0, 0)))
+        self._received = Copies(step, *place, *(found.get(part, {}) for part in PARTS))
+
+    def leave_variables(self) -> None:
+        """The cell keeps the variables that it has: only what is registered is taken from the copies."""
+        if self._received is not None:
+            self._received.variables = {}
+
+
+def _changes_in_place(value: Any) -> bool:
+    kinds = (dict, list, set, torch.Tensor)
+    return isinstance(value, kinds) or type(value).__name__ == "deque" or bool(access(value)) or has_attributes(value)
+
+
+def _refused(name: str, unfit: Unfit) -> TrainingError:
+    return TrainingError(
+        f"{name}{unfit.path} is a {unfit.kind}, which a member that joins later cannot be given; expected numbers, "
+        "text, tensors, arrays, containers of them, random generators, or objects with state_dict() and "
+        "load_state_dict()"
+    )

@@ -1,0 +1,358 @@
+"""Copies what a program keeps, so that it can travel, and puts copies back into the objects that they came from.
+
+A copy holds numbers, text, tensors, arrays and containers of them; `comm.state_codec` encodes it without pickle. What
+can be changed in place is changed in place, because other names of the program may refer to the same object.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import sys
+from argparse import Namespace
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from enum import Enum
+from operator import is_
+from pathlib import Path
+from types import FunctionType, GeneratorType, ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from ..comm.state_codec import is_array
+
+Copy = Any
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+TYPE, ENUM = "\0type", "\0enum"  # beside an object's copy, the name of its class; the copy of a member of an Enum
+MODULES = "\0modules"  # beside it, the plain attributes of a module and of those inside
+OBJECT = "\0object"  # the key of an object's copy, to tell it from a dictionary's
+SKIPPED = object()  # the copy of what the session carries already, and of functions, which a cell defines anew
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
+DICTIONARIES = ("dict", "OrderedDict", "defaultdict", "Counter")
+LONG = 100  # items of a list
+# Packages whose objects show or record what happens, and do not change it.
+HARMLESS = frozenset(
+    "IPython _csv _io _thread concurrent csv dataclasses datetime functools io ipywidgets logging matplotlib mlflow "
+    "pathlib queue re rich socket subprocess tensorboard threading time tqdm types typing wandb weakref".split()
+)
+
+Access = tuple[Callable[[Any], Any], Callable[[Any, Any], object]]
+
+
+class State:
+    """A namespace for plain values that a run carries from step to step: ``State(best=math.inf, epoch=0)``.
+
+    Its attributes may be numbers, text, tensors, arrays and containers of them.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    def __repr__(self) -> str:
+        return f"State({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+class Unfit(Exception):
+    """A value cannot travel. ``path`` leads to it, beginning with "." or "["; ``kind`` is its type's name."""
+
+    def __init__(self, path: str, value: Any) -> None:
+        super().__init__(path)
+        self.path = path
+        self.kind = type(value).__name__
+        self.is_iterator = hasattr(value, "__next__") and not isinstance(value, io.IOBase)
+        packages = set(type(value).__module__.split("."))
+        self.is_harmless = bool(packages & HARMLESS) or isinstance(value, io.IOBase)
+
+
+def has_state(value: Any) -> bool:
+    """Whether `value` gives and takes its state as torch's modules, optimizers and schedulers do."""
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict")
+    )
+
+
+def is_generator(value: Any) -> bool:
+    """Whether `value` is a generator of random numbers."""
+    numpy: Any = sys.modules.get("numpy")
+    kinds = (torch.Generator, random.Random)
+    own = numpy is not None and isinstance(value, (numpy.random.RandomState, numpy.random.Generator))
+    return isinstance(value, kinds) or own
+
+
+def access(value: Any) -> Access | None:
+    """How the state of an object of a known kind is read and set, or None.
+
+    Kinds: objects with ``state_dict`` and ``load_state_dict``, and random generators of torch, Python and numpy.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    if isinstance(value, torch.optim.Optimizer):
+        return _optimizer_state, _set_optimizer
+    if has_state(value):
+        return (lambda v: v.state_dict()), (lambda v, copy: v.load_state_dict(copy))
+    if isinstance(value, torch.Generator):
+        return (lambda v: v.get_state()), (lambda v, copy: v.set_state(copy))
+    if isinstance(value, random.Random):
+        return (lambda v: v.getstate()), (lambda v, copy: v.setstate(copy))
+    if numpy is not None and isinstance(value, numpy.random.RandomState):
+        return (lambda v: v.get_state(legacy=False)), (lambda v, copy: v.set_state(copy))
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        return (lambda v: v.bit_generator.state), (lambda v, copy: setattr(v.bit_generator, "state", copy))
+    return None
+
+
+def _type(value: Any) -> str:
+    kind = value if isinstance(value, type) else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether `value` is an object of this package, such as a step or the session's steps, except a `State`."""
+    if isinstance(value, GeneratorType):
+        return value.gi_code.co_filename.startswith(_PACKAGE)
+    return type(value).__module__.partition(".")[0] == __name__.partition(".")[0] and not isinstance(value, State)
+
+
+def versions(value: Any) -> int:
+    """A number that grows with each change of a module's parameters and buffers that torch counts."""
+    if not isinstance(value, torch.nn.Module):
+        return 0
+    return sum(tensor._version for tensor in (*value.parameters(), *value.buffers()))
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of another optimizer than the session's, with the parameters that it trains."""
+    return {"state": optimizer.state_dict(), "parameters": _trained(optimizer)}
+
+
+def _set_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    optimizer.load_state_dict(state["state"])
+    with torch.no_grad():
+        for parameter, value in zip(_trained(optimizer), state["parameters"], strict=True):
+            parameter.copy_(value)
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def has_attributes(value: Any) -> bool:
+    """Whether `value` is an object of the program's own class, which is copied attribute by attribute."""
+    if isinstance(value, (State, SimpleNamespace, Namespace)):
+        return True
+    kind = type(value)
+    if isinstance(value, (type, FunctionType)):
+        return is_own_file(getattr(sys.modules.get(value.__module__), "__file__", None) or "") and bool(vars(value))
+    if not hasattr(value, "__dict__") or isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return False
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or (file is not None and is_own_file(file))
+
+
+def is_own_file(path: str) -> bool:
+    """Whether a source file is the person's own: neither an installed package nor Python's own."""
+    return not any(path.startswith(folder) for folder in _FOREIGN) and not path.startswith("<frozen")
+
+
+_FOREIGN = tuple(
+    {folder for folder in (*sys.path, sys.prefix, sys.base_prefix) if "python3" in folder or "site-" in folder}
+)
+
+
+def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> frozenset[int]:
+    """Ids of the objects that travel as the session's own, or that every cell makes alike, such as the data."""
+    found = [session, *model.modules(), *model.parameters(), *model.buffers(), *others]
+    return frozenset(id(value) for value in found if value is not None)
+
+
+class Copier:
+    """Copies values; ``own`` are the ids of objects that the session carries already: they are skipped.
+
+    ``attributes`` are those that are copied of objects of the program's own classes; None for all.
+    """
+
+    def __init__(self, own: Collection[int] = (), attributes: frozenset[str] | None = None) -> None:
+        self._own = own
+        self._attributes = attributes
+
+    def copied(self, value: Any, before: Copy = None, path: str = "") -> Copy:
+        """A copy of a value. ``before`` is an earlier copy, whose memory is used again where it fits. Raises Unfit."""
+        kind = type(value)
+        if kind in PLAIN:
+            return value
+        if id(value) in self._own or isinstance(value, ModuleType) or _is_foreign(value):
+            return SKIPPED
+        if callable(value) and not has_state(value) and not has_attributes(value):
+            return SKIPPED
+        if isinstance(value, Enum):
+            return {ENUM: value.name, TYPE: _type(value)}
+        if isinstance(value, torch.Tensor):
+            return _tensor(value, before)
+        if is_array(value):
+            return value.copy()
+        if (how := access(value)) is not None:
+            earlier = before.get(OBJECT) if isinstance(before, dict) else None
+            state = self.copied(how[0](value), earlier, path)
+            return {OBJECT: state, TYPE: _type(value)} | self._of_modules(value)
+        if isinstance(value, dict) and kind.__name__ in DICTIONARIES:
+            return self._named(((_key(k, path), v, f"[{k!r}]") for k, v in value.items()), before, path)
+        if kind is list:
+            return self._list(value, before, path)
+        if kind is tuple and all(type(item) in PLAIN for item in value):
+            return value
+        if isinstance(value, (tuple, deque)):
+            items = [self.copied(item, None, f"{path}[{place}]") for place, item in enumerate(value)]
+            if any(item is SKIPPED for item in items):
+                return SKIPPED
+            return deque(items, value.maxlen) if isinstance(value, deque) else tuple(items)
+        if kind in (set, frozenset):
+            return kind(self.copied(item, None, path) for item in value)
+        if has_attributes(value):
+            earlier = before.get(OBJECT) if isinstance(before, dict) else None
+            chosen = ((k, v, f".{k}") for k, v in vars(value).items() if self._is_chosen(value, k))
+            return {OBJECT: self._named(chosen, earlier, path), TYPE: _type(value)}
+        raise Unfit(path, value)
+
+    def _of_modules(self, value: Any) -> dict[str, Copy]:
+        """Chosen plain attributes of a module and of those inside it, which its state dictionary does not hold."""
+        found: dict[str, dict[str, Copy]] = {}
+        for path, module in value.named_modules() if isinstance(value, torch.nn.Module) else ():
+            for name in (self._attributes or frozenset()) & vars(module).keys():
+                try:
+                    copy = self.copied(vars(module)[name])
+                except Unfit:
+                    continue
+                if copy is not SKIPPED:
+                    found.setdefault(path, {})[name] = copy
+        return {MODULES: found} if found else {}
+
+    def _is_chosen(self, value: Any, attribute: str) -> bool:
+        beside = type(value).__module__ != "__main__"  # a class of another file, whose methods were not read
+        whole = self._attributes is None or beside or isinstance(value, (State, SimpleNamespace, Namespace))
+        return whole or attribute in (self._attributes or ())
+
+    def _named(self, items: Iterator[tuple[Any, Any, str]], before: Copy, path: str) -> Copy:
+        earlier = before if isinstance(before, dict) else {}
+        copies = {key: self._item(value, earlier.get(key), path + step) for key, value, step in items}
+        return {key: copy for key, copy in copies.items() if copy is not SKIPPED}
+
+    def _item(self, value: Any, before: Copy, path: str) -> Copy:
+        """One of several named values; where not all need to travel, what cannot travel is left out."""
+        try:
+            return self.copied(value, before, path)
+        except Unfit as unfit:
+            if self._attributes is None or unfit.is_iterator:
+                raise
+            return SKIPPED
+
+    def _list(self, value: list[Any], before: Copy, path: str) -> Copy:
+        """A copy of a list; of a history, to which scalars are only appended, only what is new is copied."""
+        kept = before if type(before) is list else []
+        known = len(kept)
+        if known > LONG and known <= len(value) and type(kept[0]) in (*PLAIN, tuple) and all(map(is_, value, kept)):
+            kept += [self.copied(item, None, f"{path}[{known + place}]") for place, item in enumerate(value[known:])]
+            return kept
+        copies = [self.copied(item, kept[p] if p < known else None, f"{path}[{p}]") for p, item in enumerate(value)]
+        return SKIPPED if any(copy is SKIPPED for copy in copies) else copies
+
+    def merged(self, target: Any, copy: Copy) -> Any:
+        """The value that holds `copy`: `target` itself, changed in place where that is possible, else a new value.
+
+        Raises Unfit for the copy of an object where `target` is another one.
+        """
+        if self._put(target, copy):
+            return target
+        if isinstance(copy, dict) and ENUM in copy and _type(target) == copy[TYPE]:
+            return type(target)[copy[ENUM]]
+        if isinstance(copy, dict) and TYPE in copy:
+            raise Unfit("", target)
+        return self.copied(copy)
+
+    def _put(self, target: Any, copy: Copy) -> bool:
+        """Change `target` to hold `copy`; False where that is not possible in place."""
+        if type(target) in PLAIN:
+            return False
+        if isinstance(target, torch.Tensor):
+            return _put_tensor(target, copy)
+        if is_array(target):
+            return _put_array(target, copy)
+        if isinstance(copy, dict) and ENUM in copy:
+            return False
+        if isinstance(copy, dict) and OBJECT in copy:
+            return _type(target) == copy[TYPE] and self._put_object(target, copy[OBJECT], copy.get(MODULES, {}))
+        if isinstance(target, dict) and isinstance(copy, dict):
+            return self._put_items(target, copy)
+        if type(target) is list and type(copy) is list:
+            target[:] = [self.merged(target[p] if p < len(target) else None, item) for p, item in enumerate(copy)]
+            return True
+        if isinstance(target, deque) and isinstance(copy, deque):
+            target.clear()
+            target.extend(map(self.copied, copy))
+            return True
+        if type(target) is set and type(copy) is set:
+            target.clear()
+            target.update(copy)
+            return True
+        return False
+
+    def _put_object(self, target: Any, copy: Copy, modules: dict[str, dict[str, Copy]]) -> bool:
+        if (how := access(target)) is not None:
+            how[1](target, self.copied(copy))
+            for path, attributes in modules.items():
+                module = target.get_submodule(path)
+                for name, item in attributes.items():
+                    setattr(module, name, self.merged(getattr(module, name, None), item))
+            return True
+        if not has_attributes(target):
+            return False
+        for name, item in copy.items():
+            setattr(target, name, self.merged(vars(target).get(name), item))
+        return True
+
+    def _put_items(self, target: dict[Any, Any], copy: dict[Any, Any]) -> bool:
+        items = {key: self.merged(target.get(key), item) for key, item in copy.items()}
+        skipped = {key: value for key, value in target.items() if key not in items and self._is_skipped(value)}
+        target.clear()
+        target.update(skipped | items)
+        return True
+
+    def _is_skipped(self, value: Any) -> bool:
+        try:
+            return self.copied(value) is SKIPPED
+        except Unfit:
+            return False
+
+
+def _tensor(value: torch.Tensor, before: Copy) -> torch.Tensor:
+    value = value.detach()
+    if isinstance(before, torch.Tensor) and _alike(before, value):
+        return before.copy_(value)
+    return value.clone()
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+
+
+def _put_tensor(target: torch.Tensor, copy: Copy) -> bool:
+    if not isinstance(copy, torch.Tensor) or not _alike(target, copy) or (target.requires_grad and not target.is_leaf):
+        return False
+    with torch.no_grad():
+        target.copy_(copy)
+    return True
+
+
+def _put_array(target: Any, copy: Copy) -> bool:
+    if not is_array(copy) or not target.shape or (target.shape, target.dtype) != (copy.shape, copy.dtype):
+        return False
+    target[...] = copy
+    return True
+
+
+def _key(key: Any, path: str) -> Any:
+    if key is None or isinstance(key, (str, int, float)):
+        return key
+    if isinstance(key, tuple):
+        return tuple(_key(part, path) for part in key)
+    raise Unfit(path, key)

@@ -1,0 +1,102 @@
+"""The frames of the person's own code on the stack, and namespaces that can be set: locals and closure cells."""
+
+from __future__ import annotations
+
+import ctypes
+import linecache
+import sys
+from collections.abc import Collection, Iterator, MutableMapping
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from .copies import is_own_file
+
+
+class Locals(MutableMapping[str, Any]):
+    """A function's variables, or a module's."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self._frame = frame
+
+    def __getitem__(self, name: str) -> Any:
+        return self._frame.f_locals[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._frame.f_locals[name] = value  # read anew each time: only what was just read is written back
+        if sys.version_info < (3, 13):  # from then on f_locals writes through (PEP 667)
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self._frame), ctypes.c_int(0))
+
+    def __delitem__(self, name: str) -> None:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._frame.f_locals)
+
+    def __len__(self) -> int:
+        return len(self._frame.f_locals)
+
+
+class Cells(MutableMapping[str, Any]):
+    """What a function's closure holds."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._cells[name].cell_contents
+        except ValueError as error:  # not bound yet
+            raise KeyError(name) from error
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._cells[name].cell_contents = value
+
+    def __delitem__(self, name: str) -> None:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._cells if self.get(name, self) is not self)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def callers() -> list[FrameType]:
+    """The frames of the person's own code, the innermost one first, without those of this package and of libraries."""
+    return [frame for frame in _frames() if not _is_ours(frame) and is_own_file(frame.f_code.co_filename)]
+
+
+def running(code: CodeType) -> FrameType | None:
+    """The innermost frame that runs this code, or None."""
+    return next((frame for frame in _frames() if frame.f_code is code), None)
+
+
+def cells_of(frame: FrameType, names: Collection[str]) -> list[FunctionType]:
+    """Functions that the frame can name whose closures hold one of the names."""
+    if not names:
+        return []
+    visible = {**frame.f_globals, **frame.f_locals}
+    found = {
+        id(value): value
+        for _, value in sorted(visible.items(), key=lambda item: item[0])
+        if isinstance(value, FunctionType) and set(value.__code__.co_freevars) & set(names)
+    }
+    return list(found.values())
+
+
+def unfreezes() -> bool:
+    """Whether the innermost file of the person's own code changes which parameters are frozen."""
+    return any(
+        "requires_grad" in line for frame in callers()[:1] for line in linecache.getlines(frame.f_code.co_filename)
+    )
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == __name__.partition(".")[0]

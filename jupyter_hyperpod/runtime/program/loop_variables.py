@@ -1,0 +1,200 @@
+"""The variables of the cell's own loops that go from step to step: reads them for other members, and sets them.
+
+Which ones these are is read from the source, see `cell_analysis`; so every member finds the same ones. Loops around
+the call that requests the steps count, too: a loop over epochs that calls a function, or a generator's consumer.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from ...core.errors import TrainingError
+from .cell_analysis import Carrying, carrying
+from .copies import PLAIN, SKIPPED, Copier, Copy, Unfit, is_generator, versions
+from .frames import Cells, Locals, callers, cells_of, running
+from .reached import digest
+
+ALIAS = "\0alias"  # the key of a copy that stands for the object of another variable
+POSITION = (
+    "line {line}: {name} is a {kind}, whose position a member that joins later cannot be given. Give the data to "
+    "hp.Session, or compute what the step needs from step.number"
+)
+UNKNOWN = (
+    "line {line} binds or changes {name}, a {kind}, which a member that joins later cannot be given. Keep what the run "
+    "needs as numbers, text, tensors or containers, or give the class state_dict() and load_state_dict()"
+)
+BESIDE = (
+    "line {line}: {name} depends on how often this process has gone round its loop, and a member that joins later "
+    "begins anew. Use step.number (from 1) or step.index (from 0) for the count, and give the data to hp.Session"
+)
+REBOUND = (
+    "line {line} changes {name}, an object that a member that joined later cannot be given, because it has a {kind} "
+    "there. Make the object before the loop and change it in the loop, or keep its values: session.state.{name} = ..."
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Loops in one function, or in the module: the code that they are part of, and what they carry."""
+
+    code: CodeType
+    found: Carrying
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable: its key, which is the same on all members, its name and line, and the namespace that it is in."""
+
+    key: str
+    name: str
+    line: int
+    names: MutableMapping[str, Any]
+
+
+class LoopVariables:
+    """The variables of one session's loops. ``own`` are the ids of what the session carries in other ways."""
+
+    def __init__(self, own: frozenset[int]) -> None:
+        self._own = own
+        self._places: list[Place] = []
+        self._known: dict[tuple[CodeType, int], Place] = {}
+        self._members_join = False
+        self._versions: dict[str, int] = {}  # of modules that the loops use, when they began
+        self.attributes: frozenset[str] = frozenset()  # that the files of the loops set outside constructors
+
+    def find(self, members_join: bool) -> None:
+        """The cell requests steps: find the loops around the call, and what they carry.
+
+        Where ``members_join`` later, as in a job, raises TrainingError for a loop that counts its own turns, or that
+        iterates over something beside the steps.
+        """
+        self._members_join = members_join
+        self._places = []
+        for frame in callers():
+            key = frame.f_code, frame.f_lineno
+            if key not in self._known:
+                source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+                since = min((line for code, line in self._known if code is frame.f_code), default=None)
+                self._known[key] = Place(frame.f_code, carrying(source, frame.f_lineno, since))
+            self._places.append(self._known[key])
+        self.attributes = frozenset[str]().union(*(place.found.attributes for place in self._places))
+        for variable in self._used(always=True):
+            self._versions.setdefault(variable.key, versions(variable.names[variable.name]))
+        for place in self._places if members_join else ():
+            for name, line in place.found.positions.items():
+                raise TrainingError(BESIDE.format(line=line, name=name))
+
+    def copied(self, before: Mapping[str, Copy]) -> dict[str, Copy]:
+        """Copies of all that can travel. Where members join, raises TrainingError for what cannot and may matter."""
+        copies: dict[str, Copy] = {}
+        known: dict[int, str] = {}  # ids of objects -> the first key that holds them
+        for variable in self._each():
+            if variable.name not in variable.names:
+                continue
+            value = variable.names[variable.name]
+            if (same := known.setdefault(id(value), variable.key)) != variable.key and not isinstance(value, PLAIN):
+                copies[variable.key] = {ALIAS: same}
+                continue
+            copy = self._copy(variable, value, before.get(variable.key))
+            if copy is not SKIPPED:
+                copies[variable.key] = copy
+        return copies
+
+    def put_back(self, copies: Mapping[str, Copy]) -> None:
+        """Set the variables to what the copies hold."""
+        found: dict[str, Any] = {}
+        for variable in self._each(always=True):
+            copy, name, names = copies.get(variable.key, SKIPPED), variable.name, variable.names
+            if copy is SKIPPED:
+                continue
+            if isinstance(copy, dict) and ALIAS in copy:
+                names[name] = found.get(copy[ALIAS], names.get(name))
+                continue
+            try:
+                names[name] = found[variable.key] = self._copier.merged(names.get(name), copy)
+            except Unfit as unfit:
+                sentence = REBOUND.format(line=variable.line, name=name + unfit.path, kind=unfit.kind)
+                raise TrainingError(sentence) from unfit
+
+    def line_of(self, error: NameError) -> tuple[str, int] | None:
+        """The name that is missing and the line that binds it, if one does."""
+        name = error.name or next(iter(re.findall(r"variable '(\w+)'", str(error))), "")
+        return next(((name, place.found.named[name]) for place in self._places if name in place.found.named), None)
+
+    def digests(self) -> dict[str, str]:
+        """A digest for each variable that should be the same on all members, with its name and line."""
+        clocks = frozenset[str]().union(*(place.found.clocks for place in self._places))
+        found = {}
+        for variable in self._each():
+            name, value = variable.name, variable.names.get(variable.name)
+            if name not in clocks and value is not None and (text := digest(value, self._copier)) is not None:
+                found[f"{name} (line {variable.line})"] = text
+        return found
+
+    def _copy(self, variable: Variable, value: Any, before: Copy) -> Copy:
+        try:
+            return self._copier.copied(value, before)
+        except Unfit as unfit:
+            stored = any(variable.name in place.found.stored for place in self._places)
+            if self._members_join and (unfit.is_iterator or (stored and not unfit.is_harmless)):
+                sentence = POSITION if unfit.is_iterator else UNKNOWN
+                name = variable.name + unfit.path
+                raise TrainingError(sentence.format(line=variable.line, name=name, kind=unfit.kind)) from unfit
+            return SKIPPED
+
+    @property
+    def _copier(self) -> Copier:
+        return Copier(self._own, self.attributes)
+
+    def _each(self, always: bool = False) -> Iterator[Variable]:
+        """All variables; modules that the loops only use where they have changed, or ``always``."""
+        seen = set[str]()
+        for variable in (*self._of_loops(), *self._used(always)):
+            if variable.key not in seen:
+                seen.add(variable.key)
+                yield variable
+
+    def _of_loops(self) -> Iterator[Variable]:
+        for depth, found, frame in self._frames():
+            for name, line in found.local.items():
+                yield Variable(f"{depth} local {name}", name, line, Locals(frame))
+            for name, line in found.module.items():
+                if name not in found.nonlocal_names:
+                    yield Variable(f"{depth} module {name}", name, line, self._namespace(name, frame))
+            for function in cells_of(frame, found.nonlocal_names):
+                for name in sorted(found.nonlocal_names & set(function.__code__.co_freevars)):
+                    line = function.__code__.co_firstlineno
+                    yield Variable(f"{depth} {function.__qualname__} {name}", name, line, Cells(function))
+
+    def _used(self, always: bool) -> Iterator[Variable]:
+        """Modules that the loops use: calls may change them. Generators of random numbers change with each use."""
+        for depth, found, frame in self._frames():
+            for name in sorted(found.read - found.local.keys() - found.module.keys()):
+                names = Locals(frame) if name in frame.f_locals else frame.f_globals
+                value, key = names.get(name), f"{depth} used {name}"
+                if id(value) in self._own:
+                    continue
+                changed = isinstance(value, torch.nn.Module) and (always or versions(value) != self._versions.get(key))
+                if changed or is_generator(value):
+                    yield Variable(key, name, found.bound.get(name, 0), names)
+
+    def _namespace(self, name: str, frame: FrameType) -> MutableMapping[str, Any]:
+        """Where a name is that the loop's own function does not bind: the module, or a function around it."""
+        if name in frame.f_globals:
+            return frame.f_globals
+        return next((Locals(other) for _, _, other in self._frames() if name in other.f_locals), frame.f_globals)
+
+    def _frames(self) -> Iterator[tuple[int, Carrying, FrameType]]:
+        """The frames of the loops with their depth, and what these loops and earlier ones of the same frame carry."""
+        for depth, present in enumerate(self._places):
+            if (frame := running(present.code)) is not None:
+                for place in self._known.values():
+                    if place.code is present.code:
+                        yield depth, place.found, frame

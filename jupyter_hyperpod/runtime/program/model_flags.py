@@ -1,0 +1,69 @@
+"""What the cell may change of the session's own model and data besides the training state.
+
+These are frozen parameters, the modes of modules, and plain attributes that the file of the cell sets outside
+constructors, such as ``model.temperature`` or ``data.epoch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from .copies import SKIPPED, Copier, Copy, Unfit
+
+DATA = "data"
+
+
+class ModelFlags:
+    """Reads and sets the flags and attributes of ``model`` and ``data``; ``own`` are ids that are never copied."""
+
+    def __init__(self, model: torch.nn.Module, data: Any, own: frozenset[int]) -> None:
+        self._parameters = list(model.named_parameters())  # listed once: walking the modules at each step would cost
+        self._modules = list(model.named_modules())
+        self._data = data
+        self._copier = Copier(own)
+
+    def copied(self, attributes: Collection[str]) -> dict[str, Copy]:
+        """Copies of the flags, and of these attributes."""
+        return {
+            "frozen": [name for name, parameter in self._parameters if not parameter.requires_grad],
+            "evaluating": [name for name, module in self._modules if not module.training],
+            "attributes": self._attributes(attributes) if attributes else {},
+        }
+
+    def put_back(self, copies: Mapping[str, Copy]) -> None:
+        """Set the flags and attributes to what the copies hold."""
+        if not copies:
+            return
+        for name, parameter in self._parameters:
+            parameter.requires_grad_(name not in copies["frozen"])
+        for name, module in self._modules:
+            module.training = name not in copies["evaluating"]
+        for place, holder in self._holders():
+            for name, copy in copies["attributes"].get(place, {}).items():
+                setattr(holder, name, self._copier.merged(getattr(holder, name, None), copy))
+
+    def _holders(self) -> Iterator[tuple[str, Any]]:
+        for name, module in self._modules:
+            yield f"model.{name}", module
+        if hasattr(self._data, "__dict__"):
+            yield DATA, self._data
+
+    def _attributes(self, names: Collection[str]) -> dict[str, dict[str, Copy]]:
+        return {place: found for place, holder in self._holders() if (found := self._of(holder, names))}
+
+    def _of(self, holder: Any, attributes: Collection[str]) -> dict[str, Copy]:
+        found = {}
+        for name in attributes & vars(holder).keys():
+            value = vars(holder)[name]
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                continue  # an activation of the last call
+            try:
+                copy = self._copier.copied(value)
+            except Unfit:
+                continue
+            if copy is not SKIPPED:
+                found[name] = copy
+        return found

@@ -1,0 +1,106 @@
+"""Digests of what a loss function and the data set can reach besides the model's state: to name what differs.
+
+It follows globals and closures of the person's own functions, and attributes of objects, of the model's modules and of
+the data set.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+
+from ...core.errors import TrainingError
+from ..comm import state_codec
+from .copies import SKIPPED, Copier, Unfit, has_attributes, is_own_file
+
+DEEPEST = 4
+LARGEST = 100_000  # elements of a tensor or an array that is read
+
+
+def reached(sources: Collection[Any], own: Collection[int]) -> dict[str, str]:
+    """A digest for each value, by a name that a person recognises, with the line that binds it where that is known."""
+    found: dict[str, str] = {}
+    copier = Copier(own)
+    seen: set[int] = set()
+    for source in sources:
+        for name, value in _values(source, "", seen, DEEPEST):
+            if (text := digest(value, copier)) is not None:
+                found[name] = text
+    return found
+
+
+def digest(value: Any, copier: Copier) -> str | None:
+    """A short digest of a value; None for what has no content that can be read, such as a module or a large tensor."""
+    try:
+        if elements(value) > LARGEST:
+            return None
+        copy = copier.copied(value)
+        return None if copy is SKIPPED else state_codec.digest({"value": copy})[:16]
+    except (Unfit, TrainingError, RuntimeError, TypeError, ValueError):
+        return None
+
+
+def elements(value: Any, deepest: int = 3) -> int:
+    """About how many numbers a value holds, containers inside included; more than `LARGEST` where it has many parts."""
+    if isinstance(value, torch.Tensor):
+        return value.nelement()
+    if state_codec.is_array(value):
+        return int(value.size)
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        return 1
+    if len(value) > LARGEST or not deepest:
+        return LARGEST + 1
+    return sum(elements(item, deepest - 1) for item in value)
+
+
+def _values(source: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    """Names and values that `source` can reach."""
+    if not depth or id(source) in seen:
+        return
+    seen.add(id(source))
+    if isinstance(source, functools.partial):
+        for part in (source.func, *source.args, *source.keywords.values()):
+            yield from _values(part, path, seen, depth)
+    elif isinstance(source, types.MethodType):
+        yield from _values(source.__func__, path, seen, depth)
+        yield from _values(source.__self__, path, seen, depth)
+    elif isinstance(source, types.FunctionType):
+        if is_own_file(source.__code__.co_filename):
+            yield from _of_function(source, seen, depth)
+    elif isinstance(source, torch.nn.Module):
+        for name, module in source.named_modules():
+            yield from _attributes(module, ".".join(filter(None, (path or "model", name))), seen, depth)
+    elif has_attributes(source) or (path == "" and hasattr(source, "__dict__")):
+        yield from _attributes(source, path or type(source).__name__, seen, depth)
+
+
+def _of_function(function: types.FunctionType, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    names = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+    for name, value in names.items():
+        if not isinstance(value, (types.ModuleType, type)):
+            yield name, value
+            yield from _values(value, name, seen, depth - 1)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _attributes(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    for name, inner in vars(value).items():
+        if not (isinstance(value, torch.nn.Module) and (name.startswith("_") or name == "training")):
+            yield f"{path}.{name}", inner
+            if not isinstance(inner, torch.nn.Module):
+                yield from _values(inner, f"{path}.{name}", seen, depth - 1)

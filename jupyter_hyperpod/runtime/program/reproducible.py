@@ -1,0 +1,120 @@
+"""Looks in the first steps for what makes a program impossible to repeat, and names the variable and its line.
+
+In the first step rank 0 computes one micro-batch twice more, and rank 1 once. Later the members compare what their
+cells carry. A difference is an error of the program: hardware that fails in the first steps of a run is rare, and a
+program that depends on more than its batch, the model and the seeded generators differs at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...core.errors import TrainingError
+from ...policy.recovery import RecoveryPlan
+from ..comm.mesh import all_gather
+from ..comm.reduction import FinishedNodes
+from ..session.checksum import ChecksummedTensors, checksum
+from ..session.gradients import Gradients
+from ..session.state import TrainingState
+from ..worker.replica_sync import Group
+from .carried import Carried
+from .reached import reached
+
+COMPARED_STEPS = 2
+NAMED = 3
+Compute = Callable[[int, FinishedNodes], None]
+IMPURE = (
+    "the loss function gave different gradients for the same micro-batch{cause}: it may depend only on its batch, the "
+    "model and the seeded generators of torch, random and numpy, and it may not change the model"
+)
+OWN_VALUES = (
+    "members carry different values after step {step}: {names}. A member that joins later gets those of one member, so "
+    "change them on every member alike, not only where session.rank is 0"
+)
+
+
+class Reproducible:
+    """The checks of one session's first steps. ``own`` are the ids of what the session carries."""
+
+    def __init__(
+        self, group: Group, state: TrainingState, gradients: Gradients, data: Any, own: frozenset[int]
+    ) -> None:
+        self._group = group
+        self._state = state
+        self._data = data
+        self._gradients = gradients
+        self._own = own
+
+    def check(
+        self, plan: RecoveryPlan, step: int, carried: Carried, compute: Compute, loss_function: Callable[..., Any]
+    ) -> None:
+        """Check step ``step + 1``, which is reduced and not applied yet. Raises TrainingError, on all members.
+
+        ``compute(leaf, nodes)`` computes a micro-batch.
+        """
+        if self._group.replica > 1 or step > COMPARED_STEPS:
+            return
+        if step == 0:
+            self._execute_again(plan, compute, (loss_function, self._data))
+        elif plan.world_size > 1:
+            self._compare(plan, step, carried.variables.digests())
+
+    def _compare(self, plan: RecoveryPlan, step: int, carried: Mapping[str, str]) -> None:
+        tables = self._gather(plan, dict(carried))
+        common = set(tables[0]).intersection(*tables)
+        tables = [{name: text for name, text in table.items() if name in common} for table in tables]
+        if names := _differing(tables):
+            raise TrainingError(OWN_VALUES.format(step=step, names=_few(names)))
+
+    def _execute_again(self, plan: RecoveryPlan, compute: Compute, sources: Any) -> None:
+        times = 2 if plan.rank == 0 else 1 if plan.rank == 1 else 0
+        held = [self._reached(sources)] if times else []
+        sums = []
+        for _ in range(times):
+            sums.append(self._sum(compute))
+            held.append(self._reached(sources))
+        shown = self._gather(plan, sums)
+        if len({number for part in shown for number in part}) == 1:
+            return
+        changed = {name for one, other in zip(held, held[1:], strict=False) for name in _differing([one, other])}
+        found = self._gather(plan, {"changed": sorted(changed), "held": held[-1] if held else {}})
+        names = sorted({name for part in found for name in part["changed"]})
+        names = names or _differing([part["held"] for part in found[:2]])
+        cause = f", because of {_few(names)}" if names else ""
+        raise TrainingError(IMPURE.format(cause=cause))
+
+    def _reached(self, sources: Any) -> dict[str, str]:
+        tensors = self._state.tensors()
+        numbers = ChecksummedTensors(list(tensors.values())).checksums()
+        state = {f"the model's {name}": str(number) for name, number in zip(tensors, numbers, strict=True)}
+        return reached(sources, self._own) | state
+
+    def _sum(self, compute: Compute) -> int:
+        nodes = self._gradients.separate_nodes()
+        try:
+            self._group.touch("compute", 0)
+            compute(0, nodes)
+            return checksum(next(iter(nodes.nodes.values())).flats)
+        finally:
+            nodes.release()
+
+    def _gather(self, plan: RecoveryPlan, value: Any) -> list[Any]:
+        """The JSON value of every member, by rank."""
+        self._group.touch("exchange", 0)
+        own = json.dumps(value).encode()
+        show = self._group.exchange
+        sizes = all_gather(show, plan.rank, plan.world_size, len(own).to_bytes(8, "big"))
+        most = max(int.from_bytes(size, "big") for size in sizes)
+        return [json.loads(text) for text in all_gather(show, plan.rank, plan.world_size, own.ljust(most))]
+
+
+def _differing(tables: Sequence[Mapping[str, str]]) -> list[str]:
+    """Names that not all tables have with the same digest."""
+    return sorted({name for table in tables for name in table if len({t.get(name) for t in tables}) > 1})
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -1,0 +1,115 @@
+"""Copies of what a program keeps: they own their memory, and go back into the same objects."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter, deque
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from torch import nn
+
+from jupyter_hyperpod.runtime.comm import state_codec
+from jupyter_hyperpod.runtime.program.copies import LONG, SKIPPED, Copier, State, Unfit
+from tests.runtime.test_state import same, states
+
+
+class Ema:
+    """Keeps a module, numbers, a function and a generator."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.shadow = {name: value.detach().clone() for name, value in model.named_parameters()}
+        self.updates = 0
+        self.decay = lambda: 0.9
+        self.generator = torch.Generator().manual_seed(1)
+
+    def update(self) -> None:
+        self.updates += 1
+        for value in self.shadow.values():
+            value.add_(torch.rand(value.shape, generator=self.generator))
+
+
+def travelled(value: Any) -> Any:
+    """The value as another process gets it."""
+    skeleton, sent = state_codec.pack(value)
+    return state_codec.unpack(state_codec.decode(state_codec.encode(skeleton)), [tensor.clone() for tensor in sent])
+
+
+@given(states)
+def test_a_copy_is_the_same_and_owns_its_memory(state: Any) -> None:
+    taken = Copier().copied(state)
+    assert same(Copier().merged(None, travelled(taken)), state)
+
+
+def test_an_object_of_the_program_is_copied_by_attributes() -> None:
+    model = nn.Linear(2, 2)
+    copier = Copier(own={id(model)})
+    here, there = Ema(model), Ema(model)
+    here.update()
+    taken = copier.copied(here)
+    here.update()
+    assert copier.merged(there, travelled(taken)) is there
+    assert there.updates == 1 and there.model is model and there.decay() == 0.9
+    there.update()
+    assert all(torch.equal(here.shadow[name], there.shadow[name]) for name in here.shadow)
+
+
+def test_what_can_be_changed_in_place_is_the_same_object_afterwards() -> None:
+    kept: list[Any] = [
+        [1, [2]],
+        {"a": torch.zeros(2), "b": Counter("ab")},
+        deque([1, 2], 5),
+        {1, 2},
+        np.zeros(3),
+        nn.Linear(2, 2),
+        State(a=1),
+        random.Random(1),
+        np.random.default_rng(1),
+        torch.Generator(),
+    ]
+    copier = Copier()
+    for target in kept:
+        taken = travelled(copier.copied(target))
+        assert copier.merged(target, taken) is target
+
+
+def test_generators_go_on_where_they_were() -> None:
+    for make in (random.Random, np.random.default_rng, np.random.RandomState):
+        here, there = make(3), make(4)
+        here.random()
+        Copier().merged(there, travelled(Copier().copied(here)))
+        assert here.random() == there.random()
+
+
+def test_a_history_is_copied_anew_where_it_was_changed() -> None:
+    history = [float(number) for number in range(3 * LONG)]
+    copier = Copier()
+    first = copier.copied(history)
+    history.append(1.5)
+    second = copier.copied(history, first)
+    assert second == history and second is not history
+    history[5] = -1.0
+    assert copier.copied(history, second) == history
+    del history[-10:]
+    assert copier.copied(history, second) == history
+
+
+@pytest.mark.parametrize("value", [iter([1]), (n for n in range(2)), object(), [open]])
+def test_what_cannot_travel(value: Any) -> None:
+    try:
+        taken = Copier().copied(value)
+    except Unfit:
+        return
+    assert taken is SKIPPED or taken == SKIPPED
+
+
+def test_an_object_does_not_turn_into_a_dictionary() -> None:
+    taken = Copier().copied(nn.Linear(1, 1))
+    with pytest.raises(Unfit):
+        Copier().merged(None, taken)
+    assert copy.deepcopy(taken).keys() == taken.keys()
