@@ -119,7 +119,8 @@ def test_a_broken_coordinator_is_replaced_while_members_train(job: Submit, refer
     assert second["cause"] == "process killed"
     struck_s = next(e.time_s for e in run.of_kind("fault.injected") if e.data.get("target") == "coordinator")
     assert struck_s - 0.1 <= first["started_s"] <= struck_s + 1.0, "timed from the fault on"
-    assert first["detection_s"] >= {"kill": 0.0, "hang": STOPPED_S - 0.1}[kind]
+    # its last sign of life may have been half a second before the fault
+    assert first["detection_s"] >= {"kill": 0.0, "hang": STOPPED_S - 0.6}[kind]
     commits = [e.time_s for e in run.of_kind("step.committed")]
     lost_s, back_s = first["stages"][0]["time_s"], first["stages"][3]["time_s"]
     assert kind == "kill" or any(lost_s - 3 < t < back_s for t in commits), "members train on without a coordinator"
