@@ -38,7 +38,9 @@ class LoopbackServer:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.disconnect()
-        for thread in list(self._threads):
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
             thread.join(JOIN_S)
 
     def disconnect(self) -> None:
@@ -67,11 +69,13 @@ class LoopbackServer:
             try:
                 target(*arguments)
             finally:
-                self._threads.discard(threading.current_thread())
+                with self._lock:
+                    self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=body, name=type(self).__name__, daemon=True)
-        self._threads.add(thread)
-        thread.start()
+        with self._lock:  # `close` waits for threads that have been started
+            self._threads.add(thread)
+            thread.start()
 
     def _accept(self) -> None:
         while True:
