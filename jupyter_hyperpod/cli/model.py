@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..control.option_parser import byte_count
 from ..core.errors import SpecError
-from ..core.units import format_bytes, format_duration, plural
+from ..core.units import few, format_bytes, format_duration, plural
 from ..mounts.table import roots, table
 from ..storage.store import Store
 from .terminal import Terminal
@@ -104,7 +104,7 @@ def _verify(options: argparse.Namespace, terminal: Terminal) -> int:
     found = sharding.verify_model(options.url, options.manifest, **_common(options, terminal))
     lines = []
     for one in found.damaged[:_SHOWN]:
-        names = ", ".join(one.tensors[:3]) + (f" and {len(one.tensors) - 3} more" if len(one.tensors) > 3 else "")
+        names = few(one.tensors)
         where = f"{one.file}, bytes {one.begin}-{one.end - 1}" + (f": {names}" if names else ": its header")
         lines.append(f"  {terminal.paint('differs', 'bad')}  {where}")
     if len(found.damaged) > _SHOWN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from .errors import SpecError
 
@@ -66,6 +67,12 @@ def format_money(amount: float) -> str:
 def plural(number: int, noun: str) -> str:
     """Print a count with its noun: ``1 node``, ``2 nodes``, ``1,000 micro-batches``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s")
+
+
+def few(names: Sequence[object], most: int = 3) -> str:
+    """Print the first ``most`` names, and the number of the others: ``a, b, c and 2 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def cut(text: str, most: int) -> str:

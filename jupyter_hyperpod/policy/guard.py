@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..core.errors import SpecError
-from ..core.units import plural
+from ..core.units import few, plural
 from .decision import Decision
 
 ACTIONS = ("stop", "skip", "ignore")
@@ -127,12 +127,10 @@ def _spike(guard: Guard, reading: StepReading, recent: Sequence[float]) -> tuple
 def hint(reading: StepReading) -> str:
     """A frequent cause of NaN in the loss of some micro-batches, as a sentence; "" where it does not apply."""
     bad = sum(math.isnan(loss) for loss in reading.losses)
-    few = 0 < bad < len(reading.losses) or bad == 1 or (bad and reading.step == 1)  # later, training has diverged
-    return MASKED if few and math.isnan(reading.loss) else ""
+    rare = 0 < bad < len(reading.losses) or bad == 1 or (bad and reading.step == 1)  # later, training has diverged
+    return MASKED if rare and math.isnan(reading.loss) else ""
 
 
 def name_micro_batches(indices: Sequence[int]) -> str:
     """For people: the first few by number."""
-    names = ", ".join(map(str, indices[:NAMED]))
-    more = f" and {len(indices) - NAMED} more" if len(indices) > NAMED else ""
-    return f"micro-batch{'es' if len(indices) > 1 else ''} {names}{more}"
+    return f"micro-batch{'es' if len(indices) > 1 else ''} {few(indices, NAMED)}"

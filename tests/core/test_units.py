@@ -13,6 +13,7 @@ import jupyter_hyperpod
 from jupyter_hyperpod.core.errors import SpecError, UserError
 from jupyter_hyperpod.core.units import (
     cut,
+    few,
     first_line,
     format_bytes,
     format_duration,
@@ -132,3 +133,8 @@ def test_a_first_line_is_one_short_line_and_marks_what_is_left_out(text: str, mo
     line = first_line(text, most)
     assert len(line) <= most + 1 and len(line.splitlines()) <= 1
     assert line == text.strip() or line.endswith("…")
+
+
+def test_few_names_and_the_number_of_the_others() -> None:
+    assert few([]) == "" and few(["a", "b", "c"]) == "a, b, c"
+    assert few([1, 2, 3, 4], 2) == "1, 2 and 2 more"

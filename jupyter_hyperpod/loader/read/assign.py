@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ...core.errors import LoaderError
+from ...core.units import few
 from .plan import LoadPlan
 from .tensors import torch_dtype
 
@@ -26,7 +27,7 @@ def check_fit(model: nn.Module, load_plan: LoadPlan, source: str) -> None:
     missing = [name for name in wanted if not any(other in planned for other in tied[name])]
     unexpected = [name for name in planned if name not in wanted]
     if missing or unexpected:
-        parts = [f"{what} {_some(names)}" for what, names in (("no", missing), ("also", unexpected)) if names]
+        parts = [f"{what} {few(names, _SHOWN)}" for what, names in (("no", missing), ("also", unexpected)) if names]
         remedy = "is it the weights of another model?"
         raise LoaderError(source, " and ".join(parts), f"the {len(wanted)} tensors of {type(model).__name__}", remedy)
     for name, tensor in planned.items():
@@ -60,8 +61,3 @@ def _tied(state: dict[str, torch.Tensor]) -> dict[str, list[str]]:
     for name, tensor in state.items():
         names.setdefault(id(tensor), []).append(name)
     return {name: names[id(tensor)] for name, tensor in state.items()}
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

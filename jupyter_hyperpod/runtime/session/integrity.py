@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ...core.errors import SpecError, TrainingError
+from ...core.units import few
 from ...policy import verdict
 from ...policy.batching import Node
 from ...policy.recovery import RecoveryPlan
@@ -35,7 +36,6 @@ _CHECKSUM = struct.Struct(">Q")
 _ALL_BITS = (1 << 64) - 1
 FROZEN = "requires_grad"  # listed with the tensors where members have frozen different parameters
 _DRAW_RANGE = 1 << 64
-TENSORS_NAMED = 3
 
 
 def rate_of(audit: Audit) -> float | None:
@@ -144,7 +144,7 @@ class Integrity:
             return
         now = sealed.again()
         if places := np.flatnonzero(now != sealed.numbers).tolist():
-            own = {plan.owners[plan.rank]: _few([sealed.names[place] for place in places])}
+            own = {plan.owners[plan.rank]: few([sealed.names[place] for place in places])}
             numbers = {"sealed": f"{fold(sealed.numbers):016x}", "state": f"{fold(now):016x}"}
             self._accuse(plan, numbers | {"tensors": own})
 
@@ -171,7 +171,7 @@ class Integrity:
         for rank, owner in enumerate(plan.owners):
             other = before[rank] if rank not in intact or model is None else after[model]
             if places := np.flatnonzero(after[rank] != other).tolist():
-                found[owner] = _few([names[place] for place in places])
+                found[owner] = few([names[place] for place in places])
         return found
 
     def _alarm(self, plan: RecoveryPlan, now: Words, shown: Sequence[tuple[int, int, int]]) -> NoReturn:
@@ -226,11 +226,6 @@ class Integrity:
             return checksum(nodes.nodes[node].flats)
         finally:
             nodes.release()
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - TENSORS_NAMED} more" if len(names) > TENSORS_NAMED else ""
-    return ", ".join(names[:TENSORS_NAMED]) + more
 
 
 def drawn(seed: int, step: int, rate: float, micro_batches: int) -> int | None:
