@@ -72,9 +72,7 @@ class Between:
         if before is None:
             return
         now = self._look()
-        if not now.same_settings(before):
-            self.repeatable = 0
-        if now.versions != before.versions:
+        if now.versions != before.versions or not now.same_settings(before):
             self.repeatable = 0
         if now.checksum is not None and now.checksum != before.checksum and self._members_join:
             raise TrainingError(REFUSED.format(step=self._state.applied + 1))

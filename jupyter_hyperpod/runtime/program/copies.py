@@ -12,7 +12,7 @@ import random
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from operator import is_
 from pathlib import Path
@@ -75,10 +75,7 @@ def has_state(value: Any) -> bool:
 
 def is_generator(value: Any) -> bool:
     """Whether `value` is a generator of random numbers."""
-    numpy: Any = sys.modules.get("numpy")
-    kinds = (torch.Generator, random.Random)
-    own = numpy is not None and isinstance(value, (numpy.random.RandomState, numpy.random.Generator))
-    return isinstance(value, kinds) or own
+    return not has_state(value) and access(value) is not None
 
 
 def access(value: Any) -> Access | None:
@@ -216,16 +213,27 @@ class Copier:
 
     def _of_modules(self, value: Any) -> dict[str, Copy]:
         """Chosen plain attributes of a module and of those inside it, which its state dictionary does not hold."""
-        found: dict[str, dict[str, Copy]] = {}
-        for path, module in value.named_modules() if isinstance(value, torch.nn.Module) else ():
-            for name in (self._attributes or frozenset()) & vars(module).keys():
-                try:
-                    copy = self.copied(vars(module)[name])
-                except Unfit:
-                    continue
-                if copy is not SKIPPED:
-                    found.setdefault(path, {})[name] = copy
+        names = self._attributes or frozenset()
+        modules = value.named_modules() if names and isinstance(value, torch.nn.Module) else ()
+        found = {path: copies for path, module in modules if (copies := self.attributes_of(module, names))}
         return {MODULES: found} if found else {}
+
+    def attributes_of(self, holder: Any, names: Collection[str]) -> dict[str, Copy]:
+        """Copies of those attributes of these names that an object has and that can travel."""
+        found = {}
+        for name in names & vars(holder).keys():
+            try:
+                copy = self.copied(vars(holder)[name])
+            except Unfit:
+                continue
+            if copy is not SKIPPED:
+                found[name] = copy
+        return found
+
+    def set_attributes(self, holder: Any, copies: Mapping[str, Copy]) -> None:
+        """Set attributes to what the copies of `attributes_of` hold. Raises Unfit."""
+        for name, copy in copies.items():
+            setattr(holder, name, self.merged(getattr(holder, name, None), copy))
 
     def _is_chosen(self, value: Any, attribute: str) -> bool:
         beside = type(value).__module__ != "__main__"  # a class of another file, whose methods were not read
@@ -300,9 +308,7 @@ class Copier:
         if (how := access(target)) is not None:
             how[1](target, self.copied(copy))
             for path, attributes in modules.items():
-                module = target.get_submodule(path)
-                for name, item in attributes.items():
-                    setattr(module, name, self.merged(getattr(module, name, None), item))
+                self.set_attributes(target.get_submodule(path), attributes)
             return True
         if not has_attributes(target):
             return False

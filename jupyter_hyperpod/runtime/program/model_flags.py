@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .copies import SKIPPED, Copier, Copy, Unfit
+from .copies import Copier, Copy
 
 DATA = "data"
 
@@ -42,8 +42,7 @@ class ModelFlags:
         for name, module in self._modules:
             module.training = name not in copies["evaluating"]
         for place, holder in self._holders():
-            for name, copy in copies["attributes"].get(place, {}).items():
-                setattr(holder, name, self._copier.merged(getattr(holder, name, None), copy))
+            self._copier.set_attributes(holder, copies["attributes"].get(place, {}))
 
     def _holders(self) -> Iterator[tuple[str, Any]]:
         for name, module in self._modules:
@@ -54,16 +53,11 @@ class ModelFlags:
     def _attributes(self, names: Collection[str]) -> dict[str, dict[str, Copy]]:
         return {place: found for place, holder in self._holders() if (found := self._of(holder, names))}
 
-    def _of(self, holder: Any, attributes: Collection[str]) -> dict[str, Copy]:
-        found = {}
-        for name in attributes & vars(holder).keys():
-            value = vars(holder)[name]
-            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
-                continue  # an activation of the last call
-            try:
-                copy = self._copier.copied(value)
-            except Unfit:
-                continue
-            if copy is not SKIPPED:
-                found[name] = copy
-        return found
+    def _of(self, holder: Any, names: Collection[str]) -> dict[str, Copy]:
+        kept = {name for name in names & vars(holder).keys() if not _is_activation(vars(holder)[name])}
+        return self._copier.attributes_of(holder, kept)
+
+
+def _is_activation(value: Any) -> bool:
+    """Whether `value` is a result of the last forward pass that a module keeps."""
+    return isinstance(value, torch.Tensor) and value.grad_fn is not None

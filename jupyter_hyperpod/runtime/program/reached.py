@@ -22,7 +22,7 @@ LARGEST = 100_000  # elements of a tensor or an array that is read
 
 
 def reached(sources: Collection[Any], own: Collection[int]) -> dict[str, str]:
-    """A digest for each value, by a name that a person recognises, with the line that binds it where that is known."""
+    """A digest for each value, by a name that a person recognises."""
     found: dict[str, str] = {}
     copier = Copier(own)
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Looks in the first steps for what makes a program impossible to repeat, and names the variable and its line.
+"""Looks in the first steps for what makes a program impossible to repeat, and names the variable.
 
 In the first step rank 0 computes one micro-batch twice more, and rank 1 once. Later the members compare what their
 cells carry. A difference is an error of the program: hardware that fails in the first steps of a run is rare, and a
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...core.errors import TrainingError
+from ...core.units import few
 from ...policy.recovery import RecoveryPlan
 from ..comm.mesh import all_gather
 from ..comm.reduction import FinishedNodes
@@ -23,7 +24,6 @@ from .carried import Carried
 from .reached import reached
 
 COMPARED_STEPS = 2
-NAMED = 3
 Compute = Callable[[int, FinishedNodes], None]
 IMPURE = (
     "the loss function gave different gradients for the same micro-batch{cause}: it may depend only on its batch, the "
@@ -66,7 +66,7 @@ class Reproducible:
         common = set(tables[0]).intersection(*tables)
         tables = [{name: text for name, text in table.items() if name in common} for table in tables]
         if names := _differing(tables):
-            raise TrainingError(OWN_VALUES.format(step=step, names=_few(names)))
+            raise TrainingError(OWN_VALUES.format(step=step, names=few(names)))
 
     def _execute_again(self, plan: RecoveryPlan, compute: Compute, sources: Any) -> None:
         times = 2 if plan.rank == 0 else 1 if plan.rank == 1 else 0
@@ -82,7 +82,7 @@ class Reproducible:
         found = self._gather(plan, {"changed": sorted(changed), "held": held[-1] if held else {}})
         names = sorted({name for part in found for name in part["changed"]})
         names = names or _differing([part["held"] for part in found[:2]])
-        cause = f", because of {_few(names)}" if names else ""
+        cause = f", because of {few(names)}" if names else ""
         raise TrainingError(IMPURE.format(cause=cause))
 
     def _reached(self, sources: Any) -> dict[str, str]:
@@ -113,8 +113,3 @@ class Reproducible:
 def _differing(tables: Sequence[Mapping[str, str]]) -> list[str]:
     """Names that not all tables have with the same digest."""
     return sorted({name for table in tables for name in table if len({t.get(name) for t in tables}) > 1})
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
