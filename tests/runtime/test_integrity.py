@@ -96,7 +96,8 @@ def test_a_reduced_gradient_that_one_member_has_otherwise(
     job: Submit, reference: Run, tmp_path: Path, world: int, rank: int
 ) -> None:
     prepare = (
-        f"reduce = session._reduce; session._reduce = lambda: (r := reduce(), now({rank}) and flip(r.flats[0]))[0]"
+        "run = session._execution; reduce = run._reduce; "
+        f"run._reduce = lambda: (r := reduce(), now({rank}) and flip(r.flats[0]))[0]"
     )
     run = job(flipping(tmp_path / "done", world, "pass", prepare), nodes=world)
     run.finish()
@@ -112,7 +113,10 @@ def test_a_wrong_gradient_is_found_by_executing_it_again(
     leaf = drawn(3, STEP, 1.0, MICRO_BATCHES)
     rank = next(rank for rank, share in enumerate(assign(MICRO_BATCHES, world)) if leaf in share)
     held = f"next(b for (low, high), b in session._gradients.finished.nodes.items() if low <= {leaf} < high).flats[0]"
-    prepare = f"compute = session._compute; session._compute = lambda f: (compute(f), now({rank}) and flip({held}))"
+    prepare = (
+        "run = session._execution; compute = run._compute; "
+        f"run._compute = lambda f: (compute(f), now({rank}) and flip({held}))"
+    )
     run = job(flipping(tmp_path / "done", world, "pass", prepare, audit="1.0"), nodes=world)
     run.finish()
     assert blamed(run) == [("silent data corruption", rank)], run.story()

@@ -18,7 +18,7 @@ from torch import nn
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.runtime.session.data import sample_indices
-from jupyter_hyperpod.runtime.session.session import Step
+from jupyter_hyperpod.runtime.session.loop import Step
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -293,9 +293,9 @@ def test_a_scaled_loss_is_refused_before_it_is_applied(make: Callable[..., Any])
         with pytest.raises(TrainingError, match="scales its loss with a .*GradScaler.* return the loss as it is"):
             next(step).run(lambda batch: enabled.scale(loss_fn(batch)) / 2)
         assert torch.equal(other, model.weight)
-        expected = Step(session, 1).run(lambda batch: disabled.scale(loss_fn(batch)))
+        expected = Step(session._execution, 1).run(lambda batch: disabled.scale(loss_fn(batch)))
         assert expected > 0 and session.step == 1
-        session._planned = 1
+        session._loop._planned = 1
     assert vars(type(enabled))["scale"] is scale, "whoever uses one elsewhere finds it as it was"
     enabled.scale(torch.ones(()))
 
@@ -325,7 +325,7 @@ def test_gradients_that_are_changed_after_the_step_are_refused() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         with pytest.raises(TrainingError, match="after step.run.* write hp.Session\\(..., max_grad_norm=1.0\\)"):
             next(steps).run(loss_fn)
-        session._planned = 3
+        session._loop._planned = 3
 
 
 def opened(optimizer: Any, model: nn.Module, scheduler: Any = None) -> hp.Session:

@@ -1,0 +1,126 @@
+"""One step of a session: computes this member's micro-batches, reduces them with all members, applies the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...core.errors import TrainingError
+from ...policy.batching import leaves_of
+from ...policy.recovery import RecoveryPlan, ordinary
+from ..comm.mesh import PeerLost
+from ..comm.reduction import Buffer, FinishedNodes
+from ..program.reproducible import Reproducible
+from ..worker.group_base import Regroup
+from .data import mix, sample_indices
+from .injector import Injector
+from .parts import Parts
+
+LossFunction = Callable[[Any], torch.Tensor]
+
+
+class StepExecution:
+    """Runs the steps of one session, on the session's ``parts``."""
+
+    def __init__(self, parts: Parts, reproducible: Reproducible, injector: Injector) -> None:
+        self._parts = parts
+        self._group = parts.group
+        self._state = parts.state
+        self._gradients = parts.gradients
+        self._reproducible = reproducible
+        self._injector = injector
+        self._began_s = 0.0
+        self._computed_s: list[float] = []  # times of this step's micro-batches
+
+    def run(self, number: int, loss_function: LossFunction) -> float:
+        """Run step ``number``, through as many generations as it takes; return its loss. See `Step.run`."""
+        parts, state = self._parts, self._state
+        if state.applied >= number:
+            raise TrainingError(
+                f"step {number} was run already: call step.run(loss_function) once in the loop. What belongs to one "
+                "step goes into one loss function, for example the sum of two losses"
+            )
+        self._gradients.refuse_changes()
+        parts.between.begins()
+        self._began_s = time.monotonic()
+        parts.integrity.seal()
+        while state.applied < number:
+            try:
+                if not self._gradients.finished.nodes:
+                    self._group.leave_if_asked(state.applied)
+                self._compute(loss_function)
+                result = self._reduce()
+                compute = partial(self._execute, loss_function)
+                self._reproducible.check(self._plan, state.applied, parts.carried, compute, loss_function)
+                parts.integrity.verify(self._plan, result, compute)
+                self._finish(result)
+            except Regroup as call:
+                parts.resync.regroup(call)
+                parts.integrity.renew()
+        self._gradients.watch_changes()
+        self._group.touch("user", state.applied)
+        return state.loss
+
+    @property
+    def _plan(self) -> RecoveryPlan:
+        assert self._parts.resync.plan is not None
+        return self._parts.resync.plan
+
+    def _compute(self, loss_function: LossFunction) -> None:
+        """Compute this member's micro-batches that are not finished."""
+        plan, finished = self._plan, self._gradients.finished
+        due = sorted(leaves_of(plan.holdings[plan.rank]))
+        while missing := [leaf for leaf in due if not finished.holds(leaf)]:
+            for leaf in missing:
+                self._injector.inject_due(self._state.applied + 1, plan.rank)
+                self._group.next_leaf(leaf)
+                self._group.touch("compute", self._state.applied)
+                began_s = time.monotonic()
+                self._execute(loss_function, leaf)
+                self._computed_s.append(time.monotonic() - began_s)
+
+    def _execute(self, loss_function: LossFunction, leaf: int, aside: FinishedNodes | None = None) -> None:
+        """Compute one micro-batch of the present step."""
+        of = self._parts.settings
+        at = (of.seed, self._state.applied, leaf)
+        indices = sample_indices(*at, of.micro_batch, of.global_batch, len(self._parts.data))
+        mine, seed = self._group.part(indices), mix(*at, *self._group.place)
+        self._gradients.compute(leaf, seed, partial(self._loss, loss_function, mine), aside)
+        self._group.warm = True
+
+    def _loss(self, loss_function: LossFunction, indices: list[int]) -> torch.Tensor:
+        return self._injector.poison(loss_function(self._parts.data.batch(indices)))  # type: ignore[no-any-return]
+
+    def _reduce(self) -> Buffer:
+        self._group.touch("exchange", self._state.applied)
+        try:
+            return self._gradients.reduce(self._plan, self._group)
+        except PeerLost as lost:
+            self._group.lost(lost)
+
+    def _finish(self, result: Buffer) -> None:
+        """Apply the reduced gradient and commit the step."""
+        parts, gradients, plan = self._parts, self._gradients, self._plan
+        settings, resync = parts.settings, parts.resync
+        reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
+        gradients.set_gradients(result)
+        if settings.max_grad_norm is not None:
+            gradients.clip(result, settings.max_grad_norm)
+        gradients.keep(result)
+        skipped = self._state.step_guard.judge(reading, plan)
+        self._state.apply(reading.loss, skipped=bool(skipped))
+        gradients.apply_statistics(result, bool(skipped))
+        gradients.finished.clear()
+        if self._computed_s:
+            self._group.show_pace(self._state.applied, sum(self._computed_s) / len(self._computed_s))
+            self._computed_s.clear()
+        took_s = time.monotonic() - self._began_s
+        parts.commits.note(self._state.applied, self._state.loss, plan, took_s, resync.redone, skipped)
+        resync.plan, resync.redone = ordinary(plan, settings.micro_batches), 0
+        resync.step_done()
+        parts.between.applied(needed=resync.transfer.offers)
+        self._group.touch("user", self._state.applied)

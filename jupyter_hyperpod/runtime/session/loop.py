@@ -1,0 +1,135 @@
+"""The loop of a session's steps and epochs: what happens before, between and after the steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ...core.errors import TrainingError
+from ..protocol import facts
+from ..worker.group_base import Regroup
+from ..worker.main import current
+from .execution import LossFunction, StepExecution
+from .parts import Parts
+
+
+class Step:
+    """One optimizer step. ``number`` counts from 1; ``index`` from 0."""
+
+    def __init__(self, execution: StepExecution, number: int) -> None:
+        self._execution = execution
+        self.number = number
+
+    @property
+    def index(self) -> int:
+        """The step counted from 0."""
+        return self.number - 1
+
+    def run(self, loss_function: LossFunction) -> float:
+        """Compute this member's micro-batches, reduce, apply the optimizer; return the mean loss of the global batch.
+
+        Raises TrainingError where the step was run already, where a loss is not finite (see `hp.Guard`), is scaled, or
+        had its ``backward()`` called.
+
+        ``loss_function(batch)`` returns the scalar mean loss of one micro-batch. It is called with the random
+        generators seeded by (seed, step, micro-batch), so dropout does not depend on the member that computes it.
+        """
+        return self._execution.run(self.number, loss_function)
+
+
+class Loop:
+    """Where the cell is: ``planned`` steps requested, loops begun, and the step at which it last was between two."""
+
+    def __init__(self, parts: Parts, execution: StepExecution) -> None:
+        self._parts = parts
+        self._group = parts.group
+        self._state = parts.state
+        self._carried = parts.carried
+        self._execution = execution
+        self._planned = self._loop = self._passed = 0
+        self._restored = False
+
+    def steps(self, count: int) -> Iterator[Step]:
+        """Yield the next ``count`` steps. A newcomer begins where its peers are."""
+        self._planned, self._loop = self._planned + count, self._loop + 1
+        self._open()
+        self._between_steps()
+        while self._state.applied < self._planned and not self._carried.is_behind(self._loop):
+            step, self._restored = Step(self._execution, self._state.applied + 1), False
+            yield step
+            if self._state.applied < step.number and not self._restored:
+                raise TrainingError(f"step {step.number} was not run: call step.run(loss_function) once in the loop")
+            self._between_steps()
+        self._state.keep_for_later(self._carried.is_behind(self._loop))
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the numbers of ``count`` epochs, from 0. A newcomer begins in the epoch in which its peers are."""
+        self._open()
+        begin, self._planned, self._loop = self._carried.begin_epochs(self._planned, self._loop)
+        for epoch in range(begin, count):
+            self._carried.begin_epoch(epoch, self._planned, self._loop)
+            self._state.keep_for_later(self._carried.waits)
+            yield epoch
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the members have met."""
+        return self._parts.resync.plan is not None
+
+    def restored(self, step: int) -> None:
+        """The cell went back to a checkpoint of ``step``."""
+        self._passed, self._restored = step, True
+
+    def end(self) -> None:
+        """The cell leaves the session: stay until every member has reached the end, and help those behind."""
+        self._carried.refuse_early_end(self._loop)
+        self._between_steps()  # the cell may have left its loop
+        digest = self._state.digest()
+        while True:
+            try:
+                self._parts.checkpoints.finish()
+                self._group.finish(self._state.applied, digest)
+                return
+            except Regroup as call:
+                self._parts.resync.regroup(call)
+
+    def _between_steps(self) -> None:
+        """The cell is between two steps: copy what it carries, begin a checkpoint, and let newcomers join."""
+        self._state.undo()
+        while True:
+            step = self._state.applied
+            self._carried.enter(step, self._loop)
+            self._carried.seal(step, self._loop)
+            self._parts.between.reached()
+            try:
+                if self._passed < step:
+                    self._passed = step
+                    self._parts.checkpoints.step_done()
+                    self._group.touch("user", step)
+                self._group.regroup_if_due()
+                return
+            except Regroup as call:
+                self._parts.resync.regroup(call)
+                self._parts.integrity.renew()
+
+    def _open(self) -> None:
+        """The cell begins a loop: find what the loop carries and, once, join the other members."""
+        self._carried.variables.find(members_join=current() is not None)
+        if not self.has_begun:
+            self._carried.seal(0, self._loop)
+            self._join()
+            self._carried.first_step = self._passed = self._state.applied
+
+    def _join(self) -> None:
+        parts, settings = self._parts, self._parts.settings
+        parts.resync.join(
+            facts.SessionOpened(
+                total_steps=math.ceil(self._planned),  # `steps(epochs * samples / batch)` is a float
+                global_batch=settings.global_batch,
+                micro_batch=settings.micro_batch,
+                micro_batches=settings.micro_batches,
+                parameters=sum(p.numel() for p in parts.gradients.parameters),
+                state_bytes=self._state.expected_bytes(),
+                checkpoint=parts.checkpoints.public,
+            )
+        )

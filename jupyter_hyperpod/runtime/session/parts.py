@@ -1,0 +1,48 @@
+"""The parts of one session, which its loop and its steps share, and the numbers that are fixed for the whole run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..checkpoint.manager import CheckpointManager
+from ..program.between import Between
+from ..program.carried import Carried
+from ..worker.replica_sync import Group
+from .data import IndexedData
+from .gradients import Gradients
+from .integrity import Integrity
+from .resync import Resync
+from .state import TrainingState
+from .step_record import Commits
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a person chose once. ``max_grad_norm`` is None where gradients are not clipped."""
+
+    seed: int
+    global_batch: int
+    micro_batch: int
+    max_grad_norm: float | None
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches per step."""
+        return self.global_batch // self.micro_batch
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a step needs. No part knows the session."""
+
+    settings: Settings
+    data: IndexedData
+    group: Group
+    state: TrainingState
+    carried: Carried
+    gradients: Gradients
+    commits: Commits
+    integrity: Integrity
+    checkpoints: CheckpointManager
+    between: Between
+    resync: Resync
