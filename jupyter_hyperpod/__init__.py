@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from .policy.guard import Guard as Guard
     from .runtime import faults as faults
     from .runtime.checkpoint.store import Checkpoint as Checkpoint
+    from .runtime.data.tokens import TokenDataset as TokenDataset
     from .runtime.program.copies import State as State
-    from .runtime.session.data import TokenDataset as TokenDataset
     from .runtime.session.session import Session as Session
     from .runtime.worker.elastic_events import elastic_event_detected as elastic_event_detected
 
@@ -26,7 +26,7 @@ _PUBLIC = {
     "Guard": ".policy.guard",
     "Session": ".runtime.session.session",
     "State": ".runtime.program.copies",
-    "TokenDataset": ".runtime.session.data",
+    "TokenDataset": ".runtime.data.tokens",
     "load_model": ".loader.model",
     "save_model": ".loader.write.save",
     "elastic_event_detected": ".runtime.worker.elastic_events",

@@ -31,7 +31,7 @@ PRELOAD = (
     HEAD,
     "jupyter_hyperpod.runtime.worker.main",
     "jupyter_hyperpod.runtime.session.session",
-    "jupyter_hyperpod.runtime.session.data",
+    "jupyter_hyperpod.runtime.data.tokens",
     REPLICA,
     GATEWAY,
     "jupyter_hyperpod.loader.read.s3:signing",

@@ -14,14 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
-from jupyter_hyperpod.runtime.session.data import (
-    MappedDataset,
-    TokenDataset,
-    indexed,
-    mix,
-    permute,
-    sample_indices,
-)
+from jupyter_hyperpod.runtime.data.indexed import MappedDataset, indexed
+from jupyter_hyperpod.runtime.data.order import mix, permute, sample_indices
+from jupyter_hyperpod.runtime.data.tokens import TokenDataset
 
 
 @given(st.integers(1, 2000), st.integers(0, 2**64 - 1))

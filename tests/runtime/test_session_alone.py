@@ -17,7 +17,7 @@ from torch import nn
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
-from jupyter_hyperpod.runtime.session.data import sample_indices
+from jupyter_hyperpod.runtime.data.order import sample_indices
 from jupyter_hyperpod.runtime.session.loop import Step
 
 Loss = Callable[[Any], torch.Tensor]

@@ -21,7 +21,7 @@ from jupyter_hyperpod.core.mount_spec import MountSpec
 from jupyter_hyperpod.mounts import block_cache, copying, files, probe, remote, table
 from jupyter_hyperpod.mounts.repository import Repository
 from jupyter_hyperpod.mounts.table import known_mounts, resolve_url
-from jupyter_hyperpod.runtime.session.data import TokenDataset
+from jupyter_hyperpod.runtime.data.tokens import TokenDataset
 from jupyter_hyperpod.storage.store import Store
 from tests.storage import volumes
 from tests.support.faulty_proxy import Faults
@@ -74,7 +74,7 @@ def test_tokens_of_a_bucket_are_those_of_a_file(bucket: MountSpec, tmp_path: Pat
 
 BATCHES = """
 import os, sys, hashlib
-from jupyter_hyperpod.runtime.session.data import TokenDataset
+from jupyter_hyperpod.runtime.data.tokens import TokenDataset
 data = TokenDataset("shared://s/tokens", 100_000)
 for number in range(len(data)):
     inputs, targets = data.batch([number])

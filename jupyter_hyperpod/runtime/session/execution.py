@@ -14,9 +14,9 @@ from ...policy.batching import leaves_of
 from ...policy.recovery import RecoveryPlan, ordinary
 from ..comm.mesh import PeerLost
 from ..comm.reduction import Buffer, FinishedNodes
+from ..data.order import mix, sample_indices
 from ..program.reproducible import Reproducible
 from ..worker.group_base import Regroup
-from .data import mix, sample_indices
 from .injector import Injector
 from .parts import Parts
 

@@ -23,9 +23,9 @@ from ...policy.batching import Node
 from ...policy.recovery import RecoveryPlan
 from ..comm.mesh import all_gather
 from ..comm.reduction import Buffer, FinishedNodes
+from ..data.order import mix
 from ..worker.replica_sync import Group
 from .checksum import ChecksummedTensors, Words, checksum, fold
-from .data import mix
 from .gradients import Gradients
 from .state import TrainingState
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..checkpoint.manager import CheckpointManager
+from ..data.indexed import IndexedData
 from ..program.between import Between
 from ..program.carried import Carried
 from ..worker.replica_sync import Group
-from .data import IndexedData
 from .gradients import Gradients
 from .integrity import Integrity
 from .resync import Resync

@@ -13,6 +13,7 @@ from ...policy.guard import Guard
 from ..checkpoint.manager import CheckpointManager, settings_of, shapes
 from ..checkpoint.store import Checkpoint
 from ..comm.shards import check
+from ..data.indexed import IndexedData, indexed
 from ..program.between import Between
 from ..program.carried import Carried
 from ..program.copies import State, own_ids
@@ -20,7 +21,6 @@ from ..program.frames import unfreezes
 from ..program.reproducible import Reproducible
 from ..worker.main import current
 from ..worker.replica_sync import Group, group_of
-from .data import IndexedData, indexed
 from .execution import StepExecution
 from .gradients import Gradients
 from .guard import StepGuard
