@@ -21,6 +21,8 @@ MODULES = {
     "abuse": "benchmarks.recovery.abuse",
     # random schedules of faults against one undisturbed run: every loss and the final state, bit for bit
     "chaos": "benchmarks.recovery.chaos",
+    # pieces of training in many people's styles: the same bits under kills, growth and shrinking, or refused in words
+    "adoption": "benchmarks.adoption.comparison",
     # random bit flips in the training state: found when, whose, and what looking for them costs
     "corruption": "benchmarks.recovery.corruption",
     # one job under a fault every few seconds, for as long as you like: what grows, is anything lost?

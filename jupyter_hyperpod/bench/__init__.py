@@ -26,7 +26,7 @@ HERE = {
     "model": ".model",
 }
 IN_A_CHECKOUT = (
-    *("partition", "overhead", "elastic", "abuse", "chaos", "corruption", "soak", "components"),
+    *("partition", "overhead", "elastic", "abuse", "chaos", "adoption", "corruption", "soak", "components"),
     *("serving", "health", "slurm", "slurm-soak", "plan", "loading"),
 )
 CHECKOUT, BESIDE = Path(__file__).resolve().parents[2], "benchmarks"

@@ -51,6 +51,7 @@ class Between:
         self._seen: Observed | None = None
         self._careful = True
         self._is_new = False  # a step was applied since the cell was between two steps
+        self._prepared = False  # the cell changed something before the step that runs, or ran last
         self.repeatable = 0
 
     def applied(self, needed: bool) -> None:
@@ -61,9 +62,9 @@ class Between:
     def reached(self) -> None:
         """The cell is between two steps: it has done what follows a step."""
         before, self._seen = self._seen, self._look()
-        alone = before is not None and before.same(self._seen)
+        alone = before is not None and before.same(self._seen) and not self._prepared
         self.repeatable = self.repeatable + self._is_new if alone else 0
-        self._is_new = False
+        self._is_new = self._prepared = False
         self._state.seal_settings(self._seen.settings)
 
     def begins(self) -> None:
@@ -73,13 +74,13 @@ class Between:
             return
         now = self._look()
         if now.versions != before.versions or not now.same_settings(before):
-            self.repeatable = 0
+            self.repeatable, self._prepared = 0, True
         if now.checksum is not None and now.checksum != before.checksum and self._members_join:
             raise TrainingError(REFUSED.format(step=self._state.applied + 1))
 
     def forget(self) -> None:
         """The state came from another member or from a checkpoint."""
-        self._seen, self.repeatable = None, 0
+        self._seen, self.repeatable, self._prepared = None, 0, False
 
     def _look(self) -> Observed:
         found = None
