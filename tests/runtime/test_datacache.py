@@ -209,20 +209,3 @@ class Stream(torch.utils.data.IterableDataset[int]):
 def test_data_without_an_index_is_refused(data: object) -> None:
     with pytest.raises(SpecError, match="addressed by index"):
         indexed(data)
-
-
-def test_a_loader_that_shuffles_gives_its_data_set_and_collates() -> None:
-    samples = [torch.ones(size) for size in (1, 2, 3)]
-    pad = torch.nn.utils.rnn.pad_sequence
-    loader = torch.utils.data.DataLoader(samples, batch_size=2, shuffle=True, collate_fn=pad)  # type: ignore[arg-type]
-    data = indexed(loader)
-    assert len(data) == 3 and data.batch([0, 2]).shape == (3, 2)
-
-
-def test_a_loader_with_an_order_of_its_own_is_refused() -> None:
-    samples = [torch.ones(1)] * 3
-    with pytest.raises(SpecError, match="does not shuffle"):
-        indexed(torch.utils.data.DataLoader(samples))  # type: ignore[arg-type]
-    sampler = torch.utils.data.WeightedRandomSampler([1.0, 2.0, 3.0], 3)
-    with pytest.raises(SpecError, match="WeightedRandomSampler"):
-        indexed(torch.utils.data.DataLoader(samples, sampler=sampler))  # type: ignore[arg-type]

@@ -278,7 +278,7 @@ class CheckpointManager:
 
     def _must_fit(self, manifest: CheckpointManifest) -> None:
         """Raise SpecError where a checkpoint belongs to another session, which has another trajectory."""
-        found = {"replica": 1} | dict(manifest.session)
+        found: dict[str, Any] = {"replica": 1, "order": "shuffled"} | dict(manifest.session)
         expected = json.loads(json.dumps(self._session))
         parts = [
             f"{key} {found.get(key)}, expected {expected.get(key)}"

@@ -50,15 +50,14 @@ class MappedDataset:
             ) from error
 
 
-def indexed(data: Any) -> IndexedData:
+def indexed(data: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> IndexedData:
     """Return `data` in the form that a Session needs. Raises SpecError where samples cannot be addressed by index.
 
     Data with ``batch(indices)`` is used unchanged. Where a method of that name takes something else, such as
-    ``datasets.Dataset.batch(batch_size)``, samples are read by index. Of a DataLoader that shuffles, its data set and
-    its ``collate_fn`` are used.
+    ``datasets.Dataset.batch(batch_size)``, samples are read by index, and so with a ``collate_fn``.
     """
-    if isinstance(data, torch.utils.data.DataLoader):
-        return _of_loader(data)
+    if collate_fn is not None and is_map_style(data):
+        return MappedDataset(data, collate_fn)
     if isinstance(data, IndexedData) and (parameter := _first_parameter(data.batch)) != "batch_size":
         if parameter == "indices" or not hasattr(data, "__getitem__"):
             return data
@@ -66,7 +65,7 @@ def indexed(data: Any) -> IndexedData:
             f"data is a {_name(data)} with both items by index and a method batch({parameter}); if that method takes a "
             "list of indices, call its parameter indices, and it is used; otherwise give it another name"
         )
-    if _is_map_style(data):
+    if is_map_style(data):
         _refuse_lists(data)
         return MappedDataset(data)
     raise SpecError(
@@ -76,23 +75,12 @@ def indexed(data: Any) -> IndexedData:
     )
 
 
-def _of_loader(loader: torch.utils.data.DataLoader[Any]) -> MappedDataset:
-    """The data set of a DataLoader. Raises SpecError for one whose order of samples the session would not keep."""
-    sampler = loader.sampler
-    if isinstance(sampler, torch.utils.data.RandomSampler) and not sampler.replacement and sampler._num_samples is None:
-        indexed(loader.dataset)
-        return MappedDataset(loader.dataset, loader.collate_fn)
-    if isinstance(sampler, torch.utils.data.SequentialSampler):
-        found = "does not shuffle, and the session does"
-    else:
-        found = f"draws its samples by a {type(sampler).__name__}, and the session takes each sample once per epoch"
-    raise SpecError(
-        f"data is a DataLoader that {found}. Pass its data set, hp.Session(model, optimizer, loader.dataset), or an "
-        "object with __len__() and batch(indices) that reads and collates the samples that you want"
-    )
+def single(samples: list[Any]) -> Any:
+    """The only sample of a micro-batch, for data whose items are batches already."""
+    return torch.utils.data.default_convert(samples[0])
 
 
-def _is_map_style(data: Any) -> bool:
+def is_map_style(data: Any) -> bool:
     """Whether ``data[i]`` is sample i. Mappings and data frames have items, too, but by other keys."""
     other = isinstance(data, (Mapping, torch.utils.data.IterableDataset)) or hasattr(data, "iloc")
     return not other and hasattr(data, "__len__") and hasattr(data, "__getitem__")

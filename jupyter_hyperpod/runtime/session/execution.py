@@ -14,7 +14,7 @@ from ...policy.batching import leaves_of
 from ...policy.recovery import RecoveryPlan, ordinary
 from ..comm.mesh import PeerLost
 from ..comm.reduction import Buffer, FinishedNodes
-from ..data.order import mix, sample_indices
+from ..data.order import mix
 from ..program.reproducible import Reproducible
 from ..worker.group_base import Regroup
 from .injector import Injector
@@ -74,6 +74,9 @@ class StepExecution:
         """Compute this member's micro-batches that are not finished."""
         plan, finished = self._plan, self._gradients.finished
         due = sorted(leaves_of(plan.holdings[plan.rank]))
+        following = ordinary(plan, self._parts.settings.micro_batches).holdings[plan.rank]
+        waiting = [leaf for leaf in due if not finished.holds(leaf)]
+        self._parts.batches.begin(self._state.applied, waiting, sorted(leaves_of(following)))
         while missing := [leaf for leaf in due if not finished.holds(leaf)]:
             for leaf in missing:
                 self._injector.inject_due(self._state.applied + 1, plan.rank)
@@ -85,15 +88,14 @@ class StepExecution:
 
     def _execute(self, loss_function: LossFunction, leaf: int, aside: FinishedNodes | None = None) -> None:
         """Compute one micro-batch of the present step."""
-        of = self._parts.settings
-        at = (of.seed, self._state.applied, leaf)
-        indices = sample_indices(*at, of.micro_batch, of.global_batch, len(self._parts.data))
-        mine, seed = self._group.part(indices), mix(*at, *self._group.place)
-        self._gradients.compute(leaf, seed, partial(self._loss, loss_function, mine), aside)
+        step = self._state.applied
+        seed = mix(self._parts.settings.seed, step, leaf, *self._group.place)
+        batch = self._parts.batches.of(step, leaf, again=aside is not None)
+        self._gradients.compute(leaf, seed, partial(self._loss, loss_function, batch), aside)
         self._group.warm = True
 
-    def _loss(self, loss_function: LossFunction, indices: list[int]) -> torch.Tensor:
-        return self._injector.poison(loss_function(self._parts.data.batch(indices)))  # type: ignore[no-any-return]
+    def _loss(self, loss_function: LossFunction, batch: Any) -> torch.Tensor:
+        return self._injector.poison(loss_function(batch))  # type: ignore[no-any-return]
 
     def _reduce(self) -> Buffer:
         self._group.touch("exchange", self._state.applied)

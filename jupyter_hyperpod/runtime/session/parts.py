@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..checkpoint.manager import CheckpointManager
-from ..data.indexed import IndexedData
+from ..data.batches import Batches
 from ..program.between import Between
 from ..program.carried import Carried
 from ..worker.replica_sync import Group
@@ -36,7 +36,7 @@ class Parts:
     """Everything that a step needs. No part knows the session."""
 
     settings: Settings
-    data: IndexedData
+    batches: Batches
     group: Group
     state: TrainingState
     carried: Carried

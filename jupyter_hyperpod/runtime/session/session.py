@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +13,8 @@ from ...policy.guard import Guard
 from ..checkpoint.manager import CheckpointManager, settings_of, shapes
 from ..checkpoint.store import Checkpoint
 from ..comm.shards import check
-from ..data.indexed import IndexedData, indexed
+from ..data.batches import Batches
+from ..data.given import given
 from ..program.between import Between
 from ..program.carried import Carried
 from ..program.copies import State, own_ids
@@ -45,6 +46,10 @@ class Session:
     step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
     again on another member, with that probability; None checks nothing. A replica of several ranks is judged by the
     checksums of all of them.
+    ``order`` says which samples a step takes: "shuffled" (the default: another permutation in each epoch),
+    "sequential", "lanes" (each sample of the global batch goes along its own stretch of the data, as truncated
+    backpropagation through time needs it), or a sampler of torch, drawn for each epoch with generators seeded by
+    (seed, epoch). ``data`` may be a DataLoader: its data set, sampler, ``collate_fn`` and ``drop_last`` are used.
     ``checkpoint`` is a path (``shared://runs/x``) or an `hp.Checkpoint`: the session continues from the newest valid
     one there. Outside a job the session trains in this process alone, with the same results. Raises SpecError for
     settings that cannot be trained, TrainingError for a model whose state could depend on the number of members.
@@ -64,17 +69,18 @@ class Session:
         guard: Guard | None = None,
         audit: Audit = "state",
         checkpoint: str | Checkpoint | None = None,
+        order: str | Iterable[int] | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
-        self.data: IndexedData = indexed(data)
         self.scheduler = scheduler
         self.global_batch = global_batch
         self.micro_batch = micro_batch
         self.seed = seed
         self.max_grad_norm = max_grad_norm
         settings = Settings(seed, global_batch, micro_batch, max_grad_norm)
-        refuse_sizes(global_batch, micro_batch, len(self.data))
+        refuse_sizes(global_batch, micro_batch)
+        found = given(data, order)
         refuse_unfit(model, optimizer, scheduler)
         parameters = trained_parameters(model, optimizer, unfreezes())
         worker = current()
@@ -84,8 +90,10 @@ class Session:
         group: Group = group_of(worker, settings.micro_batches)
         self._group = group
         check(parameters, group.replica, micro_batch)
-        own = own_ids(self, model, optimizer, scheduler, data, self.data)
-        self._carried = Carried(own, model, data)
+        batches = self._batches = Batches(found, group, seed, global_batch, micro_batch, parameters[0].device)
+        own = own_ids(self, model, optimizer, scheduler, data, found.data, batches.data)
+        self._carried = Carried(own, model, found.data)
+        self._carried.register(batches.carried)
         watch = StepGuard(guard, group)
         state = self._state = TrainingState(model, optimizer, scheduler, parameters, watch, self._carried)
         self.micro_batches = settings.micro_batches
@@ -98,7 +106,7 @@ class Session:
         self._resync = Resync(group, state, gradients, commits, integrity, checkpoints, between)
         parts = Parts(
             settings,
-            self.data,
+            batches,
             group,
             state,
             self._carried,
@@ -109,7 +117,7 @@ class Session:
             between,
             self._resync,
         )
-        reproducible = Reproducible(group, state, gradients, data, own)
+        reproducible = Reproducible(group, state, gradients, found.data, own)
         self._execution = StepExecution(parts, reproducible, Injector(group, parameters, optimizer))
         self._loop = Loop(parts, self._execution)
         if (device := parameters[0].device).type != "cpu":
@@ -215,7 +223,8 @@ class Session:
             "micro_batch": self.micro_batch,
             "seed": self.seed,
             "replica": self._group.replica,
-            "samples": len(self.data),
+            "samples": self._batches.samples,
+            "order": self._batches.order.name,
             "optimizer": type(self.optimizer).__name__,
             "scheduler": None if self.scheduler is None else type(self.scheduler).__name__,
             "model": shapes(self.model.state_dict()),

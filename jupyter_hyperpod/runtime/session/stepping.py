@@ -18,15 +18,13 @@ _UNFIT_OPTIMIZERS = {
 }
 
 
-def refuse_sizes(global_batch: int, micro_batch: int, samples: int) -> None:
-    """Raise SpecError for batches that cannot be cut into micro-batches, and for empty data."""
+def refuse_sizes(global_batch: int, micro_batch: int) -> None:
+    """Raise SpecError for batches that cannot be cut into micro-batches."""
     if micro_batch < 1 or global_batch < micro_batch or global_batch % micro_batch:
         raise SpecError(
             f"global_batch is {global_batch} and micro_batch {micro_batch}; expected a multiple of micro_batch, at "
             "least one"
         )
-    if samples < 1:
-        raise SpecError("data is empty")
 
 
 def refuse_unfit(model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None:
