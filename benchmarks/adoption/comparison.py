@@ -38,7 +38,7 @@ Disturbance = Callable[[Observer, random.Random, int], None]
 
 
 def run(only: str = "", seed: int = 0, keep: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """Run the cases whose names contain ``only``; ``seed`` draws when and whom a fault hits.
+    """Run the cases whose names contain ``only``; ``seed`` draws the step and the member of each fault.
 
     With the directory ``keep`` it may be interrupted: cases that are found there are not run again.
     """

@@ -158,9 +158,12 @@ _FOREIGN = tuple(
 
 
 def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> frozenset[int]:
-    """Ids of the objects that travel as the session's own, or that every cell makes alike, such as the data."""
+    """Ids of the objects that travel as the session's own, or that every cell makes alike, such as the data.
+
+    A list of samples is not among them: a cell may append to it, such as to a memory of what an agent has seen.
+    """
     found = [session, *model.modules(), *model.parameters(), *model.buffers(), *others]
-    return frozenset(id(value) for value in found if value is not None)
+    return frozenset(id(value) for value in found if value is not None and type(value) not in (list, dict, deque))
 
 
 class Copier:
