@@ -8,8 +8,8 @@ and deviation. PaLM's authors report that skipping the data of a spike helps (Ch
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 from ..core.errors import SpecError
@@ -21,8 +21,8 @@ NON_FINITE_GRADIENT, NON_FINITE_LOSS, LOSS_SPIKE = "non-finite gradient", "non-f
 NORMAL = 0.6745  # the MAD of a standard normal distribution
 LEAST_RISE = 0.05  # of the median: on a flat curve every ripple would be many MADs high
 MASKED = (
-    ". Where all targets of a micro-batch are ignored, their mean is 0/0: divide the summed loss by the number of "
-    "targets, at least 1"
+    ". Where all targets of a micro-batch are ignored, their mean is 0/0: return the summed loss and the number "
+    "of targets, return loss_sum, count"
 )
 NAMED = 8  # at most this many micro-batches are named
 
@@ -64,13 +64,15 @@ BY_DEFAULT = Guard(loss_spike="ignore")
 class StepReading:
     """The numbers of a reduced step: mean ``loss``, whether the gradient is ``finite``, and ``losses`` by micro-batch.
 
-    ``losses[i]`` is NaN where loss or gradient of micro-batch i are not finite.
+    ``losses[i]`` is NaN where loss or gradient of micro-batch i are not finite. ``metrics``: means of what the loss
+    function returned beside the loss.
     """
 
     step: int
     loss: float
     finite: bool
     losses: tuple[float, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,11 @@ def reduce_all(
         before = {node: [flat.clone() for flat in buffer.flats] for node, buffer in finished.nodes.items()}
         peers = frozenset(range(world)) - {rank} if near else frozenset()
         reduction = Reduction(LAYOUT, count)
+        weights = torch.zeros(count, dtype=torch.float64)
+        for low, high in holdings[rank]:
+            weights[low:high] = 1.0
         result = reduction.reduce(
-            finished, holdings, rank, peers, [], lambda s, r: mesh.exchange(s, r, -1, lambda: None)
+            finished, holdings, rank, peers, [], lambda s, r: mesh.exchange(s, r, -1, lambda: None), weights
         )
         for node, flats in before.items():
             for flat, kept in zip(finished.nodes[node].flats, flats, strict=True):

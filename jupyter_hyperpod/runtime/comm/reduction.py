@@ -21,16 +21,18 @@ ALIGN = 16
 
 
 class Buffer:
-    """One gradient of all parameters: a flat tensor per dtype, and ``meta`` (float64, 2 + parameters + micro-batches).
+    """One gradient of all parameters: a flat tensor per dtype, and what else is added in the tree.
 
-    ``meta[0]`` is the loss; ``meta[1 + i]`` counts the micro-batches in which parameter i had a gradient; then follows
-    the loss of each micro-batch. ``meta[-1]`` of a result is not 0 where its gradient is not finite.
+    ``words`` (int64) holds what travels to the bit. ``meta`` (float64, 2 + parameters + numbers): ``meta[0]`` is the
+    loss; ``meta[1 + i]`` counts the micro-batches in which parameter i had a gradient; then follow other numbers.
+    ``meta[-1]`` of a result is not 0 where its gradient is not finite.
     """
 
     def __init__(self, layout: Layout) -> None:
         self.segment = Segment(sum(aligned(length * dtype.itemsize) for dtype, length in layout.shapes))
         self.flats = carve(self.segment.memory, layout.shapes)
         self.meta = self.flats[-1]
+        self.words = self.flats[-2] if layout.words else None
         by_dtype = dict(zip(layout.lengths, self.flats, strict=False))
         self.gradients = [
             by_dtype[p.dtype][start : start + p.numel()].view_as(p)
@@ -52,9 +54,10 @@ class Buffer:
 class Layout:
     """The place of each parameter's gradient in the flat tensors."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], micro_batches: int = 0) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], numbers: int = 0, words: int = 0) -> None:
         self.parameters = list(parameters)
-        self.micro_batches = micro_batches
+        self.numbers = numbers
+        self.words = words
         self.lengths: dict[torch.dtype, int] = {}
         self.starts: list[int] = []
         for parameter in self.parameters:
@@ -64,8 +67,9 @@ class Layout:
 
     @property
     def shapes(self) -> list[tuple[torch.dtype, int]]:
-        """(dtype, length) of the flat tensors of a buffer, `meta` last."""
-        return [*self.lengths.items(), (torch.float64, 2 + len(self.parameters) + self.micro_batches)]
+        """(dtype, length) of the flat tensors of a buffer: gradients, `words` if there are any, and `meta` last."""
+        words = [(torch.int64, self.words)] if self.words else []
+        return [*self.lengths.items(), *words, (torch.float64, 2 + len(self.parameters) + self.numbers)]
 
 
 class FinishedNodes:
@@ -158,22 +162,25 @@ class Reduction:
 
     def reduce(
         self, finished: FinishedNodes, holdings: Sequence[tuple[Node, ...]], rank: int, near: frozenset[int],
-        keep: Sequence[Buffer], exchange: Exchange, scale: float = 1.0, check_finite: bool = False,
+        keep: Sequence[Buffer], exchange: Exchange, weights: torch.Tensor, check_finite: bool = False,
     ) -> Buffer:  # fmt: skip
-        """Return `scale` times the sum over the tree (`meta` unscaled), the same bits on every member.
+        """Return the gradient's sum over the tree divided by the weight, the same bits on every member.
 
-        `keep`: results not to overwrite. With ``check_finite`` every owner also checks that its slices are finite.
+        `words` and `meta` are sums. ``weights`` (float64) are those of this member's micro-batches, 0 for all others;
+        where those of all members are 0, the sum is not divided. `keep`: results not to overwrite. With
+        ``check_finite`` every owner also checks that its slices are finite.
 
         ``holdings[r]`` are rank r's nodes. If it is cancelled (`exchange` raised), no node has changed.
         """
         result = self.free_result(keep)
         sound = True
-        parts = self._collect(finished, holdings, rank, near, exchange)
+        parts, total = self._collect(finished, holdings, rank, near, exchange, weights)
+        scale = 1.0 / total if total else 1.0
         for flat, nodes in zip(result.flats, parts, strict=True):
             low, high = slices(flat.numel(), len(holdings))[rank]
             if high > low:
                 _tree_sum(self._root, nodes, flat[low:high])
-                if flat is not result.meta:
+                if flat is not result.meta and flat is not result.words:
                     flat[low:high].mul_(scale)
                     sound = sound and not (check_finite and not is_finite(flat[low:high]))
         sound = self._gather(result, rank, len(holdings), near, exchange, sound)
@@ -187,17 +194,19 @@ class Reduction:
         rank: int,
         near: frozenset[int],
         exchange: Exchange,
-    ) -> list[dict[Node, torch.Tensor]]:
-        """This rank's slice of every node of every member, by flat tensor."""
+        weights: torch.Tensor,
+    ) -> tuple[list[dict[Node, torch.Tensor]], float]:
+        """This rank's slice of every node of every member, by flat tensor, and the weight of all micro-batches."""
         neighbours, distant = _peers(rank, len(holdings), near)
         mine = [(node, finished.nodes[node]) for node in holdings[rank]]
         theirs = [(peer, node) for peer in neighbours for node in holdings[peer]]
         far = [(peer, node) for peer in distant for node in holdings[peer]]
         tokens = [(peer, memoryview(bytearray(TOKEN_BYTES))) for peer, _ in theirs]
-        sends: list[Transfer] = [
-            (peer, memoryview(buffer.segment.token.pack())) for peer in neighbours for _, buffer in mine
-        ]
-        receives: list[Transfer] = list(tokens)
+        others = {peer: torch.empty_like(weights) for peer in (*neighbours, *distant)}
+        sends: list[Transfer] = [(peer, as_bytes(weights)) for peer in others]
+        sends += [(peer, memoryview(buffer.segment.token.pack())) for peer in neighbours for _, buffer in mine]
+        receives: list[Transfer] = [(peer, as_bytes(shown)) for peer, shown in others.items()]
+        receives += tokens
         parts: list[dict[Node, torch.Tensor]] = []
         for index, (dtype, length) in enumerate(self._layout.shapes):
             bounds = slices(length, len(holdings))
@@ -216,7 +225,7 @@ class Reduction:
             for nodes, flat in zip(parts, self.attach(peer, token), strict=True):
                 low, high = slices(flat.numel(), len(holdings))[rank]
                 nodes[node] = flat[low:high]
-        return parts
+        return parts, math.fsum(number for shown in (weights, *others.values()) for number in shown.tolist())
 
     def _gather(
         self, result: Buffer, rank: int, world_size: int, near: frozenset[int], exchange: Exchange, sound: bool

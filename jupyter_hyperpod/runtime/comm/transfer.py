@@ -108,8 +108,8 @@ class StateTransfer:
             gradients.set_gradients(result)
             gradients.keep(result)
             skipped = bool(self._state.step_guard.judge(reading, None))
-            self._state.apply(reading.loss, skipped=skipped)
-            gradients.apply_statistics(result, skipped)
+            self._state.apply(reading.loss, skipped=skipped, metrics=reading.metrics)
+            gradients.apply_left(result, skipped)
             gradients.finished.clear()
         return steps > 0
 

@@ -85,7 +85,7 @@ class Between:
     def _look(self) -> Observed:
         found = None
         if self._careful:
-            found = fold(ChecksummedTensors(list(self._state.tensors().values())).checksums())
+            found = fold(ChecksummedTensors(list(self._state.trained().values())).checksums())
         return Observed(self._state.versions(), self._state.settings(), found)
 
 

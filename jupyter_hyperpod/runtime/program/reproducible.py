@@ -27,7 +27,8 @@ COMPARED_STEPS = 2
 Compute = Callable[[int, FinishedNodes], None]
 IMPURE = (
     "the loss function gave different gradients for the same micro-batch{cause}: it may depend only on its batch, the "
-    "model and the seeded generators of torch, random and numpy, and it may not change the model"
+    "model and the seeded generators of torch, random and numpy, and it may not change the model. What a micro-batch "
+    "leaves for the next step, such as a hidden state, goes into a lane: lanes = session.lanes(...)"
 )
 OWN_VALUES = (
     "members carry different values after step {step}: {names}. A member that joins later gets those of one member, so "

@@ -7,20 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
 from ...core.errors import TrainingError
 from ...policy.batching import leaves_of
 from ...policy.recovery import RecoveryPlan, ordinary
 from ..comm.mesh import PeerLost
 from ..comm.reduction import Buffer, FinishedNodes
 from ..data.order import mix
+from ..micro_batch.returned import loss_in, with_loss
 from ..program.reproducible import Reproducible
 from ..worker.group_base import Regroup
 from .injector import Injector
 from .parts import Parts
 
-LossFunction = Callable[[Any], torch.Tensor]
+LossFunction = Callable[[Any], Any]
 
 
 class StepExecution:
@@ -65,6 +64,15 @@ class StepExecution:
         self._group.touch("user", state.applied)
         return state.loss
 
+    def metrics(self, number: int) -> dict[str, float]:
+        """The metrics of step ``number``. See `Step.metrics`."""
+        if self._state.applied != number:
+            raise TrainingError(
+                f"the metrics of step {number} are read where step {self._state.applied} is the last one: read "
+                "step.metrics after step.run(loss_function), in the same turn of the loop"
+            )
+        return dict(self._state.metrics)
+
     @property
     def _plan(self) -> RecoveryPlan:
         assert self._parts.resync.plan is not None
@@ -94,8 +102,9 @@ class StepExecution:
         self._gradients.compute(leaf, seed, partial(self._loss, loss_function, batch), aside)
         self._group.warm = True
 
-    def _loss(self, loss_function: LossFunction, batch: Any) -> torch.Tensor:
-        return self._injector.poison(loss_function(batch))  # type: ignore[no-any-return]
+    def _loss(self, loss_function: LossFunction, batch: Any) -> Any:
+        returned = loss_function(batch)
+        return with_loss(returned, self._injector.poison(loss_in(returned)))
 
     def _reduce(self) -> Buffer:
         self._group.touch("exchange", self._state.applied)
@@ -114,8 +123,8 @@ class StepExecution:
             gradients.clip(result, settings.max_grad_norm)
         gradients.keep(result)
         skipped = self._state.step_guard.judge(reading, plan)
-        self._state.apply(reading.loss, skipped=bool(skipped))
-        gradients.apply_statistics(result, bool(skipped))
+        self._state.apply(reading.loss, skipped=bool(skipped), metrics=reading.metrics)
+        gradients.apply_left(result, bool(skipped))
         gradients.finished.clear()
         if self._computed_s:
             self._group.show_pace(self._state.applied, sum(self._computed_s) / len(self._computed_s))

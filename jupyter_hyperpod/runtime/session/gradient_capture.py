@@ -56,10 +56,20 @@ class GradientCapture:
             self.release()
             if adding:
                 raise PartialGradient
+        self._fill(buffer)
+        return self._taken
+
+    def nothing(self, buffer: Buffer, adding: bool) -> list[bool]:
+        """What `backward` returns for a loss that does not count: no parameter has a gradient."""
+        self._taken, self._adding = [False] * len(self._parameters), adding
+        self._fill(buffer)
+        return self._taken
+
+    def _fill(self, buffer: Buffer) -> None:
+        """Write or add the zeros of parameters that got no gradient."""
         for taken, kept in zip(self._taken, buffer.gradients, strict=True):
             if not taken:
-                kept.add_(0.0) if adding else kept.zero_()  # x + 0 is not always x: -0 + 0 is 0
-        return self._taken
+                kept.add_(0.0) if self._adding else kept.zero_()  # x + 0 is not always x: -0 + 0 is 0
 
     def release(self) -> None:
         """Take gradients only at the end of backward from now on."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
 
@@ -16,33 +17,61 @@ from ...policy.recovery import RecoveryPlan
 from ..comm.mesh import all_gather
 from ..comm.reduction import Buffer, FinishedNodes, Layout, Reduction, is_finite
 from ..comm.shards import around, local
+from ..micro_batch.lanes import LaneStore
+from ..micro_batch.places import Places
+from ..micro_batch.power_iteration import PowerIteration
+from ..micro_batch.returned import Returned, read
+from ..micro_batch.running_statistics import RunningStatistics
 from ..worker.replica_sync import Group
 from .checksum import Words
 from .gradient_capture import GradientCapture, PartialGradient
 from .loss_scaling import unscaled
 from .purity import Buffers, seeded
-from .running_statistics import RunningStatistics
 
-Loss = Callable[[], torch.Tensor]
+Loss = Callable[[], Any]  # what the loss function returns: see `micro_batch.returned`
+
+WEIGHTLESS = (
+    "all micro-batches of the step have weight 0, so their losses have no mean: give the session data of which every "
+    "global batch has something that counts, or a larger global_batch"
+)
+WEIGHTED_REPLICA = (
+    "the loss function returned a weight, and this member is a replica of several ranks, whose gradients are means of "
+    "equal weight: return the mean loss, or run without --replica"
+)
 
 
 class Gradients:
     """Computes micro-batches, reduces them, and keeps the last results for members that missed them."""
 
-    def __init__(self, model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter], micro_batches: int) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        parameters: Sequence[torch.nn.Parameter],
+        micro_batches: int,
+        lanes: LaneStore | None = None,
+        in_replica: bool = False,
+    ) -> None:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
         self.check_finite = False  # whether gradients are checked for values that are not finite
+        self._in_replica = in_replica
         self._statistics = RunningStatistics(model)
-        numbers = micro_batches * (1 + self._statistics.size)
-        layout = Layout([local(parameter) for parameter in self.parameters], numbers)
-        self.finished = FinishedNodes(layout, micro_batches)
-        self.reduction = Reduction(layout, micro_batches)
+        self._vectors = PowerIteration(model)
+        self._lanes = lanes or LaneStore(micro_batches)
+        self._places = Places(len(self.parameters), micro_batches, self._statistics.size, self._vectors.size)
+        self.lay_out()
         self.depth = 1  # a member at most this many steps behind is brought up to date by gradients alone
         self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
         self._watched: list[tuple[torch.nn.Parameter, torch.Tensor, int]] = []  # shown after a step, with versions
         self._buffers = Buffers(model)
         self._capture = GradientCapture(self.parameters)
+
+    def lay_out(self) -> None:
+        """Make the memory for gradients, and for the lanes that there are now. Before the first step."""
+        words = self.micro_batches * self._lanes.words
+        layout = Layout([local(parameter) for parameter in self.parameters], self._places.numbers, words)
+        self.finished = FinishedNodes(layout, self.micro_batches)
+        self.reduction = Reduction(layout, self.micro_batches)
 
     def separate_nodes(self) -> FinishedNodes:
         """Nodes apart from those of the step, for micro-batches that are executed again."""
@@ -54,81 +83,92 @@ class Gradients:
         The gradient goes into ``finished``, or into the nodes ``aside``. A right sibling is added onto its left one at
         once, which gives the same bits as a later sum. If that fails half-way, or was too early (at most once per
         session), both of them are dropped.
-        Raises TrainingError where the loss is no scalar that depends on the model.
+        Raises TrainingError where the loss is no scalar that depends on the model: see `micro_batch.returned.read`.
         """
         finished = aside or self.finished
         buffer, adding = finished.open(leaf)
         try:
-            with seeded(seed, self.parameters[0].device), self._buffers.watched(), self._statistics.captured() as left:
-                loss, taken = self._backward(loss_of_batch, buffer, adding, at_once=aside is None)
+            with seeded(seed, self.parameters[0].device), self._left() as (statistics, vectors):
+                returned = self._returned(leaf, loss_of_batch)
+                taken = self._backward(returned, buffer, adding, at_once=aside is None)
         except PartialGradient:
             finished.discard(buffer)
             return
         except BaseException:
             finished.discard(buffer)
             raise
-        self._note(buffer, adding, loss, leaf, taken, left)
+        meta = torch.zeros_like(buffer.meta)
+        self._places.write(meta, leaf, returned, taken)
+        self._places.statistics(meta)[leaf] = statistics
+        if leaf == self.micro_batches - 1:
+            self._places.of(meta, "vectors").copy_(vectors)
+        buffer.meta.add_(meta) if adding else buffer.meta.copy_(meta)
+        self._keep_lane(buffer, adding, leaf)
         finished.close(leaf, buffer)
 
-    def _backward(
-        self, loss_of_batch: Loss, buffer: Buffer, adding: bool, at_once: bool
-    ) -> tuple[torch.Tensor, list[bool]]:
-        """Run backward into the buffer; return the loss and which parameters have a gradient."""
+    @contextmanager
+    def _left(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Watch what a micro-batch does to buffers; afterwards the tensors hold what it has left in some of them."""
+        with self._buffers.watched(), self._statistics.captured() as statistics, self._vectors.captured() as vectors:
+            yield statistics, vectors
+
+    def _keep_lane(self, buffer: Buffer, adding: bool, leaf: int) -> None:
+        if buffer.words is not None:
+            if not adding:
+                buffer.words.zero_()
+            buffer.words.view(self.micro_batches, -1)[leaf] = self._lanes.left()
+
+    def _returned(self, leaf: int, loss_of_batch: Loss) -> Returned:
+        """Call the loss function for micro-batch ``leaf`` and read what it returned."""
         for parameter in self.parameters:
             parameter.grad = None
-        with unscaled():
-            loss = loss_of_batch()
+        with unscaled(), self._lanes.open(leaf):
+            returned = read(loss_of_batch())
         if any(parameter.grad is not None for parameter in self.parameters):
             raise TrainingError(
                 "the loss function called backward(), which the session does after it: gradients would count twice; "
                 "return the loss and leave backward() out"
             )
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            raise TrainingError(
-                f"the loss function returned {_describe(loss)}; expected a scalar tensor that depends on the model"
-            )
-        return loss.detach(), self._capture.backward(loss, buffer, adding, at_once)
+        if returned.form.weighted and self._in_replica:
+            raise TrainingError(WEIGHTED_REPLICA)
+        return returned
 
-    def _note(
-        self, buffer: Buffer, adding: bool, loss: torch.Tensor, leaf: int, taken: list[bool], left: torch.Tensor
-    ) -> None:
-        """Record a micro-batch's loss, which parameters got a gradient, and the statistics that it has left."""
-        meta = torch.zeros_like(buffer.meta)
-        meta[1 : 1 + len(taken)] = torch.tensor(taken)
-        meta[0] = self._losses(meta)[leaf] = loss
-        self._left(meta)[leaf] = left
-        buffer.meta.add_(meta) if adding else buffer.meta.copy_(meta)
+    def _backward(self, returned: Returned, buffer: Buffer, adding: bool, at_once: bool) -> list[bool]:
+        """Run backward into the buffer; return which parameters have a gradient."""
+        if not returned.weight:
+            return self._capture.nothing(buffer, adding)
+        return self._capture.backward(returned.loss, buffer, adding, at_once)
 
     def reduce(self, plan: RecoveryPlan, group: Group) -> Buffer:
-        """The mean gradient of the global batch, the same bits on every member. Raises PeerLost, Regroup."""
+        """The mean gradient of the global batch, the same bits on every member. Raises PeerLost, Regroup.
+
+        Raises TrainingError, on all members, where micro-batches returned different forms, or all have weight 0.
+        """
+        weights = torch.zeros(self.micro_batches, dtype=torch.float64)
+        for low, high in plan.holdings[plan.rank]:
+            weights[low:high] = self._places.of(self.finished.nodes[low, high].meta, "weights")[low:high]
         result = self.reduction.reduce(
-            self.finished,
-            plan.holdings,
-            plan.rank,
-            group.near,
-            self.kept,
-            group.exchange,
-            1.0 / self.micro_batches,
-            self.check_finite,
+            self.finished, plan.holdings, plan.rank, group.near, self.kept, group.exchange, weights, self.check_finite
         )
+        self._places.form(result.meta)
+        if not self._places.total(result.meta):
+            raise TrainingError(WEIGHTLESS)
         if result.meta[-1] and bool(self._losses(result.meta).isfinite().all()):
             self._locate(result, plan, group)
         return result
 
     def _losses(self, meta: torch.Tensor) -> torch.Tensor:
-        """The loss of each micro-batch, a view."""
-        begin = 1 + len(self.parameters)
-        return meta[begin : begin + self.micro_batches]
+        """The loss of each micro-batch, a view; of a weighted one the sum."""
+        return self._places.of(meta, "losses")
 
-    def _left(self, meta: torch.Tensor) -> torch.Tensor:
-        """The statistics that each micro-batch has left, a view of shape (micro-batches, size)."""
-        begin = 1 + len(self.parameters) + self.micro_batches
-        return meta[begin:-1].view(self.micro_batches, self._statistics.size)
-
-    def apply_statistics(self, result: Buffer, skipped: bool) -> None:
-        """Apply the running statistics of a step to the model's layers, unless the step was skipped."""
-        if not skipped:
-            self._statistics.apply(self._left(result.meta))
+    def apply_left(self, result: Buffer, skipped: bool) -> None:
+        """Apply what a step leaves in the model's buffers and in the lanes, unless the step was skipped."""
+        if skipped:
+            return
+        self._statistics.apply(self._places.statistics(result.meta))
+        self._vectors.apply(self._places.of(result.meta, "vectors"))
+        if result.words is not None:
+            self._lanes.apply(result.words.view(self.micro_batches, -1))
 
     def _locate(self, result: Buffer, plan: RecoveryPlan, group: Group) -> None:
         """Find, with all members, the micro-batches that are not finite: their losses in ``meta`` become NaN."""
@@ -141,8 +181,9 @@ class Gradients:
 
     def reading(self, result: Buffer, step: int) -> StepReading:
         """The mean loss and the other numbers for `policy.guard`, equal on every member."""
-        loss, losses = float(result.meta[0]) / self.micro_batches, tuple(self._losses(result.meta).tolist())
-        return StepReading(step, loss, not result.meta[-1], losses)
+        places, meta = self._places, result.meta
+        loss = float(meta[0]) / places.total(meta)
+        return StepReading(step, loss, not meta[-1], places.losses(meta), places.metrics(meta))
 
     def frozen(self) -> Words:
         """For each parameter, whether it is frozen now, which a loop may change on some members only."""
@@ -150,7 +191,7 @@ class Gradients:
 
     def set_gradients(self, result: Buffer) -> None:
         """Set ``grad`` of every parameter that had one in any micro-batch."""
-        counts = result.meta[1 : 1 + len(self.parameters)].tolist()
+        counts = self._places.of(result.meta, "counts").tolist()
         for parameter, gradient, count in zip(self.parameters, result.gradients, counts, strict=True):
             parameter.grad = around(gradient.to(parameter.device), parameter) if count else None
 
@@ -209,9 +250,3 @@ class Gradients:
         self._history, self._watched = [], []
         self.finished.release()
         self.reduction.release()
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}, requires_grad={value.requires_grad}"
-    return f"a {type(value).__name__}"

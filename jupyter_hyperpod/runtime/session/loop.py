@@ -31,10 +31,21 @@ class Step:
         Raises TrainingError where the step was run already, where a loss is not finite (see `hp.Guard`), is scaled, or
         had its ``backward()`` called.
 
-        ``loss_function(batch)`` returns the scalar mean loss of one micro-batch. It is called with the random
-        generators seeded by (seed, step, micro-batch), so dropout does not depend on the member that computes it.
+        ``loss_function(batch)`` returns the scalar mean loss of one micro-batch, or ``loss_sum, weight``: the gradient
+        and the loss of the step are then those of sum(loss_sum) / sum(weight) over the global batch. A micro-batch of
+        weight 0 does not count. A last value ``{"accuracy": accuracy}`` holds metrics: see `metrics`. It is called with
+        the random generators seeded by (seed, step, micro-batch), so dropout does not depend on the member that
+        computes it.
         """
         return self._execution.run(self.number, loss_function)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the loss function returned beside the loss, reduced as the loss is, by name.
+
+        Raises TrainingError before `run`.
+        """
+        return self._execution.metrics(self.number)
 
 
 class Loop:

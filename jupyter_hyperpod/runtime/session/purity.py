@@ -61,7 +61,9 @@ class Buffers:
             if before.get(name) != seen:
                 raise TrainingError(
                     f"the model's buffer {name!r} was changed by a micro-batch, so it would depend on who computes "
-                    "which; change it between the steps, or register it with persistent=False if it is only a cache"
+                    "which: keep what a micro-batch leaves in a lane, lanes = session.lanes(...), and change the "
+                    "buffer after step.run(), from lanes[0], lanes[1] and so on; or register it with persistent=False "
+                    "if it is only a cache"
                 )
 
     def _found(self) -> dict[str, tuple[int, int]]:
@@ -70,15 +72,14 @@ class Buffers:
         return {name: (id(buffers[name]), buffers[name]._version) for name in sorted(kept)}
 
 
-def refuse_running_statistics(model: torch.nn.Module) -> None:
-    """Raise TrainingError for normalisations with statistics that cannot be put together from micro-batches."""
+def refuse_synchronised_norms(model: torch.nn.Module) -> None:
+    """Raise TrainingError for normalisations over more than a micro-batch."""
     for name, module in model.named_modules():
-        kinds = torch.nn.modules.batchnorm
-        together = isinstance(module, kinds._BatchNorm) and not isinstance(module, kinds.SyncBatchNorm)
-        if isinstance(module, kinds._NormBase) and module.track_running_stats and not together:
+        if isinstance(module, torch.nn.SyncBatchNorm):
             raise TrainingError(
-                f"{name or 'the model'} is a {type(module).__name__} with running statistics, which would depend on "
-                "who computes which micro-batch; use BatchNorm, LayerNorm or GroupNorm, or track_running_stats=False"
+                f"{name or 'the model'} is a SyncBatchNorm, which normalises over all processes, and the micro-batches "
+                "of a step are computed one after the other: use BatchNorm, which normalises over its micro-batch, "
+                "with a micro_batch of enough samples, or GroupNorm or LayerNorm"
             )
 
 

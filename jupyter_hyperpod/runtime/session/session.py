@@ -15,6 +15,7 @@ from ..checkpoint.store import Checkpoint
 from ..comm.shards import check
 from ..data.batches import Batches
 from ..data.given import given
+from ..micro_batch.lanes import CarriedLanes, LaneStore
 from ..program.between import Between
 from ..program.carried import Carried
 from ..program.copies import State, own_ids
@@ -95,9 +96,11 @@ class Session:
         self._carried = Carried(own, model, found.data)
         self._carried.register(batches.carried)
         watch = StepGuard(guard, group)
-        state = self._state = TrainingState(model, optimizer, scheduler, parameters, watch, self._carried)
+        lanes = LaneStore(settings.micro_batches)
+        state = self._state = TrainingState(model, optimizer, scheduler, parameters, watch, self._carried, lanes)
         self.micro_batches = settings.micro_batches
-        gradients = self._gradients = Gradients(model, parameters, settings.micro_batches)
+        gradients = Gradients(model, parameters, settings.micro_batches, lanes, in_replica=group.replica > 1)
+        self._gradients = gradients
         gradients.check_finite = guard is not None and guard.non_finite != "ignore"
         commits = Commits(group, global_batch)
         integrity = self._integrity = Integrity(group, state, gradients, seed, audit)
@@ -177,6 +180,23 @@ class Session:
                 f"{', '.join(objects)}; call it before session.steps()"
             )
         self._carried.register(objects)
+
+    def lanes(self, **first: torch.Tensor) -> CarriedLanes:
+        """State that each micro-batch leaves for that of the same number in the next step: see `CarriedLanes`.
+
+        ``lanes = session.lanes(h=torch.zeros(2, micro_batch, 64))`` says what every lane begins with. Call it once, on
+        every member, before the first step. Raises TrainingError after it, and in a replica of several ranks.
+        """
+        if self._loop.has_begun:
+            raise TrainingError("session.lanes() was called after the first step; call it before session.steps()")
+        if self._group.replica > 1:
+            raise TrainingError(
+                "session.lanes() was called in a replica of several ranks, which share each micro-batch, so a lane has "
+                "no one owner: run without --replica"
+            )
+        self._state.lanes.declare(first)
+        self._gradients.lay_out()
+        return CarriedLanes(self._state.lanes)
 
     def log(self, **values: float) -> None:
         """Journal metrics of the step just run (only rank 0 writes them)."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..comm import state_codec
 from ..comm.shards import local, mesh_of
+from ..micro_batch.lanes import LaneStore
 from ..program.carried import Carried
 from ..program.copies import Copier
 from .guard import StepGuard
@@ -20,7 +21,8 @@ class TrainingState:
     """The training state of one rank. ``step`` is None until a newcomer has the state; ``loss``: of the last step.
 
     ``step_guard`` judges steps before they are applied; its history is part of the state.
-    ``carried``: what the cell keeps. ``mesh``: the ranks that share sharded parameters, None without sharding.
+    ``carried``: what the cell keeps; ``lanes``: what micro-batches keep. ``mesh``: the ranks that share sharded
+    parameters, None without sharding.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class TrainingState:
         parameters: Sequence[torch.nn.Parameter],
         step_guard: StepGuard,
         carried: Carried,
+        lanes: LaneStore | None = None,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
@@ -39,18 +42,20 @@ class TrainingState:
         self._versioned = [*parameters, *model.buffers()]  # listed once: walking the modules at each step would cost
         self.step_guard = step_guard
         self.carried = carried
+        self.lanes = lanes or LaneStore(0)
         self.mesh = mesh_of(parameters)
         self.step: int | None = None
         self._kept: dict[str, Any] | None = None
         self._sealed_settings: tuple[int, list[dict[str, Any]]] | None = None  # step, settings by parameter group
         self.loss = math.nan
+        self.metrics: dict[str, float] = {}  # of the last step
 
     @property
     def applied(self) -> int:
         """Steps applied so far; 0 for a newcomer."""
         return self.step or 0
 
-    def apply(self, loss: float, skipped: bool = False) -> None:
+    def apply(self, loss: float, skipped: bool = False, metrics: Mapping[str, float] | None = None) -> None:
         """Step the optimizer with the present gradients. No message can interrupt this.
 
         In a ``skipped`` step only the scheduler steps, because it follows the number of the step.
@@ -59,7 +64,7 @@ class TrainingState:
             self._optimizer.step()
         if self._scheduler is not None:
             self._schedule(skipped)
-        self.step, self.loss = self.applied + 1, loss
+        self.step, self.loss, self.metrics = self.applied + 1, loss, dict(metrics or {})
 
     def _schedule(self, skipped: bool) -> None:
         if not skipped:
@@ -76,6 +81,8 @@ class TrainingState:
             state["scheduler"] = self._scheduler.state_dict()
         if self.step_guard.guard is not None:
             state["guard"] = self.step_guard.as_dict()
+        if self.lanes.kept:
+            state["lanes"] = self.lanes.as_dict()
         return state
 
     def _optimizer_state(self) -> dict[str, Any]:
@@ -92,7 +99,7 @@ class TrainingState:
 
     def versions(self) -> int:
         """A number that grows with each change of parameters and buffers that torch counts."""
-        return sum(tensor._version for tensor in self._versioned)
+        return sum(tensor._version for tensor in (*self._versioned, *self.lanes.kept.values()))
 
     def settings(self) -> list[dict[str, Any]]:
         """The optimizer's settings, such as learning rates, by parameter group."""
@@ -103,6 +110,10 @@ class TrainingState:
         ]
 
     def tensors(self) -> dict[str, torch.Tensor]:
+        """`trained` and the lanes."""
+        return self.trained() | {f"lanes.{name}": value for name, value in self.lanes.kept.items()}
+
+    def trained(self) -> dict[str, torch.Tensor]:
         """Parameters, persistent buffers and optimizer state by name, not copies; of shards, this rank's part."""
         whole = {k: t for k, t in self._model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
         found = {name: local(tensor) for name, tensor in whole.items()}
@@ -119,15 +130,15 @@ class TrainingState:
         With ``carried``, for a checkpoint, what the cell carries is in it; peers get that when they are at its step.
         """
         more = {"carried": self.carried.at(self.applied)} if carried else {}
-        return state_codec.pack(self.as_dict() | {"loss": self.loss} | more)
+        return state_codec.pack(self.as_dict() | {"loss": self.loss, "metrics": self.metrics} | more)
 
     def unpack(self, skeleton: state_codec.Skeleton, tensors: Sequence[torch.Tensor], step: int) -> None:
-        """Load what `pack` returned after ``step``."""
+        """Load what `pack` returned after ``step``. Raises TrainingError for other lanes than those of this session."""
         state = state_codec.unpack(skeleton, tensors, self.mesh)
         self._load(state)
         if "carried" in state:
             self.carried.load(state["carried"], step)
-        self.step, self.loss = step, state["loss"]
+        self.step, self.loss, self.metrics = step, state["loss"], state.get("metrics", {})
 
     def keep_for_later(self, needed: bool) -> None:
         """Copy the state: until its first step the cell runs what belongs to earlier ones, and must not change it."""
@@ -145,6 +156,7 @@ class TrainingState:
         self._optimizer.load_state_dict(state["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
+        self.lanes.load(state.get("lanes", {}))
         if self.step_guard.guard is not None and "guard" in state:
             self.step_guard.load(state["guard"])
 

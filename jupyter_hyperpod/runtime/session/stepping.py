@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...core.errors import SpecError
-from .purity import refuse_running_statistics
+from .purity import refuse_synchronised_norms
 
 _UNFIT_OPTIMIZERS = {
     torch.optim.LBFGS: "hp.Session computes the gradient once per step; pass an optimizer whose step() needs no "
@@ -29,7 +29,7 @@ def refuse_sizes(global_batch: int, micro_batch: int) -> None:
 
 def refuse_unfit(model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None:
     """Raise SpecError or TrainingError for what a session cannot train with."""
-    refuse_running_statistics(model)
+    refuse_synchronised_norms(model)
     refuse_optimizer(optimizer)
     refuse_scheduler(scheduler, optimizer)
 

@@ -1,4 +1,4 @@
-"""Running statistics of batch normalisation, as one process has them that computes all micro-batches in order.
+"""Running statistics of batch and instance normalisation, as of one process that computes all micro-batches in order.
 
 In training a layer normalises by its micro-batch alone, so the statistics of a micro-batch do not depend on those of
 another. Each micro-batch begins with empty ones; what it leaves is reduced with the gradient, in a place of its own.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 _NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -19,15 +19,17 @@ _NAMES = ("running_mean", "running_var", "num_batches_tracked")
 class Layer:
     """A layer and the place of its statistics: a count of its calls at ``start``, then means and variances."""
 
-    def __init__(self, module: _BatchNorm, start: int) -> None:
+    def __init__(self, module: _NormBase, start: int) -> None:
         self.module = module
         self.start = start
         self.end = start + 1 + 2 * module.num_features
         self._kept: dict[str, torch.Tensor | None] | None = None  # the real statistics, during a micro-batch
+        self._calls = 0  # in training, in this micro-batch; instance normalisation does not count them
         self.hook = module.register_forward_pre_hook(self._before_call)
 
     def begin(self) -> None:
         """A micro-batch begins: with empty statistics, if the layer is in training mode."""
+        self._calls = 0
         if self.module.training:
             self._kept = {name: self.module._buffers[name] for name in _NAMES}
             self.module._buffers |= {name: torch.zeros_like(self._tensor(name)) for name in _NAMES}
@@ -35,7 +37,7 @@ class Layer:
     def leave(self, into: torch.Tensor) -> None:
         """Write what the micro-batch has left."""
         if self._kept is not None:
-            into[self.start] = self._tensor(_NAMES[2])
+            into[self.start] = self._tensor(_NAMES[2]) if isinstance(self.module, _BatchNorm) else self._calls
             into[self.start + 1 : self.end] = torch.cat([self._tensor(name) for name in _NAMES[:2]])
 
     def end_batch(self) -> None:
@@ -55,12 +57,13 @@ class Layer:
             running = self._tensor(name)
             begin = self.start + 1 + place * features
             new = left[begin : begin + features].to(running)
-            if momentum is None:  # the mean of all calls so far
+            if momentum is None and isinstance(self.module, _BatchNorm):  # the mean of all calls so far
                 before = int(tracked)
                 running.mul_(before).add_(new * count).div_(before + count)
             else:
-                running.mul_((1 - momentum) ** count).add_(new)
-        tracked.add_(count)
+                running.mul_((1 - (momentum or 0.0)) ** count).add_(new)
+        if isinstance(self.module, _BatchNorm):
+            tracked.add_(count)
 
     def _tensor(self, name: str) -> torch.Tensor:
         tensor = self.module._buffers[name]
@@ -69,6 +72,7 @@ class Layer:
 
     def _before_call(self, module: torch.nn.Module, inputs: object) -> None:
         """A loss function that calls the layer in evaluation mode gets the real statistics."""
+        self._calls += module.training
         if not module.training:
             self.end_batch()
 
@@ -79,7 +83,7 @@ class RunningStatistics:
     def __init__(self, model: torch.nn.Module) -> None:
         self._layers: list[Layer] = []
         for module in model.modules():
-            if isinstance(module, _BatchNorm) and module.track_running_stats and module.running_mean is not None:
+            if isinstance(module, _NormBase) and module.track_running_stats and module.running_mean is not None:
                 self._layers.append(Layer(module, self._layers[-1].end if self._layers else 0))
         self.size = self._layers[-1].end if self._layers else 0
 
