@@ -21,7 +21,7 @@ from ..kept import Kept, Result
 from .cases import Case, cases
 
 OURS = "jupyter_hyperpod"
-NODES = 3
+NODES = 4
 PAUSE_S = 0.03
 CASES, WORKING, CHANGED = 60, 55, 5  # bars
 # Makes steps long enough to be hit. It is not compiled as the cell's own code, so the session does not look at it.
