@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from jupyter_hyperpod.core.errors import TrainingError
 from jupyter_hyperpod.policy.batching import split
 from jupyter_hyperpod.runtime.session.gradients import Gradients
+from jupyter_hyperpod.runtime.worker.local_group import LocalGroup
 
 LEAVES = 4
 Loss = Callable[[int], torch.Tensor]
@@ -50,7 +51,7 @@ def expected(model: nn.Module, loss: Loss) -> list[torch.Tensor]:
 
 def found(model: nn.Module, loss: Loss, aside: bool = False) -> tuple[list[torch.Tensor], list[int]]:
     """What a member has summed, and how often it computed each micro-batch."""
-    gradients = Gradients(model, list(model.parameters()), LEAVES)
+    gradients = Gradients(model, list(model.parameters()), LEAVES, LocalGroup(LEAVES))
     finished = gradients.separate_nodes() if aside else gradients.finished
     executions = [0] * LEAVES
     while missing := [leaf for leaf in range(LEAVES) if not finished.holds(leaf)]:
@@ -88,7 +89,7 @@ def test_a_backward_that_fails_half_way_leaves_nothing_behind() -> None:
     """The left sibling was being added to: both are computed again, if the program goes on at all."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    gradients = Gradients(model, list(model.parameters()), LEAVES)
+    gradients = Gradients(model, list(model.parameters()), LEAVES, LocalGroup(LEAVES))
 
     def loss(leaf: int) -> torch.Tensor:
         result: torch.Tensor = model(torch.full((3,), float(leaf))).sum()

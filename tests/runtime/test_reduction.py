@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover, holdings_of
 from jupyter_hyperpod.runtime.comm.mesh import Mesh, PeerLost
-from jupyter_hyperpod.runtime.comm.reduction import Buffer, FinishedNodes, Layout, Reduction
+from jupyter_hyperpod.runtime.comm.reduction import Buffer, FinishedNodes, Layout, Reduction, token_of
 
 LAYOUT = Layout(
     [
@@ -161,7 +161,7 @@ def test_a_result_that_was_given_up_keeps_its_memory() -> None:
 
 def test_a_neighbour_whose_memory_is_gone_is_a_lost_peer() -> None:
     reduction = Reduction(LAYOUT, 4)
-    token = Buffer(LAYOUT).segment.token.pack()
+    token = token_of(Buffer(LAYOUT)).pack()
     gc.collect()
     with pytest.raises(PeerLost):
         reduction.attach(1, memoryview(token))

@@ -2,12 +2,13 @@
 
 A connection belongs to one generation, so nothing an excluded member sends can reach a later one. An exchange
 can be cancelled at any moment: the control connection is watched together with the data, and the agent's message
-arrives before any socket error. c10d process groups (NCCL) can be used behind the same interface.
+arrives before any socket error.
 """
 
 from __future__ import annotations
 
 import hmac
+import math
 import os
 import select
 import socket
@@ -92,6 +93,29 @@ class Mesh:
                 else:
                     poller.unregister(link)
                     del ranks[descriptor]
+
+    def wait_for(self, descriptor: int, timeout_s: float | None, control: int, check: Check) -> bool:
+        """Wait until `descriptor` can be read; False after the timeout. `check` as in `exchange`.
+
+        Raises PeerLost when a peer has gone before that. What peers send meanwhile stays for a later exchange.
+        """
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        if control >= 0:
+            poller.register(control, select.POLLIN)
+        ranks = {link.fileno(): rank for rank, link in self._links.items()}
+        for link in ranks:
+            poller.register(link, select.POLLRDHUP)
+        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            found = {number for number, _ in poller.poll(None if timeout_s is None else 1000 * left_s)}
+            if descriptor in found:
+                return True
+            if control in found:
+                check()
+            if gone := found & ranks.keys():
+                raise PeerLost(ranks[gone.pop()])
+        return False
 
     def close(self) -> None:
         """Close every connection."""

@@ -9,7 +9,8 @@ fault only the lost micro-batches are computed again.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
@@ -18,6 +19,13 @@ from .mesh import Exchange, PeerLost, Transfer
 from .shared_memory import TOKEN_BYTES, Attachments, Segment, Token, aligned, carve
 
 ALIGN = 16
+
+
+class Memory(Protocol):
+    """Memory for one gradient of all parameters, of a kind that the members can exchange."""
+
+    def carve(self, shapes: Sequence[tuple[torch.dtype, int]]) -> list[torch.Tensor]:
+        """One 1-D tensor for each (dtype, length), laid end to end, aligned."""
 
 
 class Buffer:
@@ -29,8 +37,8 @@ class Buffer:
     """
 
     def __init__(self, layout: Layout) -> None:
-        self.segment = Segment(sum(aligned(length * dtype.itemsize) for dtype, length in layout.shapes))
-        self.flats = carve(self.segment.memory, layout.shapes)
+        self.memory = layout.allocate(layout.octets)
+        self.flats = self.memory.carve(layout.shapes)
         self.meta = self.flats[-1]
         self.words = self.flats[-2] if layout.words else None
         by_dtype = dict(zip(layout.lengths, self.flats, strict=False))
@@ -52,9 +60,16 @@ class Buffer:
 
 
 class Layout:
-    """The place of each parameter's gradient in the flat tensors."""
+    """The place of each parameter's gradient in the flat tensors; ``allocate(octets)`` gives a buffer's memory."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], numbers: int = 0, words: int = 0) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        numbers: int = 0,
+        words: int = 0,
+        allocate: Callable[[int], Memory] = Segment,
+    ) -> None:
+        self.allocate = allocate
         self.parameters = list(parameters)
         self.numbers = numbers
         self.words = words
@@ -70,6 +85,11 @@ class Layout:
         """(dtype, length) of the flat tensors of a buffer: gradients, `words` if there are any, and `meta` last."""
         words = [(torch.int64, self.words)] if self.words else []
         return [*self.lengths.items(), *words, (torch.float64, 2 + len(self.parameters) + self.numbers)]
+
+    @property
+    def octets(self) -> int:
+        """Bytes of a buffer."""
+        return sum(aligned(length * dtype.itemsize) for dtype, length in self.shapes)
 
 
 class FinishedNodes:
@@ -179,7 +199,7 @@ class Reduction:
         for flat, nodes in zip(result.flats, parts, strict=True):
             low, high = slices(flat.numel(), len(holdings))[rank]
             if high > low:
-                _tree_sum(self._root, nodes, flat[low:high])
+                tree_sum(self._root, nodes, flat[low:high])
                 if flat is not result.meta and flat is not result.words:
                     flat[low:high].mul_(scale)
                     sound = sound and not (check_finite and not is_finite(flat[low:high]))
@@ -204,7 +224,7 @@ class Reduction:
         tokens = [(peer, memoryview(bytearray(TOKEN_BYTES))) for peer, _ in theirs]
         others = {peer: torch.empty_like(weights) for peer in (*neighbours, *distant)}
         sends: list[Transfer] = [(peer, as_bytes(weights)) for peer in others]
-        sends += [(peer, memoryview(buffer.segment.token.pack())) for peer in neighbours for _, buffer in mine]
+        sends += [(peer, memoryview(token_of(buffer).pack())) for peer in neighbours for _, buffer in mine]
         receives: list[Transfer] = [(peer, as_bytes(shown)) for peer, shown in others.items()]
         receives += tokens
         parts: list[dict[Node, torch.Tensor]] = []
@@ -233,7 +253,7 @@ class Reduction:
         """Collect the slices of all owners; True where every owner found its own finite."""
         neighbours, distant = _peers(rank, world_size, near)
         tokens = {peer: memoryview(bytearray(TOKEN_BYTES)) for peer in neighbours}
-        sends: list[Transfer] = [(peer, memoryview(result.segment.token.pack())) for peer in tokens]
+        sends: list[Transfer] = [(peer, memoryview(token_of(result).pack())) for peer in tokens]
         receives: list[Transfer] = list(tokens.items())
         flags = {peer: memoryview(bytearray(1)) for peer in (*neighbours, *distant)}
         sends += [(peer, memoryview(bytes([sound]))) for peer in flags]
@@ -273,7 +293,13 @@ def _peers(rank: int, world_size: int, near: frozenset[int]) -> tuple[list[int],
     return [peer for peer in others if peer in near], [peer for peer in others if peer not in near]
 
 
-def _tree_sum(node: Node, nodes: dict[Node, torch.Tensor], out: torch.Tensor) -> None:
+def token_of(buffer: Buffer) -> Token:
+    """The token of a buffer in shared memory."""
+    assert isinstance(buffer.memory, Segment)
+    return buffer.memory.token
+
+
+def tree_sum(node: Node, nodes: dict[Node, torch.Tensor], out: torch.Tensor) -> None:
     """Write the sum of `node` into `out`; given tensors are left alone."""
     if node in nodes:
         out.copy_(nodes[node])
@@ -282,12 +308,12 @@ def _tree_sum(node: Node, nodes: dict[Node, torch.Tensor], out: torch.Tensor) ->
     if left in nodes and right in nodes:
         torch.add(nodes[left], nodes[right], out=out)
         return
-    _tree_sum(left, nodes, out)
+    tree_sum(left, nodes, out)
     if right in nodes:
         out.add_(nodes[right])
     else:
         other = torch.empty_like(out)
-        _tree_sum(right, nodes, other)
+        tree_sum(right, nodes, other)
         out.add_(other)
 
 

@@ -49,6 +49,10 @@ class Segment:
         self.memory = mmap.mmap(self._descriptor, length)
         self.token = Token(os.getpid(), self._descriptor, os.fstat(self._descriptor).st_ino, length)
 
+    def carve(self, shapes: Sequence[tuple[torch.dtype, int]]) -> list[torch.Tensor]:
+        """One 1-D tensor for each (dtype, length), laid end to end, aligned."""
+        return carve(self.memory, shapes)
+
     def __del__(self) -> None:
         os.close(self._descriptor)
 

@@ -17,7 +17,7 @@ from ..worker.group_base import SOCKETS_ONLY_VARIABLE
 from ..worker.replica_sync import Group
 from . import state_codec
 from .mesh import PeerLost, Transfer
-from .reduction import Buffer, as_bytes
+from .reduction import as_bytes
 from .shards import local
 from .shared_memory import TOKEN_BYTES, Token
 from .snapshot import PreparedMemory, StripeMemory, parse, read
@@ -100,10 +100,10 @@ class StateTransfer:
         if plan.rank == donor:
             for rank, steps in plan.replay:
                 for result in reversed(gradients.history[:steps]):
-                    self._group.exchange([(rank, view) for view in self._views(result, rank)], [])
+                    gradients.collectives.send(result, rank)
         steps = dict(plan.replay).get(plan.rank, 0)
         for _ in range(steps):
-            result = self._receive_gradient(donor)
+            result = gradients.collectives.receive(donor, gradients.kept)
             reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
             gradients.set_gradients(result)
             gradients.keep(result)
@@ -143,27 +143,6 @@ class StateTransfer:
         encoded = bytearray(int.from_bytes(header, "big"))
         self._group.exchange([], [(donor, memoryview(encoded))])
         return state_codec.decode(encoded)
-
-    def _views(self, result: Buffer, rank: int) -> list[memoryview]:
-        if rank in self._group.near:
-            return [memoryview(result.segment.token.pack())]
-        return [as_bytes(flat) for flat in result.flats]
-
-    def _receive_gradient(self, donor: int) -> Buffer:
-        reduction = self._gradients.reduction
-        result = reduction.free_result(self._gradients.kept)
-        if donor not in self._group.near:
-            self._group.exchange([], [(donor, as_bytes(flat)) for flat in result.flats])
-            return result
-        token = memoryview(bytearray(TOKEN_BYTES))
-        self._group.exchange([], [(donor, token)])
-        try:
-            shown = reduction.attach(donor, token)
-        except PeerLost as lost:
-            self._group.lost(lost)
-        for mine, theirs in zip(result.flats, shown, strict=True):
-            mine.copy_(theirs)
-        return result
 
     def _give(self, plan: RecoveryPlan) -> None:
         skeleton, tensors = self._state.pack()

@@ -14,8 +14,9 @@ import torch
 from ...core.errors import TrainingError
 from ...policy.guard import StepReading
 from ...policy.recovery import RecoveryPlan
+from ..comm.choice import collectives_for
 from ..comm.mesh import all_gather
-from ..comm.reduction import Buffer, FinishedNodes, Layout, Reduction, is_finite
+from ..comm.reduction import Buffer, FinishedNodes, is_finite
 from ..comm.shards import around, local
 from ..micro_batch.lanes import LaneStore
 from ..micro_batch.places import Places
@@ -48,14 +49,14 @@ class Gradients:
         model: torch.nn.Module,
         parameters: Sequence[torch.nn.Parameter],
         micro_batches: int,
+        group: Group,
         lanes: LaneStore | None = None,
-        in_replica: bool = False,
     ) -> None:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
         self.check_finite = False  # whether gradients are checked for values that are not finite
-        self._in_replica = in_replica
         self._statistics = RunningStatistics(model)
+        self._group = group
         self._vectors = PowerIteration(model)
         self._lanes = lanes or LaneStore(micro_batches)
         self._places = Places(len(self.parameters), micro_batches, self._statistics.size, self._vectors.size)
@@ -69,9 +70,9 @@ class Gradients:
     def lay_out(self) -> None:
         """Make the memory for gradients, and for the lanes that there are now. Before the first step."""
         words = self.micro_batches * self._lanes.words
-        layout = Layout([local(parameter) for parameter in self.parameters], self._places.numbers, words)
-        self.finished = FinishedNodes(layout, self.micro_batches)
-        self.reduction = Reduction(layout, self.micro_batches)
+        parts = [local(parameter) for parameter in self.parameters]
+        self.collectives = collectives_for(self._group, parts, self._places.numbers, words, self.micro_batches)
+        self.finished = FinishedNodes(self.collectives.layout, self.micro_batches)
 
     def separate_nodes(self) -> FinishedNodes:
         """Nodes apart from those of the step, for micro-batches that are executed again."""
@@ -129,7 +130,7 @@ class Gradients:
                 "the loss function called backward(), which the session does after it: gradients would count twice; "
                 "return the loss and leave backward() out"
             )
-        if returned.form.weighted and self._in_replica:
+        if returned.form.weighted and self._group.replica > 1:
             raise TrainingError(WEIGHTED_REPLICA)
         return returned
 
@@ -147,9 +148,7 @@ class Gradients:
         weights = torch.zeros(self.micro_batches, dtype=torch.float64)
         for low, high in plan.holdings[plan.rank]:
             weights[low:high] = self._places.of(self.finished.nodes[low, high].meta, "weights")[low:high]
-        result = self.reduction.reduce(
-            self.finished, plan.holdings, plan.rank, group.near, self.kept, group.exchange, weights, self.check_finite
-        )
+        result = self.collectives.reduce(self.finished, plan.holdings, self.kept, weights, self.check_finite)
         self._places.form(result.meta)
         if not self._places.total(result.meta):
             raise TrainingError(WEIGHTLESS)
@@ -249,4 +248,4 @@ class Gradients:
         self._statistics.release()
         self._history, self._watched = [], []
         self.finished.release()
-        self.reduction.release()
+        self.collectives.release()

@@ -9,7 +9,6 @@ from ...policy.batching import leaves_of
 from ...policy.recovery import MemberState, RecoveryPlan, Saved
 from ..checkpoint.manager import CheckpointManager
 from ..checkpoint.store import Refused
-from ..comm.shared_memory import Token, is_held
 from ..comm.transfer import StateTransfer
 from ..program.between import Between
 from ..protocol import facts, orders
@@ -51,8 +50,6 @@ class Resync:
         self.transfer = StateTransfer(group, state, gradients)
         self._initial_digest = ""  # digest of the state that the cell built
         self._received = ""  # a sentence about the state that this newcomer got
-        self._readers: frozenset[Token] = frozenset()  # neighbours that were shown results since the last resync
-        self._mappings_outdated = False
         self._restoring = False  # the state is neither the initial one nor that of a step
         if isinstance(group, ElasticGroup):  # elsewhere, a reference from the group would only delay freeing memory
             group.on_offer, group.on_snapshot = self._offer, self._take
@@ -125,8 +122,7 @@ class Resync:
                 self.transfer.newcomers_arrived()
         self.plan = plan
         self._group.touch("exchange", self._state.applied)
-        self._renew_results()
-        self._mappings_outdated = True
+        self._gradients.collectives.begin(self._gradients.kept)
         if plan.rank == plan.donors[0]:
             self._commits.journal()  # the earlier rank 0 may be lost before it could journal this
         if plan.load is not None and plan.rank in plan.loaders and self._state.step is None:
@@ -151,16 +147,7 @@ class Resync:
     def step_done(self) -> None:
         """All members have taken part in a step: free memory that is not needed any more, while no member waits."""
         self.transfer.step_done()
-        if self._mappings_outdated:
-            living = {token.pid for token in self._group.neighbours}
-            self._gradients.reduction.attachments.forget_all_but(living)
-            self._mappings_outdated = False
-
-    def _renew_results(self) -> None:
-        """Give up results that an excluded but living neighbour may still read."""
-        if any(is_held(token) for token in self._readers - self._group.neighbours):
-            self._gradients.reduction.renew(self._gradients.kept)
-        self._readers = self._group.neighbours
+        self._gradients.collectives.step_done()
 
     def _offer(self, order: orders.OfferState) -> None:
         """Offer a stripe of the state to newcomers, unless it is corrupt."""

@@ -99,8 +99,7 @@ class Session:
         lanes = LaneStore(settings.micro_batches)
         state = self._state = TrainingState(model, optimizer, scheduler, parameters, watch, self._carried, lanes)
         self.micro_batches = settings.micro_batches
-        gradients = Gradients(model, parameters, settings.micro_batches, lanes, in_replica=group.replica > 1)
-        self._gradients = gradients
+        gradients = self._gradients = Gradients(model, parameters, settings.micro_batches, group, lanes)
         gradients.check_finite = guard is not None and guard.non_finite != "ignore"
         commits = Commits(group, global_batch)
         integrity = self._integrity = Integrity(group, state, gradients, seed, audit)

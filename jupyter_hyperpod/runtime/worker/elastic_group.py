@@ -117,6 +117,15 @@ class ElasticGroup(GroupBase):
         except PeerLost as lost:
             self.lost(lost)
 
+    def wait_for(self, descriptor: int, timeout_s: float | None = None) -> bool:
+        """Wait until `descriptor` can be read; False after the timeout. Raises Regroup, also where a peer is lost."""
+        assert self._mesh is not None
+        self.poll()
+        try:
+            return self._mesh.wait_for(descriptor, timeout_s, self._worker.channel.fileno(), self.poll)
+        except PeerLost as lost:
+            self.lost(lost)
+
     @property
     def newcomer(self) -> bool:
         """Whether this member begins outside the training generation."""

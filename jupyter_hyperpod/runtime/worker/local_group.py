@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from ...core.errors import TrainingError
@@ -68,8 +69,12 @@ class LocalGroup(GroupBase):
     def show_pace(self, step: int, seconds: float) -> None:
         """Nobody compares."""
 
-    def exchange(self, sends: list[Transfer], receives: list[Transfer]) -> None:
+    def exchange(self, sends: Iterable[Transfer], receives: Iterable[Transfer]) -> None:
         """Nobody to exchange with."""
+
+    def wait_for(self, descriptor: int, timeout_s: float | None = None) -> bool:
+        """Wait until `descriptor` can be read; False after the timeout."""
+        return bool(select.select([descriptor], [], [], timeout_s)[0])
 
     def lost(self, lost: PeerLost, cause: Exception | None = None) -> NoReturn:
         """There is no peer."""
