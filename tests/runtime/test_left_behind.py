@@ -69,37 +69,39 @@ with hp.Session(model, optimizer, data, **settings) as session:
     for epoch in session.epochs(2):
         lanes.reset()
         for step in session.steps(STEPS // 2):
+            if step.index % 5 == 3:
+                lanes.reset()
             step.run(loss_fn)
     kept = [lane.h.double().sum().item().hex() for lane in lanes]
 print("kept", kept, [int(lane.turns) for lane in lanes])
 """
-# The queue of keys is a variable of the loop; each micro-batch leaves its keys in its lane.
+# The queue of keys is a buffer of the model, changed after the step. The third of three members computes nothing.
 QUEUE = """
 import copy
 encoder = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 5))
 momentum = copy.deepcopy(encoder)
 data = [torch.randn(6, generator=made) for _ in range(40)]
-queue = F.normalize(torch.randn(48, 5, generator=made), dim=1)
+encoder.register_buffer("queue", F.normalize(torch.randn(48, 5, generator=made), dim=1))
 optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1, momentum=0.9)
-with hp.Session(encoder, optimizer, data, **settings) as session:
-    lanes = session.lanes(keys=torch.zeros(2, 5))
+with hp.Session(encoder, optimizer, data, **(settings | {"micro_batch": 8})) as session:
+    lanes = session.lanes(keys=torch.zeros(8, 5))
 
     def loss_fn(images):
         time.sleep(PAUSE_S)
         queries = F.normalize(encoder(images + 0.1 * torch.randn_like(images)), dim=1)
         with torch.no_grad():
             lanes.keys = F.normalize(momentum(images + 0.1 * torch.randn_like(images)), dim=1)
-        scores = torch.cat([(queries * lanes.keys).sum(1, keepdim=True), queries @ queue.T], dim=1)
+        scores = torch.cat([(queries * lanes.keys).sum(1, keepdim=True), queries @ encoder.queue.T], dim=1)
         right = (scores.argmax(1) == 0).double().mean()
         return F.cross_entropy(scores / 0.2, torch.zeros(len(images), dtype=torch.long)), {"right": right}
 
     for step in session.steps(STEPS):
         step.run(loss_fn)
-        queue = torch.cat([queue, *(lane.keys for lane in lanes)])[-48:]
         with torch.no_grad():
+            encoder.queue.copy_(torch.cat([encoder.queue, *(lane.keys for lane in lanes)])[-48:])
             for slow, fast in zip(momentum.parameters(), encoder.parameters()):
                 slow.lerp_(fast, 0.05)
-print("kept", queue.double().sum().item().hex(), step.metrics["right"].hex())
+print("kept", encoder.queue.double().sum().item().hex(), step.metrics["right"].hex())
 """
 CRITIC = """
 from torch.nn.utils import parametrizations

@@ -291,6 +291,36 @@ def test_a_skipped_step_leaves_the_lanes_alone() -> None:
     assert found == [[1, 2, 3, 4], [1, 2, 3, 4], [2, 4, 6, 8]]
 
 
+def steps_with_lanes(place: Path | None, steps: int, width: int = 4) -> tuple[str, list[torch.Tensor]]:
+    """Train up to ``steps``; the digest, and the lanes."""
+    torch.manual_seed(0)
+    made = Recurrent()
+    session = opened(made, checkpoint=hp.Checkpoint(str(place), every_steps=2) if place else None)
+    lanes = session.lanes(h=torch.randn(1, 2, width), seen=torch.zeros((), dtype=torch.int64))
+
+    def loss_fn(batch: Any) -> Any:
+        loss, (h, _) = loss_of(made, text()[lanes.index, :, :8], (lanes.h, torch.zeros(1, 2, 4)))
+        lanes.h, lanes.seen = h.detach(), lanes.seen + 1
+        return loss, 3.0, {"seen": lanes.seen * 3}
+
+    with session:
+        for step in session.steps(steps):
+            step.run(loss_fn)
+            if step.number == 1:
+                lanes.reset()
+            assert step.metrics == {"seen": max(1, step.number - 1)}
+        return session.digest(), [lane.h for lane in lanes]
+
+
+def test_checkpoints_hold_the_lanes(tmp_path: Path) -> None:
+    expected, held = steps_with_lanes(None, 6)
+    steps_with_lanes(tmp_path, 4)
+    digest, lanes = steps_with_lanes(tmp_path, 6)
+    assert digest == expected and all(map(torch.equal, lanes, held))
+    with pytest.raises(TrainingError, match=r"the state holds lanes .*'h': \(4, 1, 2, 4\).* give it the same names"):
+        steps_with_lanes(tmp_path, 6, width=5)
+
+
 def test_keys_of_all_lanes_fill_a_queue_in_order() -> None:
     made = model()
     session = opened(made)
@@ -341,6 +371,20 @@ def test_lanes_that_are_not_used_as_meant_are_refused(use: Callable[..., Any], w
 
     with pytest.raises(TrainingError, match=words):
         next(session.steps(1)).run(loss_fn)
+
+
+def test_a_flipped_bit_in_a_lane_is_found_before_the_step_is_applied() -> None:
+    made = model()
+    session = opened(made)
+    lanes = session.lanes(h=torch.zeros(2, 2))
+    with session, pytest.raises(TrainingError, match=r"silent data corruption: .*\(lanes.h\)"):
+        for step in session.steps(2):
+            step.run(lambda batch: summed(made, batch))
+            session._state.lanes.kept["h"].data[1] = 1.0
+            session._integrity.seal()
+            session._state.lanes.kept["h"].data[1] = 2.0
+            assert not lanes[0].h.any()
+            session._integrity.verify(session._resync.plan, session._gradients.kept[0], lambda leaf, nodes: None)
 
 
 def test_lanes_after_the_first_step_are_refused() -> None:

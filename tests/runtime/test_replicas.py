@@ -313,3 +313,25 @@ def test_a_replica_holds_what_all_its_ranks_hold() -> None:
     whole = merged([MemberState(3, ((0, 2), (2, 3)), 2, "a"), MemberState(3, ((0, 2),), 1, "b")])
     assert (whole.step, whole.nodes, whole.history) == (3, ((0, 2),), 1)
     assert whole.digest == combined(["a", "b"]) != combined(["b", "a"])
+
+
+def test_metrics_are_means_over_the_ranks_and_weights_and_lanes_are_refused(job: Submit) -> None:
+    mean = "    return nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())"
+    several = f"{mean}, *([3.0] if session.step == 2 else []), {{'first': inputs[0, 0], 'shard': session.rank % 2}}"
+    opened = "    for step in session.steps(24):\n"
+    declared = (
+        "    try: session.lanes(h=torch.zeros(1))\n    except Exception as refused: print(refused)\n"
+        "    for step in session.steps(24):\n        if step.number == 2: print('metrics', metrics)\n"
+    )
+    logged = "        session.log(loss=loss)\n"
+    for line in (mean, opened, logged):
+        assert TRAIN.count(line) == 1
+    source = TRAIN.replace(mean, several).replace(opened, declared)
+    run = job(source.replace(logged, f"{logged}        metrics = step.metrics\n"), nodes=1, spares=0, replica=2)
+    reason = str(run.finish("failed")["reason"])
+    assert "a weight, and this member is a replica of several ranks" in reason and run.view["step"] == 2
+    lines = [line for text in run.text().values() for line in text.splitlines()]
+    assert len(lines) == 4, lines
+    assert sum("a lane has no one owner: run without --replica" in line for line in lines) == 2
+    metrics = {line for line in lines if line.startswith("metrics ")}
+    assert len(metrics) == 1 and "'shard': 0.5" in metrics.pop()

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class Form:
         """The form as JSON."""
         return json.dumps([self.weighted, *self.metrics]).encode()
 
-    @property
+    @cached_property
     def number(self) -> int:
         """A hash of 48 bits, never 0."""
         return int.from_bytes(hashlib.sha256(self.text).digest()[:6], "big") or 1

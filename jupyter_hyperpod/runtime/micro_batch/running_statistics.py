@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 _NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -83,7 +84,11 @@ class RunningStatistics:
     def __init__(self, model: torch.nn.Module) -> None:
         self._layers: list[Layer] = []
         for module in model.modules():
-            if isinstance(module, _NormBase) and module.track_running_stats and module.running_mean is not None:
+            if (
+                isinstance(module, (_BatchNorm, _InstanceNorm))
+                and module.track_running_stats
+                and module.running_mean is not None
+            ):
                 self._layers.append(Layer(module, self._layers[-1].end if self._layers else 0))
         self.size = self._layers[-1].end if self._layers else 0
 
