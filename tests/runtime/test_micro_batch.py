@@ -454,6 +454,41 @@ def test_running_statistics_of_instances_are_those_of_all_micro_batches_in_order
         assert torch.allclose(ours, theirs, atol=1e-6), (ours, theirs)
 
 
+class WithActivation(nn.BatchNorm1d):
+    """As timm has them: torch's function, then an activation and dropout."""
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return nn.functional.dropout(super().forward(x).relu() * scale, 0.5)
+
+
+class Renormalised(nn.BatchNorm1d):
+    """Normalises by its running statistics in training, too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normal = super().forward(x)
+        assert self.running_mean is not None
+        return normal + 0.1 * self.running_mean
+
+
+def normalised(kind: Callable[[int], nn.Module]) -> tuple[nn.Module, list[float]]:
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(4, 3), kind(3), nn.Linear(3, 1))
+    session = opened(made, data=[x.mean(0) for x, _ in tokens()])
+    return made, [step.run(lambda batch: made(batch).pow(2).mean()) for step in session.steps(2)]
+
+
+def test_a_batch_norm_of_another_class_has_the_same_statistics() -> None:
+    ours, theirs = normalised(WithActivation), normalised(nn.BatchNorm1d)
+    assert int(ours[0][1].num_batches_tracked) == 8 and not ours[0][1]._forward_hooks
+    assert not torch.equal(ours[0][1].running_mean, torch.zeros(3)) and ours[1] != theirs[1]
+    assert normalised(WithActivation)[1] == ours[1]
+
+
+def test_a_layer_that_uses_its_running_statistics_in_training_is_refused() -> None:
+    with pytest.raises(TrainingError, match="a Renormalised uses its running statistics in training, .* use BatchNorm"):
+        normalised(Renormalised)
+
+
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "losses.md").read_text()
 
 

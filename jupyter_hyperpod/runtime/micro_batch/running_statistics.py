@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from ...core.errors import TrainingError
+
+_TORCHS = (_BatchNorm.forward, _InstanceNorm.forward)
 _NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -26,7 +30,9 @@ class Layer:
         self.end = start + 1 + 2 * module.num_features
         self._kept: dict[str, torch.Tensor | None] | None = None  # the real statistics, during a micro-batch
         self._calls = 0  # in training, in this micro-batch; instance normalisation does not count them
-        self.hook = module.register_forward_pre_hook(self._before_call)
+        self._hooks = [module.register_forward_pre_hook(self._before_call)]
+        if type(module).forward not in _TORCHS:
+            self._hooks.append(module.register_forward_hook(self._after_first_call, with_kwargs=True))
 
     def begin(self) -> None:
         """A micro-batch begins: with empty statistics, if the layer is in training mode."""
@@ -77,6 +83,32 @@ class Layer:
         if not module.training:
             self.end_batch()
 
+    def _after_first_call(self, module: torch.nn.Module, inputs: Any, named: Any, output: Any) -> None:
+        """A class with a ``forward()`` of its own was called. Raises TrainingError where its statistics matter there.
+
+        Then empty ones would give another result than the real ones.
+        """
+        if self._kept is None:
+            return
+        self._hooks.pop().remove()
+        captured = {name: module._buffers[name] for name in _NAMES}
+        results = []
+        for kept in (torch.zeros_like, torch.ones_like):
+            module._buffers |= {name: kept(self._tensor(name)) for name in _NAMES}
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                results.append(module.forward(*inputs, **named))
+        module._buffers |= captured
+        if isinstance(output, torch.Tensor) and not torch.equal(*results):
+            raise TrainingError(
+                f"a {type(module).__name__} uses its running statistics in training, and these depend on the "
+                "micro-batches before: use BatchNorm, GroupNorm or LayerNorm"
+            )
+
+    def release(self) -> None:
+        """Leave the layer as it was."""
+        for hook in self._hooks:
+            hook.remove()
+
 
 class RunningStatistics:
     """The layers of ``model`` that keep statistics. ``size``: the numbers per micro-batch."""
@@ -109,7 +141,7 @@ class RunningStatistics:
     def release(self) -> None:
         """The session is over: leave the layers as they were."""
         for layer in self._layers:
-            layer.hook.remove()
+            layer.release()
 
     def apply(self, left: torch.Tensor) -> None:
         """Apply what all micro-batches have left, by row, in their order."""
