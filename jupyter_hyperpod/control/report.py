@@ -310,11 +310,20 @@ def _facts(view: View, now_s: float) -> list[tuple[str, str]]:
         ("batch", f"{session['global_batch']} in {plural(session['micro_batches'], 'micro-batch')}" if session else ""),
         ("state", f"{session['parameters']:,} parameters, {format_bytes(session['state_bytes'])}" if session else ""),
         ("samples", f"{view['samples']:,}, {plural(view['redone'], 'micro-batch')} computed again" if session else ""),
+        ("data", _data(view["metrics"])),
         ("checkpoint", _checkpoint(view["checkpoint"], now_s)),
         ("generation", str(view["generation"] or "")),
         ("digest", str(view["digest"] or "")),
         ("notebook", view["origin"].get("notebook", "")),
     ]
+
+
+def _data(metrics: Mapping[str, Any]) -> str:
+    """Return how the workers that read the data keep up with rank 0, where there are any."""
+    if "data_stalls" not in metrics:
+        return ""
+    waited = plural(int(metrics["data_stalls"]), "micro-batch")
+    return f"{int(metrics['data_read_ahead'])} read ahead on rank 0, which has waited for {waited}"
 
 
 def _loaded(loads: Sequence[View]) -> str:

@@ -29,25 +29,32 @@ class MappedDataset:
     """Any map-style data set (``len`` and ``[index]``), collated by ``collate_fn`` as a DataLoader would."""
 
     def __init__(self, data: Any, collate_fn: Callable[[list[Any]], Any] = torch.utils.data.default_collate) -> None:
-        self._data = data
+        self.data = data
         self._collate = collate_fn
         self._several = getattr(data, "__getitems__", None)
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self.data)
 
     def batch(self, indices: Sequence[int]) -> Any:
         """The samples at `indices`, collated. Raises TrainingError where torch's default collate does not fit them."""
-        samples = self._several(list(indices)) if self._several else [self._data[index] for index in indices]
+        samples = self._several(list(indices)) if self._several else [self._sample(index) for index in indices]
         if self._collate is not torch.utils.data.default_collate:
             return self._collate(samples)
         try:
             return self._collate(samples)
         except (RuntimeError, TypeError) as error:
             raise TrainingError(
-                f"samples of the data ({_name(self._data)}) cannot be put into one batch: {error}; expected samples of "
+                f"samples of the data ({_name(self.data)}) cannot be put into one batch: {error}; expected samples of "
                 "the same shapes. An object with __len__() and batch(indices) may pad or collate them as it likes"
             ) from error
+
+    def _sample(self, index: int) -> Any:
+        try:
+            return self.data[index]
+        except Exception as error:
+            error.add_note(f"while sample {index} was read")
+            raise
 
 
 def indexed(data: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> IndexedData:

@@ -33,6 +33,17 @@ def reached(sources: Collection[Any], own: Collection[int]) -> dict[str, str]:
     return found
 
 
+def reachable(sources: Collection[Any]) -> Iterator[tuple[str, Any]]:
+    """Names and values that data sets can reach, by the functions of their classes, too."""
+    seen: set[int] = set()
+    for source in sources:
+        yield from _values(source, "", seen, DEEPEST)
+        kinds = {type(value) for value in (source, *getattr(source, "__dict__", {}).values())}
+        for function in (inner for kind in kinds for base in kind.__mro__ for inner in vars(base).values()):
+            if isinstance(function, types.FunctionType):
+                yield from _values(function, "", seen, DEEPEST)
+
+
 def digest(value: Any, copier: Copier) -> str | None:
     """A short digest of a value; None for what has no content that can be read, such as a module or a large tensor."""
     try:

@@ -51,6 +51,7 @@ class Session:
     "sequential", "lanes" (each sample of the global batch goes along its own stretch of the data, as truncated
     backpropagation through time needs it), or a sampler of torch, drawn for each epoch with generators seeded by
     (seed, epoch). ``data`` may be a DataLoader: its data set, sampler, ``collate_fn`` and ``drop_last`` are used.
+    ``workers`` processes read and augment ahead, with the same result as none; a DataLoader brings its own number.
     ``checkpoint`` is a path (``shared://runs/x``) or an `hp.Checkpoint`: the session continues from the newest valid
     one there. Outside a job the session trains in this process alone, with the same results. Raises SpecError for
     settings that cannot be trained, TrainingError for a model whose state could depend on the number of members.
@@ -71,6 +72,7 @@ class Session:
         audit: Audit = "state",
         checkpoint: str | Checkpoint | None = None,
         order: str | Iterable[int] | None = None,
+        workers: int | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -81,7 +83,7 @@ class Session:
         self.max_grad_norm = max_grad_norm
         settings = Settings(seed, global_batch, micro_batch, max_grad_norm)
         refuse_sizes(global_batch, micro_batch)
-        found = given(data, order)
+        found = given(data, order, workers)
         refuse_unfit(model, optimizer, scheduler)
         parameters = trained_parameters(model, optimizer, unfreezes())
         worker = current()
@@ -162,6 +164,11 @@ class Session:
         return self._state.loss
 
     @property
+    def data_stalls(self) -> int:
+        """Micro-batches of this process that its workers had not read yet when they were due."""
+        return self._batches.stalls
+
+    @property
     def is_main(self) -> bool:
         """Whether this is rank 0, which may be another process after a loss."""
         return self.rank == 0
@@ -231,6 +238,7 @@ class Session:
                 self._loop.end()
             self._checkpoints.leave()
         finally:
+            self._batches.close()
             self._group.close()
             self._gradients.release()
             self._resync.transfer.release()

@@ -1,0 +1,42 @@
+"""Notices that the cell has changed what reading the data depends on: forked readers have it as it was."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+
+from ..program.copies import PLAIN, Copier
+from ..program.reached import digest, elements, reachable
+
+FEW = 1000  # numbers of a container that is compared by its content
+
+
+class Watch:
+    """What the data set, the classes of its parts and their functions reach, as cheap marks that change with it."""
+
+    def __init__(self, *sources: Any) -> None:
+        self._sources = sources
+        self._copier = Copier()
+        self._seen: dict[str, Any] | None = None
+
+    def changed(self) -> list[str]:
+        """Names of what has changed since the last call; none in the first."""
+        before = self._seen
+        self._seen = {name: self._mark(value) for name, value in reachable(self._sources)}
+        self._seen["the data"] = [tuple(map(id, s)) for s in self._sources if isinstance(s, (list, deque))]
+        if before is None:
+            return []
+        return sorted(name for name in {*before, *self._seen} if before.get(name) != self._seen.get(name))
+
+    def _mark(self, value: Any) -> Any:
+        if isinstance(value, PLAIN):
+            return value
+        if isinstance(value, torch.Tensor):
+            return id(value), value._version
+        if isinstance(value, torch.nn.Module) or elements(value) > FEW:
+            return id(value)
+        if isinstance(value, (list, tuple)) and all(isinstance(item, torch.Tensor) for item in value):
+            return [(id(item), item._version) for item in value]
+        return digest(value, self._copier) or id(value)
