@@ -21,7 +21,7 @@ class Kept:
     other ``settings`` are in it: they must not end in one report.
     """
 
-    def __init__(self, place: str | os.PathLike[str] | None = None, **settings: int) -> None:
+    def __init__(self, place: str | os.PathLike[str] | None = None, **settings: int | str) -> None:
         self._place = Path(place) if place is not None else None
         self._results: dict[str, Result] = {}
         if self._place is not None:
@@ -51,7 +51,7 @@ class Kept:
             )
 
 
-def _agree(path: Path, settings: dict[str, int]) -> None:
+def _agree(path: Path, settings: dict[str, int | str]) -> None:
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:

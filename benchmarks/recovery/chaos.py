@@ -51,23 +51,31 @@ def schedule(rng: random.Random, members: int, kinds: Sequence[str]) -> list[Blo
 
 
 def run(
-    runs: int = 20, seed: int = 0, members: int = 8, first: int = 0, keep: str | os.PathLike[str] | None = None
+    runs: int = 20,
+    seed: int = 0,
+    members: int = 8,
+    first: int = 0,
+    keep: str | os.PathLike[str] | None = None,
+    collectives: str = "auto",
 ) -> dict[str, Any]:
     """Run ``runs`` schedules drawn from ``seed`` on up to ``members`` nodes; a failing schedule is named in the report.
 
     With the directory ``keep`` it may be interrupted: schedules that are found there are not run again. ``first`` is
     the first schedule's number, so that several processes can share the work. Partitions need nodes with networks of
-    their own, and so root; where that is missing they are left out, and the report says so.
+    their own, and so root; where that is missing they are left out, and the report says so. The undisturbed run always
+    exchanges gradients through the host, the others by ``collectives``.
     """
     missing = network.missing()
     kinds = [kind for kind in KINDS if kind != "partition" or not missing]
-    kept = Kept(keep, seed=seed, members=members)
+    kept = Kept(keep, seed=seed, members=members, collectives=collectives)
     names = [f"{seed}-{number}" for number in range(first, first + runs)]
     if todo := [name for name in names if name not in kept]:
         with laboratory(members, spares=1, isolated=not missing) as store:
-            fields = {"name": "chaos", "elastic": f"1:{members}", "env": language_model_env(store, **SMALL)}
+            environment = language_model_env(store, **SMALL)
+            fields: dict[str, Any] = {"name": "chaos", "elastic": f"1:{members}", "env": environment}
             reference = submit(store, LANGUAGE_MODEL.read_text(), fields | {"nodes": 1, "spares": 0})
             reference.until_ended()
+            fields["collectives"] = collectives
             for name in todo:
                 wait_for_idle(store)
                 rng = random.Random(name)

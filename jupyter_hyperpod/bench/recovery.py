@@ -56,15 +56,18 @@ class Result:
     failures: dict[str, str] = field(default_factory=dict)
 
 
-def run(runs: int = 2, nodes: int = 4, kills: int = 4, hangs: int = 2) -> dict[str, Any]:
-    """``runs`` jobs, one after another; each meets ``kills`` kills and ``hangs`` hangs."""
+def run(runs: int = 2, nodes: int = 4, kills: int = 4, hangs: int = 2, collectives: str = "auto") -> dict[str, Any]:
+    """``runs`` jobs, one after another; each meets ``kills`` kills and ``hangs`` hangs.
+
+    ``collectives``: how members exchange gradients, as of ``submit --collectives``.
+    """
     result = Result(OURS)
     rng = random.Random(SEED)
     with laboratory(nodes, spares=1) as store:
         environment = language_model_env(store, steps=ENDLESS)
         for number in range(runs):
             progress(f"round {number + 1} of {runs}: {OURS}")
-            our_life(store, environment, result, nodes, ["kill"] * kills + ["hang"] * hangs, rng)
+            our_life(store, environment, result, nodes, ["kill"] * kills + ["hang"] * hangs, rng, collectives)
     return report("recovery", rows_of(result, nodes), our_bars(result))
 
 
@@ -75,9 +78,10 @@ def our_life(
     nodes: int,
     faults: list[str],
     rng: random.Random,
+    collectives: str = "auto",
 ) -> None:
     """One job that meets ``faults``, one after another."""
-    fields = {"name": "recovery", "nodes": nodes, "spares": 1, "env": environment}
+    fields = {"name": "recovery", "nodes": nodes, "spares": 1, "env": environment, "collectives": collectives}
     watch = submit(store, LANGUAGE_MODEL.read_text(), fields)
     for number, fault in enumerate(faults):
         watch.until(lambda: watch.spare_is_ready() and steady(watch.commits(), nodes), SETTLE_TIMEOUT_S)

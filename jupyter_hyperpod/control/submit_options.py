@@ -17,13 +17,13 @@ from ..core.elastic import ElasticRange
 from ..core.errors import SpecError
 from ..core.options import argument
 from ..core.rules import LogRule
-from ..core.spec import HANG_TIMEOUT_S, HIDDEN, JobSpec
+from ..core.spec import COLLECTIVES, HANG_TIMEOUT_S, HIDDEN, JobSpec
 from .option_parser import add_env_option, duration
 
 # the fields of JobSpec that have an option, in the order of a dry run
 _CHOSEN = (
     *("nodes", "elastic", "scale_up_delay_s", "name", "env", "backend", "slurm", "priority", "queue", "spares", "seed"),
-    *("components", "replica", "threads", "hang_timeout_s", "grace_s", "script_restarts", "log_rules"),
+    *("components", "collectives", "replica", "threads", "hang_timeout_s", "grace_s", "script_restarts", "log_rules"),
 )
 
 
@@ -103,6 +103,12 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
         type=_components,
         metavar="A,B",
         help="what recovers without a checkpoint: some of init,data,inprocess,peers, or none (default: all)",
+    )
+    add(
+        "--collectives",
+        choices=COLLECTIVES,
+        help="how members exchange gradients: host (the job's own connections, shared memory), gloo, nccl, or auto: "
+        "nccl for CUDA devices, else host (default: auto)",
     )
     add("--replica", type=int, metavar="R", help="ranks per node, which share one replica of the model (default: 1)")
     add("--threads", type=int, metavar="T", help="CPU threads of every rank (default: 1)")

@@ -19,6 +19,8 @@ MAX_REPLICA = 64
 HANG_TIMEOUT_S = 1.0  # without progress inside a step, while others wait
 # parts of checkpointless recovery; a part that is switched off is replaced by the conventional way
 COMPONENTS = ("init", "data", "inprocess", "peers")
+# how members exchange gradients; "auto" decides by the device of the parameters
+COLLECTIVES = ("auto", "host", "gloo", "nccl")
 MAX_CELL_BYTES = 16 * 2**20
 TASKS = ("completions", "predict")
 STARTUP_DEADLINE = "startup-deadline"
@@ -78,6 +80,7 @@ class JobSpec:
     ``scale_up_delay_s``: how long nodes have to be free before a running job grows onto them. ``grace_s``: how long a
     preempted member may take to leave. ``script_restarts``: how often all ranks are started again after a loss outside
     hp.Session; three, as in torch.distributed's own launcher. ``queue``: whose guaranteed nodes the job may use.
+    ``collectives``: one of `COLLECTIVES`.
     ``replica``: the number of ranks per node; together they hold one replica of the model. ``serve``: the job is a
     deployment, whose head process is a gateway, with one replica per node. ``script``: the source is the Python file
     ``filename``, not a cell; ``arguments`` are its ``sys.argv[1:]``. ``slurm``: some of `SLURM_OPTIONS`. Values in
@@ -102,6 +105,7 @@ class JobSpec:
     threads: int = 1
     replica: int = 1
     components: tuple[str, ...] = COMPONENTS
+    collectives: str = "auto"
     max_restarts: int = 100
     hang_timeout_s: float = HANG_TIMEOUT_S
     scale_up_delay_s: float = 0.0
@@ -144,6 +148,8 @@ class JobSpec:
             raise SpecError("spares and restarts cannot be negative, threads must be at least 1")
         if unknown := [name for name in self.components if name not in COMPONENTS]:
             raise SpecError(f"component {unknown[0]!r} is unknown; expected some of {','.join(COMPONENTS)}, or none")
+        if self.collectives not in COLLECTIVES:
+            raise SpecError(f"collectives is {self.collectives!r}; expected one of {', '.join(COLLECTIVES)}")
         if not 1 <= self.replica <= MAX_REPLICA:
             raise SpecError(f"replica is {self.replica}; expected 1 to {MAX_REPLICA} ranks a node")
         if not self.hang_timeout_s > 0:

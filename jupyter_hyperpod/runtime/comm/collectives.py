@@ -22,6 +22,8 @@ class Links(Protocol):
 
     near: frozenset[int]
     neighbours: frozenset[Token]
+    collectives: str  # as a person asked: one of core.spec.COLLECTIVES
+    host: str  # this member's address, "" where it has none
     generation: int
     rank: int
     world_size: int

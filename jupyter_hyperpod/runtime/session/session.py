@@ -52,6 +52,8 @@ class Session:
     backpropagation through time needs it), or a sampler of torch, drawn for each epoch with generators seeded by
     (seed, epoch). ``data`` may be a DataLoader: its data set, sampler, ``collate_fn`` and ``drop_last`` are used.
     ``workers`` processes read and augment ahead, with the same result as none; a DataLoader brings its own number.
+    ``collectives`` is "host", "gloo", "nccl" or "auto" (the default: see docs/devices.md): how members exchange
+    gradients; None takes that of the job.
     ``checkpoint`` is a path (``shared://runs/x``) or an `hp.Checkpoint`: the session continues from the newest valid
     one there. Outside a job the session trains in this process alone, with the same results. Raises SpecError for
     settings that cannot be trained, TrainingError for a model whose state could depend on the number of members.
@@ -71,6 +73,7 @@ class Session:
         guard: Guard | None = None,
         audit: Audit = "state",
         checkpoint: str | Checkpoint | None = None,
+        collectives: str | None = None,
         order: str | Iterable[int] | None = None,
         workers: int | None = None,
     ) -> None:
@@ -92,6 +95,7 @@ class Session:
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
         group: Group = group_of(worker, settings.micro_batches)
         self._group = group
+        group.collectives = collectives or group.collectives
         check(parameters, group.replica, micro_batch)
         batches = self._batches = Batches(found, group, seed, global_batch, micro_batch, parameters[0].device)
         own = own_ids(self, model, optimizer, scheduler, data, found.data, batches.data)

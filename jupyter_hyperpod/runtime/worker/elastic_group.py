@@ -38,6 +38,8 @@ class ElasticGroup(GroupBase):
         super().__init__()
         self._worker = worker
         self._place = worker.place
+        self.collectives = worker.context.spec.collectives
+        self.host = worker.listener.getsockname()[0]
         self.shard, self.replica = self._place.shard, self._place.size
         self.place = (self.shard,) if self.replica > 1 else ()
         self._gathered = 0  # number of gathers of this replica's ranks in this generation

@@ -26,6 +26,8 @@ class Regroup(Exception):
 class GroupBase:
     """A member of one rank, or one rank of a replica: by default it computes, holds and reports all of the member."""
 
+    collectives = "auto"  # one of core.spec.COLLECTIVES
+    host = ""  # this member's address
     shard = 0
     replica = 1  # ranks
     warm = False  # this process has computed a micro-batch in this session

@@ -1,0 +1,204 @@
+"""Gradients in the memory of the parameters' device, exchanged by a process group of torch.distributed.
+
+Every member gives each owner that owner's slice of its finished nodes, the owner adds them in the order of the tree,
+and all slices are gathered: the same sums as in `Reduction`, so the same bits. No library is asked to add. Slices are
+of bytes, so one exchange serves all types.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ...core.errors import TrainingError
+from ...core.units import plural
+from ...policy.batching import Node
+from .collectives import Links
+from .mesh import all_gather
+from .process_group import Kind, ProcessGroup
+from .reduction import Buffer, FinishedNodes, Layout, as_bytes, is_finite, tree_sum
+from .shared_memory import ALIGN_BYTES, aligned
+
+SLACK_BYTES = 1 << 16  # a buffer is cut into equal slices, so the last one may reach beyond what is used
+MOST_MEMBERS = SLACK_BYTES // ALIGN_BYTES
+
+
+class DeviceMemory:
+    """``octets`` bytes on a device, and slack."""
+
+    def __init__(self, octets: int, device: torch.device) -> None:
+        self.tensor = torch.zeros(octets + SLACK_BYTES, dtype=torch.uint8, device=device)
+
+    def carve(self, shapes: Sequence[tuple[torch.dtype, int]]) -> list[torch.Tensor]:
+        """One 1-D tensor for each (dtype, length), laid end to end, aligned."""
+        return [part.view(dtype) for dtype, part in _parts(self.tensor, shapes)]
+
+
+class DeviceCollectives:
+    """The members of ``links`` exchange gradients by a process group of ``kind``, new in every generation.
+
+    ``lay_out(allocate)`` returns the layout of buffers in memory of `allocate`.
+    """
+
+    def __init__(
+        self, links: Links, kind: Kind, lay_out: Callable[[Callable[[int], DeviceMemory]], Layout], micro_batches: int
+    ) -> None:
+        self._links = links
+        self._kind = kind
+        self.layout = lay_out(lambda octets: DeviceMemory(octets, kind.device))
+        self._root: Node = (0, micro_batches)
+        self._results: list[Buffer] = []
+        self._scratch: dict[str, torch.Tensor] = {}
+        self._group: ProcessGroup | None = None
+
+    def begin(self, keep: Sequence[Buffer]) -> None:
+        """Form the generation's process group. Raises Regroup, and TrainingError where it cannot be formed."""
+        self._leave()
+        if self._links.world_size > MOST_MEMBERS:
+            raise TrainingError(
+                f"{plural(self._links.world_size, 'member')} exchange gradients by {self._kind.name}; expected at most "
+                f"{MOST_MEMBERS}: submit with --collectives host"
+            )
+        if self._links.world_size > 1:
+            self._group = ProcessGroup(self._kind, self._links)
+
+    def reduce(
+        self,
+        finished: FinishedNodes,
+        holdings: Sequence[tuple[Node, ...]],
+        keep: Sequence[Buffer],
+        weights: torch.Tensor,
+        check_finite: bool,
+    ) -> Buffer:
+        """See `Collectives.reduce`."""
+        result = self._free_result(keep)
+        links = self._links
+        # nobody enters a collective before all others can: it lasts no longer than its transfer, and a member that is
+        # lost while it computes is noticed here, where waiting can be interrupted
+        shown = all_gather(links.exchange, links.rank, len(holdings), bytes(as_bytes(weights)))
+        total = math.fsum(number for said in shown for number in memoryview(said).cast("d"))
+        try:
+            sound = self._reduce(result, finished, holdings, 1.0 / total if total else 1.0, check_finite)
+        except BaseException:
+            self._give_up(keep)
+            raise
+        if check_finite:
+            flags = all_gather(links.exchange, links.rank, len(holdings), bytes([sound]))
+            sound = all(flag[0] for flag in flags)
+        result.meta[-1] = not sound
+        return result
+
+    def _reduce(
+        self,
+        result: Buffer,
+        finished: FinishedNodes,
+        holdings: Sequence[tuple[Node, ...]],
+        scale: float,
+        check_finite: bool,
+    ) -> bool:
+        """Fill `result`; False where this member's slice of it is checked and not finite."""
+        rank, members = self._links.rank, len(holdings)
+        size = aligned(-(-self.layout.octets // members))
+        nodes = self._collect(finished, holdings, size)
+        whole = _octets(result)[: size * members]
+        own = whole if self._group is None else self._scratch_of("own", size)
+        sound = True
+        for index, dtype, low, high in _within(self.layout.shapes, rank * size, size):
+            out = own[low:high].view(dtype)
+            tree_sum(self._root, {node: part[low:high].view(dtype) for node, part in nodes.items()}, out)
+            if index < len(self.layout.lengths):  # a gradient
+                out.mul_(scale)
+                sound = sound and not (check_finite and not is_finite(out))
+        if self._group is not None:
+            self._group.gather_slices(own, whole)
+        return sound
+
+    def _collect(
+        self, finished: FinishedNodes, holdings: Sequence[tuple[Node, ...]], size: int
+    ) -> dict[Node, torch.Tensor]:
+        """This rank's slice, ``size`` bytes, of every node of every member."""
+        rank = self._links.rank
+        found: dict[Node, torch.Tensor] = {}
+        for turn in range(max(map(len, holdings)) if self._group is not None else 0):
+            holders = [peer for peer, nodes in enumerate(holdings) if len(nodes) > turn]
+            own = _octets(finished.nodes[holdings[rank][turn]]) if rank in holders else None
+            received = self._scratch_of(f"turn {turn}", size * len(holders))
+            assert self._group is not None
+            self._group.exchange_slices(None if own is None else own[: size * len(holdings)], received, holders)
+            for place, peer in enumerate(holders):
+                found[holdings[peer][turn]] = received[place * size : (place + 1) * size]
+        for node in holdings[rank]:
+            found[node] = _octets(finished.nodes[node])[rank * size : (rank + 1) * size]
+        return found
+
+    def send(self, result: Buffer, rank: int) -> None:
+        """Send a result to a member that missed it, through host memory."""
+        self._links.exchange([(rank, as_bytes(flat.cpu())) for flat in result.flats], [])
+
+    def receive(self, donor: int, keep: Sequence[Buffer]) -> Buffer:
+        """Receive a result that `donor` sends, in a buffer outside of `keep`. Raises Regroup."""
+        result = self._free_result(keep)
+        received = [torch.empty(flat.shape, dtype=flat.dtype) for flat in result.flats]
+        self._links.exchange([], [(donor, as_bytes(flat)) for flat in received])
+        for mine, theirs in zip(result.flats, received, strict=True):
+            mine.copy_(theirs)
+        return result
+
+    def step_done(self) -> None:
+        """Nothing of an earlier generation is left."""
+
+    def release(self) -> None:
+        """Give everything back: the session is over."""
+        if self._group is not None:
+            self._group.close()
+        self._group, self._results, self._scratch = None, [], {}
+
+    def _leave(self) -> None:
+        """Leave the process group of an earlier generation."""
+        if self._group is not None:
+            self._group.abandon()
+            self._group = None
+
+    def _give_up(self, keep: Sequence[Buffer]) -> None:
+        """A collective may go on in the background: never use again what it may write to."""
+        self._leave()
+        self._results, self._scratch = [*keep], {}
+
+    def _free_result(self, keep: Sequence[Buffer]) -> Buffer:
+        free = [result for result in self._results if not any(result is kept for kept in keep)]
+        chosen = free[0] if free else Buffer(self.layout)
+        self._results = [*keep, chosen]
+        return chosen
+
+    def _scratch_of(self, name: str, size: int) -> torch.Tensor:
+        """Scratch memory, ``size`` bytes."""
+        scratch = self._scratch.get(name)
+        if scratch is None or scratch.numel() < size:
+            scratch = self._scratch[name] = torch.empty(size, dtype=torch.uint8, device=self._kind.device)
+        return scratch[:size]
+
+
+def _octets(buffer: Buffer) -> torch.Tensor:
+    assert isinstance(buffer.memory, DeviceMemory)
+    return buffer.memory.tensor
+
+
+def _parts(octets: torch.Tensor, shapes: Sequence[tuple[torch.dtype, int]]) -> list[tuple[torch.dtype, torch.Tensor]]:
+    """The bytes of each (dtype, length) of a buffer."""
+    return [(dtype, octets[low:high]) for _, dtype, low, high in _within(shapes, 0, octets.numel())]
+
+
+def _within(
+    shapes: Sequence[tuple[torch.dtype, int]], begin: int, size: int
+) -> list[tuple[int, torch.dtype, int, int]]:
+    """(index, dtype, low, high) of the flat tensors that lie in ``size`` bytes from `begin`; bytes count from there."""
+    found = []
+    start = 0
+    for index, (dtype, length) in enumerate(shapes):
+        low, high = max(start, begin), min(start + length * dtype.itemsize, begin + size)
+        if low < high or (begin == 0 and length == 0):
+            found.append((index, dtype, low - begin, high - begin))
+        start += aligned(length * dtype.itemsize)
+    return found

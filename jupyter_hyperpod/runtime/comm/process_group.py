@@ -1,0 +1,195 @@
+"""A process group of torch.distributed that belongs to one generation, and is given up whole when that ends.
+
+A collective cannot be interrupted: it blocks the thread that waits for it, under gloo even after an abort. So a thread
+of the group waits, and the caller watches the coordinator's messages and the members' links besides. When the
+generation ends, the thread is left behind with all memory that the collective may still write to; it ends when the
+connections of the lost member do.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...core.errors import TrainingError
+from .collectives import Links
+from .meeting_store import FAILED, MeetingStore
+from .mesh import PeerLost
+
+FORM_S = 20.0  # until every member has to be connected
+NOTICE_S = 1.0  # in which the coordinator, or a link, explains why a collective failed
+LEAVE_S = 1.0
+Operation = Callable[[Any], None]  # gets the backend
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to make a process group. ``make(store, rank, world_size)`` returns a backend of torch.distributed.
+
+    ``finish()`` waits until the device has done what was enqueued; ``abort(backend)`` releases whoever waits for it.
+    ``joined``: whether `all_gather_into_tensor` is the fastest way to return a result. ``description``: equal on every
+    member, or they do not belong together.
+    """
+
+    name: str
+    device: torch.device
+    make: Callable[[Any, int, int], Any]
+    finish: Callable[[], None]
+    abort: Callable[[Any], None]
+    joined: bool
+    description: str
+
+
+class ProcessGroup:
+    """The members of one generation. Raises TrainingError where they cannot be connected, Regroup."""
+
+    def __init__(self, kind: Kind, links: Links) -> None:
+        self._kind = kind
+        self._links = links
+        self._rank, self._world_size = links.rank, links.world_size
+        self._jobs: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
+        self._done, self._tell = socket.socketpair()
+        self._error: BaseException | None = None
+        self._ended: dict[str, Any] | None = None  # how forming ended here
+        self._backend: Any = None
+        self._store = MeetingStore()
+        self._thread = threading.Thread(target=self._serve, name=f"hyperpod-{kind.name}", daemon=True)
+        self._thread.start()
+        try:
+            self._all_to_all = self._meet()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def exchange_slices(self, sent: torch.Tensor | None, received: torch.Tensor, holders: Sequence[int]) -> None:
+        """Every rank of ``holders`` sends slice p of ``sent`` to rank p; ``received`` gets one slice per holder.
+
+        Tensors of bytes; ``sent`` is None on others. A slice has as many bytes as ``received`` has per holder.
+        """
+        size = received.numel() // len(holders)
+        outgoing = [size if sent is not None else 0] * self._world_size
+        incoming = [size if rank in holders else 0 for rank in range(self._world_size)]
+        given = received[:0] if sent is None else sent
+        if self._all_to_all:
+            self.run(lambda backend: _wait([backend.alltoall_base(received, given, incoming, outgoing)]))
+        else:
+            self.run(lambda backend: _wait(self._pairs(backend, given.split(outgoing), received.split(incoming))))
+
+    def gather_slices(self, own: torch.Tensor, whole: torch.Tensor) -> None:
+        """Every rank gives ``own``; ``whole`` gets all of them, by rank."""
+        parts = whole.split(own.numel())
+        if self._kind.joined:
+            self.run(lambda backend: _wait([backend._allgather_base(whole, own)]))
+        else:
+            parts[self._rank].copy_(own)
+            self.run(lambda backend: _wait(self._pairs(backend, [own] * self._world_size, parts)))
+
+    def run(self, operation: Operation) -> None:
+        """Run `operation` in the group's thread until it is done. Raises Regroup when the generation ends before.
+
+        Where it fails without a reason that the coordinator knows, the members regroup, too.
+        """
+        self._jobs.put(operation)
+        self._links.wait_for(self._done.fileno())
+        self._done.recv(1)
+        if self._error is None:
+            return
+        self._links.wait_for(self._done.fileno(), NOTICE_S)
+        self._links.warn(f"a collective of {self._kind.name} failed: {self._error}")
+        self._links.lost(PeerLost((self._rank + 1) % self._world_size))
+
+    def close(self) -> None:
+        """Leave in order: no collective is under way."""
+        self._jobs.put(None)
+        self._thread.join(LEAVE_S)
+
+    def abandon(self) -> None:
+        """Leave while a collective may be under way: its thread, and the memory that it holds, stay behind."""
+        self._store.close()
+        self._jobs.put(None)
+        if self._backend is not None:
+            self._kind.abort(self._backend)
+
+    def _pairs(self, backend: Any, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> list[Any]:
+        """Send and receive slices by rank; none has to be sent to itself."""
+        works = []
+        for peer in range(self._world_size):
+            if peer != self._rank and sent[peer].numel():
+                works.append(backend.send([sent[peer]], peer, 0))
+            if peer != self._rank and received[peer].numel():
+                works.append(backend.recv([received[peer]], peer, 0))
+        return works
+
+    def _meet(self) -> bool:
+        """Form the group together; True where every member can exchange slices in one collective."""
+        began_s = time.monotonic()
+
+        def ended() -> dict[str, Any] | None:
+            if self._ended is None and time.monotonic() - began_s > FORM_S:
+                return {FAILED: f"not connected within {FORM_S:g} s"}
+            return self._ended
+
+        found = self._store.meet(self._links.exchange, self._rank, self._world_size, ended)
+        if failed := [(rank, said[FAILED]) for rank, said in enumerate(found) if FAILED in said]:
+            rank, why = failed[0]
+            raise TrainingError(
+                f"the members could not be connected by {self._kind.name}: rank {rank} says: {why}. It needs "
+                "connections between all nodes on any port: name the network with GLOO_SOCKET_IFNAME or "
+                "NCCL_SOCKET_IFNAME, or submit with --collectives host, which uses the job's own connections"
+            )
+        described = {said["description"] for said in found}
+        if len(described) > 1:
+            raise TrainingError(
+                f"members have different devices ({', '.join(sorted(described))}), whose arithmetic may differ; "
+                "expected equal ones: choose the nodes, for example by --slurm constraint=, or train on the CPU"
+            )
+        return all(said["all_to_all"] for said in found)
+
+    def _serve(self) -> None:
+        """The group's thread: form, then run one operation after the other."""
+        try:
+            self._backend = self._kind.make(self._store, self._rank, self._world_size)
+            self._ended = {"all_to_all": self._try_all_to_all(), "description": self._kind.description}
+        except BaseException as error:
+            self._ended = {FAILED: _first_line(error)}
+        self._store.wake()
+        while (operation := self._jobs.get()) is not None:
+            try:
+                operation(self._backend)
+                self._kind.finish()
+            except BaseException as error:
+                self._error = error
+            del operation  # it holds tensors
+            self._tell.send(b"d")
+        self._backend = None  # may wait for what is under way
+        self._tell.close()
+        self._done.close()
+
+    def _try_all_to_all(self) -> bool:
+        """Connect all pairs by a first exchange; False where this backend lacks the collective."""
+        sent, received = (torch.zeros(self._world_size, dtype=torch.uint8, device=self._kind.device) for _ in "sr")
+        ones = [1] * self._world_size
+        try:
+            _wait([self._backend.alltoall_base(received, sent, ones, ones)])
+            self._kind.finish()
+        except (NotImplementedError, RuntimeError) as error:
+            if "support" not in str(error) and "implement" not in str(error):
+                raise
+            return False
+        return True
+
+
+def _wait(works: Sequence[Any]) -> None:
+    for work in works:
+        work.wait()
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
