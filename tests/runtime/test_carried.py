@@ -354,3 +354,34 @@ def test_every_member_is_lost_once(job: Submit, loop: str) -> None:
     run.finish()
     run.same_as(undisturbed)
     assert len(kept(undisturbed)) == 1 and kept(run) == kept(undisturbed)
+
+
+LEFT = """
+def slow_loss(batch):
+    if session.step == 2 and session.world_size == 1:
+        time.sleep(0.3)  # a newcomer gets ready, and is called for the end of this step
+    return loss_fn(batch)
+
+history = []
+for epoch in session.epochs(1):
+    for step in session.steps(COUNT):
+        history.append(step.run(slow_loss))
+        if step.number == 3:
+            break
+    history.append(float(epoch))
+print("kept", len(history), sum(history).hex())
+"""
+
+
+@pytest.mark.parametrize("count", [8, 3])
+def test_a_member_that_arrives_while_the_cell_leaves_its_loop(job: Submit, count: int) -> None:
+    source = cell(LEFT).replace("COUNT", str(count))
+    undisturbed = job(source, nodes=1)
+    undisturbed.finish()
+    run = job(source, nodes=1, elastic="1:2")
+    run.until_step(2)
+    run.scale(2)
+    run.finish()
+    assert (run.losses(), run.view["digest"]) == (undisturbed.losses(), undisturbed.view["digest"]), run.story()
+    assert kept(run) == kept(undisturbed), run.story()
+    assert "the members meet when step 3 is committed" in run.story()

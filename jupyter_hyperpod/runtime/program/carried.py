@@ -40,12 +40,14 @@ STATE = "state"  # the name of the namespace that each session has
 class Copies:
     """Copies of everything after ``step`` steps, in the loop of this number among those that the cell has begun.
 
-    ``epoch``: the number of the loop of epochs, the epoch, and the steps and loops before it.
+    ``epoch``: the number of the loop of epochs, the epoch, and the steps and loops before it. ``left``: the cell has
+    left that loop before its end.
     """
 
     step: int
     loop: int
     epoch: tuple[int, int, int, int] = (0, 0, 0, 0)
+    left: bool = False
     values: dict[str, Copy] = field(default_factory=dict)
     variables: dict[str, Copy] = field(default_factory=dict)
     generators: dict[str, Copy] = field(default_factory=dict)
@@ -66,6 +68,7 @@ class Carried:
         self._epoch = (0, 0, 0, 0)
         self.first_step = 0  # steps of the run that this member has missed
         self._received: Copies | None = None  # what this member's objects do not hold yet
+        self._left = 0  # the number of the last loop that was left before its end, here or where the copies were made
 
     def register(self, objects: Mapping[str, Any]) -> None:
         """Carry these objects, too. Raises TrainingError for values that cannot be changed in place."""
@@ -95,7 +98,7 @@ class Carried:
         }
         variables = self.variables.copied(self._sealed.variables)
         flags = self._flags.copied(self.variables.attributes)
-        self._sealed = Copies(step, loop, self._epoch, found, variables, generators.states(), flags)
+        self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, generators.states(), flags)
 
     def enter(self, step: int, loop: int) -> None:
         """The cell's loop is between two steps: put what was received into this member's objects, if it is due.
@@ -108,6 +111,8 @@ class Carried:
             return
         if loop >= received.loop:
             self._received = None
+            if received.left:
+                self._left = loop
         copier = Copier(self._own)
         if missing := received.values.keys() - self._objects.keys():
             raise TrainingError(
@@ -150,6 +155,14 @@ class Carried:
         """Whether this member's cell has not reached the place of the copies that it was given."""
         return self._received is not None
 
+    def leave(self, loop: int) -> None:
+        """The cell leaves this loop before its end."""
+        self._left = loop
+
+    def is_elsewhere(self, loop: int) -> bool:
+        """Whether this member's cell must leave its loop at once: the others are in a later one, or have left it."""
+        return self.is_behind(loop) or loop == self._left
+
     def is_behind(self, loop: int) -> bool:
         """Whether this member's cell has not reached the loop in which the other members are."""
         return self._received is not None and loop < self._received.loop
@@ -157,12 +170,12 @@ class Carried:
     def at(self, step: int) -> dict[str, Any]:
         """The copies after ``step``, for other members and checkpoints."""
         copies = self._received if self._received is not None and self._received.step == step else self._sealed
-        place = {"loop": copies.loop, "epoch": copies.epoch}
+        place = {"loop": copies.loop, "epoch": copies.epoch, "left": copies.left}
         return place | {part: getattr(copies, part) for part in PARTS}
 
     def load(self, found: Mapping[str, Any], step: int) -> None:
         """Take copies that another member made after ``step``, or that a checkpoint holds, for `enter`."""
-        place = found.get("loop", 0), tuple(found.get("epoch", (0, 0, 0, 0)))
+        place = found.get("loop", 0), tuple(found.get("epoch", (0, 0, 0, 0))), found.get("left", False)
         self._received = Copies(step, *place, *(found.get(part, {}) for part in PARTS))
 
     def leave_variables(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 
 from ...core.errors import TrainingError
 from ..protocol import facts
@@ -65,9 +66,13 @@ class Loop:
         self._planned, self._loop = self._planned + count, self._loop + 1
         self._open()
         self._between_steps()
-        while self._state.applied < self._planned and not self._carried.is_behind(self._loop):
+        while self._state.applied < self._planned and not self._carried.is_elsewhere(self._loop):
             step, self._restored = Step(self._execution, self._state.applied + 1), False
-            yield step
+            try:
+                yield step
+            except GeneratorExit:
+                self._leave()
+                raise
             if self._state.applied < step.number and not self._restored:
                 raise TrainingError(f"step {step.number} was not run: call step.run(loss_function) once in the loop")
             self._between_steps()
@@ -94,7 +99,8 @@ class Loop:
     def end(self) -> None:
         """The cell leaves the session: stay until every member has reached the end, and help those behind."""
         self._carried.refuse_early_end(self._loop)
-        self._between_steps()  # the cell may have left its loop
+        self._state.undo()
+        self._meet(in_loop=False)
         digest = self._state.digest()
         while True:
             try:
@@ -107,13 +113,32 @@ class Loop:
     def _between_steps(self) -> None:
         """The cell is between two steps: copy what it carries, begin a checkpoint, and let newcomers join."""
         self._state.undo()
+        self._seal()
+        self._meet(in_loop=True)
+
+    def _leave(self) -> None:
+        """The cell leaves its loop by ``break``: a member that joins from now on begins behind the loop.
+
+        What the cell carries is copied at once, because the newcomer runs all that follows.
+        """
+        self._carried.leave(self._loop)
+        with suppress(Exception):  # the loop may end by an error, which is the one to be shown
+            self._seal()
+
+    def _seal(self) -> None:
+        step = self._state.applied
+        self._carried.enter(step, self._loop)
+        self._carried.seal(step, self._loop)
+        self._parts.between.reached()
+
+    def _meet(self, in_loop: bool) -> None:
+        """Begin a checkpoint, and let newcomers join, as often as the members change.
+
+        Behind its loop the cell has done more than what was copied at the end of the loop; newcomers do that, too.
+        """
         while True:
-            step = self._state.applied
-            self._carried.enter(step, self._loop)
-            self._carried.seal(step, self._loop)
-            self._parts.between.reached()
             try:
-                if self._passed < step:
+                if self._passed < (step := self._state.applied):
                     self._passed = step
                     self._parts.checkpoints.step_done()
                     self._group.touch("user", step)
@@ -122,6 +147,8 @@ class Loop:
             except Regroup as call:
                 self._parts.resync.regroup(call)
                 self._parts.integrity.renew()
+                if in_loop or self._carried.waits:
+                    self._seal()
 
     def _open(self) -> None:
         """The cell begins a loop: find what the loop carries and, once, join the other members."""
