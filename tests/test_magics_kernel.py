@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from tests.secrets_scan import files_with
 
 Eventually = Callable[..., Any]
 TIMEOUT_S = 60
+WIDGET = {"text/plain", "application/vnd.jupyter.widget-view+json"}
 
 
 class Kernel:
@@ -56,6 +58,23 @@ class Kernel:
 
     def of_type(self, kind: str) -> list[dict[str, Any]]:
         return [message["content"] for message in self.messages if message["msg_type"] == kind]
+
+    def bundles(self) -> list[dict[str, Any]]:
+        """What is shown below the cell, but for the job itself."""
+        shown = [m["content"]["data"] for m in self.messages if m["msg_type"] in ("display_data", "execute_result")]
+        return [data for data in shown if MIME_TYPE not in data]
+
+    def order(self, *wanted: str | dict[str, Any]) -> bool:
+        """Whether texts, bundles and kinds of messages came in this order."""
+        at = 0
+        for message in self.messages:
+            content = message["content"]
+            one = wanted[at] if at < len(wanted) else None
+            if one is not None and (
+                one == message["msg_type"] or one == content.get("data") or str(one) in content.get("text", "")
+            ):
+                at += 1
+        return at == len(wanted)
 
     def text(self, name: str = "stdout") -> str:
         return "".join(content["text"] for content in self.of_type("stream") if content["name"] == name)
@@ -156,14 +175,56 @@ def test_tracebacks_carry_the_number_of_the_cell(kernel: Kernel) -> None:
     ],
 )
 def test_a_cell_shows_the_same_with_and_without_its_first_line(kernel: Kernel, cell: str) -> None:
-    def shown() -> str:
-        values = [*kernel.of_type("display_data"), *kernel.of_type("execute_result")]
-        return "".join(value["data"]["text/plain"] + "\n" for value in values if MIME_TYPE not in value["data"])
-
     assert kernel.run(cell) == "ok"
-    alone = shown()
+    alone = kernel.bundles()
     assert kernel.run(f"%%hyperpod --nodes 1\n{cell}") == "ok", kernel.of_type("error")
-    assert kernel.text() == alone
+    assert kernel.bundles() == alone
+
+
+RICH = """
+import pandas, sys, time
+import matplotlib.pyplot as plt
+from IPython.display import HTML, Markdown, clear_output, display
+from tqdm.notebook import tqdm
+print("gone")
+clear_output()
+print("before")
+display(pandas.DataFrame({"loss": [1.5, 2.5]}))
+print("between", end="")
+handle = display(HTML("<b>first</b>"), display_id="word")
+handle.update(HTML("<b>second</b>"))
+for _ in tqdm(range(3), file=sys.stdout, mininterval=0, miniters=1):
+    time.sleep(0.3)
+plt.plot([1, 2])
+plt.show()
+Markdown("*end*")
+"""
+
+
+def test_what_rank_0_displays_appears_as_if_the_cell_ran_in_the_kernel(kernel: Kernel) -> None:
+    assert kernel.run(RICH) == "ok", kernel.of_type("error")
+    alone = [set(bundle) for bundle in kernel.bundles()]
+    assert kernel.run(f"# of today\n\n%%hyperpod --nodes 2 --name rich\n{RICH}") == "ok", kernel.of_type("error")
+    for turn in ("streamed", "attached"):
+        found = kernel.bundles()
+        frame, word, figure, end = (bundle for bundle in found if MIME_TYPE not in bundle)
+        assert frame["text/html"].count("<td>") == 2 and "loss" in frame["text/plain"], turn
+        assert word["text/html"] == "<b>first</b>" and end["text/markdown"] == "*end*"
+        assert base64.b64decode(figure["image/png"]).startswith(b"\x89PNG")
+        assert [set(bundle) for bundle in (frame, word, figure, end)] == [kinds for kinds in alone if kinds != WIDGET]
+        updated = [content["data"] for content in kernel.of_type("update_display_data")]
+        assert any(data.get("text/html") == "<b>second</b>" for data in updated)
+        assert kernel.order("gone", "clear_output", "before", frame, "between", word, figure, end), turn
+        assert "\r[rank 0]  33%" in kernel.text() and "[rank 0] 100%" in kernel.text()
+        assert kernel.text().count("[rank 1] 100%") == 1 and "[rank 1]  33%" not in kernel.text()
+        assert kernel.run("%hyperpod attach rich") == "ok"
+
+
+def test_what_is_too_large_to_display_is_said(kernel: Kernel) -> None:
+    cell = "from IPython.display import HTML\ndisplay(HTML('x' * 5_000_000))"
+    assert kernel.run(f"%%hyperpod --nodes 1\n{cell}") == "ok", kernel.of_type("error")
+    assert "not shown: text/html of 5.0 MB" in kernel.text("stderr")
+    assert [set(bundle) for bundle in kernel.bundles() if MIME_TYPE not in bundle] == [{"text/plain"}]
 
 
 def test_comments_may_stand_above_the_magic(kernel: Kernel) -> None:

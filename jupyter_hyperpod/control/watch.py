@@ -150,6 +150,20 @@ class OutputLines:
         if rest:
             self._open[key] = (prefix, rest)
 
+    def bar(self, event: Event) -> tuple[str, str] | None:
+        """The ``(stream, line)`` that rank 0 has left unfinished and rewrites, such as a progress bar."""
+        if not self.shows(event) or event.data["rank"] != 0:
+            return None
+        stream = str(event.data["stream"])
+        prefix, text = self._open.get((str(event.data["member"]), stream), ("", ""))
+        return (stream, prefix + _overwritten(text)) if "\r" in text else None
+
+    def cut(self, event: Event) -> Iterator[tuple[str, str]]:
+        """Yield the unfinished lines of the event's member: something else follows them."""
+        for key in [key for key in self._open if key[0] == str(event.data["member"])]:
+            prefix, text = self._open.pop(key)
+            yield key[1], prefix + _overwritten(text)
+
     def finish(self) -> Iterator[tuple[str, str]]:
         """Yield the lines that have no newline at the end."""
         for (_, stream), (prefix, text) in self._open.items():

@@ -90,7 +90,9 @@ EVENTS: dict[str, Fields] = {
             "first_layer_s: float|null"
         ),
         # written by agents
-        "output.written": "member: str, node: str, rank: int|null, stream: str, text: str",
+        # `shown`: the text stands for a display; action (display, update, clear, or "" where another rank shows it),
+        # id, place (session, step, number), and the MIME bundle: data, metadata
+        "output.written": "member: str, node: str, rank: int|null, stream: str, text: str, shown?: map",
         # `line` is the line of the cell as the notebook numbers it
         "user.error": (
             "member: str, node: str, rank: int|null, type: str, message: str, traceback: str[], line?: int|null"

@@ -110,3 +110,7 @@ class JobDisplay:
         if bundle != self._last:
             display(bundle, raw=True, display_id=self._display_id, update=self._last is not None)
             self._last = bundle
+
+    def forget(self) -> None:
+        """The front end has removed the display; the next one is new."""
+        self._last = None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from ..control import report
 from ..control.watch import JobWatch, OutputLines
 from ..core.errors import HyperpodError
+from ..core.events import Event
 from ..core.views import View
 from ..storage.store import Store
 from .output import JobDisplay
+from .showing import ShownDisplays
 
 UPDATE_S = 2.0
 
@@ -56,6 +59,12 @@ class Status:
             sys.stderr.flush()
             self._line = line
 
+    def show_again(self) -> None:
+        """The output was cleared, and what it showed of the job with it."""
+        if self._display is not None:
+            self._display.forget()
+        self._next_s = 0.0
+
     def finish(self, view: View) -> None:
         """Show `view` one last time and remove the status line."""
         self.clear()
@@ -69,6 +78,48 @@ class Status:
             self._line = ""
 
 
+class Screen:
+    """What is below the job's display: lines of its output, its bars of progress, and displays where ``rich``."""
+
+    def __init__(self, status: Status, rich: bool) -> None:
+        self._status = status
+        self._rich = rich
+        self._displays = ShownDisplays()
+        self._bar = ""  # the stream that an unfinished line is in
+        self._width = 0  # of that line
+
+    def show(self, event: Event, lines: OutputLines, view: View) -> None:
+        """Show what an event adds."""
+        shown = event.data.get("shown") if event.kind == "output.written" else None
+        if shown is None or not self._rich:
+            self.print(lines.feed(event))
+            self._draw_bar(lines.bar(event))
+        elif self._displays.is_new(str(event.data["member"]), shown):
+            self.print(lines.cut(event))
+            if self._displays.show(shown):
+                self._status.show_again()
+                self._status.update(view)
+
+    def print(self, lines: Iterable[tuple[str, str]]) -> None:
+        """Print whole lines."""
+        for name, line in lines:
+            self._status.clear()
+            begin, self._width = ("\r", max(self._width - len(line), 0)) if name == self._bar else ("", 0)
+            print(f"{begin}{line}{' ' * self._width}", file=_file(name), flush=True)
+            self._bar, self._width = ("", 0) if name == self._bar else (self._bar, self._width)
+
+    def _draw_bar(self, bar: tuple[str, str] | None) -> None:
+        """Draw an unfinished line over the one before."""
+        if bar is not None and self._rich:
+            self._bar, line = bar
+            print(f"\r{line}{' ' * (self._width - len(line))}", end="", file=_file(self._bar), flush=True)
+            self._width = len(line)
+
+
+def _file(name: str) -> Any:
+    return sys.stderr if name == "stderr" else sys.stdout
+
+
 def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: float) -> View:
     """Show a job until it ends and return its view. KeyboardInterrupt passes through, after the display is updated.
 
@@ -77,21 +128,19 @@ def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: 
     watch = JobWatch(store, job_id, lost_after_s)
     status = Status(display)
     lines: OutputLines | None = None
+    screen = Screen(status, rich=display is not None)
     noticed = ""
     try:
         for events in watch.batches():
             lines = lines or OutputLines(watch.view)
             status.update(watch.view)
             for event in events:
-                for name, line in lines.feed(event):
-                    status.clear()
-                    _print_line(name, line)
+                screen.show(event, lines, watch.view)
             status.update(watch.view)
             if watch.notice and not noticed:
                 print(f"{watch.notice}; `%hyperpod cluster start` brings it back", file=sys.stderr, flush=True)
             noticed = watch.notice
-        for name, line in lines.finish() if lines else ():
-            _print_line(name, line)
+        screen.print(lines.finish() if lines else ())
     finally:
         status.finish(watch.view)
     if watch.view["state"] == "failed":
@@ -99,10 +148,6 @@ def stream(store: Store, job_id: str, display: JobDisplay | None, lost_after_s: 
     if display is None or watch.view["state"] == "stopped":
         print(report.progress_line(watch.view), flush=True)
     return watch.view
-
-
-def _print_line(stream_name: str, line: str) -> None:
-    print(line, file=sys.stderr if stream_name == "stderr" else sys.stdout, flush=True)
 
 
 def failure(view: View) -> JobFailed:

@@ -37,7 +37,9 @@ class EncodedEvent:
 def encode_entry(event: Event) -> EncodedEvent:
     """Encode an event for the wire."""
     names = frozenset(event.data["values"]) if event.kind in SAMPLE_KINDS else None
-    return EncodedEvent(event.writer, event.seq, names, dumps(to_json(event)))
+    record = to_json(event)
+    record["data"].pop("shown", None)  # a browser gets displays from its kernel
+    return EncodedEvent(event.writer, event.seq, names, dumps(record))
 
 
 def dumps(value: Any) -> str:

@@ -28,7 +28,13 @@ KEPT_VARIABLE, KEPT_MB, KEPT_LEAST_MB = "HYPERPOD_OUTPUT_KEPT_MB", 64, 1
 PARTS = 8
 PIECE = 16_384  # characters of one event
 MOST_BYTES = 12 * PIECE + 1024  # the largest such event as JSON
+_MARK = re.compile("\x1eHYPERPOD-SHOWN-([0-9]+)\x1e\n")
 _PART = re.compile(r"(.+)@(\d+)@(\d+)\.[0-9a-f]+")
+
+
+def mark(number: int) -> str:
+    """The text that stands in a worker's standard output where its display of this number belongs."""
+    return f"\x1eHYPERPOD-SHOWN-{number}\x1e\n"
 
 
 def output_directory(job: JobStore) -> Path:
@@ -69,18 +75,46 @@ class OutputRelay:
         self._kept = max(_megabytes(KEPT_VARIABLE, KEPT_MB), KEPT_LEAST_MB * 1_000_000)
         self._part_bytes = max(self._kept // PARTS, MOST_BYTES)
         self._left, self._said = self._share, False
+        self._expected: dict[int, tuple[str, dict[str, Any]]] = {}  # displays whose marks have not been read yet
         self._part: RecordWriter[Event] | None = None
         self._dropped = 0
 
     def begin(self) -> None:
         """Another worker prints from now on, with a full share of the journal."""
         self._left, self._said = self._share, False
+        self._expected.clear()
+
+    def expect(self, number: int, text: str, shown: dict[str, Any]) -> None:
+        """A display whose mark comes in the output; ``text``: what it is in words."""
+        self._expected[number] = text, shown
+
+    def lacks(self, text: str) -> bool:
+        """Whether the text has a mark whose display has not come yet."""
+        return any(int(found[1]) not in self._expected for found in _MARK.finditer(text))
 
     def write(self, member: str, rank: int | None, stream: str, text: str) -> None:
-        """Store a piece of a worker's output."""
+        """Store a piece of a worker's output, with the displays whose marks are in it."""
+        record = {"member": member, "node": self._node, "rank": rank, "stream": stream}
+        at = 0
+        for found in _MARK.finditer(text):
+            self._write(record, text[at : found.start()])
+            at = found.end()
+            if (display := self._expected.pop(int(found[1]), None)) is not None:
+                self._show(record, *display)
+        self._write(record, text[at:])
+
+    def _show(self, record: dict[str, Any], text: str, shown: dict[str, Any]) -> None:
+        size = len(text) + sum(len(str(found)) for found in shown.get("data", {}).values())
+        if size > self._left and shown.get("data"):
+            self._write(record, text or "[a display was left out: this worker has printed too much]\n")
+            return
+        self._left -= size
+        self._journal.write("output.written", record | {"text": text, "shown": shown})
+
+    def _write(self, record: dict[str, Any], text: str) -> None:
         if not text:
             return
-        record = {"member": member, "node": self._node, "rank": rank, "stream": stream}
+        rank = record["rank"]
         if self._left > 0:
             self._left -= len(text.encode(errors="replace"))
             self._journal.write("output.written", record | {"text": text})

@@ -173,6 +173,7 @@ export interface IFacts {
     rank: number | null;
     stream: string;
     text: string;
+    shown?: Record<string, any>;
   };
   'user.error': {
     member: string;

@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 
+from jupyter_hyperpod.notebook.showing import ShownDisplays
 from jupyter_hyperpod.runtime.audit import audit
 from tests.runtime.conftest import TRAIN, Submit, alive
 
@@ -53,16 +54,35 @@ def test_who_is_rank_0_at_the_end_shows_the_last_value(job: Submit) -> None:
     assert len(ended) == 1 and ended[0].data["member"] != first
 
 
-def test_a_picture_is_told_of_in_words_once_per_rank(job: Submit) -> None:
+def test_a_picture_is_shown_by_rank_0_and_told_of_by_the_others(job: Submit) -> None:
     source = (
         "import matplotlib.pyplot as plt\nfor _ in range(2):\n    plt.plot([1, 2])\n    plt.show()\nplt.figure();\n"
     )
     run = job(source, nodes=2, env={"MPLBACKEND": "module://matplotlib_inline.backend_inline"})
     run.finish()
-    for told in run.text("stderr").values():
-        assert told.startswith("Pictures are not shown in the output of a job yet.")
-        assert "plt.savefig('" in told and told.count("Pictures") == 1
-    assert set(run.text("stderr")) == {0, 1}
+    for rank, text in run.text().items():
+        assert text.count("<Figure size 640x480 with ") == 3
+        shown = [e.data["shown"] for e in run.of_kind("output.written") if e.data["rank"] == rank]
+        assert [set(one.get("data", ())) for one in shown] == [{"text/plain", "image/png"} if rank == 0 else set()] * 3
+    assert run.text("stderr") == {}
+
+
+DISPLAYING = TRAIN.replace(
+    "        session.log(loss=loss)",
+    "        display({'step': step.number})",
+)
+
+
+def test_displays_go_on_with_another_rank_0_and_none_is_repeated(job: Submit) -> None:
+    run = job(DISPLAYING, nodes=3)
+    run.until_step(5)
+    run.kill(0)
+    run.finish()
+    seen = ShownDisplays()
+    events = [event for event in run.of_kind("output.written") if "shown" in event.data]
+    found = [e.data["shown"]["data"]["text/plain"] for e in events if seen.is_new(e.data["member"], e.data["shown"])]
+    assert found == [str({"step": number}) for number in range(1, 25)]
+    assert len({event.data["member"] for event in events if event.data["shown"]["action"]}) == 2
 
 
 def test_ranks_can_form_a_process_group(job: Submit) -> None:

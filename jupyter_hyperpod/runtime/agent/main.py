@@ -33,6 +33,7 @@ from .throttle import Throttle
 from .worker_process import Output, WorkerProcess
 
 BEAT_S = 0.1
+READS = 8  # of a worker's messages, for the displays whose marks have come
 SAID = 200  # characters of an error's message in a warning
 
 
@@ -179,7 +180,15 @@ class Agent:
             said = first_line(error.message, SAID) or error.type
             self.reporter.write("warning.raised", {"text": f"the cell failed on {node}, which stands by: {said}"})
 
+    @handles(facts.OutputShown)
+    def _shown(self, shown: facts.OutputShown) -> None:
+        self.output.expect(shown.number, shown.text, shown.shown)
+
     def _journal_output(self, stream: str, text: str) -> None:
+        process = self.process or self._ending
+        for _ in range(READS):
+            if process is not None and self.output.lacks(text):
+                self._relay_up(process)  # its displays were sent before their marks
         self.output.write(self.member, self.rank, stream, text)
 
     def _flush_partial_output(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ...policy.recovery import MemberState
 from .codec import Message, Process, message
@@ -55,6 +56,18 @@ class SessionOpened(Message):
     state_bytes: int
     checkpoint: CheckpointPlace | None
     index: int = 0
+
+
+@message("shown", WORKER, AGENT)
+class OutputShown(Message):
+    """The cell displays something; a mark with this ``number`` in its standard output says where.
+
+    ``text``: what it is as text. ``shown``: the field of that name of an ``output.written`` event.
+    """
+
+    number: int
+    text: str
+    shown: dict[str, Any]
 
 
 @message("report", (WORKER, FOLLOWER), (COORDINATOR, WORKER))

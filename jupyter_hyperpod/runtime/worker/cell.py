@@ -7,7 +7,6 @@ import ast
 import io
 import linecache
 import os
-import pprint
 import sys
 import time
 import tokenize
@@ -23,13 +22,14 @@ from ...core.units import cut, plural
 from ..program import generators
 from ..protocol import facts
 from . import pictures
+from .bundles import words
+from .displays import display
 
 DONE, STOPPED = "done", "stopped"
 TRACEBACK_FRAMES = 50
 TRACEBACK_LINES = 500
 MESSAGE, LINE = 1000, 2000  # most journaled characters of an error's message and of a line of its traceback
 OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
-WIDTH = 79  # of a shown value, as in IPython
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
@@ -98,25 +98,6 @@ def _ends_silently(source: str) -> bool:
     return bool(tokens) and tokens[-1].string == ";"
 
 
-def display(*values: Any, **_options: Any) -> None:
-    """Print values as a notebook shows them in text. Replaces IPython's, which a cell need not import."""
-    for value in values:
-        print(shown(value), flush=True)
-        if pictures.is_picture(value):
-            pictures.notify()
-
-
-def shown(value: Any) -> str:
-    """The text a notebook has for a value: its repr; long lists, tuples, sets and dictionaries one element per line."""
-    try:
-        text = repr(value)
-    except Exception as error:  # a notebook continues, too
-        return f"<{type(value).__name__}: its repr raised {type(error).__name__}: {_words(error)}>"
-    if len(text) > WIDTH and type(value) in (list, tuple, set, frozenset, dict):
-        return pprint.pformat(value, width=WIDTH, sort_dicts=False)
-    return text
-
-
 def describe(error: BaseException, filename: str) -> facts.CellError:
     """The error for the user: frames of the cell and of its callees, without our own frames."""
     tb = error.__traceback__
@@ -139,11 +120,6 @@ def describe(error: BaseException, filename: str) -> facts.CellError:
         line=cell_line,
         communication=_is_communication(error),
     )
-
-
-def _words(error: BaseException) -> str:
-    """The message of an error. Its ``__str__`` may raise, for which the traceback module has a text."""
-    return str(traceback.TracebackException(type(error), error, None))
 
 
 def _cut_lines(lines: list[str]) -> list[str]:
@@ -174,4 +150,4 @@ def _is_communication(error: BaseException) -> bool:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & {"DistError", "DistBackendError"}:
         return True
-    return isinstance(error, RuntimeError) and "gloo" in _words(error)
+    return isinstance(error, RuntimeError) and "gloo" in words(error)

@@ -20,6 +20,7 @@ from ..comm.shared_memory import PROBE_BYTES, TOKEN_BYTES, Segment, Token, can_r
 from ..protocol import facts, orders
 from ..protocol.codec import Message
 from ..protocol.dispatch import handlers, handles
+from . import displays
 from .group_base import SOCKETS_ONLY_VARIABLE, GroupBase, Regroup, ignore
 from .main import Worker, switched_on
 from .replica import refuse_stragglers
@@ -211,6 +212,7 @@ class ElasticGroup(GroupBase):
         self._leave_after = None
         self.generation, self.rank = call.generation, call.rank
         self._worker.present_rank = self.rank
+        displays.take_over()
         addresses = [self._address(peer) for peer in call.members]
         self.world_size = len(addresses)
         control = self._worker.channel.fileno()

@@ -15,14 +15,13 @@ from typing import Any
 
 from ...core.errors import Fenced
 from ...storage.journal_writer import JournalWriter
-from ...storage.store import SHARED
 from ...system.addresses import BIND_VARIABLE
 from ..connection import Channel
 from ..context import MEMBER_VARIABLE, Context
 from ..progress import WorkerProgress
 from ..protocol import facts, orders, replica
 from ..protocol.codec import Message, decode, encode
-from . import cell, pictures
+from . import adapters, cell, displays, pictures
 from .replica import ReplicaRank
 
 
@@ -43,6 +42,14 @@ class Worker:
     place: ReplicaRank = field(default_factory=ReplicaRank)
     inbox: list[Message] = field(default_factory=list)
     reporter: JournalWriter | None = None
+
+    def is_first(self) -> bool:
+        """Whether this is rank 0 now."""
+        return self.present_rank == 0 and self.place.shard == 0
+
+    def whereabouts(self) -> tuple[int, int]:
+        """The session and the step in which the cell is, both from 0."""
+        return self.sessions, self.progress.read()[1]
 
     def receive(self, timeout_s: float | None) -> Message | None:
         """The next message from the coordinator, waiting at most ``timeout_s`` (None: for ever)."""
@@ -121,7 +128,10 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     environment = place.environment(order)
     _prepare(context, environment | (_launched(context, order, environment) if place.size == 1 else {}))
     progress.touch("user", 0)
-    outcome = cell.run(Path(context.cell).read_text(), context.spec, lambda: me.present_rank == 0 and shard == 0)
+    if shard == 0:
+        displays.begin(displays.Displays(me.send, me.whereabouts, me.is_first))
+    adapters.begin()
+    outcome = cell.run(Path(context.cell).read_text(), context.spec, me.is_first)
     me.flush_journal()
     progress.touch("done", 0)
     if isinstance(outcome, facts.CellFailed):
@@ -151,7 +161,7 @@ def _launched(context: Context, run: orders.RunCell, environment: Mapping[str, s
 def _prepare(context: Context, environment: Mapping[str, str]) -> None:
     """Environment as torchrun gives it, seeds and threads: before the first line of the cell."""
     os.environ.update(environment)
-    pictures.prepare(os.environ, os.fspath(context.job.path.parents[1] / SHARED))
+    pictures.prepare(os.environ)
     if context.spec.working_directory and os.path.isdir(context.spec.working_directory):
         os.chdir(context.spec.working_directory)
     seed_everything(context.spec.seed, context.spec.threads)

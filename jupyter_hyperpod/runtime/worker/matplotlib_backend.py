@@ -1,4 +1,4 @@
-"""Matplotlib's backend in a job, which draws into files as Agg does. Only matplotlib imports this module."""
+"""Matplotlib's backend in a job, which draws as Agg does. Only matplotlib imports this module."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __all__ = ["FigureCanvas", "show"]
 
 
 def show(*_args: Any, **_options: Any) -> None:
-    """``plt.show()``: report that pictures are not shown, and close them as a notebook does."""
+    """``plt.show()``: show the open figures, and close them as a notebook does."""
     pictures.show_open_ones()
