@@ -16,7 +16,7 @@ from typing import Any
 from ...core.units import format_bytes
 
 WIDTH = 79  # of a shown value, as in IPython
-LIMIT_BYTES = 4 << 20  # of one bundle
+LIMIT_BYTES = 4_000_000  # of one bundle
 PLAIN, PNG = "text/plain", "image/png"
 METHODS = {
     "text/html": "_repr_html_",
