@@ -15,8 +15,7 @@ from ...core.units import plural
 
 CPU = torch.device("cpu")
 CUDA_WARNING = (
-    "training on {device} is not verified: gradients go through host memory, and the same bits on every member take "
-    "deterministic kernels (torch.use_deterministic_algorithms) on equal devices"
+    "training on {device} is not verified on a GPU: see docs/devices.md, and run `jupyter hyperpod validate --devices`"
 )
 
 

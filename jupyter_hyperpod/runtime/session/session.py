@@ -23,6 +23,7 @@ from ..program.frames import unfreezes
 from ..program.reproducible import Reproducible
 from ..worker.main import current
 from ..worker.replica_sync import Group, group_of
+from .determinism import EXACT, Determinism
 from .execution import StepExecution
 from .gradients import Gradients
 from .guard import StepGuard
@@ -54,6 +55,8 @@ class Session:
     ``workers`` processes read and augment ahead, with the same result as none; a DataLoader brings its own number.
     ``collectives`` is "host", "gloo", "nccl" or "auto" (the default: see docs/devices.md): how members exchange
     gradients; None takes that of the job.
+    ``determinism="best-effort"`` allows operators that may give different bits on the same CUDA device: runs are not
+    repeatable then, and micro-batches are not executed again.
     ``checkpoint`` is a path (``shared://runs/x``) or an `hp.Checkpoint`: the session continues from the newest valid
     one there. Outside a job the session trains in this process alone, with the same results. Raises SpecError for
     settings that cannot be trained, TrainingError for a model whose state could depend on the number of members.
@@ -74,6 +77,7 @@ class Session:
         audit: Audit = "state",
         checkpoint: str | Checkpoint | None = None,
         collectives: str | None = None,
+        determinism: str = EXACT,
         order: str | Iterable[int] | None = None,
         workers: int | None = None,
     ) -> None:
@@ -89,6 +93,7 @@ class Session:
         found = given(data, order, workers)
         refuse_unfit(model, optimizer, scheduler)
         parameters = trained_parameters(model, optimizer, unfreezes())
+        self._determinism = Determinism(determinism, audit, parameters[0].device)
         worker = current()
         # threads affect the arithmetic: a session outside a job uses as many as a rank does by default
         self._threads_before = torch.get_num_threads()
@@ -126,7 +131,7 @@ class Session:
             self._resync,
         )
         reproducible = Reproducible(group, state, gradients, found.data, own)
-        self._execution = StepExecution(parts, reproducible, Injector(group, parameters, optimizer))
+        self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, optimizer))
         self._loop = Loop(parts, self._execution)
         if (device := parameters[0].device).type != "cpu":
             group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
@@ -246,6 +251,7 @@ class Session:
             self._group.close()
             self._gradients.release()
             self._resync.transfer.release()
+            self._determinism.restore()
             torch.set_num_threads(self._threads_before)
 
     def _open_checkpoints(self, settings: Checkpoint | None) -> CheckpointManager:

@@ -161,6 +161,7 @@ def _launched(context: Context, run: orders.RunCell, environment: Mapping[str, s
 def _prepare(context: Context, environment: Mapping[str, str]) -> None:
     """Environment as torchrun gives it, seeds and threads: before the first line of the cell."""
     os.environ.update(environment)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS reads it: see session.determinism
     pictures.prepare(os.environ)
     if context.spec.working_directory and os.path.isdir(context.spec.working_directory):
         os.chdir(context.spec.working_directory)
