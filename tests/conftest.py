@@ -35,7 +35,7 @@ pytest_plugins = ["pytest_jupyter.jupyter_server", "tests.s3.fixtures"]
 T = TypeVar("T")
 SHARED_MARK = "TEST_SHARED_CLUSTER_MARK"
 CLUSTERS = {"cluster", "shared_cluster", "switched_on"}
-REAL_THINGS = ("slurm", "netns", "s3", "fuse", "browser", "wheel", "kubernetes")
+REAL_THINGS = ("slurm", "netns", "s3", "fuse", "browser", "wheel", "kubernetes", "gpu")
 RUN = os.environ.setdefault(MARK, f"pytest-{secrets.token_hex(6)}")
 _MARKED, _SHARED = setting(MARK, RUN), setting(SHARED_MARK)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 
-from ..control import cluster, metrics, mounting, nodes, report, validate, verb_options
+from ..control import cluster, device_check, metrics, mounting, nodes, report, validate, verb_options
 from ..storage.store import Store
 from .terminal import Terminal, leave_cleanly
 
@@ -66,8 +66,9 @@ def run_validate(options: argparse.Namespace, store: Store, terminal: Terminal) 
             if row.remedy:
                 terminal.line(terminal.paint(f"         → {row.remedy}", "quiet"))
 
-    rows = validate.run(options, store, terminal.status, tell)
+    rows = device_check.run(options, store, terminal.status, tell)
     fit, sentence = validate.fit(rows, options.strict), validate.verdict(rows)
     terminal.clear()
     record = {"fit": fit, "sentence": sentence, "rows": [row.to_json() for row in rows]}
-    return terminal.answer(options, record, terminal.paint(sentence, "good" if fit else "bad"), ok=fit)
+    status = terminal.answer(options, record, terminal.paint(sentence, "good" if fit else "bad"), ok=fit)
+    return device_check.NOTHING_VERIFIED if fit and device_check.nothing_verified(rows) and options.devices else status

@@ -36,7 +36,7 @@ STEPS, PAUSE_S, FAULT_AT = 12, 0.05, 4
 EXAMINE = "from jupyter_hyperpod.runtime.preflight import examine\nexamine({directories!r})\n"
 TRAIN = f"from jupyter_hyperpod.runtime.preflight import train\ntrain({STEPS}, {PAUSE_S})\n"
 TONES = {preflight.PASSED: "good", preflight.FAILED: "bad", preflight.SKIPPED: "warn"}
-__all__ = ["Row", "Validation", "add_options", "fit", "run", "table", "verdict"]
+__all__ = ["Row", "Validation", "add_options", "fit", "table", "verdict"]
 Say = Callable[[str], None]
 
 
@@ -125,7 +125,7 @@ class Validation:
             raise ClusterError(f"{error}; {self._stuck(job_id)}") from error
         found = [line for line in self._told(job_id) if "rank" in line]
         if view["state"] != "succeeded" or len(found) != self._nodes:
-            raise ClusterError(f"{job_id} {view['state']} with {len(found)} of {self._nodes} answers: {_why(view)}")
+            raise ClusterError(f"{job_id} {view['state']} with {len(found)} of {self._nodes} answers: {why(view)}")
         return sorted(found, key=lambda probe: int(probe["rank"]))
 
     def _make_directory(self, mount: MountSpec) -> bool:
@@ -163,7 +163,7 @@ class Validation:
             self._say("training undisturbed on one node")
             alone = jobs.wait(self._store, self._submit("validate-alone", TRAIN, 1), timeout_s=JOB_S)
             if alone["state"] != "succeeded":
-                return preflight.training(alone["state"], _why(alone), 0, False, False)
+                return preflight.training(alone["state"], why(alone), 0, False, False)
             self._say(f"training on {plural(self._nodes, 'node')}; one is killed")
             disturbed = self._submit("validate-training", TRAIN, self._nodes)  # not elastic: it begins on all of them
             self._disturb(disturbed)
@@ -171,8 +171,8 @@ class Validation:
         except (TimeoutError, ClusterError) as error:
             return preflight.training("did not end", str(error), 0, False, False)
         faults = sum(event.kind == "fault.injected" for event in jobs.follow(self._store, disturbed).poll())
-        same = _result(alone) == _result(view) is not None
-        return preflight.training(view["state"], _why(view), faults, same, self._nodes < 2)
+        same = result_of(alone) == result_of(view) is not None
+        return preflight.training(view["state"], why(view), faults, same, self._nodes < 2)
 
     def _disturb(self, job_id: str) -> None:
         """Kill a rank in the middle of the run, where there are several ranks and the run has not ended."""
@@ -184,16 +184,17 @@ class Validation:
         with suppress(Conflict):  # it has just ended
             jobs.fault(self._store, job_id, "kill", rank=view["world_size"] - 1)
 
-    def _submit(self, name: str, source: str, nodes: int) -> str:
-        self._jobs.append(jobs.submit(self._store, source, {"name": name, "nodes": nodes, **self._fields}))
+    def _submit(self, name: str, source: str, nodes: int, **fields: str) -> str:
+        self._jobs.append(jobs.submit(self._store, source, {"name": name, "nodes": nodes, **self._fields, **fields}))
         return self._jobs[-1]
 
 
-def _why(view: View) -> str:
+def why(view: View) -> str:
+    """The reason of a job's end."""
     return (view["error"] or {}).get("message", "") or str(view["reason"])
 
 
-def _result(view: View) -> tuple[Any, ...] | None:
+def result_of(view: View) -> tuple[Any, ...] | None:
     """The last loss and the state, where the run ended."""
     return (view["step"], view["loss"], view["digest"]) if view["step"] == STEPS and view["digest"] else None
 
@@ -211,6 +212,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="OPTION=VALUE",
         help="with --backend slurm: partition, account, gres, …, as for submit; may be repeated",
     )
+    parser.add_argument(
+        "--devices",
+        action="store_true",
+        help="check instead that accelerators exchange gradients to the same bits, under faults too; without any, say "
+        "so and exit with 3",
+    )
+    parser.add_argument(
+        "--collectives",
+        choices=("gloo", "nccl"),
+        default="nccl",
+        help="with --devices: nccl, or gloo to check the same path on the CPU (default: nccl)",
+    )
     parser.add_argument("--strict", action="store_true", help="a check that had to be skipped counts as a failure")
 
 
@@ -219,17 +232,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form OPTION=VALUE")
     return name, value
-
-
-def run(options: argparse.Namespace, store: Store, say: Say, tell: Callable[[Row], None]) -> list[Row]:
-    """Validate by the options; ``say`` gets the present activity, ``tell`` each row. Cleans up after Ctrl-C."""
-    found = []
-    with Validation(store, options.backend, options.nodes, dict(options.slurm), say) as validation:
-        for row in validation.rows():
-            found.append(row)
-            tell(row)
-        say("cleaning up")
-    return found
 
 
 def fit(rows: Sequence[Row], strict: bool) -> bool:

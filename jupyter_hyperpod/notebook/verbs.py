@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..control import cluster, deploy, jobs, lookup, mounting, nodes, report, served, validate, watch
+from ..control import cluster, deploy, device_check, jobs, lookup, mounting, nodes, report, served, validate, watch
 from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
 from ..control.verb_options import aimed_at, fault_aim, run_cluster, serve_fields
@@ -160,7 +160,7 @@ def _mounting(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
 
 
 def _validate(options: argparse.Namespace, notebook: Notebook) -> Rows:
-    rows = validate.run(options, notebook.open_store(), print, lambda row: print(f"  {row.verdict}: {row.name}"))
+    rows = device_check.run(options, notebook.open_store(), print, lambda row: print(f"  {row.verdict}: {row.name}"))
     print(validate.verdict(rows))
     return Rows([row.to_json() for row in rows], validate.table(rows))
 

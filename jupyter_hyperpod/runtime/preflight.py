@@ -36,19 +36,26 @@ def examine(directories: dict[str, str]) -> None:
     _print(found | _reduce(rank, world, bool(found["devices"])))
 
 
-def train(steps: int, pause_s: float) -> None:
-    """A small training whose losses depend on data, dropout and optimizer, as in a real one."""
+def train(steps: int, pause_s: float, device: str = "cpu") -> None:
+    """A small training whose losses depend on data, dropout and optimizer, as in a real one.
+
+    On ``device`` "cuda" ranks of one machine take its GPUs in turn.
+    """
     import torch
 
     from .session.session import Session
 
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1))
+    if device == "cuda":
+        device = f"cuda:{max(0, int(os.environ['RANK'])) % torch.cuda.device_count()}"
+        torch.cuda.set_device(device)
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data = [(x, x.sum().sin()) for x in torch.randn(64, 16)]
 
     def loss_of(batch: Any) -> Any:
         time.sleep(pause_s)
-        inputs, targets = batch
+        inputs, targets = (part.to(device) for part in batch)
         return torch.nn.functional.mse_loss(model(inputs).squeeze(-1), targets)
 
     with Session(model, optimizer, data, global_batch=16, micro_batch=2, seed=7) as session:
