@@ -23,7 +23,8 @@ LAYOUT = Layout(
         torch.nn.Parameter(torch.zeros(3, dtype=torch.float64)),
         torch.nn.Parameter(torch.zeros(33)),
         torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.bfloat16)),
-    ]
+    ],
+    words=37,
 )
 
 
@@ -102,6 +103,17 @@ def test_every_world_size_gives_the_same_bits(count: int, near: bool) -> None:
     for world in (2, 3, 4, 6):
         for result in reduce_all(count, assign(count, world), near):
             assert result == expected
+
+
+@pytest.mark.parametrize("near", [False, True], ids=["sockets", "shared memory"])
+def test_words_are_summed_and_gradients_divided(near: bool) -> None:
+    expected: torch.Tensor = sum(gradient(leaf).words for leaf in range(4))  # type: ignore[assignment, misc]
+    for words in (result[-2] for result in reduce_all(4, assign(4, 3), near)):
+        assert torch.equal(torch.frombuffer(bytearray(words), dtype=torch.int64), expected)
+    last = [sum(float(gradient(leaf).gradients[1][0]) for leaf in pair) for pair in ((0, 1), (2, 3))]
+    for result in reduce_all(4, assign(4, 2), near):
+        doubles = torch.frombuffer(bytearray(result[1]), dtype=torch.float64)
+        assert float(doubles[0]) == (last[0] + last[1]) * 0.25
 
 
 def test_sockets_and_shared_memory_give_the_same_bits() -> None:
