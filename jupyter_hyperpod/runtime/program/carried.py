@@ -68,7 +68,7 @@ class Carried:
         self._epoch = (0, 0, 0, 0)
         self.first_step = 0  # steps of the run that this member has missed
         self._received: Copies | None = None  # what this member's objects do not hold yet
-        self._left = 0  # the number of the last loop that was left before its end, here or where the copies were made
+        self._left = -1  # the last loop, from 1, that was left before its end, here or where the copies were made
 
     def register(self, objects: Mapping[str, Any]) -> None:
         """Carry these objects, too. Raises TrainingError for values that cannot be changed in place."""
