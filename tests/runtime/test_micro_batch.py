@@ -136,6 +136,17 @@ def test_a_micro_batch_without_weight_does_not_count() -> None:
     assert math.isfinite(results[0][1]["x"]) and not torch.equal(results[0][0], model().weight)
 
 
+def test_metrics_that_are_taken_for_weights_are_noticed() -> None:
+    made = model()
+    session = opened(made)
+    with pytest.warns(
+        RuntimeWarning, match="largest of a step is 0.9. If it is a metric, return it by name: loss"
+    ) as told:
+        for step in session.steps(2):
+            step.run(lambda batch: (summed(made, batch)[0], 0.9))
+    assert len(told) == 1
+
+
 def test_a_step_in_which_nothing_counts_is_refused() -> None:
     made = model()
     with pytest.raises(TrainingError, match="all micro-batches of the step have weight 0"):

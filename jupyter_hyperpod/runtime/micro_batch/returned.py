@@ -102,7 +102,7 @@ def loss_in(value: Any) -> Any:
 def _scalar(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
         raise TrainingError(
-            f"the loss function returned {described(loss)}; expected a scalar tensor that depends on the model"
+            f"the loss function returned {described(loss)}; expected a scalar tensor that depends on the model: {FORMS}"
         )
     return loss
 

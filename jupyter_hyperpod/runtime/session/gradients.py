@@ -35,6 +35,10 @@ WEIGHTLESS = (
     "all micro-batches of the step have weight 0, so their losses have no mean: give the session data of which every "
     "global batch has something that counts, or a larger global_batch"
 )
+SMALL_WEIGHTS = (
+    "the loss function returned a second value, a weight by which losses are divided, and the largest of a step is "
+    "{largest:.3g}. If it is a metric, return it by name: loss, {{'accuracy': accuracy}}"
+)
 WEIGHTED_REPLICA = (
     "the loss function returned a weight, and this member is a replica of several ranks, whose gradients are means of "
     "equal weight: return the mean loss, or run without --replica"
@@ -54,6 +58,7 @@ class Gradients:
     ) -> None:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
+        self._warned = False
         self.check_finite = False  # whether gradients are checked for values that are not finite
         self._statistics = RunningStatistics(model)
         self._group = group
@@ -149,9 +154,13 @@ class Gradients:
         for low, high in plan.holdings[plan.rank]:
             weights[low:high] = self._places.of(self.finished.nodes[low, high].meta, "weights")[low:high]
         result = self.collectives.reduce(self.finished, plan.holdings, self.kept, weights, self.check_finite)
-        self._places.form(result.meta)
-        if not self._places.total(result.meta):
+        form, largest = self._places.form(result.meta), float(self._places.of(result.meta, "weights").max())
+        if not largest:
             raise TrainingError(WEIGHTLESS)
+        if form.weighted and largest < 1 and not self._warned:
+            self._warned = True
+            if group.once("weights-below-1"):
+                group.warn(SMALL_WEIGHTS.format(largest=largest))
         if result.meta[-1] and bool(self._losses(result.meta).isfinite().all()):
             self._locate(result, plan, group)
         return result
