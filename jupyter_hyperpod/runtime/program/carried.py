@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from ...core.errors import TrainingError
 from . import generators
+from .carried_paths import CarriedPaths, Tracer
 from .copies import SKIPPED, Copier, Copy, State, Unfit, access, has_attributes
 from .loop_variables import LoopVariables
 from .model_flags import ModelFlags
@@ -32,7 +34,7 @@ EARLY = (
     "this member joined after step {step}, in a later loop of its cell, and left the loops before, because what "
     "follows each of them ran with later values: write `for epoch in session.epochs(n)`, which skips what is over"
 )
-PARTS = ("values", "variables", "generators", "flags")  # of Copies
+PARTS = ("values", "variables", "generators", "flags", "paths")  # of Copies
 STATE = "state"  # the name of the namespace that each session has
 
 
@@ -52,14 +54,19 @@ class Copies:
     variables: dict[str, Copy] = field(default_factory=dict)
     generators: dict[str, Copy] = field(default_factory=dict)
     flags: dict[str, Copy] = field(default_factory=dict)
+    paths: dict[str, Copy] = field(default_factory=dict)
 
 
 class Carried:
-    """The copies of one session. ``own`` are the ids of what the session carries in other ways."""
+    """The copies of one session. ``own`` are the ids of what the session carries in other ways.
 
-    def __init__(self, own: frozenset[int], model: torch.nn.Module, data: Any) -> None:
+    ``sources``: its model, data, optimizer and scheduler.
+    """
+
+    def __init__(self, own: frozenset[int], sources: Mapping[str, Any]) -> None:
         generators.begin()
-        self._flags = ModelFlags(model, data, own)
+        self._flags = ModelFlags(sources["model"], sources["data"], own)
+        self.paths = CarriedPaths(own, sources)
         self.values = State()
         self.variables = LoopVariables(own)
         self._own = own
@@ -98,7 +105,20 @@ class Carried:
         }
         variables = self.variables.copied(self._sealed.variables)
         flags = self._flags.copied(self.variables.attributes)
-        self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, generators.states(), flags)
+        paths = self.paths.copied(self._sealed.paths)
+        self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, generators.states(), flags, paths)
+
+    def traced(self) -> Tracer:
+        """What is copied now, besides the paths."""
+        whole = Tracer(self._own, None)
+        for value in self._objects.values():
+            with suppress(Unfit):
+                whole.copied(value)
+        chosen = Tracer(self._own, self.variables.attributes)
+        chosen.notes += whole.notes
+        self.variables.trace(chosen)
+        self._flags.trace(chosen, self.variables.attributes)
+        return chosen
 
     def enter(self, step: int, loop: int) -> None:
         """The cell's loop is between two steps: put what was received into this member's objects, if it is due.
@@ -124,6 +144,7 @@ class Carried:
         self.variables.put_back(received.variables)
         generators.put_back(received.generators)
         self._flags.put_back(received.flags)
+        self.paths.put_back(received.paths, step)
 
     def explain(self, error: NameError) -> None:
         """A name is missing in the cell: raise TrainingError where this member joined late, or has become rank 0."""
@@ -181,7 +202,7 @@ class Carried:
     def leave_variables(self) -> None:
         """The cell keeps the variables that it has: only what is registered is taken from the copies."""
         if self._received is not None:
-            self._received.variables = {}
+            self._received.variables, self._received.paths = {}, {}
 
 
 def _changes_in_place(value: Any) -> bool:

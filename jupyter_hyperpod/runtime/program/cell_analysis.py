@@ -72,6 +72,23 @@ def carrying(source: str, line: int, since: int | None = None) -> Carrying:
     return _Reader(tree, scope).read(loops, line, since) if loops else Carrying()
 
 
+def attributes_set(source: str) -> list[list[str]]:
+    """The attributes that a file sets, as the names on the way: ``a.b.c = 1`` is [a, b, c]."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except SyntaxError:
+        return []
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names, inner = [node.attr], node.value
+            while isinstance(inner, ast.Attribute):
+                names, inner = [inner.attr, *names], inner.value
+            if isinstance(inner, ast.Name) and inner.id != "self":
+                found.append([inner.id, *names])
+    return found
+
+
 def _holds(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
@@ -258,6 +275,10 @@ def _bound(nodes: Iterable[ast.AST]) -> dict[str, int]:
     for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.setdefault(node.id, node.lineno)
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name is not None:
+            found.setdefault(node.name, node.lineno)
+        elif isinstance(node, ast.MatchMapping) and node.rest is not None:
+            found.setdefault(node.rest, node.lineno)
     return found
 
 

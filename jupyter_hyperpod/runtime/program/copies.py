@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import is_dataclass
 from enum import Enum
 from operator import is_
 from pathlib import Path
@@ -22,11 +23,13 @@ from typing import Any
 import torch
 
 from ..comm.state_codec import is_array
+from .own_files import is_own_file, own_class
 
 Copy = Any
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 TYPE, ENUM = "\0type", "\0enum"  # beside an object's copy, the name of its class; the copy of a member of an Enum
 MODULES = "\0modules"  # beside it, the plain attributes of a module and of those inside
+PART = "\0part"  # beside it, where not all attributes of an object are in it
 OBJECT = "\0object"  # the key of an object's copy, to tell it from a dictionary's
 SKIPPED = object()  # the copy of what the session carries already, and of functions, which a cell defines anew
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
@@ -120,14 +123,15 @@ def versions(value: Any) -> int:
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The state of another optimizer than the session's, with the parameters that it trains."""
-    return {"state": optimizer.state_dict(), "parameters": _trained(optimizer)}
+    return {"state": optimizer.state_dict(), "parameters": dict(enumerate(_trained(optimizer)))}
 
 
 def _set_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     optimizer.load_state_dict(state["state"])
     with torch.no_grad():
-        for parameter, value in zip(_trained(optimizer), state["parameters"], strict=True):
-            parameter.copy_(value)
+        trained = _trained(optimizer)
+        for place, value in state.get("parameters", {}).items():  # without those that the session carries
+            trained[place].copy_(value)
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -145,16 +149,6 @@ def has_attributes(value: Any) -> bool:
         return False
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return kind.__module__ == "__main__" or (file is not None and is_own_file(file))
-
-
-def is_own_file(path: str) -> bool:
-    """Whether a source file is the person's own: neither an installed package nor Python's own."""
-    return not any(path.startswith(folder) for folder in _FOREIGN) and not path.startswith("<frozen")
-
-
-_FOREIGN = tuple(
-    {folder for folder in (*sys.path, sys.prefix, sys.base_prefix) if "python3" in folder or "site-" in folder}
-)
 
 
 def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> frozenset[int]:
@@ -210,8 +204,11 @@ class Copier:
             return kind(self.copied(item, None, path) for item in value)
         if has_attributes(value):
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
-            chosen = ((k, v, f".{k}") for k, v in vars(value).items() if self._is_chosen(value, k))
-            return {OBJECT: self._named(chosen, earlier, path), TYPE: _type(value)}
+            held = vars(value)
+            whole = "[" in path and (is_dataclass(value) or all(type(item) in PLAIN for item in held.values()))
+            chosen = ((k, v, f".{k}") for k, v in held.items() if whole or self._is_chosen(value, k))
+            copies = self._named(chosen, earlier, path)
+            return {OBJECT: copies, TYPE: _type(value)} | ({PART: True} if len(copies) < len(held) else {})
         raise Unfit(path, value)
 
     def _of_modules(self, value: Any) -> dict[str, Copy]:
@@ -277,8 +274,22 @@ class Copier:
         if isinstance(copy, dict) and ENUM in copy and _type(target) == copy[TYPE]:
             return type(target)[copy[ENUM]]
         if isinstance(copy, dict) and TYPE in copy:
-            raise Unfit("", target)
+            return self._made(copy, target)
         return self.copied(copy)
+
+    def _made(self, copy: dict[str, Any], target: Any) -> Any:
+        """A new object of a class of the program, with the attributes that the copy holds. Raises Unfit."""
+        kind = own_class(copy[TYPE])
+        if kind is not None and issubclass(kind, Enum) and ENUM in copy:
+            return kind[copy[ENUM]]
+        if kind is None or PART in copy or issubclass(kind, torch.nn.Module):
+            raise Unfit("", target)
+        made = kind.__new__(kind)
+        if access(made) is not None or not has_attributes(made):
+            raise Unfit("", target)
+        for name, item in copy[OBJECT].items():
+            object.__setattr__(made, name, self.merged(None, item))  # also of frozen data classes
+        return made
 
     def _put(self, target: Any, copy: Copy) -> bool:
         """Change `target` to hold `copy`; False where that is not possible in place."""

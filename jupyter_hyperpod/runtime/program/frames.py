@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import linecache
+import os
 import sys
 from collections.abc import Collection, Iterator, MutableMapping
+from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from .copies import is_own_file
+from .own_files import is_own_file
+
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 class Locals(MutableMapping[str, Any]):
@@ -34,6 +38,10 @@ class Locals(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._frame.f_locals)
+
+    def holder(self, name: str) -> int:
+        """The id of the frame."""
+        return id(self._frame)
 
 
 class Cells(MutableMapping[str, Any]):
@@ -60,10 +68,19 @@ class Cells(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(list(iter(self)))
 
+    def holder(self, name: str) -> int:
+        """The id of the cell of this name."""
+        return id(self._cells[name])
+
 
 def callers() -> list[FrameType]:
     """The frames of the person's own code, the innermost one first, without those of this package and of libraries."""
     return [frame for frame in _frames() if not _is_ours(frame) and is_own_file(frame.f_code.co_filename)]
+
+
+def is_ours(file: str) -> bool:
+    """Whether a source file is this package's."""
+    return file.startswith(_PACKAGE)
 
 
 def running(code: CodeType) -> FrameType | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from ...core.errors import TrainingError
+from .carried_paths import Tracer
 from .cell_analysis import Carrying, carrying
 from .copies import PLAIN, SKIPPED, Copier, Copy, Unfit, is_generator, versions
 from .frames import Cells, Locals, callers, cells_of, running
@@ -56,6 +58,11 @@ class Variable:
     name: str
     line: int
     names: MutableMapping[str, Any]
+
+    @property
+    def holder(self) -> int:
+        """The id of what holds the variable: a frame, the names of a module, or a cell of a closure."""
+        return self.names.holder(self.name) if isinstance(self.names, (Locals, Cells)) else id(self.names)
 
 
 class LoopVariables:
@@ -122,6 +129,20 @@ class LoopVariables:
             except Unfit as unfit:
                 sentence = REBOUND.format(line=variable.line, name=name + unfit.path, kind=unfit.kind)
                 raise TrainingError(sentence) from unfit
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """Names of variables and attributes that the loops may change, by the source."""
+        found = (place.found for place in self._known.values())
+        return self.attributes.union(*({*one.local, *one.module, *one.nonlocal_names} for one in found))
+
+    def trace(self, tracer: Tracer) -> None:
+        """Note what is copied."""
+        for variable in self._each():
+            value = variable.names.get(variable.name)
+            with suppress(Unfit):
+                if tracer.copied(value) is not SKIPPED:
+                    tracer.notes.append((variable.holder, variable.name))
 
     def line_of(self, error: NameError) -> tuple[str, int] | None:
         """The name that is missing and the line that binds it, if one does."""

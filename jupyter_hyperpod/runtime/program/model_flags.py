@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .carried_paths import Tracer
 from .copies import Copier, Copy
 
 DATA = "data"
@@ -53,9 +54,16 @@ class ModelFlags:
     def _attributes(self, names: Collection[str]) -> dict[str, dict[str, Copy]]:
         return {place: found for place, holder in self._holders() if (found := self._of(holder, names))}
 
+    def trace(self, tracer: Tracer, names: Collection[str]) -> None:
+        """Note the attributes that are copied."""
+        for _, holder in self._holders():
+            tracer.attributes_of(holder, self._kept(holder, names))
+
     def _of(self, holder: Any, names: Collection[str]) -> dict[str, Copy]:
-        kept = {name for name in names & vars(holder).keys() if not _is_activation(vars(holder)[name])}
-        return self._copier.attributes_of(holder, kept)
+        return self._copier.attributes_of(holder, self._kept(holder, names))
+
+    def _kept(self, holder: Any, names: Collection[str]) -> set[str]:
+        return {name for name in names & vars(holder).keys() if not _is_activation(vars(holder)[name])}
 
 
 def _is_activation(value: Any) -> bool:

@@ -15,7 +15,8 @@ import torch
 
 from ...core.errors import TrainingError
 from ..comm import state_codec
-from .copies import SKIPPED, Copier, Unfit, has_attributes, is_own_file
+from .copies import SKIPPED, Copier, Unfit, has_attributes
+from .own_files import is_own_file
 
 DEEPEST = 4
 LARGEST = 100_000  # elements of a tensor or an array that is read

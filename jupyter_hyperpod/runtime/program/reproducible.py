@@ -21,6 +21,7 @@ from ..session.gradients import Gradients
 from ..session.state import TrainingState
 from ..worker.replica_sync import Group
 from .carried import Carried
+from .comparison import Comparison
 from .reached import reached
 
 COMPARED_STEPS = 2
@@ -37,16 +38,19 @@ OWN_VALUES = (
 
 
 class Reproducible:
-    """The checks of one session's first steps. ``own`` are the ids of what the session carries."""
+    """The checks of one session's first steps. ``comparison`` sees what the cell can reach."""
 
-    def __init__(
-        self, group: Group, state: TrainingState, gradients: Gradients, data: Any, own: frozenset[int]
-    ) -> None:
+    def __init__(self, group: Group, state: TrainingState, gradients: Gradients, comparison: Comparison) -> None:
         self._group = group
         self._state = state
-        self._data = data
         self._gradients = gradients
-        self._own = own
+        self._comparison = comparison
+        self._first: int | None = None  # checksum of the first micro-batch's gradient, where this member computed it
+
+    def computed(self, step: int, leaf: int) -> None:
+        """A micro-batch of step ``step + 1`` was computed for the first time."""
+        if step == leaf == 0 and (node := self._gradients.finished.nodes.get((0, 1))) is not None:
+            self._first = checksum(node.flats)
 
     def check(
         self, plan: RecoveryPlan, step: int, carried: Carried, compute: Compute, loss_function: Callable[..., Any]
@@ -58,31 +62,37 @@ class Reproducible:
         if self._group.replica > 1 or step > COMPARED_STEPS:
             return
         if step == 0:
-            self._execute_again(plan, compute, (loss_function, self._data))
+            self._execute_again(plan, compute, (loss_function, self._comparison.data))
         elif plan.world_size > 1:
-            self._compare(plan, step, carried.variables.digests())
+            self._compare(plan, step, carried.variables.digests() | carried.paths.digests())
 
     def _compare(self, plan: RecoveryPlan, step: int, carried: Mapping[str, str]) -> None:
         tables = self._gather(plan, dict(carried))
         common = set(tables[0]).intersection(*tables)
         tables = [{name: text for name, text in table.items() if name in common} for table in tables]
-        if names := _differing(tables):
+        if names := [name for name in _differing(tables) if self._comparison.matters(name.partition(" (")[0])]:
             raise TrainingError(OWN_VALUES.format(step=step, names=few(names)))
 
     def _execute_again(self, plan: RecoveryPlan, compute: Compute, sources: Any) -> None:
         times = 2 if plan.rank == 0 else 1 if plan.rank == 1 else 0
-        held = [self._reached(sources)] if times else []
-        sums = []
+        held, walks = ([self._reached(sources)], [self._comparison.look()]) if times else ([], [])
+        sums = [] if self._first is None else [self._first]
         for _ in range(times):
             sums.append(self._sum(compute))
             held.append(self._reached(sources))
-        shown = self._gather(plan, sums)
-        if len({number for part in shown for number in part}) == 1:
+            walks.append(self._comparison.look())
+        counted = self._comparison.counted(*walks[1:]) if times == 2 else []
+        shown = self._gather(plan, {"sums": sums, "counted": counted})
+        if len({number for part in shown for number in part["sums"]}) == 1:
+            if found := next((part["counted"] for part in shown if part["counted"]), None):
+                raise TrainingError(found[0])
             return
         changed = {name for one, other in zip(held, held[1:], strict=False) for name in _differing([one, other])}
-        found = self._gather(plan, {"changed": sorted(changed), "held": held[-1] if held else {}})
+        seen = self._comparison.names(walks[0], walks[-1]) if walks and not changed else []
+        found = self._gather(plan, {"changed": sorted(changed), "held": held[-1] if held else {}, "seen": seen})
         names = sorted({name for part in found for name in part["changed"]})
         names = names or _differing([part["held"] for part in found[:2]])
+        names = [self._comparison.named(name) for name in names] or found[0]["seen"]
         cause = f", because of {few(names)}" if names else ""
         raise TrainingError(IMPURE.format(cause=cause))
 
@@ -90,7 +100,7 @@ class Reproducible:
         tensors = self._state.tensors()
         numbers = ChecksummedTensors(list(tensors.values())).checksums()
         state = {f"the model's {name}": str(number) for name, number in zip(tensors, numbers, strict=True)}
-        return reached(sources, self._own) | state
+        return reached(sources, self._comparison.own) | state
 
     def _sum(self, compute: Compute) -> int:
         nodes = self._gradients.separate_nodes()

@@ -47,6 +47,7 @@ class StepExecution:
             )
         self._gradients.refuse_changes()
         parts.between.begins()
+        parts.comparison.begins()
         self._began_s = time.monotonic()
         parts.integrity.seal()
         while state.applied < number:
@@ -64,6 +65,7 @@ class StepExecution:
                 parts.resync.regroup(call)
                 parts.integrity.renew()
         self._gradients.watch_changes()
+        parts.comparison.ends()
         self._group.touch("user", state.applied)
         return state.loss
 
@@ -95,6 +97,7 @@ class StepExecution:
                 self._group.touch("compute", self._state.applied)
                 began_s = time.monotonic()
                 self._execute(loss_function, leaf)
+                self._reproducible.computed(self._state.applied, leaf)
                 self._computed_s.append(time.monotonic() - began_s)
 
     def _execute(self, loss_function: LossFunction, leaf: int, aside: FinishedNodes | None = None) -> None:

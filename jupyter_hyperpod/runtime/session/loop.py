@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from ...core.errors import TrainingError
+from ..program import rehearsal
 from ..protocol import facts
 from ..worker.group_base import Regroup
-from ..worker.main import current
 from .execution import LossFunction, StepExecution
 from .parts import Parts
 
@@ -102,6 +102,7 @@ class Loop:
         self._state.undo()
         self._meet(in_loop=False)
         digest = self._state.digest()
+        rehearsal.end(self._state)
         while True:
             try:
                 self._parts.checkpoints.finish()
@@ -128,8 +129,10 @@ class Loop:
     def _seal(self) -> None:
         step = self._state.applied
         self._carried.enter(step, self._loop)
+        self._parts.comparison.between()
         self._carried.seal(step, self._loop)
         self._parts.between.reached()
+        rehearsal.between(self._state)
 
     def _meet(self, in_loop: bool) -> None:
         """Begin a checkpoint, and let newcomers join, as often as the members change.
@@ -152,10 +155,12 @@ class Loop:
 
     def _open(self) -> None:
         """The cell begins a loop: find what the loop carries and, once, join the other members."""
-        self._carried.variables.find(members_join=current() is not None)
+        self._carried.variables.find(rehearsal.members_join())
         if not self.has_begun:
+            self._parts.comparison.between()
             self._carried.seal(0, self._loop)
             self._join()
+            rehearsal.join(self._state)
             self._carried.first_step = self._passed = self._state.applied
 
     def _join(self) -> None:

@@ -8,6 +8,7 @@ from ..checkpoint.manager import CheckpointManager
 from ..data.batches import Batches
 from ..program.between import Between
 from ..program.carried import Carried
+from ..program.comparison import Comparison
 from ..worker.replica_sync import Group
 from .gradients import Gradients
 from .integrity import Integrity
@@ -45,4 +46,5 @@ class Parts:
     integrity: Integrity
     checkpoints: CheckpointManager
     between: Between
+    comparison: Comparison
     resync: Resync

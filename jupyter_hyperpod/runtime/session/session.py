@@ -18,8 +18,11 @@ from ..data.given import given
 from ..micro_batch.lanes import CarriedLanes, LaneStore
 from ..program.between import Between
 from ..program.carried import Carried
+from ..program.comparison import Comparison
 from ..program.copies import State, own_ids
 from ..program.frames import unfreezes
+from ..program.heap import Heap
+from ..program.rehearsal import members_join
 from ..program.reproducible import Reproducible
 from ..worker.main import current
 from ..worker.replica_sync import Group, group_of
@@ -104,7 +107,8 @@ class Session:
         check(parameters, group.replica, micro_batch)
         batches = self._batches = Batches(found, group, seed, global_batch, micro_batch, parameters[0].device)
         own = own_ids(self, model, optimizer, scheduler, data, found.data, batches.data)
-        self._carried = Carried(own, model, found.data)
+        sources = {"model": model, "data": found.data, "optimizer": optimizer, "scheduler": scheduler}
+        self._carried = Carried(own, sources)
         self._carried.register(batches.carried)
         watch = StepGuard(guard, group)
         lanes = LaneStore(settings.micro_batches)
@@ -115,7 +119,8 @@ class Session:
         commits = Commits(group, global_batch)
         integrity = self._integrity = Integrity(group, state, gradients, seed, audit)
         checkpoints = self._checkpoints = self._open_checkpoints(settings_of(checkpoint))
-        between = Between(state, members_join=worker is not None)
+        between = Between(state, members_join())
+        comparison = Comparison(Heap(own, sources), sources, self._carried, members_join(), group.warn)
         self._resync = Resync(group, state, gradients, commits, integrity, checkpoints, between)
         parts = Parts(
             settings,
@@ -128,9 +133,10 @@ class Session:
             integrity,
             checkpoints,
             between,
+            comparison,
             self._resync,
         )
-        reproducible = Reproducible(group, state, gradients, found.data, own)
+        reproducible = Reproducible(group, state, gradients, comparison)
         self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, optimizer))
         self._loop = Loop(parts, self._execution)
         if (device := parameters[0].device).type != "cpu":

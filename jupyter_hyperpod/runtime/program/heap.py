@@ -1,0 +1,362 @@
+"""Walks everything that a cell can reach, and notes what is there by path: two walks show what has changed between.
+
+From the variables of the person's own frames it follows own functions (globals that they name, closures, defaults),
+instances, classes, containers, modules of own files, and the session's model, data and optimizer. The insides of
+Python's and torch's own objects, and of objects that only show or record, are left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import types
+from argparse import Namespace
+from collections import deque
+from collections.abc import Collection, Hashable, Iterator
+from dataclasses import dataclass, field
+from queue import Queue
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ..comm.state_codec import is_array
+from . import readings
+from .cell_analysis import attributes_set
+from .copies import PLAIN, State, access, has_attributes
+from .frames import callers, is_ours
+from .own_files import is_own_class, is_own_file
+
+NODES = 5000  # at most, per walk
+DEEPEST = 12  # steps of a path
+Path = tuple[tuple[str, Any], ...]
+CONTAINERS = (list, tuple, set, frozenset, dict, deque)
+_MODULE = frozenset(vars(torch.nn.Module())) | {"training"}
+_OPTIMIZER = {"state", "param_groups", "defaults", "step"}
+_TORCH = ("torch.utils.data.", "torch.distributions.")  # packages of torch whose objects are walked
+_NOT_FOLLOWED = (types.ModuleType, types.BuiltinFunctionType, types.MethodWrapperType, types.CodeType, FrameType)
+SETTINGS = {  # of the process, by the functions that set them
+    "set_default_dtype": torch.get_default_dtype,
+    "set_grad_enabled": torch.is_grad_enabled,
+    "use_deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+    "set_float32_matmul_precision": torch.get_float32_matmul_precision,
+    "set_num_threads": torch.get_num_threads,
+    "chdir": os.getcwd,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What was seen at a path. ``holder`` and ``whole``: ids of the object that holds it and of the value itself.
+
+    ``name`` is the last variable or attribute of own code on the path; ``kind`` says what it is: value, shape,
+    iterator, cache, opaque or setting.
+    """
+
+    content: Hashable
+    kind: str
+    holder: int
+    key: Any
+    whole: int
+    name: str
+    at: int = 0  # for `value` of a library's object: the length of the path to it
+
+
+@dataclass
+class Walk:
+    """What one walk has found; ``touching``: names of objects of libraries that hold the session's own objects."""
+
+    found: dict[Path, Noted] = field(default_factory=dict)
+    touching: set[str] = field(default_factory=set)
+    cut: bool = False
+
+    def changed(self, later: Walk) -> dict[Path, Noted]:
+        """What is different in a later walk, as it is there, with attributes that are new there."""
+        held = {path[:length] for path in self.found for length in range(1, len(path))}
+        return {
+            path: noted
+            for path, noted in later.found.items()
+            if (self.found[path].content != noted.content if path in self.found else _is_new(path, held))
+        }
+
+
+def _is_new(path: Path, held: Collection[Path]) -> bool:
+    return path[0][0] == "environ" or (path[-1][0] == "attr" and path[:-1] in held)
+
+
+@dataclass(slots=True)
+class _Todo:
+    value: Any
+    path: Path
+    holder: int
+    key: Any
+    name: str
+    inside: int = 0  # length of the path to the outermost object of a library around it
+
+
+class Heap:
+    """``own``: ids of what the session carries. ``sources``: its model, data, optimizer and scheduler, by name."""
+
+    def __init__(self, own: frozenset[int], sources: dict[str, Any]) -> None:
+        self._set: dict[str, list[list[str]]] = {}
+        self.own = own
+        self._sources = {name: value for name, value in sources.items() if value is not None}
+
+    def walk(self) -> Walk:
+        """Look at everything now."""
+        walk, seen = Walk(), set[int]()
+        todo = deque(self._roots())
+        for name, read in SETTINGS.items():
+            walk.found[(("setting", name),)] = Noted(str(read()), "setting", 0, name, 0, name)
+        for variable, text in os.environ.items():
+            walk.found[(("environ", variable),)] = Noted(text, "value", 0, variable, 0, variable)
+        count = 0
+        while todo:
+            count += 1
+            if count > NODES:
+                walk.cut = True
+                break
+            one = todo.popleft()
+            todo.extend(self._look(one, walk, seen))
+        return walk
+
+    def _roots(self) -> Iterator[_Todo]:
+        done = set[int]()
+        for frame in callers():
+            if frame.f_locals is not frame.f_globals:
+                for name, value in list(frame.f_locals.items()):
+                    yield _Todo(value, (("local", (frame.f_code.co_qualname, name)),), id(frame), name, name)
+            if id(frame.f_globals) not in done:
+                done.add(id(frame.f_globals))
+                yield from _of_namespace(frame.f_globals)
+                yield from self._of_libraries(frame)
+        for name, value in self._sources.items():
+            yield _Todo(value, (("session", name),), 0, name, name)
+
+    def _of_libraries(self, frame: FrameType) -> Iterator[_Todo]:
+        """Attributes of modules and classes of libraries that the file of a frame sets."""
+        file, names = frame.f_code.co_filename, frame.f_globals
+        if file not in self._set:
+            self._set[file] = attributes_set("".join(linecache.getlines(file)))
+        for name, *chain in self._set[file]:
+            holder = names.get(name)
+            path: Path = (("global", (str(names.get("__name__")), name)),)
+            for attribute in chain[:-1]:
+                holder, path = getattr(holder, attribute, None), (*path, ("attr", attribute))
+            if isinstance(holder, (types.ModuleType, type)) and chain[-1] in vars(holder):
+                yield _step(_Todo(holder, path, 0, "", name), vars(holder)[chain[-1]], "attr", chain[-1], chain[-1])
+
+    def _look(self, one: _Todo, walk: Walk, seen: set[int]) -> list[_Todo]:
+        """Note a value; return what it holds."""
+        value = one.value
+        if isinstance(value, PLAIN):
+            _note(walk, one, readings.plain(value))
+            return []
+        if id(value) in seen or len(one.path) > DEEPEST:
+            return []
+        seen.add(id(value))
+        if _is_ours(value) or isinstance(value, _NOT_FOLLOWED):
+            return list(_of_module(value)) if isinstance(value, types.ModuleType) else []
+        own = id(value) in self.own
+        if own and one.inside and one.holder not in self.own:
+            walk.touching.add(one.name)
+        if own and not isinstance(value, (torch.nn.Module, torch.optim.Optimizer)) and one.path[0][0] != "session":
+            seen.discard(id(value))  # the data: it has a root of its own
+            return []
+        if readings.shows(value) and not has_attributes(value):
+            return []
+        return self._content(one, walk, own)
+
+    def _content(self, one: _Todo, walk: Walk, own: bool) -> list[_Todo]:
+        value = one.value
+        if isinstance(value, torch.Tensor):
+            if not own:
+                _note(walk, one, readings.of_tensor(value))
+            grad = value.grad if value.is_leaf and value.requires_grad and not own else None
+            return [_step(one, grad, "attr", "grad", one.name, holder=0)] if grad is not None else []
+        if is_array(value):
+            _note(walk, one, readings.of_array(value))
+            return []
+        if isinstance(value, torch.nn.Module):
+            return list(_of_nn_module(one, own))
+        if isinstance(value, torch.optim.Optimizer):
+            if not own:
+                _note(walk, one, readings.of_state(value))
+            return [s for s in _attributes(one) if s.key not in _OPTIMIZER and not str(s.key).startswith("_")]
+        if access(value) is not None:
+            if not own:
+                _note(walk, one, readings.of_state(value))
+            return list(_attributes(one)) if has_attributes(value) else []
+        return self._compound(one, walk)
+
+    def _compound(self, one: _Todo, walk: Walk) -> list[_Todo]:
+        value = one.value
+        if isinstance(value, CONTAINERS):
+            content, whole = readings.of_container(value)
+            _note(walk, one, content, "shape", whole=id(value))
+            return [] if whole else list(_items(one)) + (list(_attributes(one)) if hasattr(value, "__dict__") else [])
+        if readings.is_cache(value):
+            _note(walk, one, (value.cache_info().misses, readings.of_cache(value)), "cache")
+            return [_step(one, value.__wrapped__, "attr", "__wrapped__", one.name)]
+        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial, type)):
+            return list(_of_callable(one))
+        if readings.is_iterator(value):
+            running = getattr(value, "gi_running", False)
+            if not running:
+                _note(walk, one, readings.of_iterator(value), "iterator")
+            return list(_attributes(one)) if has_attributes(value) else []
+        if isinstance(value, Queue):
+            return [_step(one, value.queue, "attr", "queue", one.name)]
+        if str(type(value).__module__).startswith("torch") and not str(type(value).__module__).startswith(_TORCH):
+            return []
+        held = list(_attributes(one))
+        if not held and not hasattr(value, "__dict__"):
+            _note(walk, one, type(value).__name__, "opaque")
+        if is_own_class(type(value)):
+            held.append(_step(one, type(value), "class", "", one.name))
+        return held
+
+
+def _note(walk: Walk, one: _Todo, content: Hashable, kind: str = "value", whole: int | None = None) -> None:
+    shown = id(one.value) if whole is None else whole
+    walk.found[one.path] = Noted(content, kind, one.holder, one.key, shown, one.name, one.inside)
+
+
+def _step(one: _Todo, value: Any, kind: str, key: Any, name: str, holder: int | None = None) -> _Todo:
+    path = (*one.path, (kind, key))
+    inside = one.inside
+    if not inside and kind == "attr" and not _is_own_object(one.value):
+        inside = len(one.path)
+    return _Todo(value, path, id(one.value) if holder is None else holder, key, name, inside)
+
+
+def _is_own_object(value: Any) -> bool:
+    if isinstance(value, (State, types.SimpleNamespace, Namespace, types.FunctionType, torch.Tensor)):
+        return True
+    return is_own_class(value if isinstance(value, type) else type(value))
+
+
+def _is_ours(value: Any) -> bool:
+    kind = value if isinstance(value, (type, types.FunctionType)) else type(value)
+    if isinstance(value, types.GeneratorType):
+        return is_ours(value.gi_code.co_filename)
+    name = getattr(kind, "__module__", "") or ""
+    return name.partition(".")[0] == __name__.partition(".")[0] and not isinstance(value, State)
+
+
+def _of_namespace(names: dict[str, Any]) -> Iterator[_Todo]:
+    module = str(names.get("__name__", ""))
+    for name, value in list(names.items()):
+        if not name.startswith("__"):
+            yield _Todo(value, (("global", (module, name)),), id(names), name, name)
+
+
+def _of_module(module: types.ModuleType) -> Iterator[_Todo]:
+    file = getattr(module, "__file__", None)
+    if file and is_own_file(file) and not is_ours(file):
+        yield from _of_namespace(vars(module))
+
+
+def _of_nn_module(one: _Todo, own: bool) -> Iterator[_Todo]:
+    value = one.value
+    builtin = type(value).__module__.startswith("torch.")
+    tensors = {} if own else {**value._parameters, **value._buffers}
+    kept = {name: value._buffers[name] for name in value._non_persistent_buffers_set} if own else {}
+    for name, inner in {**tensors, **kept, **value._modules}.items():
+        if inner is not None:
+            yield _step(one, inner, "attr", name, one.name if builtin else name, holder=id(value))
+    for name, inner in list(vars(value).items()):
+        if name not in _MODULE and not (builtin and isinstance(inner, (tuple, types.FunctionType))):
+            yield _step(one, inner, "attr", name, name)
+    if not builtin and _is_own_object(value):
+        yield _step(one, type(value), "class", "", one.name)
+
+
+def _attributes(one: _Todo) -> Iterator[_Todo]:
+    value, own = one.value, _is_own_object(one.value)
+    names = list(getattr(value, "__dict__", {}).items())
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name) and name not in ("__dict__", "__weakref__"):
+                names.append((name, getattr(value, name)))
+    for name, inner in names:
+        yield _step(one, inner, "attr", name, name if own else one.name)
+
+
+def _items(one: _Todo) -> Iterator[_Todo]:
+    value = one.value
+    pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    if isinstance(value, (set, frozenset)):
+        pairs = []
+    if len(pairs) > 2 * readings.ITEMS:
+        pairs = pairs[: readings.ITEMS] + pairs[-readings.ITEMS :]
+    for key, inner in pairs:
+        if isinstance(key, PLAIN):
+            yield _step(one, inner, "item", key, one.name)
+
+
+def _of_callable(one: _Todo) -> Iterator[_Todo]:
+    value = one.value
+    if isinstance(value, functools.partial):
+        yield _step(one, value.func, "attr", "func", one.name)
+        code = getattr(value.func, "__code__", None)
+        for place, inner in enumerate(value.args):
+            name = code.co_varnames[place] if code and place < code.co_argcount else one.name
+            todo = _Todo(value.args, (*one.path, ("attr", "args")), id(value), "args", name)
+            yield _step(todo, inner, "item", place, name)
+        for name, inner in value.keywords.items():
+            todo = _Todo(value.keywords, (*one.path, ("attr", "keywords")), id(value), "keywords", name)
+            yield _step(todo, inner, "item", name, name)
+    elif isinstance(value, types.MethodType):
+        yield _step(one, value.__func__, "attr", "__func__", one.name)
+        yield _step(one, value.__self__, "attr", "__self__", one.name)
+    elif isinstance(value, type):
+        yield from _of_class(one)
+    elif is_own_file(value.__code__.co_filename):
+        yield from _of_function(one)
+
+
+def _of_class(one: _Todo) -> Iterator[_Todo]:
+    own = _is_own_object(one.value)
+    for name, inner in list(vars(one.value).items()):
+        inner = getattr(inner, "__func__", inner) if isinstance(inner, (staticmethod, classmethod)) else inner
+        inner = inner.fget if isinstance(inner, property) else inner
+        follows = own and isinstance(inner, types.FunctionType)
+        if not name.startswith("__") or follows:
+            if (
+                follows
+                or isinstance(inner, (*PLAIN, *CONTAINERS))
+                or (own and not callable(inner) and not isinstance(inner, types.MemberDescriptorType))
+            ):
+                yield _step(one, inner, "attr", name, name)
+
+
+def _of_function(one: _Todo) -> Iterator[_Todo]:
+    value = one.value
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+        try:
+            yield _step(one, cell.cell_contents, "closure", name, name, holder=id(cell))
+        except ValueError:  # not bound yet
+            continue
+    names = value.__code__.co_varnames[: value.__code__.co_argcount]
+    defaults = value.__defaults__ or ()
+    for name, inner in [
+        *zip(names[len(names) - len(defaults) :], defaults, strict=True),
+        *(value.__kwdefaults__ or {}).items(),
+    ]:
+        yield _step(one, inner, "default", name, name)
+    for name, inner in list(vars(value).items()):
+        yield _step(one, inner, "attr", name, name)
+    named = value.__globals__
+    module = str(named.get("__name__", ""))
+    for name in sorted(_names(value.__code__)):
+        if name in named and not name.startswith("__"):
+            yield _Todo(named[name], (("global", (module, name)),), id(named), name, name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> frozenset[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return frozenset(code.co_names).union(*map(_names, inner))

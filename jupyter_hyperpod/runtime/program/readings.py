@@ -1,0 +1,180 @@
+"""Short comparable values for what objects hold: two of them are equal where nothing has changed in between."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import io
+import itertools
+import os
+import types
+import zlib
+from collections import deque
+from collections.abc import Hashable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from ..comm.state_codec import is_array
+from .copies import HARMLESS, PLAIN, access
+
+READ_WHOLE = 65_536  # elements of a tensor or an array that is read whole; of larger ones as many are sampled
+ITEMS = 50  # of a container, of which as many at each end are walked
+# Packages beside those of copies.HARMLESS whose objects show, record or measure; and some there that hold content.
+SHOWS = (
+    HARMLESS
+    | frozenset(
+        "GPUtil _ctypes aim alive_progress asyncio atexit cProfile codecarbon comet_ml ctypes dvclive http "
+        "line_profiler linecache loguru memory_profiler multiprocessing neptune plotly prometheus_client pstats psutil "
+        "pynvml requests seaborn selectors signal ssl structlog tensorboardX torchinfo tracemalloc traceback urllib "
+        "warnings".split()
+    )
+) - {"dataclasses", "functools", "io", "_io", "queue", "types", "typing", "_csv", "csv"}
+_ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
+_CACHE = type(functools.lru_cache(lambda: None))
+
+
+def shows(value: Any) -> bool:
+    """Whether an object only shows, records or measures what happens, by the package of its class."""
+    return bool(SHOWS.intersection(type(value).__module__.split(".")))
+
+
+def is_cache(value: Any) -> bool:
+    """Whether `value` is a function wrapped by `functools.lru_cache` or `functools.cache`."""
+    return isinstance(value, _CACHE)
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether `value` has a position that moves when it is used, such as a generator or a file that is read."""
+    return isinstance(value, io.IOBase) or (hasattr(type(value), "__next__") and hasattr(type(value), "__iter__"))
+
+
+def plain(value: Any) -> Hashable:
+    """A number or text; NaN is equal to itself here."""
+    return (type(value).__name__, "nan" if value != value else value)
+
+
+def of_tensor(value: torch.Tensor) -> Hashable:
+    """Shape, kind and content of a tensor; of a large one, of evenly spread elements, and torch's count of writes."""
+    data = value.detach()
+    if data.is_meta or data.layout is not torch.strided:
+        return "tensor", data._version
+    large = data.nelement() > READ_WHOLE
+    if large:
+        flat = data.view(-1) if data.is_contiguous() else data.reshape(-1)
+        data = flat[:: flat.nelement() // READ_WHOLE + 1]
+    content = zlib.crc32(data.contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes()) if data.nelement() else 0
+    return (
+        "tensor",
+        tuple(value.shape),
+        str(value.dtype),
+        content,
+        value._version if large and not value.is_inference() else 0,
+    )
+
+
+def of_array(value: Any) -> Hashable:
+    """Shape, kind and content of an array, or of evenly spread elements of a large one."""
+    flat = value.reshape(-1)
+    if flat.size > READ_WHOLE:
+        flat = flat[:: flat.size // READ_WHOLE + 1]
+    return "array", value.shape, value.dtype.str, zlib.crc32(flat.tobytes())
+
+
+def of_state(value: Any) -> Hashable:
+    """The state of a generator of random numbers, an optimizer, a scheduler or another object with ``state_dict``."""
+    how = access(value)
+    assert how is not None
+    with suppress(Exception):  # a class of somebody else may do anything in state_dict()
+        return nested(how[0](value), 6)
+    return "state"
+
+
+def nested(value: Any, depth: int) -> Hashable:
+    """The content of nested containers."""
+    if isinstance(value, PLAIN):
+        return plain(value)
+    if isinstance(value, torch.Tensor):
+        return of_tensor(value)
+    if is_array(value):
+        return of_array(value)
+    if depth and isinstance(value, dict):
+        return "dict", tuple((nested(k, 1), nested(v, depth - 1)) for k, v in list(value.items())[:READ_WHOLE])
+    if depth and isinstance(value, (list, tuple, deque)):
+        return type(value).__name__, tuple(nested(item, depth - 1) for item in list(value)[:READ_WHOLE])
+    return type(value).__name__
+
+
+def of_container(value: Any) -> tuple[Hashable, bool]:
+    """What is seen of a container without its items, and whether that is all: its items are numbers and text alone."""
+    items = list(value.values()) if isinstance(value, dict) else list(value)
+    kinds = set(map(type, items))
+    keys: Hashable = tuple(map(_name, value)) if isinstance(value, dict) and len(value) <= ITEMS else ()
+    if kinds <= _PLAIN:
+        with suppress(TypeError):
+            return (
+                type(value).__name__,
+                len(items),
+                keys,
+                hash(frozenset(items) if _is_set(value) else tuple(items)),
+            ), True
+    return (type(value).__name__, len(items), keys), False
+
+
+_PLAIN = set(PLAIN) - {torch.Size}
+
+
+def _is_set(value: Any) -> bool:
+    return isinstance(value, (set, frozenset))
+
+
+def _name(key: Any) -> Hashable:
+    return plain(key) if isinstance(key, PLAIN) else type(key).__name__
+
+
+def of_iterator(value: Any) -> Hashable:
+    """The position of a generator, an iterator or a file."""
+    if isinstance(value, io.IOBase):
+        return _of_file(value)
+    if isinstance(value, _ITERATORS):
+        frame = getattr(value, "gi_frame", None)
+        return "generator", frame and (frame.f_lasti, nested(dict(frame.f_locals), 2))
+    if isinstance(value, (itertools.count, itertools.repeat)):
+        return "iterator", repr(value)
+    for name in ("line_num", "__length_hint__"):
+        with suppress(Exception):
+            found = getattr(value, name)
+            return "iterator", found() if callable(found) else found
+    with suppress(Exception):  # an iterator of somebody else
+        reduced = value.__reduce__()
+        return "iterator", nested(reduced[1:], 3)
+    return "iterator"
+
+
+def _of_file(file: Any) -> Hashable:
+    if isinstance(file, (io.StringIO, io.BytesIO)) and not file.closed:
+        return "memory file", file.tell(), hash(file.getvalue())
+    with suppress(Exception):
+        if file.closed or not file.readable():
+            return "file"
+        try:
+            return "file", file.tell()
+        except OSError:  # lines of a text file are being read
+            return "file", file.buffer.tell(), os.lseek(file.fileno(), 0, os.SEEK_CUR), id(file)
+    return "file"
+
+
+def of_cache(value: Any) -> Hashable:
+    """What a cached function keeps: the content of its results."""
+    return tuple(
+        nested(item, 3) for kept in gc.get_referents(value) if isinstance(kept, dict) for item in _results(kept)
+    )
+
+
+def _results(kept: dict[Any, Any]) -> list[Any]:
+    found = []
+    for item in list(kept.values())[:ITEMS]:
+        inner = gc.get_referents(item) if type(item).__name__ == "_lru_list_elem" else [item]
+        found += [one for one in inner if type(one).__name__ != "_lru_list_elem"]
+    return found

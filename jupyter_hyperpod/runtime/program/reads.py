@@ -1,0 +1,289 @@
+"""Reads from source code whether what a name holds flows into the training, only into what is printed, or nowhere.
+
+The rule, for a variable, an attribute or an argument of this name in any of the files:
+
+- what only changes itself (``n += 1``, ``seen.append(x)``) flows nowhere;
+- what is given to something that shows or records (``print``, loggers, writers, bars) within a loop or a function flows
+  nowhere; at the end of the cell it is a printed result;
+- what is assigned to another name flows where that name flows, and a returned value where the calls' values flow;
+- a condition that decides only about what is shown flows nowhere;
+- everything else flows into the training.
+
+Names are not told apart by scope: a second variable of the same name may make the answer stricter, never laxer.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
+
+from .cell_analysis import LOOPS, MEASURES, SCOPES
+
+# Functions and methods that show or record their arguments.
+OUTPUT = frozenset(
+    "add_figure add_histogram add_hparams add_image add_scalar add_scalars add_text critical debug display dump error "
+    "exception flush info journal log log_metric log_metrics plot postfix pprint print savefig scatter secho "
+    "set_description set_description_str set_postfix set_postfix_str set_title show track warn warning write "
+    "writelines writerow writerows".split()
+)
+# Functions whose value depends on their arguments, and that do nothing else.
+PURE = frozenset(
+    "abs all any bool bytes complex dict divmod enumerate filter float format frozenset getattr hasattr hash hex id "
+    "int isinstance len list map max mean min pow range repr reversed round set sorted sqrt str sum tensor tuple type "
+    "zip".split()
+)
+
+SESSION = frozenset(("Session", "register", "run"))
+
+
+class Flow(IntEnum):
+    """Where a value flows; the greater one counts."""
+
+    NOWHERE = 0
+    PRINTED = 1
+    TRAINING = 2
+
+
+class Reads:
+    """The reads of some source files. ``is_plain(name)`` says whether a variable now holds a number or text."""
+
+    def __init__(self, trees: Iterable[ast.Module], is_plain: Callable[[str], bool] = lambda name: False) -> None:
+        self._trees = list(trees)
+        self._is_plain = is_plain
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._loads: dict[str, list[ast.AST]] = {}
+        self._calls: dict[str, list[ast.Call]] = {}
+        self._arguments: dict[str, list[list[str]]] = {}
+        for tree in self._trees:
+            for node in ast.walk(tree):
+                for inner in ast.iter_child_nodes(node):
+                    self._parents[inner] = node
+                self._note(node)
+        self._known: dict[str, Flow] = {}
+
+    def _note(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            self._loads.setdefault(node.id, []).append(node)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            self._loads.setdefault(node.attr, []).append(node)
+        elif isinstance(node, ast.Call):
+            self._calls.setdefault(last_name(node.func), []).append(node)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+            self._arguments.setdefault(node.name, []).append(names[1:] if names[:1] == ["self"] else names)
+
+    def flow(self, name: str) -> Flow:
+        """Where what this name holds flows."""
+        return self._flow(name, set())
+
+    def _flow(self, name: str, seen: set[str]) -> Flow:
+        if name in self._known:
+            return self._known[name]
+        if name in seen:
+            return Flow.NOWHERE
+        seen.add(name)
+        found = Flow.NOWHERE
+        for node in self._loads.get(name, ()):
+            found = max(found, self._climb(node, name, seen))
+            if found is Flow.TRAINING:
+                break
+        if len(seen) == 1:
+            self._known[name] = found
+        return found
+
+    def _climb(self, node: ast.AST, name: str, seen: set[str]) -> Flow:
+        """Where the value of an expression flows."""
+        while True:
+            parent = self._parents.get(node)
+            if parent is None or isinstance(parent, ast.Expr):
+                return Flow.NOWHERE
+            if isinstance(parent, ast.Call):
+                found = self._of_call(parent, node, name, seen)
+                if found is not None:
+                    return found
+            elif isinstance(parent, ast.stmt):
+                return self._of_statement(parent, node, name, seen)
+            elif isinstance(parent, ast.Lambda):
+                return Flow.TRAINING
+            elif isinstance(parent, ast.comprehension):
+                return max(
+                    Flow.TRAINING if node in parent.ifs else Flow.NOWHERE, self._of_targets([parent.target], name, seen)
+                )
+            elif isinstance(parent, ast.NamedExpr):
+                if (found := self._of_targets([parent.target], name, seen)) is Flow.TRAINING:
+                    return found
+            elif isinstance(parent, ast.arguments):
+                return Flow.TRAINING
+            node = parent
+
+    def _of_call(self, call: ast.Call, node: ast.AST, name: str, seen: set[str]) -> Flow | None:
+        """Where a value flows that takes part in a call; None where the call's own value is what matters."""
+        function = last_name(call.func)
+        alone = isinstance(self._parents.get(call), ast.Expr)
+        if node is call.func:
+            given = [*call.args, *(k.value for k in call.keywords)]
+            return Flow.TRAINING if alone and function not in OUTPUT and not all(map(self._harmless, given)) else None
+        if function in SESSION:
+            return Flow.TRAINING
+        if function in OUTPUT:
+            return self._shown(call) if alone else Flow.TRAINING
+        if function in PURE:
+            return None
+        if alone and isinstance(call.func, ast.Attribute) and function not in self._arguments:
+            base = base_of(call.func)
+            return Flow.NOWHERE if base == name else self._flow(base, seen) if base else Flow.TRAINING
+        if function in self._arguments and node in call.args:
+            place = call.args.index(node)
+            names = [names[place] for names in self._arguments[function] if place < len(names)]
+            found = max([self._flow(one, seen) for one in names if one != name] or [Flow.NOWHERE])
+            return found if found is Flow.TRAINING or alone else None
+        return Flow.TRAINING if alone else None
+
+    def _harmless(self, argument: ast.AST) -> bool:
+        """Whether an argument cannot be changed by whom it is given to."""
+        names = {n.id for n in ast.walk(argument) if isinstance(n, ast.Name)}
+        attributes = {n.attr for n in ast.walk(argument) if isinstance(n, ast.Attribute)}
+        return all(map(self._is_plain, names)) or bool(attributes & {"number", "index", "item", "tolist", "detach"})
+
+    def _of_statement(self, statement: ast.stmt, node: ast.AST, name: str, seen: set[str]) -> Flow:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            if node in targets:  # the holder of what is set: its own change
+                return Flow.NOWHERE
+            return self._of_targets(targets, name, seen)
+        if isinstance(statement, (ast.If, ast.While)):
+            return self._effects(statement, seen)
+        if isinstance(statement, (ast.For, ast.AsyncFor)):
+            if node is statement.target:
+                return Flow.NOWHERE
+            decided = self._effects(statement, seen)
+            return max(decided, self._of_targets([statement.target], name, seen))
+        if isinstance(statement, ast.Return):
+            return self._returned(statement, name, seen)
+        if isinstance(statement, (ast.With, ast.AsyncWith)):
+            targets = [item.optional_vars for item in statement.items if item.optional_vars is not None]
+            return self._of_targets(targets, name, seen)
+        if isinstance(statement, ast.Delete):
+            return Flow.NOWHERE
+        return Flow.TRAINING
+
+    def _of_targets(self, targets: Iterable[ast.AST], name: str, seen: set[str]) -> Flow:
+        found = Flow.NOWHERE
+        for target in targets:
+            for one in chain(target):
+                if one != name:
+                    found = max(found, self._flow(one, seen))
+        return found
+
+    def _returned(self, statement: ast.stmt, name: str, seen: set[str]) -> Flow:
+        function = self._function(statement)
+        own = getattr(function, "name", "")
+        if not own or own.startswith("__") or own == "forward" or own in seen:
+            return Flow.TRAINING if own not in seen else Flow.NOWHERE
+        if any(getattr(self._parents.get(n), "func", None) is not n for n in self._loads.get(own, ())):
+            return Flow.TRAINING  # the function itself is given away
+        return max((self._climb(call, name, seen) for call in self._calls.get(own, ())), default=Flow.NOWHERE)
+
+    def _effects(self, statement: ast.If | ast.For | ast.AsyncFor | ast.While, seen: set[str]) -> Flow:
+        inner = (*statement.body, *statement.orelse)
+        return max((self._effect(one, seen) for one in inner), default=Flow.NOWHERE)
+
+    def _effect(self, statement: ast.stmt, seen: set[str]) -> Flow:
+        """What a statement decides about that runs or does not."""
+        if isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom)):
+            return Flow.NOWHERE
+        if isinstance(statement, ast.Expr):
+            if isinstance(statement.value, ast.Call) and last_name(statement.value.func) in OUTPUT:
+                return self._shown(statement.value)
+            return Flow.NOWHERE if isinstance(statement.value, ast.Constant) else Flow.TRAINING
+        if isinstance(statement, ast.If):
+            return self._effects(statement, seen)
+        if isinstance(statement, (ast.Assign, ast.AugAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            return self._of_targets(targets, "", seen)
+        return Flow.TRAINING
+
+    def _shown(self, call: ast.AST) -> Flow:
+        """Shown within a loop or a function: progress. Shown at the end: a result."""
+        node: ast.AST | None = call
+        while node is not None:
+            if isinstance(node, (*LOOPS, *SCOPES)):
+                return Flow.NOWHERE
+            node = self._parents.get(node)
+        return Flow.PRINTED
+
+    def _function(self, node: ast.AST) -> ast.AST | None:
+        parent: ast.AST | None = node
+        while parent is not None and not isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            parent = self._parents.get(parent)
+        return parent
+
+    def clocks(self) -> set[str]:
+        """Names, attributes included, whose values come from a clock or another measurement, also by way of others."""
+        found: set[str] = set()
+        pairs = [pair for tree in self._trees for node in ast.walk(tree) for pair in _assigned(node)]
+        for _ in pairs:
+            before = len(found)
+            for value, names in pairs:
+                calls = {last_name(n.func) for n in ast.walk(value) if isinstance(n, ast.Call)}
+                if calls & MEASURES or _mentioned(value) & found:
+                    found |= names
+            if len(found) == before:
+                break
+        return found
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.AST, set[str]]]:
+    if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield node.value, {name for target in targets for name in stored(target)}
+
+
+def _mentioned(value: ast.AST) -> set[str]:
+    names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+    return names | {n.attr for n in ast.walk(value) if isinstance(n, ast.Attribute)}
+
+
+def stored(target: ast.AST) -> Iterator[str]:
+    """The names whose values an assignment to ``target`` changes: ``a``, ``b.a`` and ``a[i]`` change ``a``."""
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, ast.Attribute):
+        yield target.attr
+    elif isinstance(target, (ast.Subscript, ast.Starred)):
+        yield from stored(target.value)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for inner in target.elts:
+            yield from stored(inner)
+
+
+def chain(target: ast.AST) -> Iterator[str]:
+    """All names on the way to what an assignment changes, without ``self``: it flows where any of them flows."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for inner in target.elts:
+            yield from chain(inner)
+    while isinstance(target, (ast.Attribute, ast.Subscript, ast.Starred)):
+        if isinstance(target, ast.Attribute):
+            yield target.attr
+        target = target.value
+    if isinstance(target, ast.Name) and target.id not in ("self", "cls"):
+        yield target.id
+
+
+def last_name(function: ast.AST) -> str:
+    """The name of what is called."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def base_of(node: ast.AST) -> str:
+    """The name that holds the object of ``name.method`` or ``x.name.method``, or ""."""
+    if isinstance(node, ast.Attribute):
+        node = node.value
+    while isinstance(node, (ast.Subscript, ast.Starred)):
+        node = node.value
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

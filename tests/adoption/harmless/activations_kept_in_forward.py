@@ -1,0 +1,30 @@
+# harmless
+import torch
+
+import jupyter_hyperpod as hp
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 1)
+        self.hidden = None
+
+    def forward(self, x):
+        self.hidden = self.inner(x)
+        return self.hidden
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+
+
+def loss_fn(batch):
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1]) + 0.01 * model.hidden.pow(2).mean()
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+print("kept", loss.hex())

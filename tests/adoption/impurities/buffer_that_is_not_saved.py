@@ -1,0 +1,31 @@
+# carried
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+
+
+class Mean(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.ones(()), persistent=False)
+
+    def forward(self, value):
+        self.mean.mul_(0.9).add_(value, alpha=0.1)
+
+
+mean = Mean()
+
+
+def loss_fn(batch):
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(lambda batch: loss_fn(batch) * mean.mean.item())
+        mean(loss)
+print("kept", loss.hex(), mean.mean.item())

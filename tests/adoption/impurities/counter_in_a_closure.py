@@ -1,0 +1,28 @@
+# refused: count in line 16
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+
+
+def counted():
+    count = 0
+
+    def loss_fn(batch):
+        nonlocal count
+        count += 1
+        return torch.nn.functional.mse_loss(model(batch[0]), batch[1]) * (1.0 if count < 1000 else 0.5)
+
+    return loss_fn
+
+
+loss_fn = counted()
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+print("kept", loss.hex())

@@ -1,0 +1,21 @@
+# carried
+import networkx
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+sets = networkx.utils.UnionFind()
+
+
+def loss_fn(batch):
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(lambda batch: loss_fn(batch) * (1 + 0.01 * len(sets.parents)))
+        sets.union(step.number, step.number // 2)
+print("kept", loss.hex(), len(sets.parents), sum(sets.weights.values()))
