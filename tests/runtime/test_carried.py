@@ -275,6 +275,39 @@ for step in session.steps(STEPS - 8):
     damping *= 0.95
 print("kept", scale.hex(), damping.hex(), len(seen), sum(seen).hex())
 """
+PATHS = """
+import os, networkx, dataclasses
+os.environ["SCALE"] = "1.0"
+networkx.Graph.tally = 0
+graph = networkx.DiGraph()
+
+def smoothed(value, seen=[]):
+    seen.append(value)
+    return sum(seen[-3:]) / 3
+
+def made():
+    box = {"level": 1.0}
+    return lambda: box.update(level=box["level"] * 0.97), lambda: box["level"]
+
+@dataclasses.dataclass
+class Record:
+    step: int
+    loss: float
+
+cool, level = made()
+records, tasks = [], {"cool": cool, "graph": graph}
+for step in session.steps(STEPS):
+    scale = float(os.environ["SCALE"]) * level() * (1 + 0.01 * graph.size() + 0.01 * networkx.Graph.tally)
+    loss = step.run(lambda batch: loss_fn(batch) * scale)
+    optimizer.param_groups[0]["lr"] = 0.01 / (1 + smoothed(loss) + 0.1 * len(records))
+    os.environ["SCALE"] = str(float(os.environ["SCALE"]) * 0.99)
+    networkx.Graph.tally += 1
+    records.append(Record(step.number, loss))
+    tasks["cool"]()
+    if step.number == 7:
+        tasks["graph"].add_edge(1, 2)
+print("kept", os.environ["SCALE"], level().hex(), graph.size(), networkx.Graph.tally, records[-1].loss.hex(), len(records))
+"""
 BEFORE = """
 import os, time, torch, jupyter_hyperpod as hp
 from torch import nn
@@ -323,6 +356,7 @@ LOOPS = {
     "batch normalisation": NORMALISED,
     "objects": OBJECTS,
     "nested calls": NESTED,
+    "paths": PATHS,
 }
 
 

@@ -87,7 +87,7 @@ def test_a_value_that_only_rank_0_keeps(job: Submit) -> None:
         ("def loss_fn", "best = []\n\ndef loss_fn"),
         (LOOP, f"{LOOP}        if session.rank == 0:\n            best.append(loss)\n"),
     )
-    reason = str(job(source).finish("failed")["reason"])
+    reason = str(job(source + "print(best)\n").finish("failed")["reason"])
     assert "members carry different values after step 1: best (line" in reason
 
 

@@ -17,7 +17,7 @@ from ..comm.state_codec import is_array
 from .copies import OBJECT, SKIPPED, Copier, Copy, Unfit, access, has_attributes
 from .frames import Locals, callers
 from .heap import Path
-from .reached import digest
+from .reached import digest, elements
 
 GONE = (
     "other members carry {name}, which this member, that joined after step {step}, does not have: make it before the "
@@ -176,14 +176,19 @@ class CarriedPaths:
         self._sources = sources
         self.carried: dict[Path, None] = {}
 
-    def add(self, path: Path) -> str:
-        """Carry what holds this path from now on; return "" or why that is impossible."""
+    def add(self, path: Path, most: int | None = None) -> str:
+        """Carry what holds this path from now on; return "" or why that is impossible.
+
+        With ``most``, only where it holds at most so many numbers.
+        """
         unit = self._unit(path)
         for one in dict.fromkeys([unit, path]):
             if any(one[: len(other)] == other for other in self.carried):
                 return ""
             try:
                 value = resolved(one, self._sources)
+                if most is not None and elements(value) > most:
+                    return "large"
                 if Tracer(self._own, None).copied(value) is not SKIPPED:
                     self.carried[one] = None
                     return ""

@@ -14,7 +14,7 @@ import re
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path as File
 from typing import Any
 
@@ -33,6 +33,7 @@ from .reads import Flow, Reads, base_of, last_name, stored
 
 NO_LINE = "the loop"
 TURNS = 3  # turns of the loop that are watched
+SMALL = 1000  # numbers in what is carried before it has changed
 LONGEST_S = 0.05  # of a walk; after a longer one, only the next boundary is looked at
 CUT = (
     "the cell reaches more objects than are compared in its first steps, so a change that a member which joins later "
@@ -90,6 +91,8 @@ class Comparison:
             return
         now = self.look()
         if self._after is not None:
+            if self._left == TURNS:
+                self._carry_early(now)
             self._judge(self._after, now)
             self._left -= 1
         self._before, self._after = now, None
@@ -172,6 +175,17 @@ class Comparison:
     def _judge(self, before: Walk, now: Walk) -> None:
         self._judge_each(before.changed(now), before, now)
 
+    def _carry_early(self, now: Walk) -> None:
+        """Carry small parts of objects that the loop may change later, by the source, though it has not changed yet."""
+        program, names = Program(now), self._carried.variables.changed
+        covered = set(self._carried.traced().notes)
+        for path, noted in now.found.items():
+            (kind, place), early = path[0], False
+            if kind in ("global", "local") and noted.kind in ("value", "shape"):
+                early = (place[1] in names and bool(noted.at)) or (len(path) == 1 and program.sets(*place))
+            if early and not _is_covered(noted, covered) and program.flow(path, noted) is not Flow.NOWHERE:
+                self._carried.paths.add(path, SMALL)
+
     def _judge_each(self, changed: Mapping[Path, Noted], before: Walk, now: Walk) -> None:
         opaque = {path: noted for path, noted in now.found.items() if noted.kind == "opaque"}
         if not changed and not opaque:
@@ -180,7 +194,7 @@ class Comparison:
         covered = set(tracer.notes)
         program: Program | None = None
         for path, noted in changed.items():
-            if noted.holder in covered or noted.whole in covered or (noted.holder, noted.key) in covered:
+            if _is_covered(noted, covered):
                 continue
             program = program or Program(now)
             if program.flow(path, noted) is not Flow.NOWHERE:
@@ -216,6 +230,10 @@ class Comparison:
     def _refuse(self, path: Path, noted: Noted, program: Program, why: str) -> None:
         place = program.place(noted.name)
         raise TrainingError(REFUSED.format(place=place, name=_label(path, noted), why=why, ident=noted.name))
+
+
+def _is_covered(noted: Noted, covered: Collection[Any]) -> bool:
+    return noted.holder in covered or noted.whole in covered or (noted.holder, noted.key) in covered
 
 
 def _label(path: Path, noted: Noted) -> str:
@@ -282,6 +300,13 @@ class Program:
         if path[-1][0] == "attr" and noted.at and _holder_kind(path, noted):
             return Flow.TRAINING
         return self.reads.flow(noted.name)
+
+    def sets(self, module: str, name: str) -> bool:
+        """Whether a function of another file of the person's own binds a variable of its module."""
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        if file == self._cell or file not in self._files:
+            return False
+        return any(isinstance(n, ast.Global) and name in n.names for n in ast.walk(self._files[file]))
 
     def place(self, name: str) -> str:
         """The line that changes what has this name, in words."""

@@ -34,6 +34,11 @@ Audit = str | float | None
 _NUMBERS = struct.Struct(">QQQ")  # checksums of the state when the step began, the state now, the reduced gradient
 _CHECKSUM = struct.Struct(">Q")
 _ALL_BITS = (1 << 64) - 1
+NOT_REPEATABLE = (
+    "step {step}: executed once more, micro-batches of rank {one} and of rank {other} gave other gradients, where "
+    "hardware fails on one member. The likely cause is the program, not a node: a loss function must depend on its "
+    "batch, the model and seeded generators alone; no node is fenced and nothing starts again"
+)
 FROZEN = "requires_grad"  # listed with the tensors where members have frozen different parameters
 _DRAW_RANGE = 1 << 64
 
@@ -210,9 +215,23 @@ class Integrity:
             done.append((rank, shown[rank].hex()))
         found = verdict.of_executions([checksum for _, checksum in done])
         if found.value is not None:
+            self._refuse_program(plan, done[found.value][0], node, compute)
             self._accuse(plan, {"executions": tuple((plan.owners[rank], checksum) for rank, checksum in done)})
         if len({checksum for _, checksum in done}) > 1:
             raise TrainingError(f"step {self._state.applied + 1}: {found.reason}")
+
+    def _refuse_program(self, plan: RecoveryPlan, accused: int, node: Node, compute: Compute) -> None:
+        """Raise TrainingError where a member that is not accused gets another sum, too, when it executes one again."""
+        control = control_of(plan.holdings, accused, node)
+        if control is None:
+            return
+        rank, other = control
+        own = [0, 0]
+        if rank == plan.rank:
+            own = [checksum(self._gradients.finished.nodes[other].flats), self._sum_of(other, compute)]
+        shown = self._gather(plan, b"".join(_CHECKSUM.pack(*self._group.combined([number])) for number in own))
+        if shown[rank][: _CHECKSUM.size] != shown[rank][_CHECKSUM.size :]:
+            raise TrainingError(NOT_REPEATABLE.format(step=self._state.applied + 1, one=accused, other=rank))
 
     def _sum_of(self, node: Node, compute: Compute) -> int:
         """Checksum of the sum of micro-batches ``node``, computed aside."""
@@ -226,6 +245,13 @@ class Integrity:
             return checksum(nodes.nodes[node].flats)
         finally:
             nodes.release()
+
+
+def control_of(holdings: Sequence[Sequence[Node]], accused: int, node: Node) -> tuple[int, Node] | None:
+    """Whose sum of micro-batches shows whether the program can be repeated: of another rank where there is one."""
+    firsts = [(rank, min(nodes)) for rank, nodes in enumerate(holdings) if nodes]
+    others = sorted((rank == accused, first, rank) for rank, first in firsts if first != node)
+    return (others[0][2], others[0][1]) if others else None
 
 
 def drawn(seed: int, step: int, rate: float, micro_batches: int) -> int | None:
