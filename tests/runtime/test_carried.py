@@ -306,7 +306,7 @@ for step in session.steps(STEPS):
     tasks["cool"]()
     if step.number == 7:
         tasks["graph"].add_edge(1, 2)
-print("kept", os.environ["SCALE"], level().hex(), graph.size(), networkx.Graph.tally, records[-1].loss.hex(), len(records))
+print("kept", os.environ["SCALE"], level().hex(), graph.size(), networkx.Graph.tally, records[-1].loss.hex())
 """
 BEFORE = """
 import os, time, torch, jupyter_hyperpod as hp

@@ -14,7 +14,7 @@ import torch
 
 from ...core.errors import TrainingError
 from ..comm.state_codec import is_array
-from .copies import OBJECT, SKIPPED, Copier, Copy, Unfit, access, has_attributes
+from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit, access, has_attributes
 from .frames import Locals, callers
 from .heap import Path
 from .reached import digest, elements
@@ -31,10 +31,14 @@ class Tracer(Copier):
     def __init__(self, own: Collection[int], attributes: frozenset[str] | None) -> None:
         super().__init__(own, attributes)
         self.notes: list[int | tuple[int, str]] = []
+        self._seen: list[Any] = []  # no other object may get the id of one that was seen
 
     def copied(self, value: Any, before: Copy = None, path: str = "") -> Copy:
         """As `Copier.copied`, without the content of tensors."""
+        if type(value) in PLAIN:
+            return value
         mark = len(self.notes)
+        self._seen.append(value)
         if (isinstance(value, torch.Tensor) or is_array(value)) and id(value) not in self._own:
             self.notes.append(id(value))
             return None

@@ -177,14 +177,24 @@ class Comparison:
 
     def _carry_early(self, now: Walk) -> None:
         """Carry small parts of objects that the loop may change later, by the source, though it has not changed yet."""
-        program, names = Program(now), self._carried.variables.changed
+        program = Program(now)
         covered = set(self._carried.traced().notes)
         for path, noted in now.found.items():
             (kind, place), early = path[0], False
             if kind in ("global", "local") and noted.kind in ("value", "shape"):
-                early = (place[1] in names and bool(noted.at)) or (len(path) == 1 and program.sets(*place))
+                early = self._may_change(path, noted, now) or (len(path) == 1 and program.sets(*place))
             if early and not _is_covered(noted, covered) and program.flow(path, noted) is not Flow.NOWHERE:
                 self._carried.paths.add(path, SMALL)
+
+    def _may_change(self, path: Path, noted: Noted, now: Walk) -> bool:
+        """Whether a path leads into an object of a library that the loop may change, by any of its names."""
+        if not noted.at:
+            return False
+        try:
+            others = now.aliases.get(id(resolved(path[: noted.at], self._sources)), set())
+        except LookupError:
+            return False
+        return not self._carried.variables.changed.isdisjoint({path[0][1][1], *others})
 
     def _judge_each(self, changed: Mapping[Path, Noted], before: Walk, now: Walk) -> None:
         opaque = {path: noted for path, noted in now.found.items() if noted.kind == "opaque"}

@@ -340,8 +340,8 @@ class Copier:
     def _is_skipped(self, value: Any) -> bool:
         try:
             return self.copied(value) is SKIPPED
-        except Unfit:
-            return False
+        except Unfit:  # an object of a library, which was left out of the copy, too
+            return True
 
 
 def _tensor(value: torch.Tensor, before: Copy) -> torch.Tensor:

@@ -65,10 +65,15 @@ class Noted:
 
 @dataclass
 class Walk:
-    """What one walk has found; ``touching``: names of objects of libraries that hold the session's own objects."""
+    """What one walk has found.
+
+    ``touching``: names of objects of libraries that hold the session's own objects. ``aliases``: the other variables
+    that lead to an object, by its id. ``cut``: whether there was more than is walked.
+    """
 
     found: dict[Path, Noted] = field(default_factory=dict)
     touching: set[str] = field(default_factory=set)
+    aliases: dict[int, set[str]] = field(default_factory=dict)
     cut: bool = False
 
     def changed(self, later: Walk) -> dict[Path, Noted]:
@@ -151,9 +156,10 @@ class Heap:
         """Note a value; return what it holds."""
         value = one.value
         if isinstance(value, PLAIN):
-            _note(walk, one, readings.plain(value))
+            _note(walk, one, readings.plain(value), whole=0)
             return []
         if id(value) in seen or len(one.path) > DEEPEST:
+            walk.aliases.setdefault(id(value), set()).add(str(one.path[0][1][-1]))
             return []
         seen.add(id(value))
         if _is_ours(value) or isinstance(value, _NOT_FOLLOWED):
