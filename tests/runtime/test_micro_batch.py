@@ -417,7 +417,9 @@ def test_a_variable_carried_from_micro_batch_to_micro_batch_is_refused_with_the_
         loss: torch.Tensor = out.pow(2).mean()
         return loss
 
-    with pytest.raises(TrainingError, match="because of hidden: .* goes into a lane: lanes = session.lanes"):
+    with pytest.raises(
+        TrainingError, match=r"because of hidden \(line \d+\): .* goes into a lane: lanes = session.lanes"
+    ):
         next(opened(made).steps(1)).run(loss_fn)
 
 

@@ -106,7 +106,8 @@ class Carried:
         variables = self.variables.copied(self._sealed.variables)
         flags = self._flags.copied(self.variables.attributes)
         paths = self.paths.copied(self._sealed.paths)
-        self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, generators.states(), flags, paths)
+        own = generators.states()
+        self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, own, flags, paths)
 
     def traced(self) -> Tracer:
         """What is copied now, besides the paths."""

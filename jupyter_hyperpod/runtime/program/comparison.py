@@ -283,10 +283,11 @@ class Program:
         self._walk = walk
         self._files: dict[str, ast.Module] = {}
         self._cell = ""
-        self._lines: list[tuple[str, int]] = []
+        self._scopes: list[tuple[str, int]] = []  # functions that run: their files and first lines
         for frame in callers():
             self._cell = self._cell or frame.f_code.co_filename
-            self._lines.append((frame.f_code.co_filename, frame.f_lineno))
+            if frame.f_locals is not frame.f_globals:
+                self._scopes.append((frame.f_code.co_filename, frame.f_code.co_firstlineno))
             self._add(frame.f_code.co_filename)
         for module in {path[0][1][0] for path in walk.found if path[0][0] == "global"}:
             self._add(getattr(sys.modules.get(module), "__file__", None) or "")
@@ -326,17 +327,24 @@ class Program:
         _, _, file, line = found[0]
         return f"line {line}" if file == self._cell else f"line {line} of {File(file).name}"
 
+    def _is_near(self, node: ast.AST, file: str) -> bool:
+        """Whether a scope runs now."""
+        first = min((d.lineno for d in getattr(node, "decorator_list", ())), default=getattr(node, "lineno", 0))
+        return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (file, first) in self._scopes
+
     def _touching(self, name: str) -> Iterator[tuple[int, int, str, int]]:
-        """How well a line explains a change of the name, how far down its file is, the file, and the line."""
+        """How well a line explains a change of the name, how far away its scope is, the file, and the line."""
         for depth, (file, tree) in enumerate(self._files.items()):
             busy = {id(n) for s in ast.walk(tree) if _runs_often(s) for n in ast.walk(s)}
+            near = {id(n) for s in ast.walk(tree) if self._is_near(s, file) for n in ast.walk(s)}
             busy -= {id(n) for s in ast.walk(tree) if _runs_once(s) for n in ast.walk(s)}
             for node in ast.walk(tree):
                 line, often = getattr(node, "lineno", 0), id(node) in busy
+                away = depth + (id(node) not in near)
                 if line and (how := _changes(node, name)):
-                    yield (how - 1 if often else how + 2), depth, file, line
+                    yield (how - 1 if often else how + 2), away, file, line
                 elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-                    yield (2 if often else 5), depth, file, line
+                    yield (2 if often else 5), away, file, line
 
 
 def _runs_often(node: ast.AST) -> bool:
