@@ -151,7 +151,7 @@ def _set(path: Path, sources: Mapping[str, Any], value: Any) -> None:
     kind, key = path[-1]
     if kind == "environ":
         os.environ[key] = value
-    elif kind in ("global", "local"):
+    elif kind in ("global", "frame"):
         _names(kind, key[0])[key[1]] = value
     else:
         _set_within(resolved(path[:-1], sources), kind, key, value)

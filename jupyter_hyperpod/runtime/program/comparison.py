@@ -181,7 +181,7 @@ class Comparison:
         covered = set(self._carried.traced().notes)
         for path, noted in now.found.items():
             (kind, place), early = path[0], False
-            if kind in ("global", "local") and noted.kind in ("value", "shape"):
+            if kind in ("global", "frame") and noted.kind in ("value", "shape"):
                 early = self._may_change(path, noted, now) or (len(path) == 1 and program.sets(*place))
             if early and not _is_covered(noted, covered) and program.flow(path, noted) is not Flow.NOWHERE:
                 self._carried.paths.add(path, SMALL)

@@ -131,7 +131,7 @@ class Heap:
         for frame in callers():
             if frame.f_locals is not frame.f_globals:
                 for name, value in list(frame.f_locals.items()):
-                    yield _Todo(value, (("local", (frame.f_code.co_qualname, name)),), id(frame), name, name)
+                    yield _Todo(value, (("frame", (frame.f_code.co_qualname, name)),), id(frame), name, name)
             if id(frame.f_globals) not in done:
                 done.add(id(frame.f_globals))
                 yield from _of_namespace(frame.f_globals)
