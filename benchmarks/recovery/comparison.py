@@ -49,11 +49,13 @@ def run(
     hangs: int = 2,
     partitions: int = 3,
     every: int = 10,
+    collectives: str = "auto",
 ) -> dict[str, Any]:
     """``runs`` rounds; in each, our job meets ``kills`` kills and ``hangs`` hangs, every other system one of each.
 
     Then our members are cut off ``partitions`` times, in networks of their own, which needs root. ``every`` is the
-    number of steps between two checkpoints of the systems that need them.
+    number of steps between two checkpoints of the systems that need them. ``collectives``: how our members exchange
+    gradients, as of ``submit --collectives``; the members that are cut off always use the host's way.
     """
     faults = ["kill"] * kills + ["hang"] * hangs
     rng = random.Random(SEED)
@@ -67,7 +69,7 @@ def run(
             for name in order:
                 progress(f"round {number + 1} of {runs}: {name}")
                 if name == OURS:
-                    our_life(store, environment, results[name], nodes, faults, rng)
+                    our_life(store, environment, results[name], nodes, faults, rng, collectives)
                 else:
                     _rival_lives(rivals[name], directory, environment, results[name], nodes, rng)
     rows = [line for result in results.values() for line in rows_of(result, nodes)]

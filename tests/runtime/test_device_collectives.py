@@ -15,7 +15,7 @@ from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover, holdings_of
 from jupyter_hyperpod.runtime.comm.choice import chosen
 from jupyter_hyperpod.runtime.comm.collectives import Collectives
-from jupyter_hyperpod.runtime.comm.device_collectives import DeviceCollectives
+from jupyter_hyperpod.runtime.comm.device_collectives import MOST_FAILURES, DeviceCollectives
 from jupyter_hyperpod.runtime.comm.host_collectives import HostCollectives
 from jupyter_hyperpod.runtime.comm.kinds import gloo
 from jupyter_hyperpod.runtime.comm.mesh import Mesh, PeerLost
@@ -168,6 +168,31 @@ def test_a_member_that_is_lost_in_a_collective_releases_the_others() -> None:
 
     assert together(2, member)[0] == "released"
     connected[0].close()
+
+
+def test_collectives_that_fail_again_and_again_end_the_job() -> None:
+    """Both members are there, but what they ask of gloo cannot be done: they regroup, and then give up in words."""
+    connected = meshes(2)
+    one, two = torch.zeros(1, dtype=torch.uint8), torch.zeros(2, dtype=torch.uint8)
+
+    def member(rank: int) -> list[str]:
+        own = Member(connected[rank])
+        collectives = opened("gloo", own)
+        assert isinstance(collectives, DeviceCollectives)
+        for _ in range(MOST_FAILURES):
+            collectives.begin([])
+            assert collectives._group is not None
+            with pytest.raises(PeerLost):
+                collectives._group.run(lambda backend: backend.alltoall_base(two, one, [1, 1], [1, 1]).wait())
+            collectives._give_up([])
+        with pytest.raises(TrainingError, match="failed 3 times one after the other, and no member was lost: .*plit"):
+            collectives.begin([])
+        return own.warnings
+
+    for warnings in together(2, member):
+        assert len(warnings) == MOST_FAILURES
+    for mesh in connected:
+        mesh.close()
 
 
 def test_members_that_cannot_be_connected_say_so_on_every_member() -> None:

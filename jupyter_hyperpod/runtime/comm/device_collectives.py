@@ -22,6 +22,7 @@ from .reduction import Buffer, FinishedNodes, Layout, as_bytes, is_finite, tree_
 from .shared_memory import ALIGN_BYTES, aligned
 
 SLACK_BYTES = 1 << 16  # a buffer is cut into equal slices, so the last one may reach beyond what is used
+MOST_FAILURES = 3  # of collectives, one after the other, that no loss explains
 MOST_MEMBERS = SLACK_BYTES // ALIGN_BYTES
 
 
@@ -52,10 +53,17 @@ class DeviceCollectives:
         self._results: list[Buffer] = []
         self._scratch: dict[str, torch.Tensor] = {}
         self._group: ProcessGroup | None = None
+        self._failures: list[str] = []
 
     def begin(self, keep: Sequence[Buffer]) -> None:
         """Form the generation's process group. Raises Regroup, and TrainingError where it cannot be formed."""
         self._leave()
+        if len(self._failures) >= MOST_FAILURES:
+            raise TrainingError(
+                f"collectives of {self._kind.name} failed {len(self._failures)} times one after the other, and no "
+                f"member was lost: {self._failures[-1]}; submit with --collectives host, which uses the job's own "
+                "connections"
+            )
         if self._links.world_size > MOST_MEMBERS:
             raise TrainingError(
                 f"{plural(self._links.world_size, 'member')} exchange gradients by {self._kind.name}; expected at most "
@@ -88,6 +96,7 @@ class DeviceCollectives:
             flags = all_gather(links.exchange, links.rank, len(holdings), bytes([sound]))
             sound = all(flag[0] for flag in flags)
         result.meta[-1] = not sound
+        self._failures.clear()
         return result
 
     def _reduce(
@@ -163,6 +172,8 @@ class DeviceCollectives:
 
     def _give_up(self, keep: Sequence[Buffer]) -> None:
         """A collective may go on in the background: never use again what it may write to."""
+        if self._group is not None and self._group.failed:
+            self._failures.append(self._group.failed)
         self._leave()
         self._results, self._scratch = [*keep], {}
 

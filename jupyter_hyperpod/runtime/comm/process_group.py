@@ -57,6 +57,7 @@ class ProcessGroup:
         self._jobs: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
         self._done, self._tell = socket.socketpair()
         self._error: BaseException | None = None
+        self.failed = ""  # why a collective failed that no loss explains
         self._ended: dict[str, Any] | None = None  # how forming ended here
         self._backend: Any = None
         self._store = MeetingStore()
@@ -102,7 +103,8 @@ class ProcessGroup:
         if self._error is None:
             return
         self._links.wait_for(self._done.fileno(), NOTICE_S)
-        self._links.warn(f"a collective of {self._kind.name} failed: {self._error}")
+        self.failed = _first_line(self._error)
+        self._links.warn(f"a collective of {self._kind.name} failed: {self.failed}")
         self._links.lost(PeerLost((self._rank + 1) % self._world_size))
 
     def close(self) -> None:
