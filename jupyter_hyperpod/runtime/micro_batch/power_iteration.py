@@ -30,7 +30,7 @@ class PowerIteration:
             self._set([vector.clone() for vector in kept])
             yield left
             if kept:
-                torch.cat([vector.reshape(-1) for vector in self._vectors()], out=left)
+                left.copy_(torch.cat([vector.reshape(-1) for vector in self._vectors()]))
         finally:
             self._set(kept)
 
