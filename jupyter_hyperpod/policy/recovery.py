@@ -28,7 +28,8 @@ class MemberState:
     ``digest``: of the state that its cell has built. ``checkpoints``: (step, token) of the durable checkpoints that a
     member without state could load. ``statement``: the checksums of its state, where they are checked.
     ``repeatable``: the number of last steps after which its cell has not changed the state. ``waiting``: the member is
-    a newcomer, whose cell does not run what belongs to steps that it missed.
+    a newcomer, whose cell does not run what belongs to steps that it missed. ``aside``: its cell is in the middle of
+    what follows a step, so it cannot give newcomers what belongs to a place between two steps.
     """
 
     step: int | None
@@ -39,6 +40,7 @@ class MemberState:
     statement: Statement | None = None
     repeatable: int = 0
     waiting: bool = False
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,14 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
     if all(report.step is None for report in reports):
         return _load(reports, micro_batches) if any(r.checkpoints for r in reports) else _begin(reports, micro_batches)
     newest = max(report.step for report in reports if report.step is not None)
-    donors = tuple(rank for rank, report in enumerate(reports) if report.step == newest)
+    there = [rank for rank, report in enumerate(reports) if report.step == newest]
+    donors = tuple([rank for rank in there if not reports[rank].aside] or there)
     donors = tuple(sorted(donors, key=lambda rank: (-reports[rank].history, rank)))
     behind = ((r, newest - report.step) for r, report in enumerate(reports) if report.step is not None)
     replay = tuple((r, steps) for r, steps in behind if 0 < steps <= _reach(reports[donors[0]], reports[r].waiting))
-    known = {*donors, *(r for r, _ in replay)}
+    known = {*there, *(r for r, _ in replay)}
     fresh = tuple(r for r in range(len(reports)) if r not in known)
-    held = tuple(reports[r].nodes if r in donors else () for r in range(len(reports)))
+    held = tuple(reports[r].nodes if r in there else () for r in range(len(reports)))
     shares = _among_the_settled(micro_batches, held, fresh)
     kept = micro_batches - sum(map(len, shares))
     parts = [f"step {newest + 1} goes on with {kept} of {micro_batches} micro-batches kept"]
@@ -104,7 +107,7 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
     if fresh:
         parts.append(f"the state for {plural(len(fresh), 'newcomer')} from {plural(len(donors), 'peer')}")
     holdings = holdings_of(held, shares, micro_batches)
-    joining = tuple(rank for rank, report in enumerate(reports) if report.waiting and rank not in donors)
+    joining = tuple(rank for rank, report in enumerate(reports) if report.waiting and rank not in there)
     found = RecoveryPlan(newest, donors, replay, fresh, held, shares, holdings, joining=joining)
     return Decision(found, "; ".join(parts))
 

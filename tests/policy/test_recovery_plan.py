@@ -110,3 +110,10 @@ def test_newcomers_enter_at_once_where_the_pause_is_short(
     vacancies: int, state_bytes: int, step_time_s: float | None, now: bool
 ) -> None:
     assert at_once(vacancies, state_bytes, step_time_s).value is now
+
+
+def test_who_evaluates_gives_newcomers_nothing_where_another_can() -> None:
+    aside, settled, newcomer = MemberState(7, aside=True), MemberState(7), MemberState(None, waiting=True)
+    found = plan([aside, settled, newcomer], 4).value
+    assert found.donors == (1,) and found.fresh == (2,) and found.replay == ()
+    assert plan([aside, aside, newcomer], 4).value.donors == (0, 1)

@@ -256,6 +256,11 @@ class Generations:
             return
         decision = recovery.plan(reports, state.session.micro_batches)
         plan = decision.value
+        if reports[plan.donors[0]].aside and (early := [m for m in members if m.report and m.report.waiting]):
+            for member in early:
+                yield ReleaseMember(member, begins_again=True)
+            yield BeginGeneration("the members evaluate: newcomers join when the next step begins")
+            return
         state.roster.seat(plan.step)
         self._checkpoints.state_found(plan, any(report.step is not None for report in reports))
         value = {"step": plan.step, "shares": [len(share) for share in plan.shares]}

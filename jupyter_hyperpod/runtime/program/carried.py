@@ -172,6 +172,15 @@ class Carried:
         """An epoch begins; ``planned``: the steps requested before it, ``loop``: the loops begun."""
         self._epoch = (self._epoch[0], epoch, planned, loop)
 
+    def received(self, name: str) -> Copy | None:
+        """The copy of a registered object that this member was given and has not taken over yet."""
+        return None if self._received is None else self._received.values.get(name)
+
+    @property
+    def epoch(self) -> tuple[int, int]:
+        """The number of the loop of epochs, from 1, and of the epoch in it; zeros before."""
+        return self._epoch[:2]
+
     @property
     def waits(self) -> bool:
         """Whether this member's cell has not reached the place of the copies that it was given."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -34,8 +35,18 @@ class StepExecution:
         self._determinism = determinism
         self._reproducible = reproducible
         self._injector = injector
+        self.is_inside = False  # whether a step runs
         self._began_s = 0.0
         self._computed_s: list[float] = []  # times of this step's micro-batches
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """A step runs."""
+        self.is_inside = True
+        try:
+            yield
+        finally:
+            self.is_inside = False
 
     def run(self, number: int, loss_function: LossFunction) -> float:
         """Run step ``number``, through as many generations as it takes; return its loss. See `Step.run`."""

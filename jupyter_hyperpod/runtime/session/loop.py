@@ -38,7 +38,8 @@ class Step:
         the random generators seeded by (seed, step, micro-batch), so dropout does not depend on the member that
         computes it.
         """
-        return self._execution.run(self.number, loss_function)
+        with self._execution.inside():
+            return self._execution.run(self.number, loss_function)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -60,19 +61,25 @@ class Loop:
         self._execution = execution
         self._planned = self._loop = self._passed = 0
         self._restored = False
+        self._inside = False  # the cell is in the body of a loop of steps
+        self._loops = self._calls = 0  # of steps in this epoch; of `evaluate` since the cell was between two steps
+        self._over = False
 
     def steps(self, count: int) -> Iterator[Step]:
         """Yield the next ``count`` steps. A newcomer begins where its peers are."""
-        self._planned, self._loop = self._planned + count, self._loop + 1
+        self._planned, self._loop, self._loops = self._planned + count, self._loop + 1, self._loops + 1
         self._open()
         self._between_steps()
         while self._state.applied < self._planned and not self._carried.is_elsewhere(self._loop):
             step, self._restored = Step(self._execution, self._state.applied + 1), False
+            self._inside = True
             try:
                 yield step
             except GeneratorExit:
+                self._inside, self._calls = False, 0
                 self._leave()
                 raise
+            self._inside = False
             if self._state.applied < step.number and not self._restored:
                 raise TrainingError(f"step {step.number} was not run: call step.run(loss_function) once in the loop")
             self._between_steps()
@@ -83,9 +90,26 @@ class Loop:
         self._open()
         begin, self._planned, self._loop = self._carried.begin_epochs(self._planned, self._loop)
         for epoch in range(begin, count):
+            self._loops = self._calls = 0
             self._carried.begin_epoch(epoch, self._planned, self._loop)
             self._state.keep_for_later(self._carried.waits)
             yield epoch
+
+    def call_of_evaluate(self) -> tuple[str, bool]:
+        """The place of a call of `Session.evaluate`, the same on all members, and whether no newcomer begins here.
+
+        A newcomer begins between two steps, and so in what precedes the step in the body of the loop. Raises
+        TrainingError where members cannot evaluate together.
+        """
+        if self._over or not self.has_begun or self._execution.is_inside:
+            where = "after the session" if self._over else "in a step" if self.has_begun else "before the first step"
+            raise TrainingError(
+                f"session.evaluate() was called {where}, where the members do not wait for each other; call it between "
+                "steps: in the loop over session.steps() or session.epochs(), or after it inside the session"
+            )
+        place = " ".join(map(str, (*self._carried.epoch, self._loops, self._calls)))
+        self._calls += 1
+        return place, not self._inside or self._restored or self._passed != self._state.applied
 
     @property
     def has_begun(self) -> bool:
@@ -98,6 +122,7 @@ class Loop:
 
     def end(self) -> None:
         """The cell leaves the session: stay until every member has reached the end, and help those behind."""
+        self._over = True
         self._carried.refuse_early_end(self._loop)
         self._state.undo()
         self._meet(in_loop=False)
@@ -114,6 +139,7 @@ class Loop:
     def _between_steps(self) -> None:
         """The cell is between two steps: copy what it carries, begin a checkpoint, and let newcomers join."""
         self._state.undo()
+        self._calls = 0
         self._seal()
         self._meet(in_loop=True)
 

@@ -51,6 +51,7 @@ class Resync:
         self._initial_digest = ""  # digest of the state that the cell built
         self._received = ""  # a sentence about the state that this newcomer got
         self._restoring = False  # the state is neither the initial one nor that of a step
+        self.on_formed: Callable[[RecoveryPlan], None] = _ignore  # called on all members of each generation
         if isinstance(group, ElasticGroup):  # elsewhere, a reference from the group would only delay freeing memory
             group.on_offer, group.on_snapshot = self._offer, self._take
 
@@ -101,9 +102,10 @@ class Resync:
         nodes = tuple(self._gradients.finished.nodes)
         if self._state.step is None:
             self._initial_digest = self._initial_digest or self._state.digest()
-        found, kept = self._integrity.statement(), len(self._gradients.history)
-        repeatable = self._between.repeatable
-        return MemberState(self._state.step, nodes, kept, self._initial_digest, (), found, repeatable, self._waiting)
+        aside = self._group.aside
+        found, kept = None if aside else self._integrity.statement(), len(self._gradients.history)
+        repeatable, waiting = self._between.repeatable, self._waiting
+        return MemberState(self._state.step, nodes, kept, self._initial_digest, (), found, repeatable, waiting, aside)
 
     def _follow(self, plan: RecoveryPlan) -> None:
         """Carry out the plan until all members are complete. A new generation meanwhile starts over with its plan."""
@@ -140,6 +142,7 @@ class Resync:
         self._restoring = False
         if self._state.step is None:
             self._state.step = plan.step
+        self.on_formed(plan)
         if self._received:
             self._group.send(facts.StateReceived(plan.generation, self._received))
             self._received = ""
@@ -189,6 +192,10 @@ class Resync:
     def _take(self, order: orders.TakeSnapshot) -> None:
         """Load the snapshot that is offered to this newcomer."""
         self._received = self.transfer.take(order) or self._received
+
+
+def _ignore(plan: RecoveryPlan) -> None:
+    """Nothing else belongs to a generation."""
 
 
 def _lost_with_members(before: RecoveryPlan | None, plan: RecoveryPlan) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +27,7 @@ from ..program.reproducible import Reproducible
 from ..worker.main import current
 from ..worker.replica_sync import Group, group_of
 from .determinism import EXACT, Determinism
+from .evaluation import Evaluations
 from .execution import StepExecution
 from .gradients import Gradients
 from .guard import StepGuard
@@ -139,6 +140,7 @@ class Session:
         reproducible = Reproducible(group, state, gradients, comparison)
         self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, optimizer))
         self._loop = Loop(parts, self._execution)
+        self._evaluations = Evaluations(parts, model)
         if (device := parameters[0].device).type != "cpu":
             group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
 
@@ -218,6 +220,20 @@ class Session:
         self._state.lanes.declare(first)
         self._gradients.lay_out()
         return CarriedLanes(self._state.lanes)
+
+    def evaluate(
+        self, function: Callable[[Any], Any], data: Any, micro_batch: int | None = None, name: str = "eval"
+    ) -> float | dict[str, float]:
+        """Evaluate ``function(batch)`` over all of ``data``, shared among all members; return its weighted mean.
+
+        Call it between steps, on every member. The data is cut in its order into batches of ``micro_batch`` samples (by
+        default the session's, or a DataLoader's). The function runs without gradients and with the model in evaluation
+        mode. It returns a number (the mean of its batch), a (sum, weight) pair, or a dict of them; then the result is a
+        dict, too. The result is the same bits on every member, for any number of them, and is journaled as the metric
+        ``name``. Raises TrainingError in a step and before the first one, and SpecError for data without an index.
+        """
+        place, aside = self._loop.call_of_evaluate()
+        return self._evaluations.run(place, aside, function, data, micro_batch, name)
 
     def log(self, **values: float) -> None:
         """Journal metrics of the step just run (only rank 0 writes them)."""

@@ -58,6 +58,9 @@ class ElasticGroup(GroupBase):
         self._hold_step: int | None = None
         self._leave_after: int | None = None
         self._handlers = handlers(self)
+        self._names: frozenset[str] = frozenset()  # of the members of the present generation
+        self._defers = False  # newcomers wait until what the cell exchanges is complete
+        self._later: list[Message] = []  # orders that wait until the cell no longer stands aside
         self._probe = Segment(PROBE_BYTES)
         self._probe.memory[:] = os.urandom(PROBE_BYTES)
 
@@ -136,11 +139,23 @@ class ElasticGroup(GroupBase):
 
     def lost(self, lost: PeerLost, cause: Exception | None = None) -> NoReturn:
         """Report a lost peer and wait for the generation without it. Raises Regroup."""
+        self._defers = False
+        self._take_up_later()
         self._suspect(lost.rank)
         try:
             self._await_call()
         except Regroup as call:
             raise call from cause or lost
+
+    def stand_aside(self, aside: bool) -> None:
+        """Let newcomers, and requests for the state, wait until this is called with False."""
+        super().stand_aside(aside)
+        self._defers = aside
+        if not aside:
+            self._take_up_later()
+
+    def _take_up_later(self) -> None:
+        self._worker.inbox[:0], self._later = self._later, []
 
     def regroup_if_due(self) -> None:
         """At the end of a step: raises Regroup where newcomers join now, when they have been announced."""
@@ -213,6 +228,9 @@ class ElasticGroup(GroupBase):
         self.generation, self.rank = call.generation, call.rank
         self._worker.present_rank = self.rank
         displays.take_over()
+        self._defers = False
+        self._later = [order for order in self._later if not isinstance(order, orders.FormGeneration)]
+        self._names = frozenset(peer.member for peer in call.members)
         addresses = [self._address(peer) for peer in call.members]
         self.world_size = len(addresses)
         control = self._worker.channel.fileno()
@@ -287,8 +305,17 @@ class ElasticGroup(GroupBase):
     def _obey(self, order: Message) -> None:
         """Act upon an order; one that was meant for an earlier moment is ignored."""
         refuse_stragglers(order, 0)
+        if self._comes_later(order):
+            self._later.append(order)
+            return
         if (handler := self._handlers.get(type(order))) is not None:
             handler(order)
+
+    def _comes_later(self, order: Message) -> bool:
+        """Whether an order waits until the cell does not stand aside any more."""
+        if isinstance(order, orders.FormGeneration):
+            return self._defers and self._names <= {peer.member for peer in order.members}
+        return self.aside and isinstance(order, orders.OfferState | orders.MeetAfter)
 
     @handles(orders.FormGeneration)
     def _regroup(self, call: orders.FormGeneration) -> None:

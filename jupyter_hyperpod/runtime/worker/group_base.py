@@ -30,12 +30,17 @@ class GroupBase:
     host = ""  # this member's address
     shard = 0
     replica = 1  # ranks
+    aside = False  # the cell is in the middle of what follows a step: see `stand_aside`
     warm = False  # this process has computed a micro-batch in this session
     place: tuple[int, ...] = ()  # what the seed of a micro-batch depends on besides seed, step and index
 
     def __init__(self) -> None:
         self.checkpoints: Callable[[], Sequence[Saved]] = list  # those that a member without state could load
         self.on_interval: Callable[[orders.CheckpointInterval], None] = ignore
+
+    def stand_aside(self, aside: bool) -> None:
+        """The cell exchanges in the middle of what follows a step, where nobody can join: let them wait."""
+        self.aside = aside
 
     def part(self, indices: list[int]) -> list[int]:
         """This rank's equal share of a micro-batch's samples: FSDP averages the gradients of a replica's ranks."""
