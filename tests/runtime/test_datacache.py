@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,17 +194,7 @@ def test_samples_that_do_not_fit_are_told_so() -> None:
         indexed([None, None]).batch([0, 1])
 
 
-class Stream(torch.utils.data.IterableDataset[int]):
-    """torch gives it ``__getitem__``, which raises."""
-
-    def __len__(self) -> int:
-        return 3
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
-@pytest.mark.parametrize("data", [iter([1]), 5, (x for x in range(3)), {"train": [1, 2]}, Stream()])
+@pytest.mark.parametrize("data", [iter([1]), 5, (x for x in range(3)), {"train": [1, 2]}])
 def test_data_without_an_index_is_refused(data: object) -> None:
     with pytest.raises(SpecError, match="addressed by index"):
         indexed(data)

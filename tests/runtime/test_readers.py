@@ -190,15 +190,19 @@ def test_the_function_with_which_a_loaders_workers_begin(tmp_path: Path) -> None
         losses(torch_data.DataLoader(Opened(), num_workers=2, worker_init_fn=fail))
 
 
-def test_a_session_that_is_dropped_ends_its_workers() -> None:
+def dropped() -> int:
+    """The process of a worker whose session was never closed."""
     model = torch.nn.Linear(4, 1)
-    session = hp.Session(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), Augmented(), global_batch=4, micro_batch=2, workers=1
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = hp.Session(model, optimizer, Augmented(), global_batch=4, micro_batch=2, workers=1)
     next(session.steps(1)).run(lambda batch: model(batch["x"]).mean())
-    (pid,) = (reader.pid for reader in readers_of(session)._readers)
-    assert start_ticks(pid)
-    del session
+    (reader,) = readers_of(session)._readers
+    assert start_ticks(reader.pid)
+    return int(reader.pid)
+
+
+def test_a_session_that_is_dropped_ends_its_workers() -> None:
+    pid = dropped()
     gc.collect()
     assert not start_ticks(pid)
 

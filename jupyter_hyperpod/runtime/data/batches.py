@@ -2,135 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
-from ...core.errors import SpecError, TrainingError
-from ...core.units import few
 from ..worker.replica_sync import Group
-from .changes import Watch
-from .given import Collate, Given, order_of
-from .indexed import IndexedData, indexed, single
-from .order import Order, mix
-from .readers import Failed, Readers
-from .reading import Reading, read
-from .sampled import Sampled
-
-READING = 1  # tells this use of the seed from others
-SHOWN_FIRST, SHOWN_EVERY = 2, 20  # steps after which rank 0 journals how the workers keep up
-OFTEN = 10  # changes of the data, after which a person is told that they cost time
-LOST = "a worker that reads data ahead for rank {rank} ended unexpectedly; another one has taken its place"
+from .given import Given
+from .indexed_batches import IndexedBatches
+from .stream import is_stream
+from .stream_batches import StreamBatches
 
 
-class Batches:
+class Batches(Protocol):
     """Reads the micro-batches of this rank."""
 
-    def __init__(
-        self, found: Given, group: Group, seed: int, global_batch: int, micro_batch: int, device: torch.device
-    ) -> None:
-        self.data: IndexedData = indexed(found.data, _collate(found, micro_batch))
-        self._group, self._seed, self._device = group, seed, device
-        self._global_batch, self._micro_batch = global_batch, micro_batch
-        self.samples = len(self.data)
-        if self.samples < 1:
-            raise SpecError("data is empty")
-        self._found = found
-        self.order: Order = order_of(found, self.samples, seed, global_batch)
-        self._known: dict[tuple[int, int], Reading] = {}
-        self._readers = Readers(self.data, found.workers) if found.workers.count else None
-        self._watch = Watch(found.data, found.collate)
-        self._restarts = self._lost = 0
-
-    def begin(self, step: int, due: Sequence[int], following: Sequence[int]) -> None:
-        """This rank computes the micro-batches ``due`` of ``step`` (from 0), and of each later one ``following``."""
-        self._follow_length()
-        self.order.begin(step)
-        if self._readers is None:
-            return
-        self._notice_changes(self._readers)
-        if self._readers.lost > self._lost:
-            self._lost = self._readers.lost
-            self._group.journal("warning.raised", {"text": LOST.format(rank=self._group.rank)})
-        if step % SHOWN_EVERY == SHOWN_FIRST and self._group.rank == 0:
-            values = {"data_stalls": self._readers.stalls, "data_read_ahead": self._readers.ahead}
-            self._group.journal("metric.logged", {"step": step, "values": values})
-        self._known = {place: reading for place, reading in self._known.items() if place[0] >= step}
-        readings = [self._reading(step, leaf) for leaf in due]
-        most = len(due) + self._readers.depth
-        while following and len(readings) < most and self.order.is_fixed(step := step + 1):
-            readings += [self._reading(step, leaf) for leaf in following]
-        self._readers.expect(readings)
-
     @property
-    def carried(self) -> dict[str, Any]:
-        """What members that join later have to be given, by name."""
-        return {"order of the data": self.order} if isinstance(self.order, Sampled) else {}
-
-    def of(self, step: int, leaf: int, again: bool = False) -> Any:
-        """The batch of micro-batch ``leaf`` of ``step`` (from 0); ``again``: it is computed again, for a check."""
-        reading = self._reading(step, leaf)
-        # a reading that changes something has to do it here, where it can be named
-        if self._readers is None or (again and self._found.workers.begin is None):
-            return read(self.data, reading, self._device)
-        value = self._readers.take(reading)
-        return self._raise(reading, value.text) if isinstance(value, Failed) else value
+    def samples(self) -> int | None:
+        """Samples in the data, None where that is not known."""
 
     @property
     def stalls(self) -> int:
         """Micro-batches for which this process had to wait."""
-        return self._readers.stalls if self._readers is not None else 0
+
+    @property
+    def reads(self) -> Any:
+        """What reading depends on, and may change; None for a stream, which is brought to its place otherwise."""
+
+    @property
+    def name(self) -> str:
+        """The order of the samples, for people."""
+
+    def begin(self, step: int, due: Sequence[int], following: Sequence[int]) -> None:
+        """This rank computes the micro-batches ``due`` of ``step`` (from 0), and of each later one ``following``."""
+
+    def of(self, step: int, leaf: int, again: bool = False) -> Any:
+        """The batch of micro-batch ``leaf`` of ``step`` (from 0); ``again``: it is computed again, for a check."""
+
+    def mark(self, step: int) -> int | None:
+        """A number that all members must have alike in this step; None where the seed alone decides."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a member that joins between two steps needs to read on."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Read on where the member was that gave this state."""
 
     def close(self) -> None:
-        """End the readers."""
-        if self._readers is not None:
-            self._readers.close()
-
-    def _follow_length(self) -> None:
-        """The cell may have appended samples, such as to a memory of what an agent has seen."""
-        if len(self.data) != self.samples and isinstance(self._found.order, str):
-            self.samples = len(self.data)
-            self.order = order_of(self._found, self.samples, self._seed, self._global_batch)
-            self._known.clear()
-
-    def _reading(self, step: int, leaf: int) -> Reading:
-        if (step, leaf) not in self._known:
-            first = step * self._global_batch + leaf * self._micro_batch
-            indices = [self.order.at(position) for position in range(first, first + self._micro_batch)]
-            seed = mix(self._seed, step, leaf, *self._group.place, READING)
-            reading = Reading(step, leaf, tuple(self._group.part(indices)), seed)
-            if self._readers is None:
-                return reading
-            self._known[step, leaf] = reading
-        return self._known[step, leaf]
-
-    def _raise(self, reading: Reading, text: str) -> NoReturn:
-        """A worker could not read: raise its error as this process has it, with the lines of the cell."""
-        if self._found.workers.begin is None:
-            read(self.data, reading, self._device)
-        raise TrainingError(f"a worker could not read the data for {reading.place}:\n{text}")
-
-    def _notice_changes(self, readers: Readers) -> None:
-        """Fork the readers again where the cell has changed what they read."""
-        if not (names := self._watch.changed()):
-            return
-        readers.restart()
-        self._restarts += 1
-        if self._restarts == OFTEN:
-            self._group.warn(
-                f"the cell has changed what the data set reads ({few(names)}) {OFTEN} times; each time the workers "
-                "that read ahead begin anew, which makes steps slower. Change it less often, or write workers=0"
-            )
+        """Release processes."""
 
 
-def _collate(found: Given, micro_batch: int) -> Collate | None:
-    if not found.whole:
-        return found.collate
-    if micro_batch != 1:
-        raise SpecError(
-            f"data is a DataLoader with batch_size=None, whose items are batches already, and micro_batch is "
-            f"{micro_batch}; expected micro_batch=1, and global_batch=the number of items per step"
-        )
-    collate = found.collate
-    return (lambda samples: collate(samples[0])) if collate is not None else single
+def open_batches(
+    found: Given, group: Group, seed: int, global_batch: int, micro_batch: int, device: torch.device
+) -> Batches:
+    """Reads what a person gave. Raises SpecError for data that cannot be read by index nor as a stream."""
+    kind = StreamBatches if is_stream(found.data) else IndexedBatches
+    return kind(found, group, seed, global_batch, micro_batch, device)

@@ -10,8 +10,10 @@ import torch
 from torch.utils import data as torch_data
 
 from ...core.errors import SpecError
+from .indexed import single
 from .order import Lanes, Order, Sequential, Shuffled
 from .sampled import Sampled
+from .stream import is_stream
 
 Collate = Callable[[list[Any]], Any]
 ORDERS = ("shuffled", "sequential", "lanes")
@@ -52,6 +54,11 @@ def given(data: Any, order: str | Iterable[int] | None = None, workers: int | No
         found = _of_loader(data, order)
     else:
         found = Given(data, "shuffled" if order is None else order)
+    if order is not None and is_stream(found.data):
+        raise SpecError(
+            "the data is a stream, which has the order in which it gives its samples; leave order out, or shuffle in "
+            "the stream"
+        )
     if isinstance(found.order, torch_data.DistributedSampler):
         raise SpecError(DIVIDED)
     if isinstance(found.order, str) and found.order not in ORDERS or not isinstance(found.order, Iterable):
@@ -61,6 +68,19 @@ def given(data: Any, order: str | Iterable[int] | None = None, workers: int | No
             raise SpecError(f"workers is {workers}; expected 0 or more processes")
         found = replace(found, workers=replace(found.workers, count=workers))
     return found
+
+
+def collate_of(found: Given, micro_batch: int) -> Collate | None:
+    """How samples are put together; None: as usual. Raises SpecError for several items that are batches already."""
+    if not found.whole:
+        return found.collate
+    if micro_batch != 1:
+        raise SpecError(
+            f"data is a DataLoader with batch_size=None, whose items are batches already, and micro_batch is "
+            f"{micro_batch}; expected micro_batch=1, and global_batch=the number of items per step"
+        )
+    collate = found.collate
+    return (lambda samples: collate(samples[0])) if collate is not None else single
 
 
 def order_of(found: Given, samples: int, seed: int, global_batch: int) -> Order:

@@ -12,6 +12,7 @@ from ...core.errors import SpecError
 
 _MASK = (1 << 64) - 1
 _ROUNDS = 4
+READING, SAMPLER, STREAM = 1, 2, 3  # tell uses of the seed from others
 
 
 class Order(Protocol):

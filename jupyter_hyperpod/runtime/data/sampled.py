@@ -15,9 +15,8 @@ import torch
 
 from ...core.errors import SpecError, TrainingError
 from ..session.purity import seeded
-from .order import mix
+from .order import SAMPLER, mix
 
-ORDER = 2  # tells this use of the seed from others
 KEPT_EPOCHS = 2  # a global batch may end in the next epoch
 ENDLESS = 1_000_000  # samples of one epoch, and ten times the data, after which a sampler counts as endless
 
@@ -63,6 +62,10 @@ class Sampled:
         """Checksums of the epochs that are drawn, by which a newcomer finds that it would draw others."""
         return {"epochs": {epoch: _checksum(found) for epoch, found in self._drawn.items()}}
 
+    def mark(self, step: int) -> int:
+        """A number that is the same where the epochs of this step are drawn alike."""
+        return zlib.crc32(repr([_checksum(self._epoch(epoch)) for epoch in self._epochs(step)]).encode())
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Compare what is drawn from now on with what another member has drawn."""
         self._expected = {int(epoch): checksum for epoch, checksum in state["epochs"].items()}
@@ -96,7 +99,7 @@ class Sampled:
         return self._drawn[epoch]
 
     def _draw(self, epoch: int) -> array[int]:
-        seed = mix(self._seed, ORDER, epoch)
+        seed = mix(self._seed, SAMPLER, epoch)
         with seeded(seed), _own_generators(self._sampler, seed):
             if callable(set_epoch := getattr(self._sampler, "set_epoch", None)):
                 set_epoch(epoch)

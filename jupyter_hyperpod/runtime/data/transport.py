@@ -6,6 +6,7 @@ Objects are encoded by `multiprocessing`, which is safe: only the process's own 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import mmap
 import os
@@ -28,9 +29,7 @@ _PLACE = struct.Struct("!QQ")  # where a buffer is, and its bytes
 
 def send(connection: socket.socket, value: Any, kind: int = BATCH) -> None:
     """Send a value. Raises TrainingError for tensors that cannot leave their process, OSError if the peer is gone."""
-    buffers: list[memoryview] = []
-    encoded = io.BytesIO()
-    _Encoder(encoded, 5, True, lambda buffer: buffers.append(buffer.raw())).dump(value)
+    encoded, buffers = _encode(value)
     places, end = [], len(encoded.getbuffer()) + len(buffers) * _PLACE.size
     for buffer in buffers:
         begin = -(-end // LINE) * LINE + _address(buffer) % LINE
@@ -66,6 +65,25 @@ def receive(connection: socket.socket) -> tuple[int, Any]:
     whole = memoryview(memory)
     buffers = [whole[begin : begin + length] for begin, length in places]
     return kind, ForkingPickler.loads(whole[:encoded], buffers=buffers)
+
+
+def fingerprint(value: Any) -> str:
+    """A short digest of a value's content, "" where it cannot be encoded."""
+    try:
+        encoded, buffers = _encode(value)
+    except Exception:
+        return ""
+    sha = hashlib.sha256(encoded.getbuffer())
+    for buffer in buffers:
+        sha.update(buffer)
+    return sha.hexdigest()[:16]
+
+
+def _encode(value: Any) -> tuple[io.BytesIO, list[memoryview]]:
+    buffers: list[memoryview] = []
+    encoded = io.BytesIO()
+    _Encoder(encoded, 5, True, lambda buffer: buffers.append(buffer.raw())).dump(value)
+    return encoded, buffers
 
 
 class _Encoder(ForkingPickler):

@@ -34,7 +34,7 @@ EARLY = (
     "this member joined after step {step}, in a later loop of its cell, and left the loops before, because what "
     "follows each of them ran with later values: write `for epoch in session.epochs(n)`, which skips what is over"
 )
-PARTS = ("values", "variables", "generators", "flags", "paths")  # of Copies
+PARTS = ("values", "variables", "generators", "flags", "paths", "data")  # of Copies
 STATE = "state"  # the name of the namespace that each session has
 
 
@@ -55,6 +55,7 @@ class Copies:
     generators: dict[str, Copy] = field(default_factory=dict)
     flags: dict[str, Copy] = field(default_factory=dict)
     paths: dict[str, Copy] = field(default_factory=dict)
+    data: dict[str, Copy] = field(default_factory=dict)
 
 
 class Carried:
@@ -68,6 +69,7 @@ class Carried:
         self._flags = ModelFlags(sources["model"], sources["data"], own)
         self.paths = CarriedPaths(own, sources)
         self.values = State()
+        self.data: Any = None  # what reads the data; its place in a stream travels, too
         self.variables = LoopVariables(own)
         self._own = own
         self._objects: dict[str, Any] = {STATE: self.values}
@@ -108,6 +110,8 @@ class Carried:
         paths = self.paths.copied(self._sealed.paths)
         own = generators.states()
         self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, own, flags, paths)
+        if self.data is not None:
+            self._sealed.data = self.data.state_dict()
 
     def traced(self) -> Tracer:
         """What is copied now, besides the paths."""
@@ -146,6 +150,8 @@ class Carried:
         generators.put_back(received.generators)
         self._flags.put_back(received.flags)
         self.paths.put_back(received.paths, step)
+        if self.data is not None and received.data:
+            self.data.load_state_dict(received.data)
 
     def explain(self, error: NameError) -> None:
         """A name is missing in the cell: raise TrainingError where this member joined late, or has become rank 0."""

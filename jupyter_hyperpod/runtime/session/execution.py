@@ -11,7 +11,7 @@ from typing import Any
 from ...core.errors import TrainingError
 from ...policy.batching import leaves_of
 from ...policy.recovery import RecoveryPlan, ordinary
-from ..comm.mesh import PeerLost
+from ..comm.mesh import PeerLost, all_gather
 from ..comm.reduction import Buffer, FinishedNodes
 from ..data.order import mix
 from ..micro_batch.returned import loss_in, with_loss
@@ -22,6 +22,11 @@ from .injector import Injector
 from .parts import Parts
 
 LossFunction = Callable[[Any], Any]
+OTHER_SAMPLES = (
+    "rank {ranks} read other samples for step {step} than rank 0: a stream or a sampler may depend on its own code, "
+    "set_epoch(epoch) and the generators of torch, Python and numpy, which are seeded, but not on the process, the "
+    "rank, time, or what the cell changes on some members only"
+)
 
 
 class StepExecution:
@@ -67,6 +72,7 @@ class StepExecution:
                     self._group.leave_if_asked(state.applied)
                 self._compute(loss_function)
                 result = self._reduce()
+                self._compare_samples()
                 compute = partial(self._execute, loss_function)
                 if self._determinism.exact:
                     self._reproducible.check(self._plan, state.applied, parts.carried, compute, loss_function)
@@ -130,6 +136,15 @@ class StepExecution:
             return self._gradients.reduce(self._plan, self._group)
         except PeerLost as lost:
             self._group.lost(lost)
+
+    def _compare_samples(self) -> None:
+        """Raise TrainingError where members have read other samples than rank 0. Raises Regroup."""
+        plan, mark = self._plan, self._parts.batches.mark(self._state.applied)
+        if mark is None or plan.world_size == 1:
+            return
+        marks = all_gather(self._group.exchange, plan.rank, plan.world_size, mark.to_bytes(8, "big"))
+        if others := [str(rank) for rank, other in enumerate(marks) if other != marks[0]]:
+            raise TrainingError(OTHER_SAMPLES.format(step=self._state.applied + 1, ranks=", ".join(others)))
 
     def _finish(self, result: Buffer) -> None:
         """Apply the reduced gradient and commit the step."""

@@ -13,7 +13,7 @@ from ...policy.guard import Guard
 from ..checkpoint.manager import CheckpointManager, settings_of, shapes
 from ..checkpoint.store import Checkpoint
 from ..comm.shards import check
-from ..data.batches import Batches
+from ..data.batches import open_batches
 from ..data.given import given
 from ..micro_batch.lanes import CarriedLanes, LaneStore
 from ..program.between import Between
@@ -106,11 +106,11 @@ class Session:
         self._group = group
         group.collectives = collectives or group.collectives
         check(parameters, group.replica, micro_batch)
-        batches = self._batches = Batches(found, group, seed, global_batch, micro_batch, parameters[0].device)
-        own = own_ids(self, model, optimizer, scheduler, data, found.data, batches.data)
-        sources = {"model": model, "data": found.data, "optimizer": optimizer, "scheduler": scheduler}
+        batches = self._batches = open_batches(found, group, seed, global_batch, micro_batch, parameters[0].device)
+        own = own_ids(self, model, optimizer, scheduler, data, found.data)
+        sources = {"model": model, "data": batches.reads, "optimizer": optimizer, "scheduler": scheduler}
         self._carried = Carried(own, sources)
-        self._carried.register(batches.carried)
+        self._carried.data = batches
         watch = StepGuard(guard, group)
         lanes = LaneStore(settings.micro_batches)
         state = self._state = TrainingState(model, optimizer, scheduler, parameters, watch, self._carried, lanes)
@@ -283,7 +283,7 @@ class Session:
             "seed": self.seed,
             "replica": self._group.replica,
             "samples": self._batches.samples,
-            "order": self._batches.order.name,
+            "order": self._batches.name,
             "optimizer": type(self.optimizer).__name__,
             "scheduler": None if self.scheduler is None else type(self.scheduler).__name__,
             "model": shapes(self.model.state_dict()),

@@ -1,0 +1,203 @@
+"""A stream: samples in the order in which a data set gives them, without an index.
+
+Every member reads the whole stream, and uses the samples of its own micro-batches. What is random in it is seeded by
+(seed, step, epoch), so all members read the same. A stream with ``state_dict()`` is continued from its state, if that
+proves to be exact; any other is read again from its beginning.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils import data as torch_data
+
+from ...core.errors import TrainingError
+from ..program.copies import SKIPPED, Copier, Unfit, has_state
+from ..session.purity import seeded
+from . import transport
+from .indexed import is_map_style
+from .order import STREAM, mix
+
+CHECKED_STEP = 1  # whose samples are read a second time, from the state before it
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0"}
+EMPTY = (
+    "the stream gave no samples in epoch {epoch}, after {taken} in all: it may be an iterator, which can be read only "
+    "once; give hp.Session an object whose __iter__() begins anew, such as a torch IterableDataset"
+)
+OTHER = (
+    "the stream gave other samples when it was read again from its beginning: it may depend on its own code, "
+    "set_epoch(epoch) and the generators of torch, Python and numpy, which are seeded, but not on the process, on time "
+    "or on a generator of its own; or give it state_dict() and load_state_dict()"
+)
+
+
+def is_stream(data: Any) -> bool:
+    """Whether `data` can be iterated from its beginning and has no index. An iterator can be read only once."""
+    if isinstance(data, torch_data.IterableDataset):
+        return True
+    kinds = (Mapping, str, bytes, set, frozenset)
+    other = isinstance(data, kinds) or hasattr(data, "iloc") or hasattr(data, "batch")
+    streaming = type(data).__module__.startswith("datasets.") and type(data).__name__ == "IterableDataset"
+    plain = hasattr(data, "__iter__") and not hasattr(data, "__next__")
+    return streaming or (plain and not other and not is_map_style(data))
+
+
+class SampleStream:
+    """Reads ``source`` in blocks, one per step. ``progress()`` is called while it reads again what it had read."""
+
+    def __init__(
+        self,
+        source: Any,
+        seed: int,
+        block: int,
+        device: torch.device,
+        drop_last: bool = False,
+        progress: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._source, self._seed, self._block, self._device = source, seed, block, device
+        self._drop_last, self._progress = drop_last, progress
+        self._has_state, self._has_epochs = has_state(source), callable(getattr(source, "set_epoch", None))
+        self._spare = _copied(source) if self._has_state else None
+        self._begin()
+        self._loaded: Mapping[str, Any] | None = None  # the place to continue at, until the next block is read
+        self.mark = ""  # of the last block
+        self.exact: bool | None = False if self._spare is None else None  # whether its state leads to the same samples
+        self.read_again = 0  # samples
+
+    @property
+    def next_step(self) -> int:
+        """The step (from 0) whose block is read next."""
+        return self._step if self._loaded is None else int(self._loaded["step"])
+
+    def block(self) -> list[Any]:
+        """The samples of the next step. Raises TrainingError where there are none."""
+        self._catch_up()
+        before = self.state_dict() if self._step == CHECKED_STEP and self._spare is not None else None
+        found = self._read()
+        if before is not None:
+            self.exact, self._spare = self._proves(before, found), None
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place between two blocks."""
+        if self._loaded is not None:
+            return dict(self._loaded)
+        place = {"step": self._step, "epoch": self._epoch, "taken": self._taken, "all": self._all, "mark": self.mark}
+        return place | {"exact": self.exact, "state": self._state() if self.exact is not False else None}
+
+    def load_state_dict(self, place: Mapping[str, Any]) -> None:
+        """Continue at a place: from the state, or by reading again."""
+        self._begin()
+        self._loaded, self._spare, self.exact = dict(place), None, bool(place["exact"])
+
+    def _catch_up(self) -> None:
+        """Go to the place that was loaded. Raises TrainingError where the samples on the way are others."""
+        place, self._loaded = self._loaded, None
+        if place is None:
+            return
+        if place["exact"] and place["state"] is not None:
+            self._load(self._source, place)
+            self._step, self._all, self.mark = place["step"], place["all"], place["mark"]
+            self._epoch, self._taken = place["epoch"], place["taken"]
+            return
+        if self._has_epochs and place["taken"]:
+            self._all = place["all"] - place["taken"]  # where the epoch began
+            self._step, self._inside = divmod(self._all, self._block)
+            self._epoch = place["epoch"]
+        while self._step < place["step"]:
+            self.read_again += len(self._read())
+            self._progress()
+        if place["mark"] != self.mark:
+            raise TrainingError(OTHER)
+
+    def _begin(self) -> None:
+        self._iterator: Iterator[Any] | None = None
+        self._step = self._epoch = self._taken = self._all = self._inside = 0
+
+    def _read(self) -> list[Any]:
+        """The next block, or the rest of it where reading again begins in the middle of one."""
+        found: list[Any] = []
+        wanted, self._inside = self._block - self._inside, 0
+        while len(found) < wanted:
+            with _alone(), seeded(mix(self._seed, self._step, self._epoch, STREAM), self._device):
+                if self._iterator is None:
+                    self._iterator = self._iterated(self._source)
+                part = list(islice(self._iterator, wanted - len(found)))
+            found += part
+            self._taken += len(part)
+            self._all += len(part)
+            if len(found) < wanted:
+                self._end_epoch()
+                if self._drop_last:
+                    self._all -= len(found)
+                    found = []
+        self._step += 1
+        self.mark = f"{self._epoch} {self._taken} {transport.fingerprint(found[-1])}"
+        return found
+
+    def _end_epoch(self) -> None:
+        if not self._taken:
+            raise TrainingError(EMPTY.format(epoch=self._epoch, taken=self._all))
+        self._epoch, self._taken, self._iterator = self._epoch + 1, 0, None
+
+    def _iterated(self, source: Any) -> Iterator[Any]:
+        if self._has_epochs:
+            source.set_epoch(self._epoch)
+        return iter(source)
+
+    def _state(self) -> Any:
+        """The source's own state as it can travel, None where it cannot."""
+        if not self._has_state or self._iterator is None:
+            return None
+        try:
+            found = Copier().copied(self._source.state_dict())
+        except Unfit:
+            return None
+        return None if found is SKIPPED else found
+
+    def _load(self, source: Any, place: Mapping[str, Any]) -> None:
+        if self._has_epochs:
+            source.set_epoch(place["epoch"])
+        source.load_state_dict(copy.deepcopy(place["state"]))
+
+    def _proves(self, place: Mapping[str, Any], found: list[Any]) -> bool:
+        """Whether a copy of the source gives the same samples after the state was loaded into it."""
+        if place["state"] is None or place["epoch"] != self._epoch:
+            return False
+        try:
+            with _alone(), seeded(mix(self._seed, place["step"], place["epoch"], STREAM), self._device):
+                self._load(self._spare, place)
+                again = list(islice(self._iterated(self._spare), len(found)))
+        except Exception:
+            return False
+        return len(again) == len(found) and all(
+            transport.fingerprint(one) == transport.fingerprint(other) for one, other in zip(again, found, strict=True)
+        )
+
+
+def _copied(source: Any) -> Any:
+    try:
+        return copy.deepcopy(source)
+    except Exception:
+        return None
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Libraries that would take every n-th sample for each of n processes see one process: all members read all."""
+    before = {name: os.environ.get(name) for name in ALONE}
+    os.environ.update(ALONE)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
