@@ -26,6 +26,11 @@ _CHOSEN = (
     *("components", "collectives", "replica", "threads", "hang_timeout_s", "grace_s", "script_restarts", "log_rules"),
 )
 
+_WAITS = (
+    f"seconds without progress until a rank counts as hung (default: {HANG_TIMEOUT_S:g}); the first micro-batch of "
+    "a process, which may compile, may take 20 times that"
+)
+
 
 def _pair(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
@@ -112,8 +117,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--replica", type=int, metavar="R", help="ranks per node, which share one replica of the model (default: 1)")
     add("--threads", type=int, metavar="T", help="CPU threads of every rank (default: 1)")
-    waits = f"seconds without progress until a rank counts as hung (default: {HANG_TIMEOUT_S:g})"
-    add("--hang-timeout", dest="hang_timeout_s", type=float, metavar="S", help=waits)
+    add("--hang-timeout", dest="hang_timeout_s", type=float, metavar="S", help=_WAITS)
     leaving = "time that a preempted node may take to leave (default: 30s)"
     add("--grace", dest="grace_s", type=duration, metavar="T", help=leaving)
     add(

@@ -14,7 +14,7 @@ import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.policy.batching import assign
 from jupyter_hyperpod.runtime.session.checksum import ROW, ChecksummedTensors, checksum
-from jupyter_hyperpod.runtime.session.integrity import Audit, drawn
+from jupyter_hyperpod.runtime.session.integrity import Audit, control_of, drawn
 from tests.runtime.conftest import MICRO_BATCHES, TRAIN, Run, Submit
 
 STEP = 6
@@ -255,3 +255,42 @@ def test_any_layout_of_memory_has_a_checksum() -> None:
     assert strided.checksums() != before
     assert checksum([]) == checksum([torch.empty(0)]) == 0
     assert checksum([tensor, tensor + 1]) != checksum([tensor + 1, tensor])
+
+
+@pytest.mark.parametrize(
+    ("holdings", "accused", "node", "control"),
+    [
+        ([[(0, 4)], [(4, 8)]], 0, (0, 4), (1, (4, 8))),
+        ([[(0, 2), (2, 4)], [(4, 8)]], 0, (2, 4), (1, (4, 8))),
+        ([[(0, 2), (2, 4)], [(4, 8)]], 1, (4, 8), (0, (0, 2))),
+        ([[(0, 4)], [], [(4, 8)]], 2, (4, 8), (0, (0, 4))),
+        ([[(0, 4), (4, 6)]], 0, (4, 6), (0, (0, 4))),
+        ([[(0, 8)]], 0, (0, 8), None),
+    ],
+)
+def test_whether_the_program_can_be_repeated_is_seen_on_another_member(
+    holdings: list[list[tuple[int, int]]], accused: int, node: tuple[int, int], control: object
+) -> None:
+    assert control_of(holdings, accused, node) == control
+
+
+FIRST_CALL = """
+    inputs, targets = batch
+    first = session.step >= 9 and session.step not in seen
+    seen.add(session.step)
+"""
+
+
+def test_a_loss_function_that_knows_its_first_call_late_names_the_program_and_no_node(job: Submit) -> None:
+    """From step 10 on a member's first micro-batch differs from all later executions, which agree with each other."""
+    source = TRAIN.replace("def loss_fn", "seen = set()\n\ndef loss_fn", 1)
+    source = source.replace("\n    inputs, targets = batch\n", FIRST_CALL)
+    source = source.replace("targets)\n", "targets) * (1.5 if first else 1)\n")
+    source = source.replace("max_grad_norm=1.0", "audit=1.0")
+    run = job(source)
+    run.until_step(4)
+    run.kill(1)
+    reason = str(run.finish("failed")["reason"])
+    assert "gave other gradients, where hardware fails on one member" in reason
+    corrupt = [e for e in run.of_kind("member.lost") if e.data["cause"] == "silent data corruption"]
+    assert not corrupt, run.story()

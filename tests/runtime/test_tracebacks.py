@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_hyperpod.core.errors import HyperpodError
+from jupyter_hyperpod.runtime.coordinator.session_lifecycle import failure
 from jupyter_hyperpod.runtime.protocol.facts import CellError
 from jupyter_hyperpod.runtime.worker.main import cell
 from tests.runtime.conftest import Submit
@@ -125,3 +126,16 @@ def test_the_reason_is_the_first_line_of_the_message_and_short(job: Submit) -> N
     assert len(view["error"]["message"]) < 1100
     view = job("raise KeyboardInterrupt\n", nodes=1).finish("failed")
     assert view["reason"] == "KeyboardInterrupt on rank 0 at line 1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "text"),
+    [
+        ("TrainingError", "line 5: x is one", "TrainingError on rank 0: line 5: x is one"),
+        ("TrainingError", "x " * 300, "TrainingError on rank 0 at line 5: " + ("x " * 300).strip()),
+        ("ValueError", "x is one", "ValueError on rank 0 at line 5: x is one"),
+        ("ValueError", "a" * 300, "ValueError on rank 0 at line 5: " + "a" * 200 + "…"),
+    ],
+)
+def test_a_refusal_is_whole_and_names_its_line_once(kind: str, message: str, text: str) -> None:
+    assert failure(CellError(kind, message, (), 5, False), 0) == text

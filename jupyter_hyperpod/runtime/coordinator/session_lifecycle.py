@@ -15,6 +15,9 @@ from .scripts import Scripts
 
 REASON = 200  # characters of an error's message in the reason why a job has ended
 
+REFUSALS = ("SpecError", "TrainingError")  # whose sentences say what to write instead
+REFUSAL = 900  # most characters of theirs
+
 
 class SessionLifecycle:
     """Follows the members through the sessions of their cell."""
@@ -56,9 +59,7 @@ class SessionLifecycle:
         rank, error = member.rank, failed.error
         if rank is None:
             return  # a spare that cannot run the cell does not end a job that trains
-        where = f" at line {error.line}" if error.line else ""
-        said = first_line(error.message, REASON)
-        text = f"{error.type} on rank {rank}{where}" + (f": {said}" if said else "")
+        text = failure(error, rank)
         if self._state.session is None and len(self._state.roster.generation()) > 1:
             yield from self._scripts.failed(member, text, error.communication)
         else:
@@ -126,3 +127,10 @@ class SessionLifecycle:
             yield WriteEvent("warning.raised", {"text": f"{detail}, after the session had closed"})
             yield from self.open_session()
             yield from self.end_if_all_done()
+
+
+def failure(error: facts.CellError, rank: int) -> str:
+    """How a cell failed on a rank, in one line. A refusal is whole; where it names a line, that is the only one."""
+    said = first_line(error.message, REFUSAL if error.type in REFUSALS else REASON)
+    where = f" at line {error.line}" if error.line and not said.startswith("line ") else ""
+    return f"{error.type} on rank {rank}{where}" + (f": {said}" if said else "")
