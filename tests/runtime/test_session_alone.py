@@ -336,7 +336,7 @@ def opened(optimizer: Any, model: nn.Module, scheduler: Any = None) -> hp.Sessio
     [
         (lambda p: torch.optim.LBFGS(p), "optimizer is a LBFGS: .* whose step\\(\\) needs no closure"),
         (lambda p: torch.optim.SparseAdam(p), "optimizer is a SparseAdam: .* dense tensors, .* pass torch.optim.Adam"),
-        (lambda p: [torch.optim.SGD(p, lr=0.1)], "optimizer is a list; expected one torch.optim.Optimizer"),
+        (lambda p: {"sgd": 1}, "optimizer is a dict; expected a torch.optim.Optimizer, or a list of them"),
         (lambda p: Closing(p, {}), "optimizer is a Closing, whose step\\(\\) needs closure; hp.Session calls"),
     ],
 )
@@ -375,7 +375,7 @@ class PerEpoch:
         (torch.optim.lr_scheduler.ReduceLROnPlateau, "a ReduceLROnPlateau, whose step\\(\\) needs metrics; hp.Session"),
         (PerEpoch, "a PerEpoch, whose step\\(\\) needs epoch; hp.Session calls .* such as CosineAnnealingLR"),
         (lambda _: lambda step: 0.1, "a function without step\\(\\); expected a scheduler"),
-        (lambda o: [torch.optim.lr_scheduler.StepLR(o, 1)], "a list without step\\(\\)"),
+        (lambda o: [object()], "a object without step\\(\\)"),
     ],
 )
 def test_a_scheduler_that_needs_an_argument_is_refused_when_the_session_opens(

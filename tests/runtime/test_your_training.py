@@ -16,7 +16,12 @@ def printed(run: Run) -> str:
 
 
 def test_the_guide(job: Submit) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    code, *others = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    for other in others:
+        alone, together = job(other, nodes=1), job(other)
+        alone.finish(), together.finish()
+        assert printed(alone) and printed(together) == printed(alone)
+        assert together.view["digest"] == alone.view["digest"]
     undisturbed = job(code, nodes=1)
     undisturbed.finish()
     assert re.fullmatch(r"best \d+\.\d+ of 3 epochs\n", printed(undisturbed))

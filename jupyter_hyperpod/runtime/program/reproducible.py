@@ -40,17 +40,20 @@ OWN_VALUES = (
 class Reproducible:
     """The checks of one session's first steps. ``comparison`` sees what the cell can reach."""
 
-    def __init__(self, group: Group, state: TrainingState, gradients: Gradients, comparison: Comparison) -> None:
+    def __init__(
+        self, group: Group, state: TrainingState, gradients: Gradients, comparison: Comparison, runs: int = 1
+    ) -> None:
         self._group = group
         self._state = state
         self._gradients = gradients
         self._comparison = comparison
-        self._first: int | None = None  # checksum of the first micro-batch's gradient, where this member computed it
+        self._runs = runs
+        self._first: dict[int, int] = {}  # by step: checksum of micro-batch 0's gradient, where this member computed it
 
     def computed(self, step: int, leaf: int) -> None:
         """A micro-batch of step ``step + 1`` was computed for the first time."""
-        if step == leaf == 0 and (node := self._gradients.finished.nodes.get((0, 1))) is not None:
-            self._first = checksum(node.flats)
+        if step < self._runs and leaf == 0 and (node := self._gradients.finished.nodes.get((0, 1))) is not None:
+            self._first = {step: checksum(node.flats)}
 
     def check(
         self, plan: RecoveryPlan, step: int, carried: Carried, compute: Compute, loss_function: Callable[..., Any]
@@ -59,10 +62,10 @@ class Reproducible:
 
         ``compute(leaf, nodes)`` computes a micro-batch.
         """
-        if self._group.replica > 1 or step > COMPARED_STEPS:
+        if self._group.replica > 1 or step > max(COMPARED_STEPS, self._runs):
             return
-        if step == 0:
-            self._execute_again(plan, compute, (loss_function, self._comparison.data))
+        if step < self._runs:  # each run of the first step has a loss function of its own
+            self._execute_again(plan, step, compute, (loss_function, self._comparison.data))
         elif plan.world_size > 1:
             self._compare(plan, step, carried.variables.digests() | carried.paths.digests())
 
@@ -73,10 +76,10 @@ class Reproducible:
         if names := [name for name in _differing(tables) if self._comparison.matters(name.partition(" (")[0])]:
             raise TrainingError(OWN_VALUES.format(step=step, names=few(names)))
 
-    def _execute_again(self, plan: RecoveryPlan, compute: Compute, sources: Any) -> None:
+    def _execute_again(self, plan: RecoveryPlan, step: int, compute: Compute, sources: Any) -> None:
         times = 2 if plan.rank == 0 else 1 if plan.rank == 1 else 0
         held, walks = ([self._reached(sources)], [self._comparison.look()]) if times else ([], [])
-        sums = [] if self._first is None else [self._first]
+        sums = [self._first[step]] if step in self._first else []
         for _ in range(times):
             sums.append(self._sum(compute))
             held.append(self._reached(sources))

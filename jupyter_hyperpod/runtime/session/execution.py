@@ -54,13 +54,13 @@ class StepExecution:
             self.is_inside = False
 
     def run(self, number: int, loss_function: LossFunction) -> float:
-        """Run step ``number``, through as many generations as it takes; return its loss. See `Step.run`."""
+        """Run update ``number``, through as many generations as it takes; return its loss. See `Step.run`.
+
+        A member that joined in the middle of a step has the updates of the first runs already.
+        """
         parts, state = self._parts, self._state
         if state.applied >= number:
-            raise TrainingError(
-                f"step {number} was run already: call step.run(loss_function) once in the loop. What belongs to one "
-                "step goes into one loss function, for example the sum of two losses"
-            )
+            return state.loss_of(number)
         self._gradients.refuse_changes()
         parts.between.begins()
         parts.comparison.begins()
@@ -84,13 +84,23 @@ class StepExecution:
         self._gradients.watch_changes()
         parts.comparison.ends()
         self._group.touch("user", state.applied)
-        return state.loss
+        return state.loss_of(number)
+
+    @property
+    def runs(self) -> int:
+        """Runs per step."""
+        return self._parts.settings.runs
+
+    @property
+    def _index(self) -> int:
+        """The number of the loop's step, from 0: all its runs get the same samples."""
+        return self._state.applied // self.runs
 
     def metrics(self, number: int) -> dict[str, float]:
-        """The metrics of step ``number``. See `Step.metrics`."""
-        if self._state.applied != number:
+        """The metrics of the last run, which belongs to step ``number``. See `Step.metrics`."""
+        if (last := -(-self._state.applied // self.runs)) != number:
             raise TrainingError(
-                f"the metrics of step {number} are read where step {self._state.applied} is the last one: read "
+                f"the metrics of step {number} are read where step {last} is the last one: read "
                 "step.metrics after step.run(loss_function), in the same turn of the loop"
             )
         return dict(self._state.metrics)
@@ -106,7 +116,7 @@ class StepExecution:
         due = sorted(leaves_of(plan.holdings[plan.rank]))
         following = ordinary(plan, self._parts.settings.micro_batches).holdings[plan.rank]
         waiting = [leaf for leaf in due if not finished.holds(leaf)]
-        self._parts.batches.begin(self._state.applied, waiting, sorted(leaves_of(following)))
+        self._parts.batches.begin(self._index, waiting, sorted(leaves_of(following)))
         while missing := [leaf for leaf in due if not finished.holds(leaf)]:
             for leaf in missing:
                 self._injector.inject_due(self._state.applied + 1, plan.rank)
@@ -121,7 +131,7 @@ class StepExecution:
         """Compute one micro-batch of the present step."""
         step = self._state.applied
         seed = mix(self._parts.settings.seed, step, leaf, *self._group.place)
-        batch = self._parts.batches.of(step, leaf, again=aside is not None)
+        batch = self._parts.batches.of(self._index, leaf, again=aside is not None)
         with self._determinism.explained():
             self._gradients.compute(leaf, seed, partial(self._loss, loss_function, batch), aside)
         self._group.warm = True
@@ -152,6 +162,7 @@ class StepExecution:
         settings, resync = parts.settings, parts.resync
         reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
         gradients.set_gradients(result)
+        self._state.leave_own_gradients()
         if settings.max_grad_norm is not None:
             gradients.clip(result, settings.max_grad_norm)
         gradients.keep(result)

@@ -14,6 +14,7 @@ from .. import faults
 from ..comm.shards import is_shard, local
 from ..protocol import orders
 from ..worker.replica_sync import Group
+from .turns import AnyOptimizer
 
 POISON = {"nan": float("nan"), "spike": 1000.0}
 
@@ -29,7 +30,7 @@ class Injector:
         self,
         group: Group,
         parameters: Sequence[torch.nn.Parameter],
-        optimizer: torch.optim.Optimizer,
+        optimizer: AnyOptimizer,
     ) -> None:
         self._group = group
         self._parameters = [p for p in parameters if local(p).numel()]

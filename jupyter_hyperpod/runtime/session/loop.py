@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
+
+import torch
 
 from ...core.errors import TrainingError
 from ..program import rehearsal
@@ -12,13 +15,26 @@ from ..protocol import facts
 from ..worker.group_base import Regroup
 from .execution import LossFunction, StepExecution
 from .parts import Parts
+from .turns import refuse_other
+
+TWICE = (
+    "step {number} was run already: call step.run(loss_function) once in the loop. What belongs to one step goes into "
+    "one loss function, for example the sum of two losses. Where a step has several updates, give hp.Session a list "
+    "with one optimizer per update: hp.Session(model, [optimizer, optimizer], data)"
+)
+RAN = (
+    "step {number} was run {runs} times already, once for each optimizer in the list of hp.Session; list an optimizer "
+    "again for a further update per step"
+)
 
 
 class Step:
-    """One optimizer step. ``number`` counts from 1; ``index`` from 0."""
+    """One optimizer step, or one of each of several optimizers. ``number`` counts from 1; ``index`` from 0."""
 
-    def __init__(self, execution: StepExecution, number: int) -> None:
+    def __init__(self, execution: StepExecution, number: int, optimizer: Any = None) -> None:
         self._execution = execution
+        self._optimizer = optimizer
+        self._ran = 0  # how often `run` has returned
         self.number = number
 
     @property
@@ -26,7 +42,7 @@ class Step:
         """The step counted from 0."""
         return self.number - 1
 
-    def run(self, loss_function: LossFunction) -> float:
+    def run(self, loss_function: LossFunction, optimizer: torch.optim.Optimizer | None = None) -> float:
         """Compute this member's micro-batches, reduce, apply the optimizer; return the mean loss of the global batch.
 
         Raises TrainingError where the step was run already, where a loss is not finite (see `hp.Guard`), is scaled, or
@@ -37,9 +53,27 @@ class Step:
         weight 0 does not count. A last value ``{"accuracy": accuracy}`` holds metrics: see `metrics`. It is called with
         the random generators seeded by (seed, step, micro-batch), so dropout does not depend on the member that
         computes it.
+
+        Where the session has a list of optimizers, the first call of a step runs the first of them, and so on, all on
+        the same samples; ``optimizer`` may say which one is meant, and another one than that is refused.
         """
+        runs = self._execution.runs
+        if self._ran == runs:
+            raise TrainingError((TWICE if runs == 1 else RAN).format(number=self.number, runs=runs))
+        refuse_other(self._optimizer, self._ran, optimizer)
         with self._execution.inside():
-            return self._execution.run(self.number, loss_function)
+            loss = self._execution.run((self.number - 1) * runs + self._ran + 1, loss_function)
+        self._ran += 1
+        return loss
+
+    def missing(self) -> str:
+        """A sentence: the loop has gone on without all runs of this step."""
+        if (runs := self._execution.runs) == 1:
+            return f"step {self.number} was not run: call step.run(loss_function) once in the loop"
+        return (
+            f"step {self.number} was run {self._ran} of {runs} times: hp.Session has {runs} optimizers in its list, so "
+            "call step.run(loss_function, optimizer=...) once for each of them, in that order"
+        )
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -53,12 +87,14 @@ class Step:
 class Loop:
     """Where the cell is: ``planned`` steps requested, loops begun, and the step at which it last was between two."""
 
-    def __init__(self, parts: Parts, execution: StepExecution) -> None:
+    def __init__(self, parts: Parts, execution: StepExecution, optimizer: Any) -> None:
         self._parts = parts
         self._group = parts.group
         self._state = parts.state
         self._carried = parts.carried
         self._execution = execution
+        self._runs = execution.runs
+        self._optimizer = optimizer
         self._planned = self._loop = self._passed = 0
         self._restored = False
         self._inside = False  # the cell is in the body of a loop of steps
@@ -70,8 +106,8 @@ class Loop:
         self._planned, self._loop, self._loops = self._planned + count, self._loop + 1, self._loops + 1
         self._open()
         self._between_steps()
-        while self._state.applied < self._planned and not self._carried.is_elsewhere(self._loop):
-            step, self._restored = Step(self._execution, self._state.applied + 1), False
+        while self._state.applied // self._runs < self._planned and not self._carried.is_elsewhere(self._loop):
+            step, self._restored = self._next(), False
             self._inside = True
             try:
                 yield step
@@ -80,8 +116,8 @@ class Loop:
                 self._leave()
                 raise
             self._inside = False
-            if self._state.applied < step.number and not self._restored:
-                raise TrainingError(f"step {step.number} was not run: call step.run(loss_function) once in the loop")
+            if self._state.applied < step.number * self._runs and not self._restored:
+                raise TrainingError(step.missing())
             self._between_steps()
         self._state.keep_for_later(self._carried.is_behind(self._loop))
 
@@ -117,8 +153,11 @@ class Loop:
         return self._parts.resync.plan is not None
 
     def restored(self, step: int) -> None:
-        """The cell went back to a checkpoint of ``step``."""
+        """The cell went back to a checkpoint of this update."""
         self._passed, self._restored = step, True
+
+    def _next(self) -> Step:
+        return Step(self._execution, self._state.applied // self._runs + 1, self._optimizer)
 
     def end(self) -> None:
         """The cell leaves the session: stay until every member has reached the end, and help those behind."""
@@ -193,7 +232,7 @@ class Loop:
         parts, settings = self._parts, self._parts.settings
         parts.resync.join(
             facts.SessionOpened(
-                total_steps=math.ceil(self._planned),  # `steps(epochs * samples / batch)` is a float
+                total_steps=math.ceil(self._planned) * self._runs,  # `steps(epochs * samples / batch)` is a float
                 global_batch=settings.global_batch,
                 micro_batch=settings.micro_batch,
                 micro_batches=settings.micro_batches,

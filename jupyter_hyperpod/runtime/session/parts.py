@@ -19,12 +19,16 @@ from .step_record import Commits
 
 @dataclass(frozen=True)
 class Settings:
-    """What a person chose once. ``max_grad_norm`` is None where gradients are not clipped."""
+    """What a person chose once. ``max_grad_norm`` is None where gradients are not clipped.
+
+    ``runs`` per step: one per optimizer. The runtime counts runs, and calls each of them a step.
+    """
 
     seed: int
     global_batch: int
     micro_batch: int
     max_grad_norm: float | None
+    runs: int = 1
 
     @property
     def micro_batches(self) -> int:

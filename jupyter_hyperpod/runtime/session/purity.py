@@ -12,6 +12,7 @@ import torch
 
 from ...core.errors import SpecError, TrainingError
 from ...core.units import plural
+from .turns import AnyOptimizer
 
 CPU = torch.device("cpu")
 CUDA_WARNING = (
@@ -83,7 +84,7 @@ def refuse_synchronised_norms(model: torch.nn.Module) -> None:
 
 
 def trained_parameters(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, unfreezes: bool = False
+    model: torch.nn.Module, optimizer: AnyOptimizer, unfreezes: bool = False
 ) -> list[torch.nn.Parameter]:
     """The parameters whose gradients are reduced, in the model's order: those that are frozen, too, where the cell
     ``unfreezes`` some.

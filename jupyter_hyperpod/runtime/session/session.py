@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -40,14 +40,16 @@ from .resync import Resync
 from .state import TrainingState
 from .step_record import Commits, finite
 from .stepping import refuse_sizes, refuse_unfit
+from .turns import kinds, named, ones, runs_of, several, together
 
 
 class Session:
     """Trains ``model`` with ``optimizer`` on ``data``, on any number of members.
 
     ``global_batch`` samples per step are cut into ``global_batch / micro_batch`` micro-batches, fixed for the whole
-    run. ``max_grad_norm`` clips the gradient of the global batch; ``scheduler`` steps once per step. A ``guard`` judges
-    every step before it is applied; without one, a loss that is not finite stops the job.
+    run. A list of optimizers has one run per step and entry: see `Step.run`. ``max_grad_norm`` clips the gradient of
+    the global batch; ``scheduler``, one or a list, steps once per step. A ``guard`` judges every step before it is
+    applied; without one, a loss that is not finite stops the job.
     ``audit="state"`` compares checksums of the training state and of the reduced gradient among all members before a
     step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
     again on another member, with that probability; None checks nothing. A replica of several ranks is judged by the
@@ -69,7 +71,7 @@ class Session:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         data: Any,
         *,
         global_batch: int,
@@ -92,11 +94,13 @@ class Session:
         self.micro_batch = micro_batch
         self.seed = seed
         self.max_grad_norm = max_grad_norm
-        settings = Settings(seed, global_batch, micro_batch, max_grad_norm)
+        turns, scheduler = several(optimizer), together(scheduler)
+        settings = Settings(seed, global_batch, micro_batch, max_grad_norm, runs_of(turns))
+        self._runs = settings.runs
         refuse_sizes(global_batch, micro_batch)
         found = given(data, order, workers)
-        refuse_unfit(model, optimizer, scheduler)
-        parameters = trained_parameters(model, optimizer, unfreezes())
+        refuse_unfit(model, turns, scheduler)
+        parameters = trained_parameters(model, turns, unfreezes())
         self._determinism = Determinism(determinism, audit, parameters[0].device)
         worker = current()
         # threads affect the arithmetic: a session outside a job uses as many as a rank does by default
@@ -107,13 +111,15 @@ class Session:
         group.collectives = collectives or group.collectives
         check(parameters, group.replica, micro_batch)
         batches = self._batches = open_batches(found, group, seed, global_batch, micro_batch, parameters[0].device)
-        own = own_ids(self, model, optimizer, scheduler, data, found.data)
-        sources = {"model": model, "data": batches.reads, "optimizer": optimizer, "scheduler": scheduler}
+        own = own_ids(self, model, *ones(turns), *ones(scheduler), data, found.data)
+        sources = {"model": model, "data": batches.reads} | named("optimizer", turns) | named("scheduler", scheduler)
         self._carried = Carried(own, sources)
         self._carried.data = batches
         watch = StepGuard(guard, group)
         lanes = LaneStore(settings.micro_batches)
-        state = self._state = TrainingState(model, optimizer, scheduler, parameters, watch, self._carried, lanes)
+        state = self._state = TrainingState(
+            model, turns, scheduler, parameters, watch, self._carried, lanes, self._runs
+        )
         self.micro_batches = settings.micro_batches
         gradients = self._gradients = Gradients(model, parameters, settings.micro_batches, group, lanes)
         gradients.check_finite = guard is not None and guard.non_finite != "ignore"
@@ -137,9 +143,9 @@ class Session:
             comparison,
             self._resync,
         )
-        reproducible = Reproducible(group, state, gradients, comparison)
-        self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, optimizer))
-        self._loop = Loop(parts, self._execution)
+        reproducible = Reproducible(group, state, gradients, comparison, self._runs)
+        self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, turns))
+        self._loop = Loop(parts, self._execution, turns)
         self._evaluations = Evaluations(parts, model)
         if (device := parameters[0].device).type != "cpu":
             group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
@@ -160,7 +166,7 @@ class Session:
     @property
     def step(self) -> int:
         """Steps applied to the model so far."""
-        return self._state.applied
+        return self._state.applied // self._runs
 
     def steps(self, count: int) -> Iterator[Step]:
         """Yield the next ``count`` steps. A newcomer begins where its peers are."""
@@ -249,10 +255,10 @@ class Session:
         Every member must call it at the same step. Later steps are then repeated. Raises TrainingError
         where there is none.
         """
-        step = self._resync.restore(no_later_than)
+        update = self._resync.restore(None if no_later_than is None else no_later_than * self._runs)
         self._integrity.seal()
-        self._loop.restored(step)
-        return step
+        self._loop.restored(update)
+        return self.step
 
     def digest(self) -> str:
         """SHA-256 (hex) of parameters, buffers, optimizer and scheduler state: for a replica, of this rank's part."""
@@ -284,8 +290,8 @@ class Session:
             "replica": self._group.replica,
             "samples": self._batches.samples,
             "order": self._batches.name,
-            "optimizer": type(self.optimizer).__name__,
-            "scheduler": None if self.scheduler is None else type(self.scheduler).__name__,
+            "optimizer": kinds(several(self.optimizer)),
+            "scheduler": kinds(together(self.scheduler)),
             "model": shapes(self.model.state_dict()),
         }
         return CheckpointManager(settings, self._group, self._state, about, self._state.expected_bytes())

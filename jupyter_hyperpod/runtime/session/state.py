@@ -15,6 +15,7 @@ from ..micro_batch.lanes import LaneStore
 from ..program.carried import Carried
 from ..program.copies import Copier
 from .guard import StepGuard
+from .turns import AnyOptimizer, Turns
 
 
 class TrainingState:
@@ -28,12 +29,13 @@ class TrainingState:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: AnyOptimizer,
         scheduler: Any,
         parameters: Sequence[torch.nn.Parameter],
         step_guard: StepGuard,
         carried: Carried,
         lanes: LaneStore | None = None,
+        runs: int = 1,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
@@ -46,8 +48,12 @@ class TrainingState:
         self.mesh = mesh_of(parameters)
         self.step: int | None = None
         self._kept: dict[str, Any] | None = None
-        self._sealed_settings: tuple[int, list[dict[str, Any]]] | None = None  # step, settings by parameter group
+        self._sealed_settings: tuple[int, list[dict[str, Any]]] | None = (
+            None  # step of the loop, settings by parameter group
+        )
         self.loss = math.nan
+        self._runs = runs
+        self._losses: dict[int, float] = {}  # of the last runs, as many as a step has, by update
         self.metrics: dict[str, float] = {}  # of the last step
 
     @property
@@ -61,10 +67,27 @@ class TrainingState:
         In a ``skipped`` step only the scheduler steps, because it follows the number of the step.
         """
         if not skipped:
-            self._optimizer.step()
-        if self._scheduler is not None:
+            self._step_optimizer()
+        if self._scheduler is not None and (self.applied + 1) % self._runs == 0:
             self._schedule(skipped)
         self.step, self.loss, self.metrics = self.applied + 1, loss, dict(metrics or {})
+        self._losses = {step: kept for step, kept in self._losses.items() if step > self.step - self._runs}
+        self._losses[self.step] = loss
+
+    def _step_optimizer(self) -> None:
+        if isinstance(self._optimizer, Turns):
+            self._optimizer.step(self.applied)
+        else:
+            self._optimizer.step()
+
+    def leave_own_gradients(self) -> None:
+        """Of several optimizers, only parameters of the one whose turn it is keep their gradients."""
+        if isinstance(self._optimizer, Turns):
+            self._optimizer.leave_own(self.applied, self._parameters)
+
+    def loss_of(self, update: int) -> float:
+        """The loss of one of the last updates."""
+        return self._losses.get(update, self.loss)
 
     def _schedule(self, skipped: bool) -> None:
         if not skipped:
@@ -88,14 +111,15 @@ class TrainingState:
     def _optimizer_state(self) -> dict[str, Any]:
         """The optimizer's state, with the settings that it had between the steps: the cell sets those of the next."""
         state = self._optimizer.state_dict()
-        if self._sealed_settings is not None and self._sealed_settings[0] == self.step:
+        # between the runs of a step, too: a member that joins there sets again what the cell sets before the first one
+        if self._sealed_settings is not None and self._sealed_settings[0] == self.applied // self._runs:
             groups = zip(state["param_groups"], self._sealed_settings[1], strict=True)
             return state | {"param_groups": [group | settings for group, settings in groups]}
         return state
 
     def seal_settings(self, settings: list[dict[str, Any]]) -> None:
         """The cell is between two steps, and the optimizer has these settings."""
-        self._sealed_settings = (self.applied, settings)
+        self._sealed_settings = (self.applied // self._runs, settings)
 
     def versions(self) -> int:
         """A number that grows with each change of parameters and buffers that torch counts."""
@@ -129,7 +153,9 @@ class TrainingState:
 
         With ``carried``, for a checkpoint, what the cell carries is in it; peers get that when they are at its step.
         """
-        more = {"carried": self.carried.at(self.applied)} if carried else {}
+        more: dict[str, Any] = {"carried": self.carried.at(self.applied)} if carried else {}
+        if self._runs > 1:
+            more["losses"] = sorted(self._losses.items())
         return state_codec.pack(self.as_dict() | {"loss": self.loss, "metrics": self.metrics} | more)
 
     def unpack(self, skeleton: state_codec.Skeleton, tensors: Sequence[torch.Tensor], step: int) -> None:
@@ -139,6 +165,7 @@ class TrainingState:
         if "carried" in state:
             self.carried.load(state["carried"], step)
         self.step, self.loss, self.metrics = step, state["loss"], state.get("metrics", {})
+        self._losses = dict(state.get("losses", ()))
 
     def keep_for_later(self, needed: bool) -> None:
         """Copy the state: until its first step the cell runs what belongs to earlier ones, and must not change it."""

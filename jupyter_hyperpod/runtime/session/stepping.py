@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from typing import Any
 
 import torch
 
 from ...core.errors import SpecError
 from .purity import refuse_synchronised_norms
+from .turns import ones
 
 _UNFIT_OPTIMIZERS = {
     torch.optim.LBFGS: "hp.Session computes the gradient once per step; pass an optimizer whose step() needs no "
@@ -30,16 +32,19 @@ def refuse_sizes(global_batch: int, micro_batch: int) -> None:
 def refuse_unfit(model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None:
     """Raise SpecError or TrainingError for what a session cannot train with."""
     refuse_synchronised_norms(model)
-    refuse_optimizer(optimizer)
-    refuse_scheduler(scheduler, optimizer)
+    for one in ones(optimizer):
+        refuse_optimizer(one)
+    groups = {id(one.param_groups) for one in ones(optimizer)}
+    for one in ones(scheduler):
+        refuse_scheduler(one, groups)
 
 
 def refuse_optimizer(optimizer: Any) -> None:
     """Raise SpecError for an optimizer that would fail in its first step."""
     if not hasattr(optimizer, "param_groups") or not callable(getattr(optimizer, "step", None)):
         raise SpecError(
-            f"optimizer is a {type(optimizer).__name__}; expected one torch.optim.Optimizer. Several sets of settings "
-            "go into one optimizer as parameter groups"
+            f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer, or a list of them. Several "
+            "sets of settings go into one optimizer as parameter groups"
         )
     for kind, remedy in _UNFIT_OPTIMIZERS.items():
         if isinstance(optimizer, kind):
@@ -51,8 +56,11 @@ def refuse_optimizer(optimizer: Any) -> None:
         )
 
 
-def refuse_scheduler(scheduler: Any, optimizer: Any) -> None:
-    """Raise SpecError for a scheduler that would fail in its first step, or would set another optimizer's rates."""
+def refuse_scheduler(scheduler: Any, groups: Collection[int]) -> None:
+    """Raise SpecError for a scheduler that would fail in its first step, or would set another optimizer's rates.
+
+    ``groups`` are the ids of the session's lists of parameter groups.
+    """
     if scheduler is None:
         return
     name = type(scheduler).__name__
@@ -68,7 +76,7 @@ def refuse_scheduler(scheduler: Any, optimizer: Any) -> None:
             f"object whose step(), state_dict() and load_state_dict() wrap the {name} and supply {missing}"
         )
     its = getattr(scheduler, "optimizer", None)
-    if its is not None and its is not optimizer and getattr(its, "param_groups", None) is not optimizer.param_groups:
+    if its is not None and id(getattr(its, "param_groups", None)) not in groups:
         raise SpecError(
             f"scheduler is a {name} of another optimizer than the one given to hp.Session, whose learning rate it "
             f"would not change; make it with that optimizer: {name}(optimizer, ...)"

@@ -1,0 +1,173 @@
+"""Several optimizers in one session: each step runs them one after another, as a GAN or an actor and its critic need.
+
+A turn is one run of a step: it computes a loss of its own on the same samples and steps one optimizer. The runtime
+counts turns, and calls each of them a step: update ``n`` (from 0) is turn ``n % len(turns)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ...core.errors import SpecError, TrainingError
+from ...core.units import plural
+
+
+class Turns:
+    """Optimizers in the order of their turns, as one optimizer: with the union of their parameter groups and states.
+
+    An optimizer may have several turns, such as a critic that is stepped twice before its actor.
+    """
+
+    def __init__(self, turns: Sequence[torch.optim.Optimizer]) -> None:
+        self.turns = list(turns)
+        self.optimizers = list({id(optimizer): optimizer for optimizer in turns}.values())
+        self._held = [{id(p) for group in o.param_groups for p in group["params"]} for o in self.turns]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all optimizers."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The settings that any of them has."""
+        return {name: value for optimizer in self.optimizers for name, value in optimizer.defaults.items()}
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        """The states of all optimizers, by parameter."""
+        return {key: value for optimizer in self.optimizers for key, value in optimizer.state.items()}
+
+    def step(self, update: int) -> None:
+        """Step the optimizer whose turn ``update`` (from 0) is."""
+        self.turns[update % len(self.turns)].step()
+
+    def leave_own(self, update: int, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Drop gradients of parameters that the optimizer of this turn does not hold, as ``zero_grad()`` would."""
+        held = self._held[update % len(self.turns)]
+        for parameter in parameters:
+            if id(parameter) not in held:
+                parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of one optimizer that holds all parameter groups."""
+        state: dict[int, Any] = {}
+        groups: list[dict[str, Any]] = []
+        first = 0
+        for optimizer in self.optimizers:
+            own = optimizer.state_dict()
+            state |= {first + number: value for number, value in own["state"].items()}
+            groups += [
+                group | {"params": [first + number for number in group["params"]]} for group in own["param_groups"]
+            ]
+            first += _size(own["param_groups"])
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, found: dict[str, Any]) -> None:
+        """Load what `state_dict` returned."""
+        groups, first = iter(found["param_groups"]), 0
+        for optimizer in self.optimizers:
+            own = [next(groups) for _ in optimizer.param_groups]
+            size = _size(own)
+            numbers = range(first, first + size)
+            optimizer.load_state_dict(
+                {
+                    "state": {number - first: found["state"][number] for number in numbers if number in found["state"]},
+                    "param_groups": [group | {"params": [n - first for n in group["params"]]} for group in own],
+                }
+            )
+            first += size
+
+
+AnyOptimizer = torch.optim.Optimizer | Turns
+
+
+class Schedulers:
+    """Schedulers of several optimizers, which step together, once per step of the loop."""
+
+    def __init__(self, schedulers: Sequence[Any]) -> None:
+        self._schedulers = list(schedulers)
+
+    def step(self) -> None:
+        """Step all."""
+        for scheduler in self._schedulers:
+            scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Their states, by place."""
+        return {str(place): scheduler.state_dict() for place, scheduler in enumerate(self._schedulers)}
+
+    def load_state_dict(self, found: dict[str, Any]) -> None:
+        """Load what `state_dict` returned."""
+        for place, scheduler in enumerate(self._schedulers):
+            scheduler.load_state_dict(found[str(place)])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._schedulers)
+
+
+def runs_of(optimizer: Any) -> int:
+    """Runs per step: one per entry of a list of optimizers."""
+    return len(optimizer.turns) if isinstance(optimizer, Turns) else 1
+
+
+def several(optimizer: Any) -> AnyOptimizer:
+    """A list of optimizers as `Turns`, anything else unchanged.
+
+    Raises SpecError for an empty list, and for a parameter that two optimizers hold.
+    """
+    if not isinstance(optimizer, (list, tuple)):
+        return optimizer  # type: ignore[no-any-return]
+    if not optimizer:
+        raise SpecError("optimizer is an empty list; expected a torch.optim.Optimizer, or several in their order")
+    turns = Turns(optimizer)
+    held = [id(p) for group in turns.param_groups for p in group["params"]]
+    if twice := len(held) - len(set(held)):
+        raise SpecError(
+            f"{plural(twice, 'parameter')} of the model in two of the optimizers; give each parameter to one. An "
+            "optimizer that runs several times per step may be listed several times"
+        )
+    return turns
+
+
+def together(scheduler: Any) -> Any:
+    """A list of schedulers as `Schedulers`, anything else unchanged."""
+    return Schedulers(scheduler) if isinstance(scheduler, (list, tuple)) else scheduler
+
+
+def ones(found: Any) -> list[Any]:
+    """The optimizers of `Turns`, the schedulers of `Schedulers`, or the one that there is."""
+    if isinstance(found, Turns):
+        return list(found.optimizers)
+    return list(found) if isinstance(found, Schedulers) else [found]
+
+
+def named(name: str, found: Any) -> dict[str, Any]:
+    """The one by its name; several by name and place, such as ``optimizer[0]``."""
+    many = ones(found)
+    return {name if len(many) == 1 else f"{name}[{place}]": one for place, one in enumerate(many)}
+
+
+def kinds(found: Any) -> str | None:
+    """The name of its class, for checkpoints; of several, all names."""
+    return None if found is None else ", ".join(type(one).__name__ for one in ones(found))
+
+
+def refuse_other(turns: Any, turn: int, optimizer: Any) -> None:
+    """Raise TrainingError where ``step.run(..., optimizer=...)`` names another optimizer than that of this turn."""
+    order = turns.turns if isinstance(turns, Turns) else [turns]
+    if optimizer is None or optimizer is order[turn]:
+        return
+    found = [place for place, own in enumerate(order, start=1) if own is optimizer]
+    whose = f"which has run {found[0]} of the step" if found else "which hp.Session was not given"
+    raise TrainingError(
+        f"run {turn + 1} of the step names a {type(optimizer).__name__}, {whose}. Call step.run() in the order of the "
+        "list hp.Session(model, [optimizer, ...], data), once per entry"
+    )
+
+
+def _size(groups: Sequence[dict[str, Any]]) -> int:
+    return sum(len(group["params"]) for group in groups)
