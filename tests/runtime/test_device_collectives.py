@@ -144,7 +144,7 @@ def test_what_is_left_after_a_loss_gives_the_same_bits() -> None:
 def test_a_member_that_is_lost_in_a_collective_releases_the_others() -> None:
     """Rank 0 waits in a collective that rank 1 never enters: it is released when the mesh says that rank 1 is gone."""
     connected = meshes(2)
-    waits = threading.Event()
+    waits, released = threading.Event(), threading.Event()
 
     def member(rank: int) -> str:
         collectives = opened("gloo", Member(connected[rank]))
@@ -156,12 +156,14 @@ def test_a_member_that_is_lost_in_a_collective_releases_the_others() -> None:
         if rank == 1:
             assert waits.wait(20)
             connected[1].close()
+            assert released.wait(20), "gloo's own connections are still there"
             group.abandon()
             return ""
         own = torch.zeros(1 << 20, dtype=torch.uint8)
         waits.set()
         with pytest.raises(PeerLost):
             group.gather_slices(own, torch.zeros(2 << 20, dtype=torch.uint8))
+        released.set()
         collectives._give_up([])
         assert collectives._free_result([]) is not result, "the collective may still write to it"
         return "released"
