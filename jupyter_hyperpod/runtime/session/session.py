@@ -25,7 +25,7 @@ from ..program.heap import Heap
 from ..program.rehearsal import members_join
 from ..program.reproducible import Reproducible
 from ..worker.main import current
-from ..worker.replica_sync import Group, group_of
+from ..worker.replica_sync import group_of
 from .determinism import EXACT, Determinism
 from .evaluation import Evaluations
 from .execution import StepExecution
@@ -106,8 +106,7 @@ class Session:
         # threads affect the arithmetic: a session outside a job uses as many as a rank does by default
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
-        group: Group = group_of(worker, settings.micro_batches)
-        self._group = group
+        group = self._group = group_of(worker, settings.micro_batches)
         group.collectives = collectives or group.collectives
         check(parameters, group.replica, micro_batch)
         batches = self._batches = open_batches(found, group, seed, global_batch, micro_batch, parameters[0].device)
