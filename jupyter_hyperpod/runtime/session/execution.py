@@ -149,7 +149,7 @@ class StepExecution:
 
     def _compare_samples(self) -> None:
         """Raise TrainingError where members have read other samples than rank 0. Raises Regroup."""
-        plan, mark = self._plan, self._parts.batches.mark(self._state.applied)
+        plan, mark = self._plan, self._parts.batches.mark(self._index)
         if mark is None or plan.world_size == 1:
             return
         marks = all_gather(self._group.exchange, plan.rank, plan.world_size, mark.to_bytes(8, "big"))

@@ -96,7 +96,6 @@ class Session:
         self.max_grad_norm = max_grad_norm
         turns, scheduler = several(optimizer), together(scheduler)
         settings = Settings(seed, global_batch, micro_batch, max_grad_norm, runs_of(turns))
-        self._runs = settings.runs
         refuse_sizes(global_batch, micro_batch)
         found = given(data, order, workers)
         refuse_unfit(model, turns, scheduler)
@@ -117,7 +116,7 @@ class Session:
         watch = StepGuard(guard, group)
         lanes = LaneStore(settings.micro_batches)
         state = self._state = TrainingState(
-            model, turns, scheduler, parameters, watch, self._carried, lanes, self._runs
+            model, turns, scheduler, parameters, watch, self._carried, lanes, settings.runs
         )
         self.micro_batches = settings.micro_batches
         gradients = self._gradients = Gradients(model, parameters, settings.micro_batches, group, lanes)
@@ -142,7 +141,7 @@ class Session:
             comparison,
             self._resync,
         )
-        reproducible = Reproducible(group, state, gradients, comparison, self._runs)
+        reproducible = Reproducible(group, state, gradients, comparison, settings.runs)
         self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, turns))
         self._loop = Loop(parts, self._execution, turns)
         self._evaluations = Evaluations(parts, model)
@@ -165,7 +164,7 @@ class Session:
     @property
     def step(self) -> int:
         """Steps applied to the model so far."""
-        return self._state.applied // self._runs
+        return self._state.applied // self._execution.runs
 
     def steps(self, count: int) -> Iterator[Step]:
         """Yield the next ``count`` steps. A newcomer begins where its peers are."""
@@ -254,7 +253,7 @@ class Session:
         Every member must call it at the same step. Later steps are then repeated. Raises TrainingError
         where there is none.
         """
-        update = self._resync.restore(None if no_later_than is None else no_later_than * self._runs)
+        update = self._resync.restore(None if no_later_than is None else no_later_than * self._execution.runs)
         self._integrity.seal()
         self._loop.restored(update)
         return self.step
