@@ -54,7 +54,7 @@ ON_NODES = ("core", "system", "policy", "storage", "mounts", "loader", "health",
 # Other people's packages, layer by layer; where a layer is not listed, the standard library is all it may use.
 THIRD_PARTY = {
     "mounts": {"fsspec"},
-    "storage": {"numpy", "torch"},  # tensors among pushed values, imported on use
+    "storage": {"numpy", "torch", "pandas"},  # values that are pushed and pulled, imported on use
     "loader": {"torch", "fsspec", "numpy", "botocore", "xxhash"},
     "recipes": {"torch"},  # the decoder only; the data and what is rendered from it need none
     "runtime": {"torch", "numpy", "matplotlib"},  # matplotlib's own backend, which only matplotlib imports

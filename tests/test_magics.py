@@ -345,9 +345,58 @@ def test_values_survive_the_journey() -> None:
 
 def test_what_has_no_safe_form_is_refused() -> None:
     numpy = pytest.importorskip("numpy")
-    for value in (object(), {1: 2}, {"a": {2, 3}}, numpy.array([object()]), b"bytes", print):
+    for value in (object(), {1: object()}, {"a": {print}}, numpy.array([object()]), range(3), print):
         with pytest.raises(SpecError, match="--push cannot send 'v'"):
             encode_values({"v": value})
+
+
+def test_frames_survive_the_journey() -> None:
+    import pandas
+
+    times = pandas.date_range("2026-03-28", periods=3, freq="D")
+    frame = pandas.DataFrame(
+        {
+            "loss": [1.5, float("nan"), float("inf")],
+            "name": ["a", None, "ü"],
+            "whole": pandas.array([1, None, 3], dtype="Int64"),
+            "kind": pandas.Categorical(["x", "y", "x"], ordered=True),
+            "at": times,
+            "there": times.tz_localize("Europe/Berlin"),
+            7: [True, False, True],
+            "mixed": [1, "a", (2.5, None)],
+        },
+        index=pandas.MultiIndex.from_tuples([(1, "a"), (1, "b"), (2, "a")], names=["n", None]),
+    )
+    values = {
+        "frame": frame,
+        "column": frame["loss"],
+        "empty": pandas.DataFrame(index=[1, 2]),
+        "nested": {1: [frame.head(1)], "s": {2, 3}, "b": b"bytes", "c": 1j},
+    }
+    back = decode_values(encode_values(values))
+    pandas.testing.assert_frame_equal(back["frame"], frame, check_freq=False)
+    pandas.testing.assert_series_equal(back["column"], frame["loss"])
+    pandas.testing.assert_frame_equal(back["empty"], values["empty"])
+    pandas.testing.assert_frame_equal(back["nested"][1].pop(), frame.head(1), check_freq=False)
+    assert back["nested"] == {1: [], "s": {2, 3}, "b": b"bytes", "c": 1j}
+
+
+def test_pulled_values_come_back_typed(live: InteractiveShell) -> None:
+    cell = (
+        "import numpy, pandas, torch\nloss = float('nan')\nhistory = [{'step': 1, 'w': torch.eye(2).bfloat16()}]\n"
+        "array = numpy.float32(1.5)\nframe = pandas.DataFrame({'loss': [1.0, 2.0]})\nmodel = torch.nn.Linear(1, 1)"
+    )
+    error = refused(live, f"%%hyperpod --nodes 2 --pull loss,history,model --pull frame,array\n{cell}", SpecError)
+    assert "--pull: cannot bring back 'model': it holds a torch.nn.modules.linear.Linear" in str(error)
+    found = live.user_ns
+    assert found["loss"] != found["loss"] and found["frame"]["loss"].tolist() == [1.0, 2.0]
+    assert str(found["history"][0]["w"].dtype) == "torch.bfloat16" and type(found["array"]).__name__ == "float32"
+    assert "model" not in found
+
+
+def test_a_name_that_the_cell_cannot_bind_is_refused_before_it_runs(shell: InteractiveShell) -> None:
+    assert "did you mean history?" in str(refused(shell, "%%hyperpod --pull histroy\nhistory = []", SpecError))
+    assert "not a variable's name" in str(refused(shell, "%%hyperpod --pull a.b\na = 1", SpecError))
 
 
 def test_prelude_takes_a_line_that_is_there(store: Store) -> None:

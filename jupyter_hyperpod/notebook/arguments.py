@@ -53,7 +53,15 @@ def cell_parser() -> Parser:
         action="append",
         default=[],
         metavar="A,B",
-        help="variables of this notebook to define in the job: numbers, text, lists, dicts, arrays, tensors",
+        help="variables of this notebook to define in the job: numbers, text, lists, dicts, arrays, tensors, frames",
+    )
+    parser.add_argument(
+        "--pull",
+        action="append",
+        default=[],
+        metavar="A,B",
+        help="variables of the job's cell to define in this notebook when it has ended, with the values of rank 0: the "
+        "same kinds as --push, and frames of pandas, up to 64 MiB together",
     )
     _add_stream_options(parser)
     return parser

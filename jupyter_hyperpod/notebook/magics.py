@@ -65,7 +65,9 @@ class HyperpodMagics(Notebook):
         fields |= {"filename": f"Cell In[{self._cell_number()}]", "origin": origin}
         source = push.place(cell, self._lines_above(cell))
         check_source(source, fields["filename"])
-        names = [name.strip() for text in options.push for name in text.split(",") if name.strip()]
+        names = push.listed(options.push)
+        if wanted := push.wanted_names(push.listed(options.pull), source):
+            fields["pull"] = wanted
         values = push.named_values(names, self.namespace())
         if options.dry_run:
             verbs.show_dry_run(fields, source, names)

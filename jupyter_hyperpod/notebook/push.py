@@ -14,6 +14,41 @@ from ..storage.values import encode_values
 PRELUDE = "globals().update(__import__('jupyter_hyperpod.storage.values', fromlist=['pushed']).pushed({digest!r}))"
 
 
+def listed(texts: Sequence[str]) -> list[str]:
+    """The names in options such as ``a,b``."""
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
+
+
+def wanted_names(names: Sequence[str], source: str) -> tuple[str, ...]:
+    """The names that come back, each once. Raises SpecError for one that the cell cannot bind."""
+    bound = _bound(source)
+    for name in names:
+        if not name.isidentifier():
+            raise SpecError(f"--pull {name!r} is not a variable's name; write for example --pull loss,history")
+        if bound is not None and name not in bound:
+            raise SpecError(f"--pull {name}: the cell binds no such variable{near_matches(name, sorted(bound))}")
+    return tuple(dict.fromkeys(names))
+
+
+def _bound(source: str) -> set[str] | None:
+    """All names that the source binds anywhere; None where it may bind others, too."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.Global):
+            found.update(node.names)
+        elif isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
+            found.add(node.name)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("exec", "globals"):
+            return None
+    return None if "*" in found else found
+
+
 def named_values(names: Sequence[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
     """Return the notebook's values of `names`; raises SpecError for a name it does not have."""
     known = [name for name in namespace if not name.startswith("_")]

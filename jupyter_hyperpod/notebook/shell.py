@@ -9,7 +9,9 @@ from IPython.core.magic import Magics
 from traitlets import Float, Unicode
 
 from ..control import jobs
-from ..storage.store import Store
+from ..core.errors import SpecError
+from ..storage.store import JobStore, Store
+from ..storage.values import pulled
 from . import stream
 from .output import JobDisplay
 
@@ -60,10 +62,20 @@ class Notebook(Magics):
             display.show(jobs.job_view(store, job_id))
         print(f"{job_id} runs in the background; follow it with: %hyperpod attach {job_id}", flush=True)
 
+    def _pull(self, job: JobStore) -> None:
+        """Define the values that the job's specification asks for. Raises SpecError for those that did not come."""
+        if job.spec().pull:
+            values, problems = pulled(job.path)
+            self._shell.push(values)
+            if problems:
+                raise SpecError(f"--pull: {'; '.join(problems)}")
+
     def attach(self, store: Store, job_id: str, *, cancel: bool = False) -> None:
         """Stream a job until it ends; an interrupt leaves it running, or stops it if `cancel`."""
         try:
-            stream.stream(store, job_id, self._display(store, job_id, streams=True), self.lost_after_s)
+            view = stream.stream(store, job_id, self._display(store, job_id, streams=True), self.lost_after_s)
+            if view["state"] == "succeeded":
+                self._pull(store.job(job_id))
         except KeyboardInterrupt:
             if not cancel:
                 print(f"detached; {job_id} goes on. Attach again with: %hyperpod attach {job_id}", flush=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import Fenced
+from ...storage import values
 from ...storage.journal_writer import JournalWriter
 from ...system.addresses import BIND_VARIABLE
 from ..connection import Channel
@@ -132,6 +133,8 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
         displays.begin(displays.Displays(me.send, me.whereabouts, me.is_first))
     adapters.begin()
     outcome = cell.run(Path(context.cell).read_text(), context.spec, me.is_first)
+    if outcome is cell.DONE and context.spec.pull and me.is_first():
+        values.leave(context.job.path, context.spec.pull, vars(sys.modules["__main__"]))
     me.flush_journal()
     progress.touch("done", 0)
     if isinstance(outcome, facts.CellFailed):
