@@ -90,8 +90,7 @@ class Session:
         self.model = model
         self.optimizer = optimizer
         self.scheduler = scheduler
-        self.global_batch = global_batch
-        self.micro_batch = micro_batch
+        self.global_batch, self.micro_batch = global_batch, micro_batch
         self.seed = seed
         self.max_grad_norm = max_grad_norm
         turns, scheduler = several(optimizer), together(scheduler)
