@@ -18,7 +18,7 @@ from typing import Any
 
 from ..core.errors import NotFound, SpecError, StoreError
 from ..core.options import near_matches
-from .frames import FORMS, decode_frame, encode_frame
+from .data_frames import FORMS, decode_frame, encode_frame
 from .store import write_private
 
 LIMIT_BYTES = 8 * 2**20
