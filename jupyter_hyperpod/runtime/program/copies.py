@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from ..comm.state_codec import is_array
+from ..session.optimizer_state import load_exactly
 from .own_files import is_own_file, own_class
 
 Copy = Any
@@ -127,7 +128,7 @@ def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _set_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    optimizer.load_state_dict(state["state"])
+    load_exactly(optimizer, state["state"])
     with torch.no_grad():
         trained = _trained(optimizer)
         for place, value in state.get("parameters", {}).items():  # without those that the session carries

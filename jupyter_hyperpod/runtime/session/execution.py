@@ -62,6 +62,7 @@ class StepExecution:
         if state.applied >= number:
             return state.loss_of(number)
         self._gradients.refuse_changes()
+        state.watch.refuse_added()
         parts.between.begins()
         parts.comparison.begins()
         self._began_s = time.monotonic()

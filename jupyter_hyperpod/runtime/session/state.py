@@ -15,6 +15,7 @@ from ..micro_batch.lanes import LaneStore
 from ..program.carried import Carried
 from ..program.copies import Copier
 from .guard import StepGuard
+from .optimizer_state import OptimizerWatch, load_exactly
 from .turns import AnyOptimizer, Turns
 
 
@@ -40,6 +41,7 @@ class TrainingState:
         self._model = model
         self._optimizer = optimizer
         self._scheduler = scheduler
+        self.watch = OptimizerWatch(optimizer)
         self._parameters = parameters
         self._versioned = [*parameters, *model.buffers()]  # listed once: walking the modules at each step would cost
         self.step_guard = step_guard
@@ -47,6 +49,7 @@ class TrainingState:
         self.lanes = lanes or LaneStore(0)
         self.mesh = mesh_of(parameters)
         self.step: int | None = None
+        self._stepped = 0  # turns that were stepped here
         self._kept: dict[str, Any] | None = None
         self._sealed_settings: tuple[int, list[dict[str, Any]]] | None = (
             None  # step of the loop, settings by parameter group
@@ -67,7 +70,8 @@ class TrainingState:
         In a ``skipped`` step only the scheduler steps, because it follows the number of the step.
         """
         if not skipped:
-            self._step_optimizer()
+            self.watch.step(self._step_optimizer, first=self._stepped < self._runs)
+            self._stepped += 1
         if self._scheduler is not None and (self.applied + 1) % self._runs == 0:
             self._schedule(skipped)
         self.step, self.loss, self.metrics = self.applied + 1, loss, dict(metrics or {})
@@ -180,7 +184,7 @@ class TrainingState:
 
     def _load(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        load_exactly(self._optimizer, state["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
         self.lanes.load(state.get("lanes", {}))

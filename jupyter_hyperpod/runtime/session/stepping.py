@@ -73,7 +73,9 @@ def refuse_scheduler(scheduler: Any, groups: Collection[int]) -> None:
         raise SpecError(
             f"scheduler is a {name}, whose step() needs {missing}; hp.Session calls scheduler.step() once per step, "
             "without arguments: pass one that depends on the number of steps alone, such as CosineAnnealingLR, or an "
-            f"object whose step(), state_dict() and load_state_dict() wrap the {name} and supply {missing}"
+            f"object whose step(), state_dict() and load_state_dict() wrap the {name} and supply {missing}. Or leave "
+            f"it out of hp.Session, and call it in the loop: loss = step.run(loss_function), then scheduler.step(...) "
+            f"with {missing}; members that join later get it"
         )
     its = getattr(scheduler, "optimizer", None)
     if its is not None and id(getattr(its, "param_groups", None)) not in groups:
