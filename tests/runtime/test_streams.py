@@ -60,11 +60,28 @@ class Stateful(torch_data.IterableDataset[float]):
         self.at = state["at"]
 
 
+class Buffered(Stateful):
+    """Its state is exact in the first 20 samples, as that of a shuffle buffer while it is first filled."""
+
+    total = 0
+
+    def __iter__(self) -> Iterator[float]:
+        for value in super().__iter__():
+            self.total += 1
+            yield value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at if self.total < 20 else 0, "total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.total = state["at"], state["total"]
+
+
 def stream(source: Any, **more: Any) -> SampleStream:
     return SampleStream(source, 3, 4, CPU, **more)
 
 
-@pytest.mark.parametrize("make", [Shuffling, Epochs, Stateful, lambda: Stateful(forgets=True)])
+@pytest.mark.parametrize("make", [Shuffling, Epochs, Stateful, lambda: Stateful(forgets=True), Buffered])
 @pytest.mark.parametrize("steps", [1, 2, 3, 6, 9, 11])
 def test_a_newcomer_reads_on(make: Any, steps: int) -> None:
     one = stream(make())
@@ -84,6 +101,7 @@ def test_how_a_newcomer_comes_to_its_place() -> None:
     for source, exact, read_again in (
         (Stateful(), True, 0),
         (Stateful(forgets=True), False, 24),
+        (Buffered(), True, 24),
         (Shuffling(), False, 24),
         (Epochs(), False, 2),
     ):
@@ -95,6 +113,15 @@ def test_how_a_newcomer_comes_to_its_place() -> None:
         other.load_state_dict(place)
         other.block()
         assert other.read_again == read_again, source
+
+
+def test_a_state_that_stops_to_be_exact() -> None:
+    one = stream(Buffered())
+    seen = []
+    for _ in range(18):
+        one.block()
+        seen.append(one.exact)
+    assert seen[4] is True and seen[17] is False
 
 
 def test_the_copy_that_proves_a_state_leaves_the_source_alone() -> None:

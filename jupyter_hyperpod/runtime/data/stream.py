@@ -2,7 +2,9 @@
 
 Every member reads the whole stream, and uses the samples of its own micro-batches. What is random in it is seeded by
 (seed, step, epoch), so all members read the same. A stream with ``state_dict()`` is continued from its state, if that
-proves to be exact; any other is read again from its beginning.
+proves to be exact; any other is read again from its beginning. Exact is proved twice. After 1, 2, 4, 8 blocks and so on
+a copy reads the next one from the state: a shuffle buffer gives the same samples only while it is first filled. And who
+continues begins one block earlier, whose last sample it knows.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -24,7 +26,7 @@ from . import transport
 from .indexed import is_map_style
 from .order import STREAM, mix
 
-CHECKED_STEP = 1  # whose samples are read a second time, from the state before it
+DEEPEST = 100  # parts of a stream, one inside the other
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0"}
 EMPTY = (
     "the stream gave no samples in epoch {epoch}, after {taken} in all: it may be an iterator, which can be read only "
@@ -62,10 +64,13 @@ class SampleStream:
     ) -> None:
         self._source, self._seed, self._block, self._device = source, seed, block, device
         self._drop_last, self._progress = drop_last, progress
-        self._has_state, self._has_epochs = has_state(source), callable(getattr(source, "set_epoch", None))
+        self._has_state = has_state(source) and not _forgets(source)
+        self._has_epochs = callable(getattr(source, "set_epoch", None))
         self._spare = _copied(source) if self._has_state else None
         self._begin()
         self._loaded: Mapping[str, Any] | None = None  # the place to continue at, until the next block is read
+        self._proof_at = 1  # the step at which the state is proved next
+        self._behind: dict[str, Any] | None = None  # the place before the last block
         self.mark = ""  # of the last block
         self.exact: bool | None = False if self._spare is None else None  # whether its state leads to the same samples
         self.read_again = 0  # samples
@@ -78,33 +83,30 @@ class SampleStream:
     def block(self) -> list[Any]:
         """The samples of the next step. Raises TrainingError where there are none."""
         self._catch_up()
-        before = self.state_dict() if self._step == CHECKED_STEP and self._spare is not None else None
+        step, self._behind = self._step, self._here()
         found = self._read()
-        if before is not None:
-            self.exact, self._spare = self._proves(before, found), None
+        if step >= self._proof_at and self.exact is not False and self._behind["epoch"] == self._epoch:
+            self.exact, self._proof_at = self._proves(self._behind, found), 2 * step
         return found
 
     def state_dict(self) -> dict[str, Any]:
         """The place between two blocks."""
         if self._loaded is not None:
             return dict(self._loaded)
-        place = {"step": self._step, "epoch": self._epoch, "taken": self._taken, "all": self._all, "mark": self.mark}
-        return place | {"exact": self.exact, "state": self._state() if self.exact is not False else None}
+        behind = self._behind if self.exact else None
+        return self._here(with_state=False) | {"mark": self.mark, "exact": self.exact, "behind": behind}
 
     def load_state_dict(self, place: Mapping[str, Any]) -> None:
         """Continue at a place: from the state, or by reading again."""
         self._begin()
-        self._loaded, self._spare, self.exact = dict(place), None, bool(place["exact"])
+        self._loaded, self.exact = dict(place), place["exact"]
 
     def _catch_up(self) -> None:
         """Go to the place that was loaded. Raises TrainingError where the samples on the way are others."""
         place, self._loaded = self._loaded, None
         if place is None:
             return
-        if place["exact"] and place["state"] is not None:
-            self._load(self._source, place)
-            self._step, self._all, self.mark = place["step"], place["all"], place["mark"]
-            self._epoch, self._taken = place["epoch"], place["taken"]
+        if place["exact"] and self._continues(place):
             return
         if self._has_epochs and place["taken"]:
             self._all = place["all"] - place["taken"]  # where the epoch began
@@ -115,6 +117,27 @@ class SampleStream:
             self._progress()
         if place["mark"] != self.mark:
             raise TrainingError(OTHER)
+
+    def _continues(self, place: Mapping[str, Any]) -> bool:
+        """Go to the place by the state one block before it. False where that does not lead there: begin anew then."""
+        behind, pristine = place["behind"], _copied(self._spare)
+        if behind is None or behind["state"] is None or pristine is None:
+            return False
+        with suppress(Exception):
+            self._load(self._source, behind)
+            self._step, self._all = behind["step"], behind["all"]
+            self._epoch, self._taken = behind["epoch"], behind["taken"]
+            self._read()
+            if self.mark == place["mark"]:
+                self._behind = dict(behind)
+                return True
+        self._begin()
+        self._source, self.exact = pristine, False
+        return False
+
+    def _here(self, with_state: bool = True) -> dict[str, Any]:
+        place = {"step": self._step, "epoch": self._epoch, "taken": self._taken, "all": self._all}
+        return place | ({"state": self._state() if self.exact is not False else None} if with_state else {})
 
     def _begin(self) -> None:
         self._iterator: Iterator[Any] | None = None
@@ -167,8 +190,8 @@ class SampleStream:
         source.load_state_dict(copy.deepcopy(place["state"]))
 
     def _proves(self, place: Mapping[str, Any], found: list[Any]) -> bool:
-        """Whether a copy of the source gives the same samples after the state was loaded into it."""
-        if place["state"] is None or place["epoch"] != self._epoch:
+        """Whether a copy of the source gives the same samples of the same epoch from a state."""
+        if place["state"] is None:
             return False
         try:
             with _alone(), seeded(mix(self._seed, place["step"], place["epoch"], STREAM), self._device):
@@ -179,6 +202,16 @@ class SampleStream:
         return len(again) == len(found) and all(
             transport.fingerprint(one) == transport.fingerprint(other) for one, other in zip(again, found, strict=True)
         )
+
+
+def _forgets(source: Any) -> bool:
+    """Whether it is a stream of the datasets library with a shuffle buffer, whose state leaves the buffer out."""
+    part, seen = getattr(source, "_ex_iterable", None), 0
+    while part is not None and seen < DEEPEST:
+        if type(part).__name__.startswith("BufferShuffled"):
+            return True
+        part, seen = getattr(part, "ex_iterable", None), seen + 1
+    return False
 
 
 def _copied(source: Any) -> Any:
