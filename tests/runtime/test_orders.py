@@ -217,3 +217,25 @@ def test_a_collate_function_of_a_loader_fits_what_the_usual_one_does_not() -> No
     assert found.order == "sequential" and found.collate is not None
     assert found.collate([rows[2], rows[0]]) == [3, 1]
     assert order_of(given(rows), 4, 3, 2).at(5) == permute(1, 4, mix(3, 1))
+
+
+def test_samples_that_the_cell_appends_are_taken() -> None:
+    """As a memory of what an agent has seen; with workers, too."""
+    found = []
+    for workers in (0, 2):
+        memory = list(SAMPLES[:4])
+        model = torch.nn.Linear(1, 1)
+        seen: list[float] = []
+
+        def loss(batch: torch.Tensor, model: Any = model, seen: list[float] = seen) -> torch.Tensor:
+            seen.extend(batch.flatten().tolist())
+            return model(batch).mean()  # type: ignore[no-any-return]
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        settings: dict[str, Any] = {"global_batch": 4, "micro_batch": 2, "order": "sequential", "workers": workers}
+        with hp.Session(model, optimizer, memory, audit=None, **settings) as session:
+            for step in session.steps(4):
+                step.run(loss)
+                memory.append(torch.tensor([100.0 + step.number]))
+        found.append(seen)
+    assert found[0] == found[1] and max(found[0]) == 103.0
