@@ -1,30 +1,39 @@
-"""Rare classes are drawn more often: a DataLoader with a WeightedRandomSampler."""
+"""Rare classes drawn more often by a WeightedRandomSampler, with noise added by two workers of the DataLoader."""
 
 import torch
 from torch import nn
 
 import jupyter_hyperpod as hp
 
-torch.manual_seed(62)
-x = torch.randn(50, 4)
-labels = (torch.arange(50) % 10 == 0).long()
-data = torch.utils.data.TensorDataset(x + labels[:, None], labels)
-weights = torch.where(labels == 1, 9.0, 1.0)
-sampler = torch.utils.data.WeightedRandomSampler(weights, 40)
-loader = torch.utils.data.DataLoader(data, batch_size=10, sampler=sampler)
-model = nn.Linear(4, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(71)
+labels = (torch.rand(90) < 0.15).long()
+inputs = torch.randn(90, 6) + labels[:, None]
+
+
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(labels)
+
+    def __getitem__(self, index):
+        return inputs[index] + 0.1 * torch.randn(6), labels[index]
+
+
+weights = (1.0 / labels.bincount().float())[labels]
+sampler = torch.utils.data.WeightedRandomSampler(weights, len(labels))
+loader = torch.utils.data.DataLoader(Noisy(), batch_size=12, sampler=sampler, num_workers=2, drop_last=True)
+model = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 # ---- plain
-for epoch in range(3):
-    for inputs, targets in loader:
+for epoch in range(2):
+    for batch, targets in loader:
+        loss = nn.functional.cross_entropy(model(batch), targets)
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
         optimizer.step()
 print("result", loss.item())
 # ---- hyperpod
-with hp.Session(model, optimizer, loader, global_batch=10, micro_batch=2) as session:
-    for step in session.steps(12):
+with hp.Session(model, optimizer, loader, global_batch=12, micro_batch=3) as session:
+    for step in session.steps(14):
         loss = step.run(lambda batch: nn.functional.cross_entropy(model(batch[0]), batch[1]))
 print("result", loss)
