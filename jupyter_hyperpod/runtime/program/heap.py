@@ -281,7 +281,8 @@ def _of_nn_module(one: _Todo, own: bool) -> Iterator[_Todo]:
 
 def _attributes(one: _Todo) -> Iterator[_Todo]:
     value, own = one.value, _is_own_object(one.value)
-    names = list(getattr(value, "__dict__", {}).items())
+    # torch keeps the versions of modules in an attribute of the dictionaries that state_dict() returns
+    names = [(name, inner) for name, inner in list(getattr(value, "__dict__", {}).items()) if name != "_metadata"]
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

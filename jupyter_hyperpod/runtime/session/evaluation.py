@@ -23,6 +23,7 @@ from ..comm.mesh import all_gather
 from ..data.given import Given, given
 from ..data.indexed import IndexedData, indexed, single
 from ..data.order import mix
+from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
 from .parts import Parts
 from .purity import seeded
@@ -57,7 +58,8 @@ class Evaluations:
         self._given: Result | None = None  # of the present one, by a member that has it
         self._record: dict[str, Any] | None = None  # of the last one, where rank 0 journals it
         parts.carried.register({RESULTS: self.results})
-        parts.resync.on_formed = self.meet
+        if isinstance(parts.group, ElasticGroup):  # elsewhere, a circle of references would only delay freeing memory
+            parts.resync.on_formed = self.meet
 
     def run(
         self,
