@@ -24,7 +24,7 @@ critics = torch.optim.Adam(critic.parameters(), lr=1e-2)
 generators = torch.optim.RMSprop(generator.parameters(), lr=1e-3)
 rates = [torch.optim.lr_scheduler.StepLR(one, 4, 0.7) for one in (critics, generators)]
 data = [torch.randn(4) + 1 for _ in range(40)]
-history, between = [], 0
+history, between, before, after = [], 0, 0.0, 0.0
 
 def slow(update):
     time.sleep(float(os.environ.get("PAUSE_S", "0")) if session._state.applied == update else 0)
@@ -35,15 +35,17 @@ def critic_loss(batch):
 
 def generator_loss(batch):
     slow(7)
-    return -critic(generator(torch.randn(len(batch), 3))).mean()
+    return -critic(generator(torch.randn(len(batch), 3))).mean() * (2 + before * after)
 
 settings = dict(global_batch=8, micro_batch=2, max_grad_norm=0.5, scheduler=rates, audit=1.0)
 with hp.Session(model, [critics, generators], data, **settings) as session:
     for step in session.steps(10):
         for group in critics.param_groups:
             group["lr"] *= 0.99
+        before = critic[0].weight.detach().sum()
         one = step.run(critic_loss)
         between += 1
+        after = critic[0].weight.detach().sum()
         noise = torch.rand(()).item()
         history += [one, step.run(generator_loss, optimizer=generators), noise]
 print("kept", between, [value.hex() for value in history], critics.param_groups[0]["lr"].hex())

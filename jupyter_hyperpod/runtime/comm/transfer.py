@@ -110,6 +110,7 @@ class StateTransfer:
             skipped = bool(self._state.step_guard.judge(reading, None))
             self._state.apply(reading.loss, skipped=skipped, metrics=reading.metrics)
             gradients.apply_left(result, skipped)
+            self._state.run_done()
             gradients.finished.clear()
         return steps > 0
 

@@ -60,6 +60,7 @@ class StepExecution:
         """
         parts, state = self._parts, self._state
         if state.applied >= number:
+            state.show(number)
             return state.loss_of(number)
         self._gradients.refuse_changes()
         state.watch.refuse_added()
@@ -85,6 +86,7 @@ class StepExecution:
         self._gradients.watch_changes()
         parts.comparison.ends()
         self._group.touch("user", state.applied)
+        state.show(number)
         return state.loss_of(number)
 
     @property
@@ -170,6 +172,7 @@ class StepExecution:
         skipped = self._state.step_guard.judge(reading, plan)
         self._state.apply(reading.loss, skipped=bool(skipped), metrics=reading.metrics)
         gradients.apply_left(result, bool(skipped))
+        self._state.run_done()
         gradients.finished.clear()
         if self._computed_s:
             self._group.show_pace(self._state.applied, sum(self._computed_s) / len(self._computed_s))

@@ -157,11 +157,14 @@ class Loop:
         self._passed, self._restored = step, True
 
     def _next(self) -> Step:
-        return Step(self._execution, self._state.applied // self._runs + 1, self._optimizer)
+        number = self._state.applied // self._runs + 1
+        self._state.show((number - 1) * self._runs)
+        return Step(self._execution, number, self._optimizer)
 
     def end(self) -> None:
         """The cell leaves the session: stay until every member has reached the end, and help those behind."""
         self._over = True
+        self._state.show(self._state.applied)
         self._carried.refuse_early_end(self._loop)
         self._state.undo()
         self._meet(in_loop=False)
@@ -188,6 +191,7 @@ class Loop:
         What the cell carries is copied at once, because the newcomer runs all that follows.
         """
         self._carried.leave(self._loop)
+        self._state.show(self._state.applied)
         with suppress(Exception):  # the loop may end by an error, which is the one to be shown
             self._seal()
 

@@ -16,7 +16,7 @@ from ..program.carried import Carried
 from ..program.copies import Copier
 from .guard import StepGuard
 from .optimizer_state import OptimizerWatch, load_exactly
-from .turns import AnyOptimizer, Turns
+from .turns import AnyOptimizer, RunStates, Turns
 
 
 class TrainingState:
@@ -51,11 +51,10 @@ class TrainingState:
         self.step: int | None = None
         self._stepped = 0  # turns that were stepped here
         self._kept: dict[str, Any] | None = None
-        self._sealed_settings: tuple[int, list[dict[str, Any]]] | None = (
-            None  # step of the loop, settings by parameter group
-        )
+        self._sealed_settings: tuple[int, list[dict[str, Any]]] | None = None  # step, settings by parameter group
         self.loss = math.nan
         self._runs = runs
+        self._states = RunStates(runs)
         self._losses: dict[int, float] = {}  # of the last runs, as many as a step has, by update
         self.metrics: dict[str, float] = {}  # of the last step
 
@@ -69,6 +68,7 @@ class TrainingState:
 
         In a ``skipped`` step only the scheduler steps, because it follows the number of the step.
         """
+        self._states.begin(self.applied, self._copy)
         if not skipped:
             self.watch.step(self._step_optimizer, first=self._stepped < self._runs)
             self._stepped += 1
@@ -77,6 +77,19 @@ class TrainingState:
         self.step, self.loss, self.metrics = self.applied + 1, loss, dict(metrics or {})
         self._losses = {step: kept for step, kept in self._losses.items() if step > self.step - self._runs}
         self._losses[self.step] = loss
+
+    def run_done(self) -> None:
+        """An update is applied, with all that it leaves in buffers."""
+        self._states.done(self._copy)
+
+    def show(self, update: int) -> None:
+        """Let the cell see the state after ``update``, which is the last one or one of the same step."""
+        if (copy := self._states.to_show(update, self.applied)) is not None:
+            self._load(Copier().copied(copy))  # the optimizer goes on with the tensors that it is given
+
+    def _copy(self) -> dict[str, Any]:
+        copy: dict[str, Any] = Copier().copied(self.as_dict())
+        return copy
 
     def _step_optimizer(self) -> None:
         if isinstance(self._optimizer, Turns):
@@ -115,15 +128,14 @@ class TrainingState:
     def _optimizer_state(self) -> dict[str, Any]:
         """The optimizer's state, with the settings that it had between the steps: the cell sets those of the next."""
         state = self._optimizer.state_dict()
-        # between the runs of a step, too: a member that joins there sets again what the cell sets before the first one
-        if self._sealed_settings is not None and self._sealed_settings[0] == self.applied // self._runs:
+        if self._sealed_settings is not None and self._sealed_settings[0] == self.step:
             groups = zip(state["param_groups"], self._sealed_settings[1], strict=True)
             return state | {"param_groups": [group | settings for group, settings in groups]}
         return state
 
     def seal_settings(self, settings: list[dict[str, Any]]) -> None:
         """The cell is between two steps, and the optimizer has these settings."""
-        self._sealed_settings = (self.applied // self._runs, settings)
+        self._sealed_settings = (self.applied, settings)
 
     def versions(self) -> int:
         """A number that grows with each change of parameters and buffers that torch counts."""
@@ -159,7 +171,7 @@ class TrainingState:
         """
         more: dict[str, Any] = {"carried": self.carried.at(self.applied)} if carried else {}
         if self._runs > 1:
-            more["losses"] = sorted(self._losses.items())
+            more |= {"losses": sorted(self._losses.items()), "runs": self._states.shared(self.applied)}
         return state_codec.pack(self.as_dict() | {"loss": self.loss, "metrics": self.metrics} | more)
 
     def unpack(self, skeleton: state_codec.Skeleton, tensors: Sequence[torch.Tensor], step: int) -> None:
@@ -169,12 +181,12 @@ class TrainingState:
         if "carried" in state:
             self.carried.load(state["carried"], step)
         self.step, self.loss, self.metrics = step, state["loss"], state.get("metrics", {})
-        self._losses = dict(state.get("losses", ()))
+        self._losses, self._states.copies = dict(state.get("losses", ())), list(state.get("runs", ()))
 
     def keep_for_later(self, needed: bool) -> None:
         """Copy the state: until its first step the cell runs what belongs to earlier ones, and must not change it."""
         if needed and self._kept is None:
-            self._kept = Copier().copied(self.as_dict())
+            self._kept = self._copy()
 
     def undo(self) -> None:
         """Go back to the copy of `keep_for_later`, if there is one."""

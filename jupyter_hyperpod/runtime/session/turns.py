@@ -6,7 +6,7 @@ counts turns, and calls each of them a step: update ``n`` (from 0) is turn ``n %
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -83,6 +83,40 @@ class Turns:
 
 
 AnyOptimizer = torch.optim.Optimizer | Turns
+
+
+class RunStates:
+    """Copies of the training state at the beginning of a step and after each of its runs.
+
+    A member that joins in the middle of a step runs the cell from the beginning of that step: what the cell reads
+    before a run that is over has to be the state of that place. Empty where a step has one run.
+    """
+
+    def __init__(self, runs: int) -> None:
+        self._runs = runs
+        self.copies: list[Any] = []
+        self._shown: int | None = None  # the update whose state the model has, None for the last one
+
+    def begin(self, applied: int, copied: Callable[[], Any]) -> None:
+        """A run begins after ``applied`` updates."""
+        if self._runs > 1 and applied % self._runs == 0:
+            self.copies = [copied()]
+
+    def done(self, copied: Callable[[], Any]) -> None:
+        """A run was applied."""
+        if self._runs > 1:
+            self.copies.append(copied())
+
+    def shared(self, applied: int) -> list[Any]:
+        """What a member needs that joins after ``applied`` updates."""
+        return self.copies if applied % self._runs else []
+
+    def to_show(self, update: int, applied: int) -> Any:
+        """The copy to be loaded, so that the model is as it was after ``update``; None where it is so already."""
+        if (applied if self._shown is None else self._shown) == update:
+            return None
+        self._shown = None if update == applied else update
+        return self.copies[update - (applied - 1) // self._runs * self._runs]
 
 
 class Schedulers:
