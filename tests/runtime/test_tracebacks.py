@@ -7,6 +7,7 @@ import pytest
 from jupyter_hyperpod.core.errors import HyperpodError
 from jupyter_hyperpod.runtime.coordinator.session_lifecycle import failure
 from jupyter_hyperpod.runtime.protocol.facts import CellError
+from jupyter_hyperpod.runtime.worker import bundles
 from jupyter_hyperpod.runtime.worker.main import cell
 from tests.runtime.conftest import Submit
 
@@ -95,7 +96,7 @@ def test_a_value_whose_repr_raises_what_cannot_be_printed_is_shown() -> None:
         def __repr__(self) -> str:
             raise Odd
 
-    assert cell.shown(Value()) == "<Value: its repr raised Odd: <exception str() failed>>"
+    assert bundles.shown(Value()) == "<Value: its repr raised Odd: <exception str() failed>>"
 
 
 def test_a_very_long_message_is_cut_and_says_by_how_much() -> None:

@@ -335,9 +335,9 @@ class Program:
     def _touching(self, name: str) -> Iterator[tuple[int, int, str, int]]:
         """How well a line explains a change of the name, how far away its scope is, the file, and the line."""
         for depth, (file, tree) in enumerate(self._files.items()):
-            busy = {id(n) for s in ast.walk(tree) if _runs_often(s) for n in ast.walk(s)}
-            near = {id(n) for s in ast.walk(tree) if self._is_near(s, file) for n in ast.walk(s)}
-            busy -= {id(n) for s in ast.walk(tree) if _runs_once(s) for n in ast.walk(s)}
+            busy = {id(n) for part in ast.walk(tree) if _runs_often(part) for n in ast.walk(part)}
+            near = {id(n) for part in ast.walk(tree) if self._is_near(part, file) for n in ast.walk(part)}
+            busy -= {id(n) for part in ast.walk(tree) if _runs_once(part) for n in ast.walk(part)}
             for node in ast.walk(tree):
                 line, often = getattr(node, "lineno", 0), id(node) in busy
                 away = depth + (id(node) not in near)

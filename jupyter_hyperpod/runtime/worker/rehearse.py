@@ -15,6 +15,8 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from ...core.errors import HyperpodError
 from ..program import generators
 from ..program.rehearsal import Rehearsal, rehearsing
@@ -96,8 +98,9 @@ def _run(source: str, path: Path, rehearsal: Rehearsal) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _as_before(folder: Path) -> Iterator[None]:
-    """Undo what a cell does to its process: own modules that it imports, variables of the environment, the folder."""
+    """Undo what a cell does to its process: own modules that it imports, the environment, the folder, torch's types."""
     main, modules, environment, here = sys.modules["__main__"], set(sys.modules), dict(os.environ), os.getcwd()
+    kind = torch.get_default_dtype()
     sys.path.insert(0, os.fspath(folder))
     try:
         yield
@@ -107,6 +110,7 @@ def _as_before(folder: Path) -> Iterator[None]:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(here)
+        torch.set_default_dtype(kind)
         for name in set(sys.modules) - modules:
             if (getattr(sys.modules[name], "__file__", None) or "").startswith(os.fspath(folder)):
                 del sys.modules[name]  # it has to be as in a new process
