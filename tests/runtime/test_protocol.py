@@ -38,6 +38,7 @@ everything = st.sampled_from(list(MESSAGES.values())).flatmap(
     lambda cls: st.builds(
         cls,
         **{"value": json_values} if "value" in cls.__slots__ else {},
+        **{"shown": st.dictionaries(st.text(), json_values)} if "shown" in cls.__slots__ else {},
         **{"values": st.lists(json_values).map(tuple)} if "values" in cls.__slots__ else {},
     )
 )
