@@ -81,8 +81,9 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return train(tmp_path_factory.mktemp("calm") / "run")
 
 
-def test_a_full_disk_stops_checkpoints_and_not_training(calm: list[str], tmp_path: Path) -> None:
-    full = train(tmp_path / "full", limit=500)
+def test_a_full_disk_stops_checkpoints_and_not_training(tmp_path: Path) -> None:
+    calm = train(tmp_path / "calm", width=400)
+    full = train(tmp_path / "full", width=400, limit=20_000)  # memory for gradients is a file, too, and smaller
     assert full[0] == calm[0]
     assert "could not be written: File too large" in full[1] and "training goes on" in full[1]
     assert not list((tmp_path / "full").iterdir()), "nothing half-written is left"

@@ -67,7 +67,7 @@ def test_a_number_of_steps_that_is_a_float(job: Submit, reference: Run) -> None:
 
 
 def test_a_worker_that_says_what_nobody_can_read_fails_its_cell(job: Submit) -> None:
-    say = "from jupyter_hyperpod.runtime.session import session\nsession.math.ceil = lambda count: 'many'\n"
+    say = "from jupyter_hyperpod.runtime.session import loop\nloop.math.ceil = lambda count: 'many'\n"
     reason = job(say + TRAIN, nodes=1).finish("failed")["reason"]
     assert reason == "ProtocolError on rank 0: message 'session': field 'total_steps': expected int, found 'many'"
 
