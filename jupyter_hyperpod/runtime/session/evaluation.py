@@ -58,7 +58,8 @@ class Evaluations:
         self._given: Result | None = None  # of the present one, by a member that has it
         self._record: dict[str, Any] | None = None  # of the last one, where rank 0 journals it
         parts.carried.register({RESULTS: self.results})
-        if isinstance(parts.group, ElasticGroup):  # elsewhere, a circle of references would only delay freeing memory
+        # elsewhere, a circle of references would only delay freeing memory; replicas of several ranks do not evaluate
+        if isinstance(parts.group, ElasticGroup) and parts.group.replica == 1:
             parts.resync.on_formed = self.meet
 
     def run(
