@@ -146,6 +146,8 @@ def has_attributes(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (type, FunctionType)):
         return is_own_file(getattr(sys.modules.get(value.__module__), "__file__", None) or "") and bool(vars(value))
+    if isinstance(value, torch.utils.data.Sampler):  # such as weights of samples that the cell computes anew
+        return True
     if not hasattr(value, "__dict__") or isinstance(value, (torch.Tensor, torch.nn.Module)):
         return False
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
