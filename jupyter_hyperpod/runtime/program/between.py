@@ -62,9 +62,12 @@ class Between:
     def reached(self) -> None:
         """The cell is between two steps: it has done what follows a step."""
         before, self._seen = self._seen, self._look()
-        alone = before is not None and before.same(self._seen) and not self._prepared
-        self.repeatable = self.repeatable + self._is_new if alone else 0
-        self._is_new = self._prepared = False
+        alone = before is not None and before.same(self._seen)
+        if self._is_new:
+            self.repeatable = self.repeatable + 1 if alone and not self._prepared else 0
+            self._is_new = self._prepared = False
+        elif before is not None and not alone:  # what follows an epoch: others may hold the state from before that
+            self.repeatable, self._prepared = 0, True
         self._state.seal_settings(self._seen.settings)
 
     def begins(self) -> None:
