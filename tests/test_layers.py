@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "loader": "core system policy storage mounts",
     "health": "core system policy storage mounts",
     "runtime": "core system policy storage mounts loader health recipes",
+    "integrations": "core runtime",
     "serving": "core system policy storage mounts loader recipes",
     "control": "core system policy storage mounts health backends",
     "supervisor": "core system policy storage mounts health backends control",
@@ -50,7 +51,7 @@ MAY_IMPORT = {
     "benchmarks": "core system policy storage backends planner loader health recipes runtime control bench support cli",
 }
 # all that a worker may import
-ON_NODES = ("core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime")
+ON_NODES = ("core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime", "integrations")
 # Other people's packages, layer by layer; where a layer is not listed, the standard library is all it may use.
 THIRD_PARTY = {
     "mounts": {"fsspec"},
@@ -58,6 +59,7 @@ THIRD_PARTY = {
     "loader": {"torch", "fsspec", "numpy", "botocore", "xxhash"},
     "recipes": {"torch"},  # the decoder only; the data and what is rendered from it need none
     "runtime": {"torch", "numpy", "matplotlib"},  # matplotlib's own backend, which only matplotlib imports
+    "integrations": {"torch", "transformers", "accelerate", "lightning", "pytorch_lightning", "datasets"},
     "serving": {"torch", "tornado"},
     "control": {"traitlets", "prometheus_client"},
     "server": {

@@ -1,0 +1,1 @@
+"""Other frameworks in a session: one module per framework, each imported only by the program that uses it."""
