@@ -9,8 +9,8 @@ from pathlib import Path
 
 # what a job's processes may import of this package: an edit elsewhere does not make a preloaded interpreter stale
 _SHIPPED = (
-    "core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime", "integrations", "serving",
-    "backends",
+    "core", "system", "policy", "storage", "mounts", "loader", "health", "recipes", "runtime", "integrations",
+    "serving", "backends",
 )  # fmt: skip
 
 
