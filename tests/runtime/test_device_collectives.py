@@ -85,7 +85,10 @@ def opened(kind: str, member: Member) -> Collectives:
 
 
 def reduced(
-    kind: str, shares: Sequence[Sequence[int]], held: Sequence[Sequence[Node]] | None = None, pairs: bool = False
+    kind: str,
+    shares: Sequence[Sequence[int]],
+    held: Sequence[Sequence[Node]] | None = None,
+    one_collective: bool = False,
 ) -> list[list[bytes]]:
     """The result of one step on every member, as bytes: those in use, of every flat tensor."""
     world = len(shares)
@@ -102,8 +105,8 @@ def reduced(
         weights[[*leaves, *shares[rank]]] = 1.5
         before = {node: [flat.clone() for flat in buffer.flats] for node, buffer in finished.nodes.items()}
         collectives.begin([])
-        if pairs and isinstance(collectives, DeviceCollectives) and collectives._group is not None:
-            collectives._group._all_to_all = False
+        if one_collective and isinstance(collectives, DeviceCollectives) and collectives._group is not None:
+            collectives._group._all_to_all = True
         results = []
         for _ in range(2):  # the second time, memory is used again
             result = collectives.reduce(finished, holdings, [], weights, True)
@@ -126,7 +129,7 @@ def test_a_process_group_gives_the_bits_of_the_host_mesh() -> None:
     expected = reduced("host", assign(COUNT, 1))[0]
     for world in (1, 2, 3, 4):
         assert reduced("gloo", assign(COUNT, world)) == [expected] * world
-    assert reduced("gloo", assign(COUNT, 3), pairs=True) == [expected] * 3
+    assert reduced("gloo", assign(COUNT, 3), one_collective=True) == [expected] * 3
 
 
 def test_what_is_left_after_a_loss_gives_the_same_bits() -> None:
@@ -159,10 +162,9 @@ def test_a_member_that_is_lost_in_a_collective_releases_the_others() -> None:
             assert released.wait(20), "gloo's own connections are still there"
             group.abandon()
             return ""
-        own = torch.zeros(1 << 20, dtype=torch.uint8)
         waits.set()
         with pytest.raises(PeerLost):
-            group.gather_slices(own, torch.zeros(2 << 20, dtype=torch.uint8))
+            group.gather_slices(torch.zeros(2 << 20, dtype=torch.uint8))
         released.set()
         collectives._give_up([])
         assert collectives._free_result([]) is not result, "the collective may still write to it"

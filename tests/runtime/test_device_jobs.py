@@ -14,11 +14,11 @@ STRIKE = """
 import os, signal
 from jupyter_hyperpod.runtime.comm.process_group import ProcessGroup
 gather = ProcessGroup.gather_slices
-def struck(self, own, whole):
+def struck(self, whole):
     if session.step == 5 and session.rank == 1 and session.world_size == 3 and not os.path.exists({flag!r}):
         open({flag!r}, "x").close()
         os.kill(os.getpid(), signal.{signal})
-    gather(self, own, whole)
+    gather(self, whole)
 ProcessGroup.gather_slices = struck
 """
 

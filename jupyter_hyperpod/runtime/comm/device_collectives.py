@@ -23,6 +23,7 @@ from .shared_memory import ALIGN_BYTES, aligned
 
 SLACK_BYTES = 1 << 16  # a buffer is cut into equal slices, so the last one may reach beyond what is used
 MOST_FAILURES = 3  # of collectives, one after the other, that no loss explains
+CPU_BLOCK_BYTES = 1 << 18  # what is summed, scaled and checked before the next: it stays in the cache of the CPU
 MOST_MEMBERS = SLACK_BYTES // ALIGN_BYTES
 
 
@@ -50,6 +51,7 @@ class DeviceCollectives:
         self._kind = kind
         self.layout = lay_out(lambda octets: DeviceMemory(octets, kind.device))
         self._root: Node = (0, micro_batches)
+        self._block = CPU_BLOCK_BYTES if kind.device.type == "cpu" else max(1, self.layout.octets)
         self._results: list[Buffer] = []
         self._scratch: dict[str, torch.Tensor] = {}
         self._group: ProcessGroup | None = None
@@ -112,16 +114,18 @@ class DeviceCollectives:
         size = aligned(-(-self.layout.octets // members))
         nodes = self._collect(finished, holdings, size)
         whole = _octets(result)[: size * members]
-        own = whole if self._group is None else self._scratch_of("own", size)
+        own = whole[rank * size : (rank + 1) * size]
         sound = True
         for index, dtype, low, high in _within(self.layout.shapes, rank * size, size):
-            out = own[low:high].view(dtype)
-            tree_sum(self._root, {node: part[low:high].view(dtype) for node, part in nodes.items()}, out)
-            if index < len(self.layout.lengths):  # a gradient
-                out.mul_(scale)
-                sound = sound and not (check_finite and not is_finite(out))
+            for begin in range(low, high, self._block):
+                end = min(begin + self._block, high)
+                out = own[begin:end].view(dtype)
+                tree_sum(self._root, {node: part[begin:end].view(dtype) for node, part in nodes.items()}, out)
+                if index < len(self.layout.lengths):  # a gradient
+                    out.mul_(scale)
+                    sound = sound and not (check_finite and not is_finite(out))
         if self._group is not None:
-            self._group.gather_slices(own, whole)
+            self._group.gather_slices(whole)
         return sound
 
     def _collect(

@@ -34,8 +34,8 @@ class Kind:
     """One way to make a process group. ``make(store, rank, world_size)`` returns a backend of torch.distributed.
 
     ``finish()`` waits until the device has done what was enqueued; ``abort(backend)`` releases whoever waits for it.
-    ``joined``: whether `all_gather_into_tensor` is the fastest way to return a result. ``description``: equal on every
-    member, or they do not belong together.
+    ``joined``: whether one collective of all members moves slices faster than a send and a receive per pair.
+    ``description``: equal on every member, or they do not belong together.
     """
 
     name: str
@@ -72,7 +72,8 @@ class ProcessGroup:
     def exchange_slices(self, sent: torch.Tensor | None, received: torch.Tensor, holders: Sequence[int]) -> None:
         """Every rank of ``holders`` sends slice p of ``sent`` to rank p; ``received`` gets one slice per holder.
 
-        Tensors of bytes; ``sent`` is None on others. A slice has as many bytes as ``received`` has per holder.
+        Tensors of bytes; ``sent`` is None on others. A slice has as many bytes as ``received`` has per holder. What a
+        holder sends to itself may be left out.
         """
         size = received.numel() // len(holders)
         outgoing = [size if sent is not None else 0] * self._world_size
@@ -83,13 +84,13 @@ class ProcessGroup:
         else:
             self.run(lambda backend: _wait(self._pairs(backend, given.split(outgoing), received.split(incoming))))
 
-    def gather_slices(self, own: torch.Tensor, whole: torch.Tensor) -> None:
-        """Every rank gives ``own``; ``whole`` gets all of them, by rank."""
-        parts = whole.split(own.numel())
+    def gather_slices(self, whole: torch.Tensor) -> None:
+        """Every rank gives its slice of ``whole``, which has one per rank, and gets those of the others."""
+        parts = whole.chunk(self._world_size)
+        own = parts[self._rank]
         if self._kind.joined:
             self.run(lambda backend: _wait([backend._allgather_base(whole, own)]))
         else:
-            parts[self._rank].copy_(own)
             self.run(lambda backend: _wait(self._pairs(backend, [own] * self._world_size, parts)))
 
     def run(self, operation: Operation) -> None:
@@ -175,7 +176,7 @@ class ProcessGroup:
         self._done.close()
 
     def _try_all_to_all(self) -> bool:
-        """Connect all pairs by a first exchange; False where this backend lacks the collective."""
+        """Connect all pairs by a first exchange; False where this backend lacks the collective, or pairs are faster."""
         sent, received = (torch.zeros(self._world_size, dtype=torch.uint8, device=self._kind.device) for _ in "sr")
         ones = [1] * self._world_size
         try:
@@ -185,7 +186,7 @@ class ProcessGroup:
             if "support" not in str(error) and "implement" not in str(error):
                 raise
             return False
-        return True
+        return self._kind.joined
 
 
 def _wait(works: Sequence[Any]) -> None:
