@@ -20,6 +20,8 @@ from .warm import LOG, SOCKET
 
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 
+OF_COORDINATORS = f"{__package__}.backend"  # each coordinator looks up what its job's backend can do
+
 
 class WarmInterpreter:
     """One zygote at a time; ``hear(message)`` gets what it says, ``lost(reason)`` is called when it has ended."""
@@ -55,7 +57,7 @@ class WarmInterpreter:
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "jupyter_hyperpod.backends.local.warm", *arguments]
-                + ["--preload", ",".join(self._surroundings.preload)],
+                + ["--preload", ",".join((*self._surroundings.preload, OF_COORDINATORS))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
