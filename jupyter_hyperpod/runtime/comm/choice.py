@@ -55,9 +55,10 @@ def collectives_for(
     if name == "host":
         return HostCollectives(links, Layout(parameters, numbers, words), micro_batches)
     if name == "gloo":
-        from .kinds import gloo as kind_of
+        from .kinds import CHUNK, gloo
 
-        return DeviceCollectives(links, kind_of(links.host), lay_out, micro_batches)
-    from .cuda import nccl
+        pair = gloo(links.host, CHUNK)
+        return DeviceCollectives(links, gloo(links.host), lay_out, micro_batches, pair)
+    from .cuda import nccl, nccl_pair
 
-    return DeviceCollectives(links, nccl(device), lay_out, micro_batches)
+    return DeviceCollectives(links, nccl(device), lay_out, micro_batches, nccl_pair(device))

@@ -12,6 +12,7 @@ from typing import NoReturn, Protocol
 import torch
 
 from ...policy.batching import Node
+from .kinds import Kind
 from .mesh import PeerLost, Transfer
 from .reduction import Buffer, FinishedNodes, Layout
 from .shared_memory import Token
@@ -49,6 +50,7 @@ class Collectives(Protocol):
     """
 
     layout: Layout
+    pair: Kind | None  # of the process groups by which one member sends another its state; None: the host's way
 
     def begin(self, keep: Sequence[Buffer]) -> None:
         """A generation has formed; every member calls this first. ``keep``: results that may be sent to others."""

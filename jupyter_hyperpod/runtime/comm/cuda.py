@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as distributed
 
-from .process_group import Kind
+from .kinds import Kind
 
 TRANSFER = timedelta(minutes=30)
 ABORT_S = 5.0  # after that only the end of this process releases the device
@@ -48,3 +49,14 @@ def _abort(backend: Any) -> None:
     if thread.is_alive():
         print(f"the device was not released within {ABORT_S:g} s of an abort: this process ends", file=sys.stderr)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def nccl_pair(device: torch.device) -> Kind:
+    """Process groups of two for one transfer: on a stream of their own, and an abort waits for nothing else."""
+    kind = nccl(device)
+
+    def make(store: Any, rank: int, world_size: int) -> Any:
+        torch.cuda.set_stream(torch.cuda.Stream(device))  # of this thread
+        return kind.make(store, rank, world_size)
+
+    return replace(kind, make=make, abort=lambda backend: backend.abort())

@@ -16,8 +16,9 @@ from ...core.errors import TrainingError
 from ...core.units import plural
 from ...policy.batching import Node
 from .collectives import Links
+from .kinds import Kind
 from .mesh import all_gather
-from .process_group import Kind, ProcessGroup
+from .process_group import ProcessGroup
 from .reduction import Buffer, FinishedNodes, Layout, as_bytes, is_finite, tree_sum
 from .shared_memory import ALIGN_BYTES, aligned
 
@@ -41,12 +42,18 @@ class DeviceMemory:
 class DeviceCollectives:
     """The members of ``links`` exchange gradients by a process group of ``kind``, new in every generation.
 
-    ``lay_out(allocate)`` returns the layout of buffers in memory of `allocate`.
+    ``lay_out(allocate)`` returns the layout of buffers in memory of `allocate`. ``pair``: see `Collectives`.
     """
 
     def __init__(
-        self, links: Links, kind: Kind, lay_out: Callable[[Callable[[int], DeviceMemory]], Layout], micro_batches: int
+        self,
+        links: Links,
+        kind: Kind,
+        lay_out: Callable[[Callable[[int], DeviceMemory]], Layout],
+        micro_batches: int,
+        pair: Kind | None = None,
     ) -> None:
+        self.pair = pair
         self._links = links
         self._kind = kind
         self.layout = lay_out(lambda octets: DeviceMemory(octets, kind.device))

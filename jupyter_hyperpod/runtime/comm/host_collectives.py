@@ -8,6 +8,7 @@ import torch
 
 from ...policy.batching import Node
 from .collectives import Links
+from .kinds import Kind
 from .mesh import PeerLost
 from .reduction import Buffer, FinishedNodes, Layout, Reduction, as_bytes, token_of
 from .shared_memory import TOKEN_BYTES, Token, is_held
@@ -15,6 +16,8 @@ from .shared_memory import TOKEN_BYTES, Token, is_held
 
 class HostCollectives:
     """The members of ``links`` exchange gradients that lie as in ``layout``."""
+
+    pair: Kind | None = None
 
     def __init__(self, links: Links, layout: Layout, micro_batches: int) -> None:
         self.layout = layout

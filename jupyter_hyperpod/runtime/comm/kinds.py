@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as distributed
 
-from .process_group import Kind
-
 # longer than any transfer: members begin one together, and a lost one breaks its connections
 TRANSFER = timedelta(minutes=30)
+CHUNK = timedelta(seconds=30)  # of a transfer between two
 
 
-def gloo(host: str) -> Kind:
-    """Process groups of CPU tensors; ``host``: the address of this member, or "" for what GLOO_SOCKET_IFNAME names."""
+@dataclass(frozen=True)
+class Kind:
+    """One way to make a process group. ``make(store, rank, world_size)`` returns a backend of torch.distributed.
+
+    ``finish()`` waits until the device has done what was enqueued; ``abort(backend)`` releases whoever waits for it.
+    ``joined``: whether one collective of all members moves slices faster than a send and a receive per pair.
+    ``description``: equal on every member, or they do not belong together.
+    """
+
+    name: str
+    device: torch.device
+    make: Callable[[Any, int, int], Any]
+    finish: Callable[[], None]
+    abort: Callable[[Any], None]
+    joined: bool
+    description: str
+
+
+def gloo(host: str, timeout: timedelta = TRANSFER) -> Kind:
+    """Process groups of CPU tensors; ``host``: the address of this member, or "" for what GLOO_SOCKET_IFNAME names.
+
+    ``timeout``: after it a thread that was left behind in a collective ends.
+    """
 
     def make(store: Any, rank: int, world_size: int) -> Any:
         group: Any = distributed.ProcessGroupGloo  # its options are not in the stubs
         options = group._Options()
         named = {"hostname": host} if host else {}
         options._devices = [group.create_device(**named)]
-        options._timeout = TRANSFER
+        options._timeout = timeout
         options._threads = 2
         return group(store, rank, world_size, options)
 

@@ -13,13 +13,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ...core.errors import TrainingError
 from .collectives import Links
+from .kinds import Kind
 from .meeting_store import FAILED, MeetingStore
 from .mesh import PeerLost
 
@@ -27,24 +27,6 @@ FORM_S = 20.0  # until every member has to be connected
 NOTICE_S = 1.0  # in which the coordinator, or a link, explains why a collective failed
 LEAVE_S = 1.0
 Operation = Callable[[Any], None]  # gets the backend
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One way to make a process group. ``make(store, rank, world_size)`` returns a backend of torch.distributed.
-
-    ``finish()`` waits until the device has done what was enqueued; ``abort(backend)`` releases whoever waits for it.
-    ``joined``: whether one collective of all members moves slices faster than a send and a receive per pair.
-    ``description``: equal on every member, or they do not belong together.
-    """
-
-    name: str
-    device: torch.device
-    make: Callable[[Any, int, int], Any]
-    finish: Callable[[], None]
-    abort: Callable[[Any], None]
-    joined: bool
-    description: str
 
 
 class ProcessGroup:
@@ -92,6 +74,14 @@ class ProcessGroup:
             self.run(lambda backend: _wait([backend._allgather_base(whole, own)]))
         else:
             self.run(lambda backend: _wait(self._pairs(backend, [own] * self._world_size, parts)))
+
+    def send(self, sent: torch.Tensor, rank: int) -> None:
+        """Send bytes to a rank that receives as many."""
+        self.run(lambda backend: _wait([backend.send([sent], rank, 0)]))
+
+    def receive(self, received: torch.Tensor, rank: int) -> None:
+        """Receive bytes of a rank."""
+        self.run(lambda backend: _wait([backend.recv([received], rank, 0)]))
 
     def run(self, operation: Operation) -> None:
         """Run `operation` in the group's thread until it is done. Raises Regroup when the generation ends before.

@@ -20,6 +20,7 @@ class StripeMemory:
     def __init__(self) -> None:
         self._segment: Segment | None = None
         self._free = True
+        self._octets = 0
 
     def write(self, tensors: Sequence[torch.Tensor], part: int, parts: int) -> Token:
         """Copy stripe ``part`` of ``parts`` of the tensors; the earlier stripe may still have readers."""
@@ -27,7 +28,7 @@ class StripeMemory:
         size = PROBE_BYTES + sum(map(len, views))
         if self._segment is None or not self._free or len(self._segment.memory) < size:
             self._segment = Segment(size)
-        self._free = False
+        self._free, self._octets = False, size - PROBE_BYTES
         target = memoryview(self._segment.memory)
         target[:PROBE_BYTES] = os.urandom(PROBE_BYTES)
         start = PROBE_BYTES
@@ -40,6 +41,11 @@ class StripeMemory:
         """The token and its probe bytes in hexadecimal, for `parse`."""
         assert self._segment is not None
         return (self._segment.token.pack() + self._segment.memory[:PROBE_BYTES]).hex()
+
+    def content(self) -> torch.Tensor:
+        """The stripe as bytes, in place; whoever holds it keeps the memory."""
+        assert self._segment is not None
+        return torch.frombuffer(self._segment.memory, dtype=torch.uint8)[PROBE_BYTES : PROBE_BYTES + self._octets]
 
     def reuse(self) -> None:
         """All readers have finished: the next stripe may overwrite this one."""
@@ -75,11 +81,30 @@ def read(tensors: Sequence[torch.Tensor], tokens: Sequence[Token], first: int = 
     attachments = Attachments()
     memories = [attachments.memory(token) for token in tokens]
     for part, memory in enumerate(memories, start=first):
-        source = memoryview(memory)
-        start = PROBE_BYTES
-        for view in state_codec.stripe(tensors, part, parts or len(tokens)):
-            view[:] = source[start : start + len(view)]
-            start += len(view)
+        fill(tensors, memoryview(memory)[PROBE_BYTES:], part, parts or len(tokens))
+
+
+def fill(tensors: Sequence[torch.Tensor], source: memoryview, part: int, parts: int) -> None:
+    """Fill stripe ``part`` of ``parts`` of the tensors, on the host, from the bytes of `source`."""
+    start = 0
+    for view in state_codec.stripe(tensors, part, parts):
+        view[:] = source[start : start + len(view)]
+        start += len(view)
+
+
+def gathered(tensors: Sequence[torch.Tensor], part: int, parts: int, device: torch.device) -> torch.Tensor:
+    """A copy of stripe ``part`` of ``parts`` of the tensors, as bytes on ``device``, where they may lie already."""
+    total = state_codec.size_bytes(tensors)
+    low, high = total * part // parts, total * (part + 1) // parts
+    copy = torch.empty(high - low, dtype=torch.uint8, device=device)
+    start = 0
+    for tensor in tensors:
+        octets = tensor.detach().reshape(-1).view(torch.uint8)
+        first, last = max(low - start, 0), min(high - start, octets.numel())
+        if first < last:
+            copy[start + first - low : start + last - low].copy_(octets[first:last])
+        start += octets.numel()
+    return copy
 
 
 def parse(text: str) -> Token:

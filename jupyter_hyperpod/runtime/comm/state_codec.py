@@ -26,17 +26,18 @@ _SEQUENCES: dict[str, Callable[..., Any]] = {"l": list, "u": tuple, "e": set, "f
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
-def pack(state: Any) -> tuple[Skeleton, list[torch.Tensor]]:
+def pack(state: Any, on_device: bool = False) -> tuple[Skeleton, list[torch.Tensor]]:
     """Split `state` (nested containers of tensors and scalars) into a JSON skeleton and its tensors in order.
 
-    Of a sharded tensor it takes this process's part. Raises TrainingError for other values.
+    Of a sharded tensor it takes this process's part. With ``on_device`` tensors stay where they are. Raises
+    TrainingError for other values.
     """
     tensors: list[torch.Tensor] = []
 
     def walk(value: Any, path: str) -> Skeleton:
         if isinstance(value, torch.Tensor):
             part = shards.local(value.detach())
-            tensors.append(part.cpu().contiguous())
+            tensors.append((part if on_device else part.cpu()).contiguous())
             shape = [str(part.dtype), list(part.shape)]
             return {"s": [*shape, shards.describe(value)]} if shards.is_shard(value) else {"t": shape}
         if is_array(value):

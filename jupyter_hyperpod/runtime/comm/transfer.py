@@ -13,14 +13,16 @@ from ...policy.recovery import RecoveryPlan
 from ..protocol import facts, orders
 from ..session.gradients import Gradients
 from ..session.state import TrainingState
+from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import SOCKETS_ONLY_VARIABLE
 from ..worker.replica_sync import Group
 from . import state_codec
 from .mesh import PeerLost, Transfer
+from .pair_transfer import StripeServer, fetch, source_of
 from .reduction import as_bytes
 from .shards import local
 from .shared_memory import TOKEN_BYTES, Token
-from .snapshot import PreparedMemory, StripeMemory, parse, read
+from .snapshot import PreparedMemory, StripeMemory, fill, gathered, parse, read
 
 HISTORY = 4  # reduced gradients kept while a newcomer loads a snapshot
 NOTHING = -1
@@ -35,6 +37,8 @@ class StateTransfer:
         self._gradients = gradients
         self._stripe = StripeMemory()
         self._prepared = PreparedMemory()
+        self._server: StripeServer | None = None
+        self._taking = 0  # snapshots that were to be loaded so far
         self._offered = False  # newcomers outside the generation may be reading it
 
     def expect_state(self) -> None:
@@ -46,10 +50,12 @@ class StateTransfer:
         """The readers of a snapshot are members now, or get another one; a late reader may still be reading it."""
         if self._offered:
             self._stripe.release()
+        self._stop_serving()
         self._offered, self._gradients.depth = False, 1
 
     def release(self) -> None:
         """Free the memory at the end of the session."""
+        self._stop_serving()
         self._stripe.release()
 
     @property
@@ -65,32 +71,82 @@ class StateTransfer:
     # ---- while the others train ---------------------------------------------------------------------------
 
     def offer(self, order: orders.OfferState) -> None:
-        """Offer a stripe of the state between two steps to newcomers."""
+        """Offer a stripe of the state between two steps to newcomers: in shared memory, or from the device."""
         self._gradients.depth, self._offered = HISTORY, True
-        skeleton, tensors = self._state.pack()
-        self._stripe.write(tensors, order.part, order.parts)
+        self._stop_serving()
+        pair = self._gradients.collectives.pair if self._group.replica == 1 else None
+        on_device = pair is not None and pair.device.type != "cpu"
+        skeleton, tensors = self._state.pack(on_device=on_device)
+        token = ""
+        if pair is not None and on_device:
+            stripe = gathered(tensors, order.part, order.parts, pair.device)
+        else:
+            self._stripe.write(tensors, order.part, order.parts)
+            token, stripe = self._stripe.token_text(), self._stripe.content()
+        if pair is not None:
+            self._server = StripeServer(pair, self._group.host, self._group.secret, order.generation, stripe)
+            token = f"{token} {self._server.source.text()}"
         step = NOTHING if self._state.step is None else self._state.step
         text = state_codec.encode(skeleton).decode() if order.part == 0 else ""
-        self._group.send(facts.StateOffered(order.generation, step, (self._stripe.token_text(),), (text,)))
+        self._group.send(facts.StateOffered(order.generation, step, (token,), (text,)))
+
+    def _stop_serving(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def take(self, order: orders.TakeSnapshot) -> str:
-        """Load a snapshot; returns a sentence about it, or "" where it was out of reach."""
+        """Load a snapshot; returns a sentence about it, or "" where it was out of reach, or another one overtook it.
+
+        Raises Regroup, with nothing loaded.
+        """
         began_s = time.monotonic()
+        self._taking += 1
+        mine = self._taking
         skeleton = state_codec.decode(order.skeleton[self._group.shard].encode())
-        tensors: list[torch.Tensor] = []
-        within_reach = not os.environ.get(SOCKETS_ONLY_VARIABLE)
-        try:
-            tokens = [parse(token[self._group.shard]) for token in order.tokens]
-            tensors = state_codec.blank(skeleton, self._prepared.take)
-            read(tensors, tokens)
-        except OSError:
-            within_reach = False
+        texts = [token[self._group.shard] for token in order.tokens]
+        tensors = self._read(skeleton, [text.partition(" ")[0] for text in texts])
+        how = ""
+        if tensors is None and (tensors := self._fetch(skeleton, [text.partition(" ")[2] for text in texts])):
+            how = ", by process groups of two"
+        if self._taking != mine:
+            return ""
+        within_reach = tensors is not None
         if not all(self._group.gather(within_reach)):
             self._group.send(facts.SnapshotLoaded(None))
             return ""
+        assert tensors is not None
         self._load(skeleton, tensors, order.step)
         self._group.send(facts.SnapshotLoaded(order.step))
-        return f"{_how(tensors, len(order.tokens), began_s)}, while they trained"
+        return f"{_how(tensors, len(order.tokens), began_s)}{how}, while they trained"
+
+    def _read(self, skeleton: state_codec.Skeleton, tokens: list[str]) -> list[torch.Tensor] | None:
+        """The tensors of a snapshot in shared memory; None where that is out of reach."""
+        if os.environ.get(SOCKETS_ONLY_VARIABLE):
+            return None
+        try:
+            parsed = [parse(token) for token in tokens]
+            tensors = state_codec.blank(skeleton, self._prepared.take)
+            read(tensors, parsed)
+        except OSError:
+            return None
+        return tensors
+
+    def _fetch(self, skeleton: state_codec.Skeleton, sources: list[str]) -> list[torch.Tensor] | None:
+        """The tensors of a snapshot, which donors send from their devices; None where they cannot. Raises Regroup."""
+        pair, group, mine = self._gradients.collectives.pair, self._group, self._taking
+        if pair is None or group.replica > 1 or not all(sources) or not isinstance(group, ElasticGroup):
+            return None
+        try:
+            stripes = fetch(pair, group.host, group.secret, [source_of(text) for text in sources], group.wait_outside)
+        except OSError as error:
+            if mine == self._taking:  # else it is another snapshot's turn
+                group.warn(f"{error}; this newcomer gets the state when it joins")
+            return None
+        tensors = state_codec.blank(skeleton, self._prepared.take)
+        for part, stripe in enumerate(stripes):
+            fill(tensors, as_bytes(stripe.cpu()), part, len(stripes))
+        return tensors
 
     # ---- when a generation resyncs ------------------------------------------------------------------------
 

@@ -164,15 +164,16 @@ class TrainingState:
                     found[f"{names.get(id(parameter), id(parameter))}.{key}"] = local(value)
         return found
 
-    def pack(self, carried: bool = False) -> tuple[state_codec.Skeleton, list[torch.Tensor]]:
+    def pack(self, carried: bool = False, on_device: bool = False) -> tuple[state_codec.Skeleton, list[torch.Tensor]]:
         """The skeleton and the tensors of `as_dict` and of the loss: see `state_codec`.
 
         With ``carried``, for a checkpoint, what the cell carries is in it; peers get that when they are at its step.
+        ``on_device``: tensors stay on their device.
         """
         more: dict[str, Any] = {"carried": self.carried.at(self.applied)} if carried else {}
         if self._runs > 1:
             more |= {"losses": sorted(self._losses.items()), "runs": self._states.shared(self.applied)}
-        return state_codec.pack(self.as_dict() | {"loss": self.loss, "metrics": self.metrics} | more)
+        return state_codec.pack(self.as_dict() | {"loss": self.loss, "metrics": self.metrics} | more, on_device)
 
     def unpack(self, skeleton: state_codec.Skeleton, tensors: Sequence[torch.Tensor], step: int) -> None:
         """Load what `pack` returned after ``step``. Raises TrainingError for other lanes than those of this session."""

@@ -7,6 +7,7 @@ calls `form`, reports what it holds and gets the plan by which it continues.
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -44,7 +45,8 @@ class ElasticGroup(GroupBase):
         self.shard, self.replica = self._place.shard, self._place.size
         self.place = (self.shard,) if self.replica > 1 else ()
         self._gathered = 0  # number of gathers of this replica's ranks in this generation
-        self._mesh_listener = MeshListener(worker.listener, worker.context.job.secret())
+        self.secret = worker.context.job.secret()
+        self._mesh_listener = MeshListener(worker.listener, self.secret)
         self._mesh: Mesh | None = None
         self.generation = 0
         self.session = 0  # number of the session in its cell, from 1
@@ -131,6 +133,16 @@ class ElasticGroup(GroupBase):
             return self._mesh.wait_for(descriptor, timeout_s, self._worker.channel.fileno(), self.poll)
         except PeerLost as lost:
             self.lost(lost)
+
+    def wait_outside(self, descriptor: int) -> None:
+        """Before this newcomer's first generation: wait until `descriptor` can be read. Raises Regroup."""
+        poller = select.poll()
+        for watched in (descriptor, self._worker.channel.fileno()):
+            poller.register(watched, select.POLLIN)
+        while True:
+            self.poll()
+            if descriptor in {ready for ready, _ in poller.poll()}:
+                return
 
     @property
     def newcomer(self) -> bool:

@@ -28,6 +28,7 @@ class GroupBase:
 
     collectives = "auto"  # one of core.spec.COLLECTIVES
     host = ""  # this member's address
+    secret = b""  # of the job
     shard = 0
     replica = 1  # ranks
     aside = False  # the cell is in the middle of what follows a step: see `stand_aside`
