@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import integrations as integrations
     from .loader.model import load_model as load_model
     from .loader.write.save import save_model as save_model
     from .policy.guard import Guard as Guard
@@ -32,11 +33,12 @@ _PUBLIC = {
     "elastic_event_detected": ".runtime.worker.elastic_events",
     "submit": ".control.jobs",
 }
+_MODULES = {"faults": ".runtime.faults", "integrations": ".integrations"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "faults":
-        return import_module(".runtime.faults", __name__)
+    if name in _MODULES:
+        return import_module(_MODULES[name], __name__)
     if name in _PUBLIC:
         try:
             return getattr(import_module(_PUBLIC[name], __name__), name)
@@ -48,7 +50,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC, "faults"})
+    return sorted({*globals(), *_PUBLIC, *_MODULES})
 
 
 def load_ipython_extension(shell: Any) -> None:

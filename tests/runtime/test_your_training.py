@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.runtime.conftest import Run, Submit
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "your-training.md").read_text()
@@ -35,3 +37,14 @@ def test_the_guide(job: Submit) -> None:
     assert run.losses() == undisturbed.losses()
     assert run.view["digest"] == undisturbed.view["digest"]
     assert printed(run) == printed(undisturbed)
+
+
+FRAMEWORKS = (Path(__file__).resolve().parents[2] / "docs" / "frameworks.md").read_text()
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", FRAMEWORKS, re.DOTALL))
+def test_the_frameworks(job: Submit, code: str) -> None:
+    alone, together = job(code, nodes=1), job(code)
+    alone.finish(timeout_s=120), together.finish(timeout_s=120)
+    assert printed(alone).splitlines()[-1] == printed(together).splitlines()[-1]
+    assert together.view["digest"] == alone.view["digest"]

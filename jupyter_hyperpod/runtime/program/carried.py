@@ -102,9 +102,10 @@ class Carried:
                 found[name] = copier.copied(value, before.get(name))
             except Unfit as unfit:
                 raise _refused(name, unfit) from unfit
-        found = {
-            name: copy for name, copy in found.items() if copy is not SKIPPED and (name != STATE or vars(self.values))
-        }
+            if found[name] is SKIPPED:
+                raise _refused(name, Unfit("", value))
+        if not vars(self.values):
+            del found[STATE]
         variables = self.variables.copied(self._sealed.variables)
         flags = self._flags.copied(self.variables.attributes)
         paths = self.paths.copied(self._sealed.paths)

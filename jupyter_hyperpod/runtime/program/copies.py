@@ -109,10 +109,11 @@ def _type(value: Any) -> str:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Whether `value` is an object of this package, such as a step or the session's steps, except a `State`."""
+    """Whether `value` is an object of this package that is no part of the run, such as a step."""
     if isinstance(value, GeneratorType):
         return value.gi_code.co_filename.startswith(_PACKAGE)
-    return type(value).__module__.partition(".")[0] == __name__.partition(".")[0] and not isinstance(value, State)
+    ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return ours and not has_state(value) and not isinstance(value, State)
 
 
 def versions(value: Any) -> int:

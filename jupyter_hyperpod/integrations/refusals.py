@@ -1,0 +1,44 @@
+"""Arguments of a Trainer that a session cannot keep: refused before the first step, with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.errors import SpecError
+
+RESUME = (
+    "resume_from_checkpoint was given: a session continues from checkpoints of its own, which hold the place in the "
+    "data, too. Write Trainer(..., checkpoint='shared://runs/name') and train() without resume_from_checkpoint"
+)
+TRIAL = "hyperparameter_search() trains several models in one process; submit one job per trial instead"
+# the argument, whether its value is refused, and what to do
+_REFUSED: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
+    ("deepspeed", bool, "leave it out: the session shares the work"),
+    ("fsdp", bool, "leave it out: the session shares the work, and --replica shards a model"),
+    ("fp16", bool, "write bf16=True, which needs no scaled loss"),
+    ("torch_compile", bool, "write model = torch.compile(model), and give that to the Trainer"),
+    ("auto_find_batch_size", bool, "leave it out; Trainer(..., micro_batch=1) saves memory"),
+    ("push_to_hub", bool, "leave it out, and call trainer.push_to_hub() after training"),
+    ("neftune_noise_alpha", bool, "leave it out, and add the noise in the model's forward()"),
+    ("include_num_input_tokens_seen", lambda value: value not in (False, "no"), "leave it out"),
+    ("eval_on_start", bool, "leave it out, and call trainer.evaluate() before train()"),
+    ("train_sampling_strategy", lambda value: value == "batch_rebalance", "write 'group_by_length' or 'random'"),
+)
+
+
+def refuse_arguments(trainer: Any, resume_from_checkpoint: str | None, trial: Any) -> None:
+    """Raise SpecError for the first argument that cannot be kept."""
+    if resume_from_checkpoint is not None:
+        raise SpecError(RESUME)
+    if trial is not None:
+        raise SpecError(TRIAL)
+    if trainer.args.world_size > 1:
+        raise SpecError(
+            f"accelerate has begun a process group of {trainer.args.world_size}: import "
+            "jupyter_hyperpod.integrations.transformers before TrainingArguments are made"
+        )
+    for name, is_refused, remedy in _REFUSED:
+        value = getattr(trainer.args, name, None)
+        if is_refused(value):
+            raise SpecError(f"TrainingArguments({name}={value!r}) cannot be kept in a session: {remedy}")
