@@ -24,8 +24,15 @@ def test_gloo_passes_on_the_cpu(shared_cluster: Store) -> None:
     status, rows = validated(shared_cluster, "--collectives", "gloo")
     assert status == 0, rows
     assert {name: row["verdict"] for name, row in rows.items()} == dict.fromkeys(
-        ("nodes", "all members", "a killed rank", "a rank that hangs"), "pass"
-    )
+        (
+            "nodes", "1 member", "all members", "a killed rank", "a rank that hangs",
+            "faults while slices are exchanged", "faults while slices are gathered",
+            "forming and giving up", "step against DDP", "state from device to device", "verified on",
+        ),
+        "pass",
+    )  # fmt: skip
+    for name in ("exchanged", "gathered"):
+        assert "kill, stop, hang, abort" in rows[f"faults while slices are {name}"]["sentence"], rows
 
 
 @pytest.mark.skipif(bool(glob.glob("/dev/nvidia[0-9]*")), reason="this machine has a GPU")

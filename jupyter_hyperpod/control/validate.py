@@ -194,9 +194,9 @@ def why(view: View) -> str:
     return (view["error"] or {}).get("message", "") or str(view["reason"])
 
 
-def result_of(view: View) -> tuple[Any, ...] | None:
+def result_of(view: View, steps: int = STEPS) -> tuple[Any, ...] | None:
     """The last loss and the state, where the run ended."""
-    return (view["step"], view["loss"], view["digest"]) if view["step"] == STEPS and view["digest"] else None
+    return (view["step"], view["loss"], view["digest"]) if view["step"] == steps and view["digest"] else None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -8,12 +8,16 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..health import nvidia, probes, tables
 from ..policy.preflight import MARK
+
+if TYPE_CHECKING:
+    from .session.session import Session
 
 PROBE_BYTES = 4 << 20
 REDUCE_FLOATS = 4 << 20
@@ -27,19 +31,26 @@ def examine(directories: dict[str, str]) -> None:
     """
     rank, world, node = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["HYPERPOD_NODE"]
     found: dict[str, Any] = {"node": node, "rank": rank, "storage": {}}
-    _print({"node": node, "doing": "counting devices"})
+    show({"node": node, "doing": "counting devices"})
     found |= _devices()
     for name, directory in directories.items():
-        _print({"node": node, "doing": f"writing and reading the mount {name}"})
+        show({"node": node, "doing": f"writing and reading the mount {name}"})
         found["storage"][name] = _storage(Path(directory), node, world)
-    _print({"node": node, "doing": "summing over all ranks"})
-    _print(found | _reduce(rank, world, bool(found["devices"])))
+    show({"node": node, "doing": "summing over all ranks"})
+    show(found | _reduce(rank, world, bool(found["devices"])))
 
 
-def train(steps: int, pause_s: float, device: str = "cpu") -> None:
+def train(
+    steps: int,
+    pause_s: float,
+    device: str = "cpu",
+    opened: Callable[[Session], None] | None = None,
+    pause: Callable[[], None] | None = None,
+) -> None:
     """A small training whose losses depend on data, dropout and optimizer, as in a real one.
 
-    On ``device`` "cuda" ranks of one machine take its GPUs in turn.
+    On ``device`` "cuda" ranks of one machine take its GPUs in turn. ``opened`` gets the session; ``pause()`` is called
+    in every micro-batch, instead of a sleep of ``pause_s``.
     """
     import torch
 
@@ -54,16 +65,19 @@ def train(steps: int, pause_s: float, device: str = "cpu") -> None:
     data = [(x, x.sum().sin()) for x in torch.randn(64, 16)]
 
     def loss_of(batch: Any) -> Any:
-        time.sleep(pause_s)
+        time.sleep(pause_s) if pause is None else pause()
         inputs, targets = (part.to(device) for part in batch)
         return torch.nn.functional.mse_loss(model(inputs).squeeze(-1), targets)
 
     with Session(model, optimizer, data, global_batch=16, micro_batch=2, seed=7) as session:
+        if opened is not None:
+            opened(session)
         for step in session.steps(steps):
             step.run(loss_of)
 
 
-def _print(found: dict[str, Any]) -> None:
+def show(found: dict[str, Any]) -> None:
+    """Print findings of this rank."""
     print(MARK + json.dumps(found), flush=True)
 
 

@@ -13,6 +13,7 @@ import torch
 
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.policy.batching import Node, assign, assign_missing, cover, holdings_of
+from jupyter_hyperpod.runtime.comm import process_group
 from jupyter_hyperpod.runtime.comm.choice import chosen
 from jupyter_hyperpod.runtime.comm.collectives import Collectives
 from jupyter_hyperpod.runtime.comm.device_collectives import MOST_FAILURES, DeviceCollectives
@@ -195,6 +196,32 @@ def test_collectives_that_fail_again_and_again_end_the_job() -> None:
 
     for warnings in together(2, member):
         assert len(warnings) == MOST_FAILURES
+    for mesh in connected:
+        mesh.close()
+
+
+def test_a_collective_that_hangs_is_given_up_by_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_group, "LATE_S", 0.3)
+    connected = meshes(2)
+    ended = threading.Event()
+
+    def member(rank: int) -> str:
+        collectives = opened("gloo", Member(connected[rank]))
+        assert isinstance(collectives, DeviceCollectives)
+        collectives.begin([])
+        assert collectives._group is not None
+        with pytest.raises(PeerLost):
+            if rank == 0:
+                collectives._group.run(lambda backend: ended.wait() and None)
+            collectives._group.gather_slices(torch.zeros(2 << 10, dtype=torch.uint8))
+        told = collectives._group.failed
+        collectives._give_up([])
+        return told
+
+    try:
+        assert together(2, member) == ["it did not end within 0 s"] * 2
+    finally:
+        ended.set()
     for mesh in connected:
         mesh.close()
 

@@ -26,6 +26,8 @@ from .mesh import PeerLost
 FORM_S = 20.0  # until every member has to be connected
 NOTICE_S = 1.0  # in which the coordinator, or a link, explains why a collective failed
 LEAVE_S = 1.0
+LATE_S = 10.0  # all members begin a collective together, so it hangs if it takes longer, besides its bytes
+SLOWEST_BYTES_S = 10e6
 Operation = Callable[[Any], None]  # gets the backend
 
 
@@ -61,40 +63,45 @@ class ProcessGroup:
         outgoing = [size if sent is not None else 0] * self._world_size
         incoming = [size if rank in holders else 0 for rank in range(self._world_size)]
         given = received[:0] if sent is None else sent
+        octets = size * self._world_size * 2
         if self._all_to_all:
-            self.run(lambda backend: _wait([backend.alltoall_base(received, given, incoming, outgoing)]))
+            self.run(lambda backend: _wait([backend.alltoall_base(received, given, incoming, outgoing)]), octets)
         else:
-            self.run(lambda backend: _wait(self._pairs(backend, given.split(outgoing), received.split(incoming))))
+            parts = given.split(outgoing), received.split(incoming)
+            self.run(lambda backend: _wait(self._pairs(backend, *parts)), octets)
 
     def gather_slices(self, whole: torch.Tensor) -> None:
         """Every rank gives its slice of ``whole``, which has one per rank, and gets those of the others."""
         parts = whole.chunk(self._world_size)
         own = parts[self._rank]
         if self._kind.joined:
-            self.run(lambda backend: _wait([backend._allgather_base(whole, own)]))
+            self.run(lambda backend: _wait([backend._allgather_base(whole, own)]), whole.numel())
         else:
-            self.run(lambda backend: _wait(self._pairs(backend, [own] * self._world_size, parts)))
+            self.run(lambda backend: _wait(self._pairs(backend, [own] * self._world_size, parts)), whole.numel())
 
     def send(self, sent: torch.Tensor, rank: int) -> None:
         """Send bytes to a rank that receives as many."""
-        self.run(lambda backend: _wait([backend.send([sent], rank, 0)]))
+        self.run(lambda backend: _wait([backend.send([sent], rank, 0)]), sent.numel())
 
     def receive(self, received: torch.Tensor, rank: int) -> None:
         """Receive bytes of a rank."""
-        self.run(lambda backend: _wait([backend.recv([received], rank, 0)]))
+        self.run(lambda backend: _wait([backend.recv([received], rank, 0)]), received.numel())
 
-    def run(self, operation: Operation) -> None:
-        """Run `operation` in the group's thread until it is done. Raises Regroup when the generation ends before.
+    def run(self, operation: Operation, octets: int = 0) -> None:
+        """Run `operation`, which moves ``octets``, in the group's thread. Raises Regroup when the generation ends.
 
-        Where it fails without a reason that the coordinator knows, the members regroup, too.
+        Where it fails without a reason that the coordinator knows, or hangs, the members regroup, too.
         """
         self._jobs.put(operation)
-        self._links.wait_for(self._done.fileno())
-        self._done.recv(1)
-        if self._error is None:
-            return
-        self._links.wait_for(self._done.fileno(), NOTICE_S)
-        self.failed = _first_line(self._error)
+        limit_s = LATE_S + octets / SLOWEST_BYTES_S
+        if self._links.wait_for(self._done.fileno(), limit_s):
+            self._done.recv(1)
+            if self._error is None:
+                return
+            self._links.wait_for(self._done.fileno(), NOTICE_S)
+            self.failed = _first_line(self._error)
+        else:
+            self.failed = f"it did not end within {limit_s:.0f} s"
         self._links.warn(f"a collective of {self._kind.name} failed: {self.failed}")
         self._links.lost(PeerLost((self._rank + 1) % self._world_size))
 
