@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 
@@ -10,10 +11,11 @@ import pytest
 import torch
 
 import jupyter_hyperpod as hp
-from jupyter_hyperpod.runtime.comm.cuda import nccl
+from jupyter_hyperpod.runtime.comm.cuda import nccl, nccl_pair
+from jupyter_hyperpod.runtime.comm.pair_transfer import StripeServer, fetch
 from jupyter_hyperpod.runtime.comm.process_group import ProcessGroup
 from jupyter_hyperpod.storage.store import Store
-from tests.runtime.meshes import meshes, together
+from tests.runtime.meshes import SECRET, meshes, together
 from tests.runtime.test_device_collectives import Member
 
 pytestmark = [
@@ -60,6 +62,18 @@ def test_nccl_carries_slices_and_is_given_up() -> None:
     assert together(2, member) == [[0, 1], [10, 11]]
     for mesh in connected:
         mesh.close()
+
+
+@several
+def test_a_stripe_goes_from_device_to_device_by_nccl() -> None:
+    stripe = torch.randn(1 << 20, device="cuda:0").view(torch.uint8)
+    server = StripeServer(nccl_pair(stripe.device), "127.0.0.1", SECRET, 1, stripe)
+    pair = nccl_pair(torch.device("cuda", 1))
+    (copy,) = fetch(
+        pair, "127.0.0.1", SECRET, [server.source], lambda ended: select.select([ended], [], [], 20) and None
+    )
+    server.close()
+    assert torch.equal(copy.cpu(), stripe.cpu())
 
 
 @several
