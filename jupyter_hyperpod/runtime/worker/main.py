@@ -19,6 +19,7 @@ from ...storage.journal_writer import JournalWriter
 from ...system.addresses import BIND_VARIABLE
 from ..connection import Channel
 from ..context import MEMBER_VARIABLE, Context
+from ..program.own_modules import record_own_modules
 from ..progress import WorkerProgress
 from ..protocol import facts, orders, replica
 from ..protocol.codec import Message, decode, encode
@@ -132,6 +133,7 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     if shard == 0:
         displays.begin(displays.Displays(me.send, me.whereabouts, me.is_first))
     adapters.begin()
+    record_own_modules(context.job.path)
     outcome = cell.run(Path(context.cell).read_text(), context.spec, me.is_first)
     if outcome is cell.DONE and context.spec.pull and me.is_first():
         values.leave(context.job.path, context.spec.pull, vars(sys.modules["__main__"]))

@@ -1,0 +1,44 @@
+"""The record of the modules that a job imports: the first member's bytes are those of all members, for good."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from .store import private_directory, write_private
+
+FOLDER = "sources"
+_NAME = 40  # characters of a file's name that are kept, for people who look
+
+
+class SourceRecord:
+    """The sources in the directory of one job."""
+
+    def __init__(self, job: Path) -> None:
+        self._folder = job / FOLDER
+
+    def of(self, path: str, found: bytes) -> bytes:
+        """The recorded bytes of the file at ``path``; ``found``, which is now recorded, where there are none.
+
+        Of members that record a file at the same time, one wins. Raises StoreError.
+        """
+        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:24]
+        name = re.sub(r"[^\w.-]", "_", os.path.basename(path), flags=re.ASCII)[-_NAME:]
+        kept = self._folder / f"{digest}-{name}"
+        with suppress(FileNotFoundError):
+            return kept.read_bytes()
+        private_directory(self._folder)
+        mine = kept.with_name(f"{kept.name}.{os.getpid()}")
+        write_private(mine, found)
+        try:
+            os.link(mine, kept)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            os.replace(mine, kept)
+        finally:
+            mine.unlink(missing_ok=True)
+        return kept.read_bytes()

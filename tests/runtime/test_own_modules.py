@@ -1,0 +1,63 @@
+"""Modules of the person's own: every member runs the source with which the job began, whatever becomes of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.storage.sources import SourceRecord
+from tests.runtime.conftest import Submit
+
+LOSS = "def scale(x):\n    return x * {factor}\n"
+CELL = """
+import time, torch, jupyter_hyperpod as hp
+from torch import nn
+from own_loss import scale
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(x, x.sum()) for x in torch.randn(32, 4)]
+
+def loss_fn(batch):
+    time.sleep(0.02)
+    return nn.functional.mse_loss(scale(model(batch[0]).squeeze(-1)), batch[1])
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2, audit=None) as session:
+    for step in session.steps(20):
+        step.run(loss_fn)
+print("factor", scale(1))
+"""
+
+
+def test_a_module_that_is_edited_while_the_job_runs(job: Submit, tmp_path: Path) -> None:
+    module = tmp_path / "own_loss.py"
+    module.write_text(LOSS.format(factor=2))
+    calm = job(CELL, nodes=1, working_directory=str(tmp_path))
+    calm.finish()
+    run = job(CELL, working_directory=str(tmp_path))
+    run.until_step(4)
+    module.write_text(LOSS.format(factor=3))
+    run.kill(1)
+    run.until_step(10)
+    run.kill(0)
+    run.finish()
+    assert run.losses() == calm.losses()
+    assert run.view["digest"] == calm.view["digest"]
+    assert "factor 2" in run.text().get(0, "")
+    following = job(CELL, nodes=1, working_directory=str(tmp_path))  # another job takes the file as it is
+    following.finish()
+    assert "factor 3" in following.text().get(0, "")
+
+
+def test_the_first_member_decides(tmp_path: Path) -> None:
+    record = SourceRecord(tmp_path)
+    assert record.of("/a/model.py", b"one") == b"one"
+    assert record.of("/a/model.py", b"two") == b"one"
+    assert record.of("/b/model.py", b"two") == b"two"
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in (tmp_path / "sources").iterdir())
+
+
+@pytest.mark.parametrize("name", ["a\nb.py", "x" * 200 + ".py", "ünï.py"])
+def test_odd_names_of_files(tmp_path: Path, name: str) -> None:
+    assert SourceRecord(tmp_path).of(f"/somewhere/{name}", b"text") == b"text"
