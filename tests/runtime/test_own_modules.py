@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.storage.sources import SourceRecord
+from jupyter_hyperpod.storage.source_record import SourceRecord
 from tests.runtime.conftest import Submit
 
 LOSS = "def scale(x):\n    return x * {factor}\n"

@@ -11,7 +11,7 @@ from importlib.util import decode_source
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from ...storage.sources import SourceRecord
+from ...storage.source_record import SourceRecord
 from .frames import is_ours
 from .own_files import is_own_file
 
