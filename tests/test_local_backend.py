@@ -15,6 +15,7 @@ import pytest
 
 from jupyter_hyperpod.backends.local import warm
 from jupyter_hyperpod.backends.local.host import LocalHost
+from jupyter_hyperpod.backends.source import source_digest
 from jupyter_hyperpod.backends.types import HEAD, ExitReport, LaunchRequest, NodeReport, Report, Surroundings
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.errors import ClusterError, ProtocolError
@@ -291,3 +292,15 @@ def test_nonsense_and_silence_on_a_socket_are_errors(tmp_path: Path) -> None:
         with pytest.raises(ClusterError):
             client.ask({"op": "x"}, 1.0)
         client.close()
+
+
+def test_a_package_that_is_installed_meanwhile_makes_a_preloaded_interpreter_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+    before = source_digest()
+    assert source_digest() == before
+    (site / "package-2.0.dist-info").mkdir()
+    assert source_digest() != before
