@@ -21,6 +21,7 @@ from ..core.spec import JobSpec
 from ..core.units import plural
 from ..core.views import UNFOLDABLE, View, apply, new_job_view
 from ..mounts import table
+from ..storage import packages
 from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
 from ..storage.store import JobStore, Store
 from . import cluster
@@ -94,6 +95,9 @@ def _here() -> str:
 
 def _create(store: Store, spec: JobSpec) -> JobStore:
     job = store.create_job(spec)
+    if spec.python == sys.executable:
+        with suppress(OSError):  # a note that the job does not need
+            packages.leave(job.path)
     try:
         with event_writer(job.events, "control") as journal:
             journal.append("job.submitted", {"id": job.id, "spec": spec.to_json()}, durable=True)

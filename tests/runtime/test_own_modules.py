@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy
 import pytest
 
+from jupyter_hyperpod.storage import packages
 from jupyter_hyperpod.storage.source_record import SourceRecord
-from tests.runtime.conftest import Submit
+from tests.runtime.conftest import TRAIN, Submit
 
 LOSS = "def scale(x):\n    return x * {factor}\n"
 CELL = """
@@ -61,3 +64,32 @@ def test_the_first_member_decides(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a\nb.py", "x" * 200 + ".py", "ünï.py"])
 def test_odd_names_of_files(tmp_path: Path, name: str) -> None:
     assert SourceRecord(tmp_path).of(f"/somewhere/{name}", b"text") == b"text"
+
+
+def test_a_member_with_other_packages_says_so(job: Submit) -> None:
+    run = job(TRAIN, nodes=2, env={"PAUSE_S": "0.02"})
+    run.until_step(4)
+    left = run.store.job(run.job_id).path / packages.FILE
+    there = json.loads(left.read_text())
+    assert there["numpy"] == numpy.__version__
+    assert not run.view["warnings"]
+    left.write_text(json.dumps(there | {"numpy": "1.0"}))
+    run.kill(1)
+    run.finish()
+    (warning,) = run.view["warnings"]
+    assert f"numpy 1.0 there, {numpy.__version__} here" in warning["text"] and warning["text"].startswith("node-")
+
+
+def test_packages_that_came_and_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "first-1.0.dist-info").mkdir()
+    (tmp_path / "gone-2.0.dist-info").mkdir()
+    job = tmp_path / "job"
+    job.mkdir()
+    packages.leave(job)
+    assert packages.differences(job) == ""
+    (tmp_path / "gone-2.0.dist-info").rmdir()
+    (tmp_path / "first-1.0.dist-info").rename(tmp_path / "first-1.1.dist-info")
+    assert "first 1.0 there, 1.1 here; gone 2.0 there, not installed here. Results" in packages.differences(job)
+    (job / packages.FILE).write_text("{")
+    assert packages.differences(job) == ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import Fenced
-from ...storage import values
+from ...storage import packages, values
 from ...storage.journal_writer import JournalWriter
 from ...system.addresses import BIND_VARIABLE
 from ..connection import Channel
@@ -134,6 +134,8 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
         displays.begin(displays.Displays(me.send, me.whereabouts, me.is_first))
     adapters.begin()
     record_own_modules(context.job.path)
+    if difference := packages.differences(context.job.path):
+        me.journal("warning.raised", {"text": f"{context.node}: {difference}"})
     outcome = cell.run(Path(context.cell).read_text(), context.spec, me.is_first)
     if outcome is cell.DONE and context.spec.pull and me.is_first():
         values.leave(context.job.path, context.spec.pull, vars(sys.modules["__main__"]))
