@@ -170,7 +170,7 @@ class Heap:
         if own and not isinstance(value, (torch.nn.Module, torch.optim.Optimizer)) and one.path[0][0] != "session":
             seen.discard(id(value))  # the data: it has a root of its own
             return []
-        if readings.shows(value) and not has_attributes(value):
+        if readings.is_immutable(value) or (readings.shows(value) and not has_attributes(value)):
             return []
         return self._content(one, walk, own)
 

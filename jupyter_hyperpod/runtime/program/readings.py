@@ -40,6 +40,14 @@ def shows(value: Any) -> bool:
     return bool(SHOWS.intersection(type(value).__module__.split(".")))
 
 
+def is_immutable(value: Any) -> bool:
+    """Whether `value` is a table, a column or a schema of Arrow, or reads a file of it by place: these never change."""
+    kind = type(value)
+    return kind.__module__ in ("pyarrow.lib", "pyarrow._parquet") and not any(
+        hasattr(kind, name) for name in ("read", "__next__", "write")
+    )
+
+
 def is_cache(value: Any) -> bool:
     """Whether `value` is a function wrapped by `functools.lru_cache` or `functools.cache`."""
     return isinstance(value, _CACHE)
