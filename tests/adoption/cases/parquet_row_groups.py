@@ -1,4 +1,4 @@
-"""Row groups of a Parquet file, opened when first read and kept in a small cache; a pandas table of weights beside it."""
+"""Row groups of a Parquet file, opened when first read, in a small cache; a pandas table of weights beside it."""
 
 import os
 import tempfile
