@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_FRAMEWORKS = ("transformers",)
+_FRAMEWORKS = ("lightning", "transformers")
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,10 @@ def hide_torchrun() -> None:
 
 
 def micro_batch_of(batch: int, most: int = 8) -> int:
-    """The largest micro-batch size that cuts ``batch`` samples into at most ``most`` equal micro-batches, or more.
+    """Samples per micro-batch where a person has not said it: ``batch`` is cut into up to ``most`` equal parts.
 
-    It depends on the batch alone, never on the number of members.
+    A part has at least two samples, as batch normalisation needs them. It depends on the batch alone, never on the
+    number of members.
     """
-    return batch // max(count for count in range(1, most + 1) if batch % count == 0)
+    counts = (count for count in range(1, most + 1) if batch % count == 0 and batch >= 2 * count)
+    return batch // max(counts, default=1)
