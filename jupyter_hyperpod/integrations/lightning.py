@@ -17,7 +17,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer import call
-from lightning_utilities.core.rank_zero import rank_zero_only
+from lightning.pytorch.utilities import rank_zero
 
 from ..core.errors import SpecError, TrainingError
 from ..runtime.checkpoint.store import Checkpoint
@@ -248,7 +248,8 @@ class Trainer(lightning.pytorch.Trainer):
 
     def _show_main(self, is_main: bool) -> None:
         self._one_device.is_main = is_main
-        vars(rank_zero_only)["rank"] = 0 if is_main else 1  # where Lightning's loggers look
+        shown: Any = rank_zero
+        shown.rank_zero_only.rank = 0 if is_main else 1  # where Lightning's loggers look
 
 
 def _was_saved(progress: LightningProgress, filepath: Any, trainer: Any) -> bool:
