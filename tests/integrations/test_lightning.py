@@ -1,0 +1,155 @@
+"""Lightning's Trainer in a session, outside a job: what it refuses, logs, writes and continues from."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import jupyter_hyperpod as hp
+from jupyter_hyperpod.core.errors import SpecError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
+    from lightning.pytorch.loggers import CSVLogger
+
+    from jupyter_hyperpod.integrations.lightning import Trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+
+
+class Line(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.steps = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = ((batch[0] * self.weight - batch[1]) ** 2).mean()
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", ((batch[0] * self.weight - batch[1]) ** 2).mean())
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.steps += 1
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def loader(count: int = 12, **more: Any) -> torch.utils.data.DataLoader[Any]:
+    x = torch.arange(float(count))[:, None] / count
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, 2 * x), batch_size=4, **more)
+
+
+def trainer(**more: Any) -> Trainer:
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    return Trainer(**({"max_epochs": 2, "logger": False, "enable_checkpointing": False} | quiet | more))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"strategy": "ddp"}, "strategy='ddp'.*the session shares the work"),
+        ({"devices": 2}, "devices=2.*submit with --nodes"),
+        ({"precision": "16-mixed"}, "precision='16-mixed'.*'bf16-mixed'"),
+        ({"val_check_interval": 0.5}, "val_check_interval=0.5"),
+        ({"gradient_clip_algorithm": "value"}, "gradient_clip_algorithm='value'"),
+        ({"accelerator": "tpu"}, "accelerator='tpu' is not supported"),
+    ],
+)
+def test_arguments_that_cannot_be_kept_are_refused(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        trainer(**arguments)
+
+
+def test_modules_and_callbacks_that_cannot_be_kept_are_refused() -> None:
+    class ByHand(Line):
+        automatic_optimization = False
+
+    class Stepping(Line):
+        def optimizer_step(self, *given: Any, **named: Any) -> None: ...
+
+    class Sampling(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            self.log("highest", batch[0].max(), reduce_fx=torch.max)
+            return super().training_step(batch, batch_idx)
+
+    for module, callbacks, sentence in (
+        (ByHand(), [], "optimizes by hand"),
+        (Stepping(), [], r"its own optimizer_step\(\)"),
+        (Sampling(), [], r"self.log\('highest', ...\)"),
+        (Line(), [Timer("00:00:01:00")], "the callback Timer"),
+    ):
+        with pytest.raises(SpecError, match=sentence):
+            trainer(callbacks=callbacks).fit(module, loader())
+    with pytest.raises(SpecError, match="ckpt_path='last'.*checkpoint="):
+        trainer().fit(Line(), loader(), ckpt_path="last")
+
+
+def test_what_is_logged_is_what_lightning_logs(tmp_path: Path) -> None:
+    ours, theirs = Line(), Line()
+    one = trainer(logger=CSVLogger(tmp_path / "ours"), log_every_n_steps=1)
+    one.fit(ours, loader(), loader())
+    other = pl.Trainer(
+        max_epochs=2, logger=CSVLogger(tmp_path / "theirs"), log_every_n_steps=1, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", num_sanity_val_steps=0,
+    )  # fmt: skip
+    other.fit(theirs, loader(), loader())
+    assert ours.weight.item() == pytest.approx(theirs.weight.item()) and ours.steps == theirs.steps == 6
+    assert one.callback_metrics.keys() == other.callback_metrics.keys()
+    for name, value in one.callback_metrics.items():
+        assert value.item() == pytest.approx(other.callback_metrics[name].item()), name
+    rows = [list(csv.DictReader(next(tmp_path.glob(f"{who}/**/metrics.csv")).open())) for who in ("ours", "theirs")]
+    for mine, yours in zip(*rows, strict=True):
+        assert {k: float(v or -1) for k, v in mine.items()} == pytest.approx(
+            {k: float(v or -1) for k, v in yours.items()}
+        )
+
+
+def test_a_checkpoint_is_lightnings_own(tmp_path: Path) -> None:
+    best = ModelCheckpoint(tmp_path, monitor="val_loss")
+    one, module = trainer(callbacks=[best], enable_checkpointing=True), Line()
+    one.fit(module, loader(), loader())
+    assert best.best_model_path and best.best_model_score is not None
+    assert Line.load_from_checkpoint(best.best_model_path).weight.item() == module.weight.item()
+
+
+def test_it_stops_early() -> None:
+    one = trainer(max_epochs=50, callbacks=[EarlyStopping("val_loss", min_delta=10.0, patience=2)])
+    one.fit(Line(), loader(), loader())
+    assert one.current_epoch == 3 and one.global_step == 9
+
+
+def test_it_continues_from_a_checkpoint_of_the_session(tmp_path: Path) -> None:
+    off = tmp_path / "off"
+
+    class Breaking(pl.Callback):
+        def on_train_batch_end(self, trainer: Any, *given: Any) -> None:
+            if off.exists() and trainer.global_step == 8:
+                raise RuntimeError("the power is off")
+
+    whole, again = Line(), Line()
+    means = []
+    for module in (whole, Line(), again):
+        kept = None if module is whole else hp.Checkpoint(str(tmp_path / "kept"), every_steps=2)
+        one = trainer(max_epochs=4, callbacks=[Breaking()], checkpoint=kept)
+        if module not in (whole, again):
+            off.touch()
+            with pytest.raises(RuntimeError, match="the power is off"):
+                one.fit(module, loader())
+            off.unlink()
+        else:
+            one.fit(module, loader())
+            means.append(one.callback_metrics["loss_epoch"].item())
+            assert one.global_step == 12 and one.current_epoch == 4
+    assert torch.equal(again.weight, whole.weight)
+    assert means[0] == means[1]
