@@ -12,6 +12,7 @@ import torch
 
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError
+from jupyter_hyperpod.runtime.program.copies import Copier
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -153,3 +154,18 @@ def test_it_continues_from_a_checkpoint_of_the_session(tmp_path: Path) -> None:
             assert one.global_step == 12 and one.current_epoch == 4
     assert torch.equal(again.weight, whole.weight)
     assert means[0] == means[1]
+
+
+class Counting(pl.Callback):
+    """Lightning's own class gives it a `state_dict`, which knows nothing of its attributes."""
+
+    def __init__(self) -> None:
+        self.seen = [1, 2]
+
+
+def test_attributes_travel_beside_a_state_dict_that_a_library_gives() -> None:
+    here, there = Counting(), Counting()
+    there.seen = []
+    assert here.state_dict() == {}
+    Copier().merged(there, Copier().copied(here))
+    assert there.seen == [1, 2]

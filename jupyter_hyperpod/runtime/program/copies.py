@@ -24,7 +24,7 @@ import torch
 
 from ..comm.state_codec import is_array
 from ..session.optimizer_state import load_exactly
-from .own_files import is_own_file, own_class
+from .own_files import is_own_class, is_own_file, own_class
 
 Copy = Any
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -77,6 +77,15 @@ def has_state(value: Any) -> bool:
     )
 
 
+def _inherits_state(value: Any) -> bool:
+    """Whether an object of an own class has the `state_dict` of a library's class, which knows no attribute of it."""
+    kind = type(value)
+    if not is_own_class(kind):
+        return False
+    giver = next(base for base in kind.__mro__ if "state_dict" in vars(base))
+    return not is_own_class(giver) and giver.__module__.partition(".")[0] != "torch"
+
+
 def is_generator(value: Any) -> bool:
     """Whether `value` is a generator of random numbers."""
     return not has_state(value) and access(value) is not None
@@ -90,7 +99,7 @@ def access(value: Any) -> Access | None:
     numpy: Any = sys.modules.get("numpy")
     if isinstance(value, torch.optim.Optimizer):
         return _optimizer_state, _set_optimizer
-    if has_state(value):
+    if has_state(value) and not _inherits_state(value):
         return (lambda v: v.state_dict()), (lambda v, copy: v.load_state_dict(copy))
     if isinstance(value, torch.Generator):
         return (lambda v: v.get_state()), (lambda v, copy: v.set_state(copy))
