@@ -24,8 +24,8 @@ from ..runtime.checkpoint.store import Checkpoint
 from ..runtime.program.own_files import is_own_class
 from ..runtime.session.loop import Step
 from ..runtime.session.session import Session
-from .lightning_progress import TRAINING, LightningProgress
-from .lightning_refusals import refuse_arguments, refuse_module
+from .lightning_progress import TRAINING, LightningProgress, marked
+from .lightning_refusals import refuse_arguments, refuse_module, refuse_partial_metrics
 from .one_process import hide_torchrun, micro_batch_of
 
 hide_torchrun()
@@ -178,10 +178,14 @@ class Trainer(lightning.pytorch.Trainer):
         loop.batch_progress.increment_ready()
         connector.on_batch_start(None)
         call._call_callback_hooks(self, "on_train_batch_start", None, number)
-        call._call_lightning_module_hook(self, "on_train_batch_start", None, number)
+        if call._call_lightning_module_hook(self, "on_train_batch_start", None, number) == -1:
+            raise SpecError(
+                "on_train_batch_start() returned -1, to skip an epoch: set trainer.should_stop = True instead"
+            )
         loop.batch_progress.increment_started()
         self.lightning_module.train()
         loss = step.run(partial(self._loss, number))
+        refuse_partial_metrics(self.lightning_module)
         done = loop.automatic_optimization.optim_progress.optimizer.step
         done.increment_ready()
         done.increment_completed()
@@ -215,8 +219,9 @@ class Trainer(lightning.pytorch.Trainer):
     def _loss(self, number: int, batch: Any) -> Any:
         """The loss of a micro-batch, and what the module logs for it."""
         module: Any = self.lightning_module
-        wants = "batch_idx" in inspect.signature(module.training_step).parameters
-        arguments = (batch, number) if wants else (batch,)
+        batch = module._on_before_batch_transfer(self.precision_plugin.convert_input(batch), dataloader_idx=0)
+        batch = self._one_device.batch_to_device(batch, dataloader_idx=0)
+        arguments = (batch, number) if len(inspect.signature(module.training_step).parameters) > 1 else (batch,)
         before, module._current_fx_name = module._current_fx_name, TRAINING
         self._found = {}
         try:
@@ -241,8 +246,7 @@ class Trainer(lightning.pytorch.Trainer):
                 flags["prog_bar"] = arguments[0]
             if callable(flags.get("reduce_fx")) or not isinstance(value, (int, float, torch.Tensor)):
                 raise SpecError(REDUCED.format(name=name))
-            self._found[name] = value
-            self._progress.flags.setdefault(name, flags)
+            self._found[marked(name, flags)] = value
 
         return collected
 

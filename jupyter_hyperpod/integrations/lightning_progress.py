@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +10,9 @@ import torch
 from lightning.pytorch import Callback
 
 # of Lightning's callbacks: times, and what differs among members without a consequence
-_LEFT_OUT = frozenset({"_last_time_checked", "_defer_save_until_validation", "_log_rank_zero_only", "verbose"})
+_LEFT_OUT = frozenset({"_last_time_checked", "_log_rank_zero_only", "verbose"})
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+_FLAGS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx")
 TRAINING = "training_step"  # the hook that logs
 WEIGHT = "cumulated_batch_size"
 
@@ -62,7 +64,9 @@ class LightningProgress:
         module = self._trainer.lightning_module
         before, module._current_fx_name = module._current_fx_name, TRAINING
         try:
-            for name, value in values.items():
+            for key, value in values.items():
+                name, flags = _read(key)
+                self.flags.setdefault(name, flags)
                 module.log(name, value, **(self.flags[name] | {"batch_size": 1}))
         finally:
             module._current_fx_name = before
@@ -95,13 +99,24 @@ class LightningProgress:
         if not sums or not trainer.fit_loop.epoch_loop.batch_progress.current.ready:
             connector._first_loop_iter = None
             return
-        self.log(dict.fromkeys(self.flags, 0.0))
+        self.log({marked(name, flags): 0.0 for name, flags in self.flags.items()})
         for key, (value, weight, last) in sums.items():
             one = results[key]
             one.value, one._forward_cache, one._computed = value, last, None
             if weight is not None:
                 setattr(one, WEIGHT, weight)
         connector._first_loop_iter, connector._current_fx = False, TRAINING
+
+
+def marked(name: str, flags: Mapping[str, Any]) -> str:
+    """The name of a metric and how it is logged: a member without a micro-batch learns both from the others."""
+    kept = {flag: flags[flag] for flag in _FLAGS if flags.get(flag) is not None}
+    return f"{name} {json.dumps(kept)}" if kept else name
+
+
+def _read(key: str) -> tuple[str, dict[str, Any]]:
+    name, found, flags = key.partition(" {")
+    return name, json.loads("{" + flags) if found else {}
 
 
 def _of_callback(callback: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning.pytorch import Callback
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..core.errors import SpecError
@@ -14,6 +15,8 @@ _HOOKS = {
     "optimizer_zero_grad": "the session zeroes the gradients",
     "configure_gradient_clipping": "write Trainer(gradient_clip_val=...)",
     "on_before_optimizer_step": "gradients are reduced among members; look at the weights in on_train_batch_end()",
+    "on_before_backward": "the session calls backward(); do its work in training_step()",
+    "on_before_zero_grad": "the session zeroes the gradients",
     "on_after_backward": "gradients are reduced among members; look at the weights in on_train_batch_end()",
 }
 _CALLBACKS = {
@@ -67,3 +70,18 @@ def refuse_module(trainer: Any) -> None:
     for callback in trainer.callbacks:
         if instead := _CALLBACKS.get(type(callback).__name__):
             raise SpecError(f"the callback {type(callback).__name__} cannot be kept in a session: {instead}")
+        for name, remedy in _HOOKS.items():
+            if getattr(type(callback), name, None) is not getattr(Callback, name, None):
+                raise SpecError(
+                    f"the callback {type(callback).__name__} has {name}(), which would not be called: {remedy}"
+                )
+
+
+def refuse_partial_metrics(module: Any) -> None:
+    """Raise SpecError for a metric of torchmetrics that the training step updated."""
+    for name, one in module.named_modules():
+        if getattr(one, "update_called", False):
+            raise SpecError(
+                f"training_step() updates the metric {name!r}, and each member has only a part of the samples: log a "
+                "number, such as one of torchmetrics.functional; metrics may stay in validation_step()"
+            )

@@ -19,6 +19,7 @@ with warnings.catch_warnings():
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
     from lightning.pytorch.loggers import CSVLogger
+    from torchmetrics import MeanMetric
 
     from jupyter_hyperpod.integrations.lightning import Trainer
 
@@ -89,6 +90,30 @@ def test_modules_and_callbacks_that_cannot_be_kept_are_refused() -> None:
         (Stepping(), [], r"its own optimizer_step\(\)"),
         (Sampling(), [], r"self.log\('highest', ...\)"),
         (Line(), [Timer("00:00:01:00")], "the callback Timer"),
+    ):
+        with pytest.raises(SpecError, match=sentence):
+            trainer(callbacks=callbacks).fit(module, loader())
+
+    class Measured(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = MeanMetric()
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            self.mean.update(batch[0])
+            return super().training_step(batch, batch_idx)
+
+    class Clipping(pl.Callback):
+        def on_after_backward(self, *given: Any) -> None: ...
+
+    class Skipping(Line):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> int:
+            return -1
+
+    for module, callbacks, sentence in (
+        (Measured(), [], "updates the metric 'mean'"),
+        (Line(), [Clipping()], r"Clipping has on_after_backward\(\)"),
+        (Skipping(), [], "returned -1"),
     ):
         with pytest.raises(SpecError, match=sentence):
             trainer(callbacks=callbacks).fit(module, loader())
@@ -169,3 +194,16 @@ def test_attributes_travel_beside_a_state_dict_that_a_library_gives() -> None:
     assert here.state_dict() == {}
     Copier().merged(there, Copier().copied(here))
     assert there.seen == [1, 2]
+
+
+def test_batches_go_through_the_hooks_of_the_module() -> None:
+    class Doubling(Line):
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            return [2 * part for part in batch]
+
+    found = []
+    for kind in (Line, Doubling):
+        one = trainer(max_epochs=1, max_steps=1)
+        one.fit(kind(), loader())
+        found.append(one.callback_metrics["loss_step"].item())
+    assert found[1] == pytest.approx(4 * found[0])
