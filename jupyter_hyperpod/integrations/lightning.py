@@ -30,8 +30,12 @@ from .one_process import hide_torchrun, micro_batch_of
 
 hide_torchrun()
 REDUCED = (
-    "self.log({name!r}, ...) in training_step() has a metric of torchmetrics or a function as reduce_fx, which members "
-    "cannot share; log a number or a tensor, and compute metrics of torchmetrics in validation_step()"
+    "self.log({name!r}, ...) in training_step() has a metric of torchmetrics, or a reduce_fx other than the mean; members "
+    "share the mean over micro-batches. Log a number or a tensor, and compute the rest in validation_step()"
+)
+BATCHES = (
+    "the loader has no batch_size (it has a batch sampler, or its items are batches), so the size of a step is not known; "
+    "write DataLoader(data, batch_size=..., sampler=...)"
 )
 
 
@@ -122,6 +126,8 @@ class Trainer(lightning.pytorch.Trainer):
 
     def _open(self, loader: Any, together: int) -> Session:
         module: Any = self.lightning_module
+        if loader.batch_size is None:
+            raise SpecError(BATCHES)
         batch = loader.batch_size * together
         alone = loader.batch_size if together > 1 else micro_batch_of(batch)
         session = Session(
@@ -244,7 +250,7 @@ class Trainer(lightning.pytorch.Trainer):
                 return
             if arguments:
                 flags["prog_bar"] = arguments[0]
-            if callable(flags.get("reduce_fx")) or not isinstance(value, (int, float, torch.Tensor)):
+            if flags.get("reduce_fx", "mean") != "mean" or not isinstance(value, (int, float, torch.Tensor)):
                 raise SpecError(REDUCED.format(name=name))
             self._found[marked(name, flags)] = value
 

@@ -117,6 +117,9 @@ def test_modules_and_callbacks_that_cannot_be_kept_are_refused() -> None:
     ):
         with pytest.raises(SpecError, match=sentence):
             trainer(callbacks=callbacks).fit(module, loader())
+    batches = torch.utils.data.BatchSampler(range(12), 4, drop_last=False)
+    with pytest.raises(SpecError, match="the loader has no batch_size"):
+        trainer().fit(Line(), torch.utils.data.DataLoader(loader().dataset, batch_sampler=batches))
     with pytest.raises(SpecError, match="ckpt_path='last'.*checkpoint="):
         trainer().fit(Line(), loader(), ckpt_path="last")
 
