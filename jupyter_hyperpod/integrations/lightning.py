@@ -30,12 +30,12 @@ from .one_process import hide_torchrun, micro_batch_of
 
 hide_torchrun()
 REDUCED = (
-    "self.log({name!r}, ...) in training_step() has a metric of torchmetrics, or a reduce_fx other than the mean; members "
-    "share the mean over micro-batches. Log a number or a tensor, and compute the rest in validation_step()"
+    "self.log({name!r}, ...) in training_step() has a metric of torchmetrics, or a reduce_fx other than the mean; "
+    "members share the mean over micro-batches. Log a number or a tensor, and compute the rest in validation_step()"
 )
 BATCHES = (
-    "the loader has no batch_size (it has a batch sampler, or its items are batches), so the size of a step is not known; "
-    "write DataLoader(data, batch_size=..., sampler=...)"
+    "the loader has no batch_size (it has a batch sampler, or its items are batches), so the size of a step is not "
+    "known; write DataLoader(data, batch_size=..., sampler=...)"
 )
 
 
