@@ -13,6 +13,7 @@ from typing import Any
 
 import lightning.pytorch
 import torch
+from lightning.fabric.loggers.csv_logs import _ExperimentWriter
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -257,6 +258,8 @@ class Trainer(lightning.pytorch.Trainer):
         return collected
 
     def _show_main(self, is_main: bool) -> None:
+        if is_main and not self._one_device.is_main:  # CSVLogger deletes what it finds
+            _ExperimentWriter.NAME_METRICS_FILE = f"metrics-after-step-{self.global_step}.csv"
         self._one_device.is_main = is_main
         shown: Any = rank_zero
         shown.rank_zero_only.rank = 0 if is_main else 1  # where Lightning's loggers look

@@ -17,6 +17,7 @@ from jupyter_hyperpod.runtime.program.copies import Copier
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import lightning.pytorch as pl
+    from lightning.fabric.loggers.csv_logs import _ExperimentWriter
     from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
     from lightning.pytorch.loggers import CSVLogger
     from torchmetrics import MeanMetric
@@ -182,6 +183,17 @@ def test_it_continues_from_a_checkpoint_of_the_session(tmp_path: Path) -> None:
             assert one.global_step == 12 and one.current_epoch == 4
     assert torch.equal(again.weight, whole.weight)
     assert means[0] == means[1]
+
+
+def test_another_rank_0_keeps_the_rows_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ExperimentWriter, "NAME_METRICS_FILE", "metrics.csv")
+    monkeypatch.setenv("HYPERPOD_JOB_ID", "job-1")
+    monkeypatch.setenv("RANK", "0")
+    trainer(logger=CSVLogger(tmp_path), log_every_n_steps=1).fit(Line(), loader())
+    monkeypatch.setenv("RANK", "1")
+    trainer(logger=CSVLogger(tmp_path), log_every_n_steps=1).fit(Line(), loader())  # outside a job it is rank 0 at once
+    names = sorted(path.name for path in tmp_path.glob("**/job-1/metrics*"))
+    assert names == ["metrics-after-step-0.csv", "metrics.csv"]
 
 
 class Counting(pl.Callback):
