@@ -236,7 +236,7 @@ def test_newcomers_come_through_storage_and_all_go_back_together(job: Submit, ca
     run.until_step(5)
     run.kill(1)
     run.until_world(2)
-    run.finish()
+    run.finish(timeout_s=180.0)
     run.same_as(calm)
     loaded = [e.data["step"] for e in run.of_kind("checkpoint.loaded")]
     assert 8 in loaded and min(loaded) >= 5, run.story()
