@@ -6,6 +6,7 @@ import os
 import random
 import re
 import statistics
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,7 +87,8 @@ def _disturbed(store: Store, case: Case, calm: Observer, disturb: Disturbance, r
 def _submit(store: Store, case: Case, nodes: int) -> Observer:
     pace = PACE.format(pause_s=0 if nodes == 1 else PAUSE_S)
     first = f'exec(compile({pace!r}, "<frozen pace>", "exec"), {{}}); '
-    fields = {"name": case.name, "nodes": nodes, "elastic": f"1:{NODES}", "spares": 1}
+    folder = tempfile.mkdtemp(prefix="case-", dir=store.root)  # what the case writes goes with the store
+    fields = {"name": case.name, "nodes": nodes, "elastic": f"1:{NODES}", "spares": 1, "working_directory": folder}
     return submit(store, first + case.ours, fields)
 
 

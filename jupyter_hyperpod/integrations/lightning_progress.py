@@ -15,6 +15,7 @@ _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 _FLAGS = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx")
 TRAINING = "training_step"  # the hook that logs
 WEIGHT = "cumulated_batch_size"
+FOLDER = "\0folder"
 
 
 class LightningProgress:
@@ -39,8 +40,8 @@ class LightningProgress:
             "metrics": {name: _plain(getattr(connector, name)) for name in _METRICS},
             "flags": {name: dict(flags) for name, flags in self.flags.items()},
             "sums": self._sums(),
-            "saved": list(self.saved),
-            "callbacks": [_of_callback(one) for one in self._callbacks],
+            "saved": self._moved(self.saved, out=True),
+            "callbacks": [self._moved(_of_callback(one), out=True) for one in self._callbacks],
         }
 
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
@@ -53,9 +54,9 @@ class LightningProgress:
         for name in _METRICS:
             setattr(connector, name, dict(found["metrics"][name]))
         self.flags = {name: dict(flags) for name, flags in found["flags"].items()}
-        self.saved[:] = found["saved"]
+        self.saved[:] = self._moved(found["saved"], out=False)
         for callback, attributes in zip(self._callbacks, found["callbacks"], strict=True):
-            for name, value in attributes.items():
+            for name, value in self._moved(attributes, out=False).items():
                 setattr(callback, name, value)
         self._load_sums(found["sums"])
 
@@ -70,6 +71,20 @@ class LightningProgress:
                 module.log(name, value, **(self.flags[name] | {"batch_size": 1}))
         finally:
             module._current_fx_name = before
+
+    def _moved(self, value: Any, out: bool) -> Any:
+        """The value, with the folders of checkpoints taken ``out`` of its paths or put in: each member has its own."""
+        if isinstance(value, dict):
+            return {self._moved(name, out): self._moved(one, out) for name, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._moved(one, out) for one in value)
+        if not isinstance(value, str):
+            return value
+        for number, callback in enumerate(self._callbacks):
+            if folder := getattr(callback, "dirpath", None):
+                mark = f"{FOLDER}{number}"
+                value = value.replace(str(folder), mark) if out else value.replace(mark, str(folder))
+        return value
 
     def _counters(self) -> dict[str, Any]:
         loop = self._trainer.fit_loop

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import transformers
+
 from ..core.errors import SpecError
 
 RESUME = (
@@ -25,6 +27,16 @@ _REFUSED: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
     ("eval_on_start", bool, "leave it out, and call trainer.evaluate() before train()"),
     ("train_sampling_strategy", lambda value: value == "batch_rebalance", "write 'group_by_length' or 'random'"),
 )
+_METHODS = {
+    "training_step": "write compute_loss(), which the session calls for each micro-batch",
+    "get_train_dataloader": "give the Trainer the data set, a data_collator, and _get_train_sampler()",
+    "get_batch_samples": "give the Trainer the data set and a data_collator",
+    "optimizer_step": "the session steps the optimizer",
+}
+_HOOKS = {
+    "on_pre_optimizer_step": "gradients are reduced among members; look at the weights in on_step_end()",
+    "on_substep_end": "members compute micro-batches apart; write on_step_end()",
+}
 
 
 def refuse_arguments(trainer: Any, resume_from_checkpoint: str | None, trial: Any) -> None:
@@ -42,3 +54,14 @@ def refuse_arguments(trainer: Any, resume_from_checkpoint: str | None, trial: An
         value = getattr(trainer.args, name, None)
         if is_refused(value):
             raise SpecError(f"TrainingArguments({name}={value!r}) cannot be kept in a session: {remedy}")
+    _refuse_overridden(trainer)
+
+
+def _refuse_overridden(trainer: Any) -> None:
+    for name, remedy in _METHODS.items():
+        if getattr(type(trainer), name, None) is not getattr(transformers.Trainer, name, None):
+            raise SpecError(f"{type(trainer).__name__} has its own {name}(), which would not be called: {remedy}")
+    for callback in trainer.callback_handler.callbacks:
+        for name, remedy in _HOOKS.items():
+            if getattr(type(callback), name) is not getattr(transformers.TrainerCallback, name):
+                raise SpecError(f"the callback {type(callback).__name__} has {name}(), which is not called: {remedy}")

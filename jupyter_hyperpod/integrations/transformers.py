@@ -196,6 +196,7 @@ class Trainer(transformers.Trainer):
             begin()
         self._rate = self._get_learning_rate()
         progress.loss_sum += step.run(self._loss)
+        self.control = handler.on_optimizer_step(args, self.state, self.control)
         self.state.global_step += 1
         self.state.epoch = epoch + (self.state.global_step - epoch * per_epoch) / per_epoch
         self._show_main()

@@ -17,7 +17,10 @@ FILES = sorted(FOLDER.glob("*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_case_does_what_its_file_says(shared_cluster: Store, path: Path) -> None:
+def test_a_case_does_what_its_file_says(
+    shared_cluster: Store, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     case = read(path)
     if not case.refused:
         _run_in_plain_pytorch(case)

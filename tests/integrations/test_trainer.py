@@ -69,6 +69,21 @@ def test_arguments_that_cannot_be_kept_are_refused(tmp_path: Path, settings: dic
         trainer(tmp_path, settings).train()
 
 
+def test_methods_and_hooks_that_would_not_be_called_are_refused(tmp_path: Path) -> None:
+    class Stepping(Trainer):
+        def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
+            return super().training_step(*given, **named)
+
+    class Looking(TrainerCallback):
+        def on_pre_optimizer_step(self, *given: Any, **named: Any) -> None: ...
+
+    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")
+    with pytest.raises(SpecError, match=r"Stepping has its own training_step\(\).*compute_loss"):
+        Stepping(model=Line(), args=arguments, train_dataset=SAMPLES).train()
+    with pytest.raises(SpecError, match=r"the callback Looking has on_pre_optimizer_step\(\)"):
+        trainer(tmp_path, callbacks=[Looking()]).train()
+
+
 def test_its_own_checkpoints_are_refused_with_what_to_write(tmp_path: Path) -> None:
     first = trainer(tmp_path, {"save_strategy": "epoch"})
     first.train()

@@ -1,7 +1,5 @@
 """A causal language model with a padding collator: losses by tokens, masked labels, EarlyStopping, the best model."""
 
-import tempfile
-
 import torch
 import transformers
 from transformers import EarlyStoppingCallback, GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
@@ -54,7 +52,7 @@ torch.manual_seed(11)
 config = GPT2Config(vocab_size=20, n_positions=10, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
 model = GPT2LMHeadModel(config)
 arguments = TrainingArguments(
-    output_dir=tempfile.gettempdir() + "/hyperpod-adoption-lm", per_device_train_batch_size=4, num_train_epochs=5,
+    output_dir="runs", per_device_train_batch_size=4, num_train_epochs=5,
     gradient_accumulation_steps=3, learning_rate=5e-3, lr_scheduler_type="cosine", logging_steps=3, report_to="none",
     eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=4, save_total_limit=2, use_cpu=True,
     load_best_model_at_end=True, metric_for_best_model="eval_loss", disable_tqdm=True, save_only_model=True,

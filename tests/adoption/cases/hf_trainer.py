@@ -1,7 +1,5 @@
 """The Trainer of transformers on a classifier: warm-up, clipping, accumulation, evaluation, log of the loss."""
 
-import tempfile
-
 import torch
 import transformers
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
@@ -22,7 +20,7 @@ model = BertForSequenceClassification(config)
 words = torch.randint(0, 40, (48, 6))
 samples = [{"input_ids": row, "labels": int(row.sum() % 2)} for row in words]
 arguments = TrainingArguments(
-    output_dir=tempfile.mkdtemp(), per_device_train_batch_size=8, gradient_accumulation_steps=1, num_train_epochs=4,
+    output_dir="runs", per_device_train_batch_size=8, gradient_accumulation_steps=1, num_train_epochs=4,
     learning_rate=1e-3, warmup_steps=3, max_grad_norm=0.5, logging_steps=4, eval_strategy="epoch", save_strategy="no",
     report_to="none", use_cpu=True, disable_tqdm=True, seed=7,
 )  # fmt: skip

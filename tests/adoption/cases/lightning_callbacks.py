@@ -1,7 +1,6 @@
 """Lightning with validation, EarlyStopping, ModelCheckpoint, a rate that falls on a plateau, and an own callback."""
 
 import logging
-import tempfile
 import warnings
 
 import torch
@@ -53,7 +52,7 @@ x = torch.randn(64, 4)
 data = torch.utils.data.TensorDataset(x, (x[:, 0] * x[:, 1] > 0).long())
 train, held_out = torch.utils.data.random_split(data, [48, 16])
 rates = Rates()
-best = ModelCheckpoint(tempfile.gettempdir() + "/hyperpod-adoption-lightning", monitor="val_loss", save_top_k=2)
+best = ModelCheckpoint("runs", monitor="val_loss", save_top_k=2)
 trainer = Trainer(
     max_epochs=8, callbacks=[rates, best, EarlyStopping("val_loss", patience=4)], logger=False, accelerator="cpu",
     enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,

@@ -1,7 +1,6 @@
 """Row groups of a Parquet file, opened when first read, in a small cache; a pandas table of weights beside it."""
 
 import os
-import tempfile
 
 import pandas
 import pyarrow
@@ -12,7 +11,7 @@ from torch import nn
 import jupyter_hyperpod as hp
 
 torch.manual_seed(43)
-path = os.path.join(tempfile.mkdtemp(), "rows.parquet")
+path = f"rows-{os.getpid()}.parquet"
 columns = {name: torch.randn(96).tolist() for name in "abc"}
 pyarrow.parquet.write_table(pyarrow.table(columns | {"kind": [k % 4 for k in range(96)]}), path, row_group_size=16)
 weights = pandas.DataFrame({"kind": range(4), "weight": [0.5, 1.0, 1.5, 2.0]}).set_index("kind")["weight"]
