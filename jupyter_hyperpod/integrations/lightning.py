@@ -94,14 +94,22 @@ class Trainer(lightning.pytorch.Trainer):
 
     # ---- fit -------------------------------------------------------------------------------------------------------
 
-    def fit(self, *arguments: Any, ckpt_path: Any = None, **named: Any) -> None:
+    def fit(
+        self,
+        model: Any,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: Any = None,
+        ckpt_path: Any = None,
+        weights_only: bool | None = None,
+    ) -> None:
         """Train, as Lightning's `fit` does."""
-        refuse_arguments({"ckpt_path": ckpt_path})
+        refuse_arguments({"ckpt_path": ckpt_path, "precision": self.precision})
         self._progress = LightningProgress(self)
         for callback in self.callbacks:
             if isinstance(callback, ModelCheckpoint):
                 callback.file_exists = partial(_was_saved, self._progress)  # type: ignore[method-assign]
-        super().fit(*arguments, **named)
+        super().fit(model, train_dataloaders, val_dataloaders, datamodule, weights_only=weights_only)
 
     def _run_stage(self) -> Any:
         if not self.training:
@@ -111,7 +119,9 @@ class Trainer(lightning.pytorch.Trainer):
         module.zero_grad()
         self.fit_loop.setup_data()
         assert self.fit_loop._combined_loader is not None and self.fit_loop._data_fetcher is not None
-        (loader,) = self.fit_loop._combined_loader.flattened
+        loader, *others = self.fit_loop._combined_loader.flattened
+        if others:
+            raise SpecError(f"{1 + len(others)} loaders were given to train on; put their data sets into one loader")
         together, self.accumulate_grad_batches = self.accumulate_grad_batches, 1
         self.fit_loop.max_batches = per_epoch = math.ceil(self.fit_loop.max_batches / together)
         self.fit_loop._data_fetcher.teardown()  # nothing is read from the loader itself

@@ -123,6 +123,10 @@ def test_modules_and_callbacks_that_cannot_be_kept_are_refused() -> None:
         trainer().fit(Line(), torch.utils.data.DataLoader(loader().dataset, batch_sampler=batches))
     with pytest.raises(SpecError, match="ckpt_path='last'.*checkpoint="):
         trainer().fit(Line(), loader(), ckpt_path="last")
+    with pytest.raises(SpecError, match="ckpt_path='last'.*checkpoint="):
+        trainer().fit(Line(), loader(), None, None, "last")
+    with pytest.raises(SpecError, match="2 loaders were given to train on"):
+        trainer().fit(Line(), [loader(), loader()])
 
 
 def test_what_is_logged_is_what_lightning_logs(tmp_path: Path) -> None:
