@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from jupyter_hyperpod.core import vocabulary
 from jupyter_hyperpod.core.errors import ClusterError
-from jupyter_hyperpod.storage.journal import read_kinds
+from jupyter_hyperpod.storage.journal_search import read_kinds
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from tests import phases
 from tests.leaks import MARK, command_line, environments, setting, wait_until_gone

@@ -331,7 +331,7 @@ def test_one_door_to_locks_and_process_facts() -> None:
 
 def test_one_door_to_journals() -> None:
     for path in MODULES:
-        if path != ROOT / "storage" / "journal.py":
+        if path != ROOT / "storage" / "segments.py":
             assert ".jsonl" not in path.read_text(), f"{path.relative_to(TREE)} knows how journals are stored"
 
 

@@ -15,7 +15,8 @@ from jupyter_hyperpod.control import cluster as control
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.core.events import decode_event
-from jupyter_hyperpod.storage.journal import Search, event_writer
+from jupyter_hyperpod.storage.journal import event_writer
+from jupyter_hyperpod.storage.journal_search import Search
 from jupyter_hyperpod.storage.store import Store
 from tests.strangers import Wait
 

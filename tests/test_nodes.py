@@ -11,7 +11,7 @@ from jupyter_hyperpod.control import cluster, nodes
 from jupyter_hyperpod.core.errors import ClusterError, HyperpodError, NotFound, SpecError
 from jupyter_hyperpod.core.health import BY_HAND, DEEP, failed
 from jupyter_hyperpod.health import check
-from jupyter_hyperpod.storage.journal import read_kinds
+from jupyter_hyperpod.storage.journal_search import read_kinds
 from jupyter_hyperpod.storage.store import Store
 
 

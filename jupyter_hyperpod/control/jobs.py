@@ -19,15 +19,15 @@ from ..core.mount_spec import MountSpec
 from ..core.names import validate_job_id
 from ..core.spec import JobSpec
 from ..core.units import plural
-from ..core.views import UNFOLDABLE, View, apply, new_job_view
+from ..core.views import View, new_job_view
 from ..mounts import table
 from ..storage import packages
+from ..storage.folded import FoldedJournal
 from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
 from ..storage.store import JobStore, Store
 from . import cluster
 from .source import check_source
 
-PROBLEMS_SHOWN = 100
 DEFAULT_NAME = "job"
 THROTTLE_LIMIT, THROTTLE_LIMIT_S = 100.0, 86_400.0
 
@@ -123,16 +123,9 @@ def job_view(store: Store, job_id: str) -> View:
 
 
 def _fold(job: JobStore) -> View:
-    follower = follow_events(job.events)
-    view = new_job_view(job.id)
-    problems = []
-    for event in follower.poll():
-        try:
-            apply(view, event)
-        except UNFOLDABLE as error:
-            problems.append(f"{event.kind} number {event.seq} of {event.writer} cannot be shown: {error!r}")
-    problems = [*follower.problems, *problems[:PROBLEMS_SHOWN]]
-    view["warnings"].extend({"time_s": view["updated_s"], "text": f"journal: {text}"} for text in problems)
+    journal = FoldedJournal(job)
+    view = journal.catch_up()
+    view["warnings"].extend({"time_s": view["updated_s"], "text": f"journal: {text}"} for text in journal.problems)
     return view
 
 
@@ -254,12 +247,11 @@ def wait(store: Store, job_id: str, states: Collection[str] = TERMINAL_STATES, t
 
     Raises TimeoutError after `timeout_s`, with the job's state.
     """
-    follower = follow(store, job_id)
-    view = new_job_view(job_id)
+    journal = FoldedJournal(store.job(job_id))
+    view = journal.catch_up()
     deadline = time.monotonic() + timeout_s
     while True:
-        for event in follower.wait(max(0.0, deadline - time.monotonic())):
-            apply(view, event)
+        journal.poll()
         if view["state"] in states or view["state"] in TERMINAL_STATES:
             return view
         if time.monotonic() >= deadline:
@@ -267,3 +259,4 @@ def wait(store: Store, job_id: str, states: Collection[str] = TERMINAL_STATES, t
                 f"{job_id} is {view['state']} after {timeout_s:g} s, expected {' or '.join(sorted(states))}"
                 f"{': ' + view['reason'] if view['reason'] else ''}"
             )
+        journal.wait(max(0.0, deadline - time.monotonic()))

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SpecError, StoreError
-from ..core.events import JOB_STATES, NODE_STATES, TERMINAL_STATES, Event
+from ..core.events import JOB_STATES, NODE_STATES, TERMINAL_STATES
 from ..core.health import SCHEDULABLE, STATUS
-from ..core.views import UNFOLDABLE, View, apply, new_job_view
-from ..storage.journal import JournalFollower, follow_events
-from ..storage.store import Store, write_private
+from ..core.views import View
+from ..storage.folded import FoldedJournal
+from ..storage.store import JobStore, Store, write_private
 from . import cluster
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Metrics:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._jobs: dict[str, tuple[JournalFollower[Event], View]] = {}
+        self._jobs: dict[str, FoldedJournal] = {}
         self._over: set[str] = set()
         self._lock = threading.Lock()
 
@@ -67,13 +67,8 @@ class Metrics:
         newest = sorted((i for i in self._store.job_ids() if i not in self._over), key=self._began_s)[-JOBS_LISTED:]
         for job_id in newest:
             if job_id not in self._jobs:
-                self._jobs[job_id] = (follow_events(self._store.jobs / job_id / "events"), new_job_view(job_id))
-            journal, view = self._jobs[job_id]
-            for event in journal.poll():
-                try:
-                    apply(view, event)
-                except UNFOLDABLE:
-                    continue
+                self._jobs[job_id] = FoldedJournal(JobStore(self._store.jobs / job_id))
+            view = self._jobs[job_id].catch_up()
             if view["ended_s"] is not None and time.time() - view["ended_s"] > ENDED_S:
                 self._over.add(job_id)
                 del self._jobs[job_id]

@@ -15,6 +15,7 @@ from typing import Any
 from .events import TERMINAL_STATES, Event
 from .incidents import fold_stage
 
+FOLD = 1  # a snapshot of another version of this fold is not used: count up with every change of what it returns
 HISTORY_POINTS = 512
 OUTPUT_LINES = 400
 DECISIONS_KEPT = 50

@@ -78,10 +78,11 @@ EVENTS: dict[str, Fields] = {
         "session.closed": "step: int, digest: str",
         "checkpoint.loaded": "step: int, path: str, took_s: float",
         "checkpoint.refused": "path: str, reason: str",
-        # written by workers
+        # written by workers; the assignment where it changes; `steps`: this record also stands for those before it
+        # that were left out when old samples were thinned
         "step.committed": (
             "step: int, generation: int, loss: float|null, loss_hex: str, step_time_s: float, samples: int, "
-            "world_size: int, assignment: any, redone: int"
+            "world_size: int, redone: int, assignment?: any, steps?: int"
         ),
         "metric.logged": "step: int, values: map",
         "checkpoint.saved": "step: int, path: str, bytes: int, took_s: float, paused_s: float",

@@ -21,7 +21,8 @@ from pathlib import Path
 from ..core.backends import BACKENDS, load
 from ..core.errors import ClusterError
 from ..core.health import RECOVERIES
-from ..storage.journal import follow_events, forget_oldest, read_kinds
+from ..storage.journal import follow_events, forget_oldest
+from ..storage.journal_search import read_kinds
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
 from ..system.child import run_child

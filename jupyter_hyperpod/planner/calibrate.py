@@ -208,7 +208,8 @@ def _step_times(commits: _Commits, disturbed: set[int]) -> dict[int, float]:
     quiet = defaultdict(list)
     for gap in range(1, len(commits.times)):
         if gap not in disturbed:
-            quiet[commits.worlds[gap]].append(commits.seconds(gap))
+            steps = commits.steps[gap] - commits.steps[gap - 1]  # of old steps, not each is kept
+            quiet[commits.worlds[gap]].append(commits.seconds(gap) / steps)
     found = {world: statistics.fmean(gaps) for world, gaps in sorted(quiet.items()) if len(gaps) > 1}
     if not found:
         raise SpecError("no two undisturbed steps were seen; calibrating needs a calmer job")

@@ -1,5 +1,8 @@
 """Audits a journal: was every micro-batch of every committed step counted exactly once? Pure.
 
+A record without an assignment has that of the same writer's record before it. A record of an old step stands for those
+before it, too, once samples have been thinned: they count, but only the kept ones are checked.
+
 A step may be journaled more than once: by a rank 0 that was lost just afterwards, and again by the members that had to
 finish the step without it. Then both records must have the same loss, to the last bit, and each record must name every
 micro-batch exactly once. Records that a member writes after it was fenced do not count.
@@ -8,14 +11,16 @@ micro-batch exactly once. Records that a member writes after it was fenced do no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 from ..core.events import Event
 from ..core.units import plural
 from ..core.views import is_fenced
 
 PROBLEMS_KEPT = 100
+Assignment = list[Any]  # of [member, [micro-batch, …]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,14 @@ class _Session:
     losses: dict[int, str]
     first: int = 1
     miscounted: int = 0
+    thinned: int = 0  # steps for which the records of others stand
+    begins: dict[int, int] = field(default_factory=dict)  # step -> the first step for which its record stands
 
-    def check(self, event: Event) -> list[str]:
+    def check(self, event: Event, assignment: Assignment) -> list[str]:
         data = event.data
         step = data["step"]
         found = []
-        count = Counter(leaf for _, leaves in data["assignment"] for leaf in leaves)
+        count = Counter(leaf for _, leaves in assignment for leaf in leaves)
         expected = range(self.micro_batches if self.micro_batches is not None else max(count, default=-1) + 1)
         if missing := [leaf for leaf in expected if leaf not in count]:
             found.append(f"{self.name}step {step} lacks micro-batches {missing}")
@@ -75,6 +82,9 @@ class _Session:
         if unknown := sorted(leaf for leaf in count if leaf not in expected):
             found.append(f"{self.name}step {step} counts micro-batches {unknown}, which do not exist")
         self.miscounted += len(missing) + len(unknown) + sum(count[leaf] - 1 for leaf in twice)
+        if step not in self.losses:
+            self.begins[step] = step - data.get("steps", 1) + 1
+            self.thinned += step - self.begins[step]
         known = self.losses.setdefault(step, data["loss_hex"])
         if known != data["loss_hex"]:
             found.append(f"{self.name}step {step} was committed with loss {known} and again with {data['loss_hex']}")
@@ -82,7 +92,11 @@ class _Session:
 
     def gaps(self) -> list[str]:
         """Check that no step is missing between the loaded checkpoint and the last step."""
-        missing = [step for step in range(self.first, max(self.losses, default=0)) if step not in self.losses]
+        missing: list[int] = []
+        expected = self.first
+        for step in sorted(self.losses):
+            missing += range(expected, self.begins[step])
+            expected = step + 1
         return [f"{self.name}steps {missing} were never committed"] if missing else []
 
 
@@ -97,33 +111,43 @@ def audit(events: Iterable[Event]) -> Audit:
     sessions: dict[int, _Session] = {}
     problems: list[str] = []
     micro_batches = 0
-    for event in commits:
+    owners: set[str] = set()
+    for event, assignment in assignments(commits):
         index = event.data.get("session", 1)
         if index not in sessions:
             about = opened[index - 1].data if index <= len(opened) else {}
             name = f"session {index}: " if len(opened) > 1 else ""
             sessions[index] = _Session(name, about.get("micro_batches"), {}, loaded.get(index, 0) + 1)
         if event.data["step"] not in sessions[index].losses:
-            micro_batches += sum(len(leaves) for _, leaves in event.data["assignment"])
-        problems += sessions[index].check(event)
+            micro_batches += sum(len(leaves) for _, leaves in assignment) * event.data.get("steps", 1)
+        owners |= {owner for owner, _ in assignment}
+        problems += sessions[index].check(event, assignment)
     for session in sessions.values():
         problems += session.gaps()
     for index, event in enumerate(closed, start=1):
         last = max(sessions[index].losses, default=0) if index in sessions else loaded.get(index, 0)
         if event.data["step"] != last:
             problems.append(f"a session closed at step {event.data['step']}, the last one committed is {last}")
-    steps = sum(len(session.losses) for session in sessions.values())
+    steps = sum(len(session.losses) + session.thinned for session in sessions.values())
     return Audit(
         sessions=len(sessions),
         steps=steps,
         micro_batches=micro_batches,
         redone=sum(event.data["redone"] for event in commits),
-        repeated=len(commits) - steps,
+        repeated=len(commits) - sum(len(session.losses) for session in sessions.values()),
         miscounted=sum(session.miscounted for session in sessions.values()),
-        members=len({owner for event in commits for owner, _ in event.data["assignment"]}),
+        members=len(owners),
         digest=str(closed[-1].data["digest"]) if closed else "",
         problems=tuple(problems[:PROBLEMS_KEPT]),
     )
+
+
+def assignments(commits: Iterable[Event]) -> Iterator[tuple[Event, Assignment]]:
+    """Each record with its assignment: the members and the micro-batches that they computed. ``commits`` in order."""
+    known: dict[str, Assignment] = {}
+    for event in commits:
+        known[event.writer] = event.data.get("assignment", known.get(event.writer, []))
+        yield event, known[event.writer]
 
 
 def _loaded_steps(ordered: Iterable[Event]) -> dict[int, int]:

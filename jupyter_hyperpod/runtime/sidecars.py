@@ -1,4 +1,5 @@
-"""Starts helpers beside a job's processes: the log watcher, and a health agent on the nodes of a scheduler."""
+"""Starts helpers beside a job's processes: the log watcher, the journal's keeper, and a health agent on the nodes of a
+scheduler."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from .context import Context
 
 MODULE = "jupyter_hyperpod.health.agent"
 WATCHER = "jupyter_hyperpod.health.logwatch"
+KEEPER = "jupyter_hyperpod.storage.journal_keeper"
 SCHEDULER_NODE_VARIABLE = "HYPERPOD_SCHEDULER_NODE"  # set by a backend whose nodes need a health agent of their own
 
 
@@ -19,6 +21,11 @@ def log_watcher(context: Context) -> subprocess.Popen[bytes] | None:
     if not context.spec.log_rules:
         return None
     return _start([WATCHER, "--job", str(context.job.path)], "nobody watches the output")
+
+
+def journal_keeper(context: Context) -> subprocess.Popen[bytes] | None:
+    """Start a process that keeps the job's journal once, and ends."""
+    return _start([KEEPER, "--job", str(context.job.path)], "the journal is not kept small")
 
 
 def health_agent(context: Context) -> subprocess.Popen[bytes] | None:

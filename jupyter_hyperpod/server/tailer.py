@@ -13,6 +13,8 @@ from ..control import cluster
 from ..core.errors import UserError
 from ..core.events import TERMINAL_STATES, Event
 from ..core.views import BULK, View, new_cluster_view, new_job_view
+from ..storage.folded import AT_ONCE_BYTES, FoldedJournal
+from ..storage.journal import unread_bytes
 from ..storage.store import Store
 from .topic import Topic, TopicReader, dumps
 
@@ -166,7 +168,11 @@ class Tailer:
     def _new_topic(self, name: str) -> Topic:
         if name == CLUSTER:
             return Topic(name, self._store.cluster_events, new_cluster_view(), self._recent_bytes)
-        return Topic(name, self._store.job(name).events, new_job_view(name), self._recent_bytes)
+        job = self._store.job(name)
+        journal = FoldedJournal(job)
+        if unread_bytes(job.events, journal.view["seen"]) > AT_ONCE_BYTES:
+            journal.catch_up()
+        return Topic(name, job.events, journal.view, self._recent_bytes, journal.problems)
 
     def _run(self) -> None:
         while not self._stopping:

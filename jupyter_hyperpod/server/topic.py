@@ -21,6 +21,7 @@ from ..storage.journal import follow_events, replay_events
 
 MESSAGE_BYTES = 256 * 1024
 MESSAGE_EVENTS = 1000
+REPLAYED_EVENTS = 20_000
 PROBLEMS_KEPT = 200
 
 
@@ -50,7 +51,8 @@ def dumps(value: Any) -> str:
 class Topic:
     """A followed journal. `poll` belongs to one thread at a time; everything else may be called from any."""
 
-    def __init__(self, name: str, directory: Path, view: View, recent_bytes: int) -> None:
+    def __init__(self, name: str, directory: Path, view: View, recent_bytes: int, problems: Iterable[str] = ()) -> None:
+        """Follow the journal from where ``view`` ends."""
         self.name = name
         self.directory = directory
         self.revision = 0
@@ -59,11 +61,11 @@ class Topic:
         self._recent: deque[EncodedEvent] = deque()
         self._recent_bytes = 0
         self._limit_bytes = recent_bytes
-        self._before_recent: dict[str, int] = {}
+        self._before_recent: dict[str, int] = dict(view["seen"])
         self._end = 0
-        self._problems: list[str] = []
+        self._problems: list[str] = list(problems)
         self._follower_problems = 0
-        self._follower = follow_events(directory)
+        self._follower = follow_events(directory, view["seen"])
         self._lock = threading.Lock()
 
     @property
@@ -162,6 +164,11 @@ class Topic:
                 return None
             return self._end - len(self._recent)
 
+    def events_after(self, cursor: Mapping[str, int]) -> int:
+        """About how many events a reader with `cursor` has not seen."""
+        with self._lock:
+            return sum(max(0, seq - cursor.get(writer, 0)) for writer, seq in self._view["seen"].items())
+
     def after(self, position: int) -> list[EncodedEvent] | None:
         """The newest events from `position` on, at most one message; None where memory no longer has them."""
         with self._lock:
@@ -183,7 +190,8 @@ class TopicReader:
         self.topic = topic
         self._cursor: dict[str, int] = dict(cursor or {})
         self._position = None if cursor is None else topic.position_after(cursor)
-        self._fresh = cursor is None
+        # a view is shorter than so many events, and old samples may have been thinned
+        self._fresh = cursor is None or topic.events_after(cursor) > REPLAYED_EVENTS
         self._revision = 0
         self._told = topic.problem_count
         # the last reference closes generators, and with them their files

@@ -7,8 +7,10 @@ import secrets
 import time
 from typing import Any
 
-from ..core.views import View, fold_all, new_job_view
-from ..storage.journal import follow_commands, read_events
+from ..core.views import View
+from ..storage.folded import FoldedJournal
+from ..storage.journal import follow_commands
+from ..storage.journal_search import read_kinds
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import write_private
 from .context import Site, bearer
@@ -26,8 +28,7 @@ class Deployment:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.journal = JournalWriter(site.job.events, WRITER)
-        events = read_events(site.job.events)
-        view = fold_all(new_job_view(site.job.id), events)
+        view = FoldedJournal(site.job).catch_up()
         self.pool = ReplicaPool(site.serve.slots, site.serve.queue)
         self.ledger = RequestCounts()
         self.key = site.pass_between()
@@ -39,7 +40,8 @@ class Deployment:
         self.ending: tuple[str, str] | None = None
         self.commands = follow_commands(site.job.commands)
         self.handled = {
-            (e.data["command"]["writer"], e.data["command"]["seq"]) for e in events if e.kind == "command.done"
+            (e.data["command"]["writer"], e.data["command"]["seq"])
+            for e in read_kinds(site.job.events, ("command.done",), without=("agent-",))
         }
         self._incident = _open_incident(view)
         self._sampled: dict[str, Any] = {}

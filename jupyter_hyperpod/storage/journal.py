@@ -1,4 +1,4 @@
-"""Append-only journals: a directory with one JSONL file per writer, so that writers never contend.
+"""Append-only journals: a directory with JSONL files of each writer (`segments.py`), so that writers never contend.
 
 A line is written with one `write(2)` to a file opened with O_APPEND. A killed writer may leave a torn last line (no
 newline): a follower waits for its rest, and no other writer appends to it, because every writer has its own file. A
@@ -17,35 +17,45 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..core.errors import ProtocolError, StoreError
 from ..core.events import Command, Event, decode_command, decode_event, encode
+from . import segments
 
 Record = TypeVar("Record", Event, Command)
-READ_BYTES = 1 << 20
 LINE_LIMIT_BYTES = 32 << 20
-SLICE_BYTES = 1 << 18
 
 
 class RecordWriter(Generic[Record]):
     """Appends records to a file of its own in `directory`. Not thread-safe: one per thread."""
 
     def __init__(
-        self, directory: Path, name: str, record: type[Record], clock: Callable[[], float] = time.time
+        self,
+        directory: Path,
+        name: str,
+        record: type[Record],
+        clock: Callable[[], float] = time.time,
+        segment_bytes: float = math.inf,
     ) -> None:
+        """Begin another file after ``segment_bytes``."""
         self.name = f"{name}.{secrets.token_hex(4)}"
         self._record: type[Record] = record
         self._clock = clock
+        self._segment_bytes = segment_bytes
         self._seq = 0
-        self.size = 0  # bytes written so far
+        self.size = 0  # bytes written to the present file
         self._last_s = 0.0
-        self._path = directory / f"{self.name}.jsonl"
+        self._path = directory / segments.first_name(self.name)
         try:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._file = self._create()
         except OSError as error:
             raise StoreError(f"cannot create {self._path}: {error.strerror}") from error
+
+    def _create(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def append(self, kind: str, data: Mapping[str, Any], *, durable: bool = False) -> Record:
         """Write one record and return it; `durable` waits for the disk.
@@ -57,6 +67,8 @@ class RecordWriter(Generic[Record]):
         record: Record = self._record(self.name, self._seq + 1, self._last_s, kind, data)
         line = encode(record)
         try:
+            if self.size >= self._segment_bytes:
+                self._begin_segment()
             written = os.write(self._file, line)
             while written < len(line):
                 written += os.write(self._file, line[written:])
@@ -69,6 +81,17 @@ class RecordWriter(Generic[Record]):
         self._seq += 1
         self.size += len(line)
         return record
+
+    def _begin_segment(self) -> None:
+        before, before_path = self._file, self._path
+        self._path = before_path.with_name(segments.later_name(self.name, self._seq + 1))
+        try:
+            self._file = self._create()
+        except OSError:
+            self._path = before_path
+            raise
+        self.size = 0
+        os.close(before)
 
     def close(self) -> None:
         """Close the file; the journal stays."""
@@ -83,9 +106,9 @@ class RecordWriter(Generic[Record]):
         self.close()
 
 
-def event_writer(directory: Path, name: str) -> RecordWriter[Event]:
-    """Open a writer of events in `directory`."""
-    return RecordWriter(directory, name, Event)
+def event_writer(directory: Path, name: str, segment_bytes: float = math.inf) -> RecordWriter[Event]:
+    """Open a writer of events in `directory`; it begins another file after ``segment_bytes``."""
+    return RecordWriter(directory, name, Event, segment_bytes=segment_bytes)
 
 
 def command_writer(directory: Path, name: str) -> RecordWriter[Command]:
@@ -94,8 +117,23 @@ def command_writer(directory: Path, name: str) -> RecordWriter[Command]:
 
 
 def files(directory: Path) -> list[Path]:
-    """The files of a journal, one per writer, whose name is the stem."""
-    return sorted(directory.glob("*.jsonl"))
+    """The files of a journal."""
+    return [directory / name for name in segments.names(directory)]
+
+
+_IDENTITY = re.compile(rb'\{"v":\d+,"writer":"([^"\\]+)","seq":(\d+),')
+
+
+def identity(line: bytes) -> tuple[str, int] | None:
+    """The writer and the number of a line's record. Reading them alone is many times faster than decoding the line."""
+    found = _IDENTITY.match(line)
+    return (found[1].decode(errors="replace"), int(found[2])) if found else None
+
+
+def is_known(line: bytes, cursor: Mapping[str, int]) -> bool:
+    """Whether a line's record was read before."""
+    found = identity(line)
+    return found is not None and found[1] <= cursor.get(found[0], 0)
 
 
 @dataclass
@@ -117,13 +155,18 @@ class JournalFollower(Generic[Record]):
     cursor: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     _sources: dict[str, _Source] = field(default_factory=dict)
+    _listed: list[str] = field(default_factory=list)
+    _due: list[str] = field(default_factory=list)  # files of which something may be unread
+    _complete: frozenset[str] = frozenset()  # those of them that will not grow
 
     def poll(self) -> list[Record]:
         """Return the records that appeared since the last call; never raises for what a file contains."""
         found: list[Record] = []
-        for name in self._names():
+        self._list()
+        for name in self._due:
             source = self._sources.setdefault(name, _Source(self.directory / name))
             found.extend(self._read(source))
+        self._due = [name for name in self._due if name not in self._complete]
         found.sort(key=lambda record: record.time_s)
         return found
 
@@ -144,12 +187,16 @@ class JournalFollower(Generic[Record]):
         """Forget files that are gone: all but those in `there`."""
         for name in [name for name in self._sources if name not in there]:
             del self._sources[name]
-            self.cursor.pop(name.removesuffix(".jsonl"), None)
+            self.cursor.pop(name.removesuffix(segments.SUFFIX), None)
 
-    def _names(self) -> list[str]:
-        with suppress(FileNotFoundError):
-            return sorted(name for name in os.listdir(self.directory) if name.endswith(".jsonl"))
-        return []
+    def _list(self) -> None:
+        listed = segments.names(self.directory)
+        if listed == self._listed:
+            return
+        self._listed = listed
+        there = segments.in_order(listed)
+        self._due = [segment.name for segment in segments.unread(there, self.cursor)]
+        self._complete = frozenset(segments.last_records(there))
 
     def _read(self, source: _Source) -> Iterator[Record]:
         try:
@@ -174,6 +221,8 @@ class JournalFollower(Generic[Record]):
                 yield record
 
     def _decode(self, source: _Source, line: bytes) -> Record | None:
+        if is_known(line, self.cursor):
+            return None
         try:
             record = self.decode(line)
         except ProtocolError as error:
@@ -199,16 +248,17 @@ def follow_commands(directory: Path) -> JournalFollower[Command]:
     return JournalFollower(directory, decode_command)
 
 
-_IDENTITY = re.compile(rb'\{"v":\d+,"writer":"([^"\\]+)","seq":(\d+),')
-
-
 def replay_events(directory: Path, cursor: Mapping[str, int]) -> Iterator[Event]:
-    """Yield what the journal holds after `cursor`, merged by time, with one line a writer in memory.
+    """Yield what the journal holds after `cursor`, merged by time, with one line per writer in memory.
 
     Lines that do not decode are left out; close the generator to close its files.
     """
     seen = dict(cursor)
-    sources = [_decoded(path, cursor) for path in files(directory)]
+    there = segments.unread(segments.in_order(segments.names(directory)), cursor)
+    sources = [
+        _decoded([directory / segment.name for segment in of_writer], cursor)
+        for _, of_writer in groupby(there, key=lambda segment: segment.writer)
+    ]
     try:
         for event in heapq.merge(*sources, key=lambda event: event.time_s):
             if event.seq > seen.get(event.writer, 0):
@@ -219,16 +269,26 @@ def replay_events(directory: Path, cursor: Mapping[str, int]) -> Iterator[Event]
             source.close()
 
 
-def _decoded(path: Path, cursor: Mapping[str, int]) -> Generator[Event]:
-    with suppress(OSError), open(path, "rb") as file:
-        while line := file.readline(LINE_LIMIT_BYTES):
-            if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
-                return  # a torn tail, or one that is being written
-            # Reading the identity alone is many times faster than decoding what the reader has already.
-            if (known := _IDENTITY.match(line)) and int(known[2]) <= cursor.get(known[1].decode(errors="replace"), 0):
-                continue
-            with suppress(ProtocolError):
-                yield decode_event(line)
+def unread_bytes(directory: Path, cursor: Mapping[str, int]) -> int:
+    """About how many bytes a journal holds after ``cursor``: whole files count."""
+    total = 0
+    for segment in segments.unread(segments.in_order(segments.names(directory)), cursor):
+        with suppress(OSError):
+            total += os.stat(directory / segment.name).st_size
+    return total
+
+
+def _decoded(paths: list[Path], cursor: Mapping[str, int]) -> Generator[Event]:
+    """The events of one writer after ``cursor``."""
+    for path in paths:
+        with suppress(OSError), open(path, "rb") as file:
+            while line := file.readline(LINE_LIMIT_BYTES):
+                if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
+                    break  # a torn tail, or one that is being written
+                if is_known(line, cursor):
+                    continue
+                with suppress(ProtocolError):
+                    yield decode_event(line)
 
 
 def read_events(directory: Path) -> list[Event]:
@@ -236,70 +296,10 @@ def read_events(directory: Path) -> list[Event]:
     return follow_events(directory).poll()
 
 
-class Search:
-    """Looks for events of some kinds in a journal that may be long: a slice per call, and later only what is new.
-
-    Lines that name no such kind are not even parsed. Only writers whose names begin with ``writers`` are read, and none
-    whose names begin with one of ``without``.
-    """
-
-    def __init__(
-        self, directory: Path, kinds: Collection[str], writers: str = "", without: tuple[str, ...] = ()
-    ) -> None:
-        self._directory = directory
-        self._kinds = frozenset(kinds)
-        self._words = [f'"{kind}"'.encode() for kind in kinds]
-        self._writers, self._without = writers, without
-        self._offsets: dict[str, int] = {}
-        self._found: list[Event] = []
-
-    def poll(self, budget_s: float = math.inf) -> list[Event] | None:
-        """Read for about ``budget_s``: what has been found since the last answer, merged by time; None where more is
-        to be read."""
-        until_s = time.monotonic() + budget_s
-        for path in sorted(self._directory.glob(f"{self._writers}*.jsonl")):
-            if not path.name.startswith(self._without) and not self._read(path, until_s):
-                return None
-        found, self._found = self._found, []
-        return sorted(found, key=lambda event: event.time_s)
-
-    def _read(self, path: Path, until_s: float) -> bool:
-        """Read on in one file; False where the time was over before its end."""
-        offset = self._offsets.get(path.name, 0)
-        with suppress(OSError):
-            if os.stat(path).st_size <= offset:
-                return True
-            with open(path, "rb") as file:
-                file.seek(offset)
-                while lines := file.readlines(SLICE_BYTES):
-                    torn = not lines[-1].endswith(b"\n")  # or it is being written
-                    whole = lines[:-1] if torn else lines
-                    self._offsets[path.name] = offset = offset + sum(map(len, whole))
-                    self._take(whole)
-                    if torn:
-                        return True
-                    if time.monotonic() > until_s:
-                        return False
-        return True
-
-    def _take(self, lines: list[bytes]) -> None:
-        for line in lines:
-            if any(word in line for word in self._words):
-                with suppress(ProtocolError):
-                    event = decode_event(line)
-                    if event.kind in self._kinds:
-                        self._found.append(event)
-
-
-def read_kinds(directory: Path, kinds: Collection[str], writers: str = "") -> list[Event]:
-    """Events of the given kinds written so far, merged by time; lines that name no such kind are not even parsed."""
-    return Search(directory, kinds, writers).poll() or []
-
-
 def forget_oldest(directory: Path, keep: int, writer: str = "") -> None:
     """Delete all but the `keep` files written to last, of those whose names begin with `writer`: for a journal of which
     only the present matters."""
     with suppress(OSError):
-        paths = sorted(directory.glob(f"{writer}*.jsonl"), key=lambda path: path.stat().st_mtime)
+        paths = sorted(directory.glob(f"{writer}*{segments.SUFFIX}"), key=lambda path: path.stat().st_mtime)
         for path in paths[: max(0, len(paths) - keep)]:
             path.unlink(missing_ok=True)

@@ -22,6 +22,7 @@ from ..core.errors import ProtocolError, StoreError
 from ..core.events import WAITING_SAMPLES, Event
 from ..core.units import plural
 from .journal import RecordWriter, event_writer
+from .segments import SEGMENT_BYTES
 
 FACTS_LIMIT_BYTES = 64 << 20
 SAMPLES_LIMIT_BYTES = 32 << 20
@@ -33,7 +34,7 @@ _Waiting = tuple[str, Mapping[str, Any], bool, int]  # kind, data, durable, size
 class JournalWriter:
     """Writes the events of one process to `directory`; ``problem`` is the disk's error, or empty.
 
-    Not thread-safe: one per thread. The file is created with the first event.
+    Not thread-safe: one per thread. The file is created with the first event; another follows when it is full.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -115,7 +116,7 @@ class JournalWriter:
 
     def _open(self) -> RecordWriter[Event]:
         if self._writer is None:
-            self._writer = event_writer(self._directory, self._name)
+            self._writer = event_writer(self._directory, self._name, SEGMENT_BYTES)
         return self._writer
 
     def _write_first(self) -> None:

@@ -15,7 +15,8 @@ from ..backends.types import ExitReport
 from ..core.errors import HyperpodError, StoreError
 from ..core.events import TERMINAL_STATES, Command
 from ..core.spec import LaunchPlan
-from ..storage.journal import Search, follow_commands
+from ..storage.journal import follow_commands
+from ..storage.journal_search import Search
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import JobStore, Store
 from ..system.diagnostics import note

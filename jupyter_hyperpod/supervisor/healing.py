@@ -22,7 +22,8 @@ from ..core.health import BY_HAND, labels, reason_action
 from ..health import check
 from ..health.agent import stand_in
 from ..policy.healing import Past, avoid
-from ..storage.journal import Search, command_writer
+from ..storage.journal import command_writer
+from ..storage.journal_search import Search
 from ..storage.journal_writer import JournalWriter
 from ..storage.store import Store
 from ..system.diagnostics import open_log

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..backends.base import Scheduler
 from ..backends.types import Element, ElementPhase
 from ..policy.membership import NODE_GONE
-from ..storage.journal import Search, read_kinds
+from ..storage.journal_search import Search, read_kinds
 from ..storage.store import write_private
 from .entry import COORDINATOR, ENDPOINT, WRITER, JobEntry
 from .reconcile import QUICK_LIMIT

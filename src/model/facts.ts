@@ -143,8 +143,9 @@ export interface IFacts {
     step_time_s: number;
     samples: number;
     world_size: number;
-    assignment: any;
     redone: number;
+    assignment?: any;
+    steps?: number;
   };
   'metric.logged': {
     step: number;
@@ -341,7 +342,6 @@ export const EVENT_FIELDS = {
     'step_time_s',
     'samples',
     'world_size',
-    'assignment',
     'redone'
   ],
   'metric.logged': [

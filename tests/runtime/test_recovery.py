@@ -17,6 +17,7 @@ import pytest
 
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.events import Event
+from jupyter_hyperpod.runtime.audit import assignments
 from tests.runtime.conftest import MICRO_BATCHES, STEPS, TRAIN, Run, Submit, alive, spin_once, spinning
 
 SCHEDULES = 20
@@ -99,7 +100,7 @@ def test_a_newcomer_that_starts_slowly_is_not_fenced(job: Submit, reference: Run
     run.finish()
     assert [i["cause"] for i in run.view["incidents"]] == ["process killed"], run.story()
     joined = {e.data["member"] for e in run.of_kind("member.ready")}
-    computed = {owner for e in run.of_kind("step.committed") for owner, leaves in e.data["assignment"] if leaves}
+    computed = {owner for _, found in assignments(run.of_kind("step.committed")) for owner, leaves in found if leaves}
     assert joined & computed, run.story()
     run.same_as(reference)
 

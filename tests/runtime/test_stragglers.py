@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jupyter_hyperpod.control import jobs
+from jupyter_hyperpod.runtime.audit import assignments
 from tests.runtime.conftest import Run, Submit
 from tests.runtime.test_faults import BUSY
 
@@ -18,7 +19,7 @@ def straggling(run: Run) -> list[tuple[str, int | None]]:
 
 
 def shares(run: Run) -> list[list[int]]:
-    return [[len(leaves) for _, leaves in e.data["assignment"]] for e in run.of_kind("step.committed")]
+    return [[len(leaves) for _, leaves in found] for _, found in assignments(run.of_kind("step.committed"))]
 
 
 def test_a_straggler_computes_less_until_it_is_fast_again(job: Submit) -> None:

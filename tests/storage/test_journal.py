@@ -28,9 +28,9 @@ from jupyter_hyperpod.storage.journal import (
     follow_commands,
     follow_events,
     read_events,
-    read_kinds,
     replay_events,
 )
+from jupyter_hyperpod.storage.journal_search import read_kinds
 from tests.storage import full_disk
 
 WRITER = Path(__file__).with_name("writer_process.py")

@@ -76,6 +76,9 @@ class JobState:
         return max(0, self.spec.range.fit(min(self.target, here + newcomers)) - here)
 
 
+CELL_KINDS = ("session.opened", "session.closed", "decision.made")  # what `so_far` reads
+
+
 def so_far(events: Iterable[Event]) -> tuple[int, int, int]:
     """How many sessions the cell has opened and closed since all ranks began it, and how often it was restarted."""
     opened = closed = restarts = 0

@@ -12,31 +12,36 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import time
 from contextlib import suppress
 from typing import Any
 
 from ...core.errors import ProtocolError, StoreError
-from ...core.views import fold_all, new_job_view
 from ...storage.environment import adopt, begin_with
-from ...storage.journal import follow_commands, read_events
+from ...storage.folded import FoldedJournal
+from ...storage.journal import follow_commands
+from ...storage.journal_keeper import Growth
+from ...storage.journal_search import read_kinds
 from ...storage.journal_writer import JournalWriter
 from ...storage.store import write_private
 from ..connection import Channel, prepare
 from ..context import Context
 from ..protocol import orders
 from ..protocol.codec import encode
-from ..sidecars import log_watcher
+from ..sidecars import journal_keeper, log_watcher
 from .commands import obey
 from .controller import Controller
-from .job_state import so_far
+from .job_state import CELL_KINDS, so_far
 from .phase import Phase
 from .unauthenticated import Strangers
 
 TICK_S = 0.02
 TOUCH_S = 0.5
 FAREWELL_S = 2.0
+GROWTH_S = 5.0
+RANKS = ("worker-", "agent-")  # writers of long files that do not say what the coordinator has decided
 
 
 class Coordinator:
@@ -50,10 +55,12 @@ class Coordinator:
         self.guests: set[Channel] = set()
         self.reporter = JournalWriter(context.job.events, "coordinator")
         self.strangers = Strangers(lambda text: self.reporter.write("warning.raised", {"text": text}))
-        events = read_events(context.job.events)
-        view = fold_all(new_job_view(context.job.id), events)
+        view = FoldedJournal(context.job).catch_up()
+        events = read_kinds(context.job.events, (*CELL_KINDS, "command.done"), without=RANKS)
         self.controller = Controller(context, view, self.reporter, *so_far(events))
         self.commands = follow_commands(context.job.commands)
+        self._growth, self._growth_s = Growth(context.job), 0.0
+        self._keeper: subprocess.Popen[bytes] | None = None
         done = [event.data for event in events if event.kind == "command.done"]
         self.handled = {(data["command"]["writer"], data["command"]["seq"]) for data in done}
         for data in done:
@@ -87,6 +94,9 @@ class Coordinator:
         self.reporter.settle(self._touch)  # what is not in the journal would be done once more
         self._leave_word()
         self.reporter.close()
+        if self._keeper is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._keeper.wait(FAREWELL_S)
         return 0
 
     def _terminated(self, *_: object) -> None:
@@ -147,6 +157,9 @@ class Coordinator:
         if now >= self._touch_s:
             self._touch_s = now + TOUCH_S
             self._touch()
+        if now >= self._growth_s:
+            self._growth_s = now + GROWTH_S
+            self._keep_journal()
         self.reporter.flush()
         # while members of an earlier coordinator are still coming, nobody knows which rank is whose
         for command in self.commands.poll() if self.controller.state.phase is not Phase.ADOPTING else ():
@@ -163,6 +176,11 @@ class Coordinator:
         """The supervisor ends a coordinator that stands still."""
         with suppress(OSError):
             os.utime(self.context.endpoint_file)
+
+    def _keep_journal(self) -> None:
+        """Have a journal that has grown folded and thinned, beside this process."""
+        if (self._keeper is None or self._keeper.poll() is not None) and self._growth.enough():
+            self._keeper = journal_keeper(self.context)
 
     def _farewell(self) -> None:
         """Release every agent and wait until each has journaled its worker's last words."""

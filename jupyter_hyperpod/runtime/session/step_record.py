@@ -17,6 +17,7 @@ class Commits:
         self._group = group
         self._samples = samples
         self._record: dict[str, Any] | None = None
+        self._assignment: list[Any] = []  # the one journaled last
 
     def note(self, step: int, loss: float, plan: RecoveryPlan, took_s: float, redone: int, skipped: str = "") -> None:
         """Record a step that was applied here."""
@@ -43,6 +44,9 @@ class Commits:
     def journal(self) -> None:
         """Write the record of the last step, unless that has been done."""
         if self._record is not None:
+            before, self._assignment = self._assignment, self._record["assignment"]
+            if before == self._assignment:
+                del self._record["assignment"]
             self._group.journal("step.committed", self._record)
             self._record = None
 
