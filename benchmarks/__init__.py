@@ -39,6 +39,8 @@ MODULES = {
     "slurm-soak": "benchmarks.slurm.soak",
     # the planner: a year of a hundred thousand instances, and real jobs under faults against their simulation
     "plan": "benchmarks.planner.plan",
+    # a job of ten million steps: how long people wait for it, and what its journal takes
+    "journals": "benchmarks.control.journals",
     # a model from an object store into memory: ours against other loaders, and against the machine
     "loading": "benchmarks.loading.comparison",
 }

@@ -18,7 +18,7 @@ from ..core.views import View
 from ..system.locks import one_at_a_time
 from . import segments
 from .folded import FoldedJournal
-from .segments import Segment
+from .segments import JournalSegment
 from .store import JobStore, write_private
 from .thinning import thinned
 
@@ -88,7 +88,7 @@ def _remove_joined(directory: Path) -> None:
                 (directory / part.name).unlink(missing_ok=True)
 
 
-def _joinable(there: list[Segment], view: View) -> tuple[list[Segment], int] | None:
+def _joinable(there: list[JournalSegment], view: View) -> tuple[list[JournalSegment], int] | None:
     """The next segments to be joined, and their stride then."""
     ends = segments.last_records(there)
     for _, of_writer in groupby(there, key=lambda segment: segment.writer):

@@ -24,7 +24,7 @@ _NAME = re.compile(r"(.+?)(?:\+(\d{12})(?:~(\d{12})@(\d{12}))?)?\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class JournalSegment:
     """One file. ``last`` is the number of its last record where the name says it; ``stride`` is 1 where all samples
     are there."""
 
@@ -35,7 +35,7 @@ class Segment:
     name: str
 
     @classmethod
-    def of(cls, name: str) -> Segment | None:
+    def of(cls, name: str) -> JournalSegment | None:
         """Parse a file's name; None for a file of another kind."""
         found = _NAME.fullmatch(name)
         if found is None:
@@ -71,12 +71,12 @@ def names(directory: Path) -> list[str]:
     return []
 
 
-def in_order(found: Iterable[str]) -> list[Segment]:
+def in_order(found: Iterable[str]) -> list[JournalSegment]:
     """The segments of these names, writer by writer, in the order in which they were written."""
-    return sorted(filter(None, map(Segment.of, found)), key=lambda segment: segment.order)
+    return sorted(filter(None, map(JournalSegment.of, found)), key=lambda segment: segment.order)
 
 
-def last_records(segments: list[Segment]) -> dict[str, int]:
+def last_records(segments: list[JournalSegment]) -> dict[str, int]:
     """Name -> the number of the last record, of all complete segments. ``segments`` are in order."""
     ends = {segment.name: segment.last for segment in segments if segment.last is not None}
     for before, after in zip(segments, segments[1:], strict=False):
@@ -85,7 +85,7 @@ def last_records(segments: list[Segment]) -> dict[str, int]:
     return ends
 
 
-def unread(segments: list[Segment], cursor: Mapping[str, int]) -> list[Segment]:
+def unread(segments: list[JournalSegment], cursor: Mapping[str, int]) -> list[JournalSegment]:
     """Those that may hold records after ``cursor`` (writer -> the last number that was read)."""
     ends = last_records(segments)
     return [s for s in segments if s.name not in ends or ends[s.name] > cursor.get(s.writer, 0)]

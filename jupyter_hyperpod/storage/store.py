@@ -6,7 +6,8 @@
 <store>/jobs/<id>/spec.json the user's request
 <store>/jobs/<id>/secret         key of the job's control connections
 <store>/jobs/<id>/environment    values of the job's environment variables; removed when it has ended
-<store>/jobs/<id>/events/        facts, one file per writer
+<store>/jobs/<id>/events/        facts, files of each writer
+<store>/jobs/<id>/view.json      the view at some event; readers begin there
 <store>/jobs/<id>/commands/      requests, one file per writer
 <store>/jobs/<id>/output/        output of ranks that the journal does not hold, rotated
 <store>/jobs/<id>/fanout/        where ranks that load the same model find each other

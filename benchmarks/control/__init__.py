@@ -1,0 +1,1 @@
+"""Measurements of what stands beside the training: journals, readers and the supervisor."""
