@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_hyperpod.backends.local import warm
+from jupyter_hyperpod.backends.local import preload
 from jupyter_hyperpod.backends.local.host import LocalHost
 from jupyter_hyperpod.backends.source import source_digest
 from jupyter_hyperpod.backends.types import HEAD, ExitReport, LaunchRequest, NodeReport, Report, Surroundings
@@ -98,14 +98,16 @@ class Bench:
         self.turn()
         return [report for report in self.reports if isinstance(report, ExitReport)]
 
-    def plan(self, what: str, *, warm_key: str | None = None, job_id: str = "job-aaaaaaaa") -> LaunchPlan:
+    def plan(
+        self, what: str, *, warm_key: str | None = None, job_id: str = "job-aaaaaaaa", python: str = sys.executable
+    ) -> LaunchPlan:
         return LaunchPlan(
             job_id=job_id,
             module="tiny_job",
             head_module="tiny_job",
             arguments=("--x", "1"),
             env={"WORD": "hello", "WHAT": what, "PYTHONPATH": self.environment["PYTHONPATH"]},
-            python=sys.executable,
+            python=python,
             working_directory=str(self.directory),
             log_directory=str(self.directory / "logs"),
             warm_key=self.host.warm_key if warm_key is None else warm_key,
@@ -244,7 +246,7 @@ def test_the_zygote_begins_again_without_a_module_that_starts_threads(tmp_path: 
 
 
 def test_a_module_that_cannot_be_imported_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert warm.preload(["json", "no_such_module_at_all"]) == ["json"]
+    assert preload.preload(["json", "no_such_module_at_all"]) == ["json"]
     assert "no_such_module_at_all is not preloaded" in capsys.readouterr().err
 
 

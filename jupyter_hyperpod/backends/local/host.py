@@ -122,6 +122,7 @@ class LocalHost:
         node.jobs = {job: Handle(job, node.name, process[0]) for job, process in hello["jobs"].items()}
         node.born_s = dict.fromkeys(node.jobs, time.monotonic())
         node.sessions = {job: Identity(*process) for job, process in hello["jobs"].items()}
+        node.arms = [Identity(*process) for process in hello["arms"]]
         self._report(NodeReport(node.name, True, f"incarnation {node.incarnation} is up"))
 
     # -- what the zygote says ----------------------------------------------------------------------------------
@@ -192,6 +193,8 @@ class LocalHost:
         elif event == "refused":
             note(f"{node.name}: {message['reason']}")
             self._forget(node, message["job"], 1)
+        elif event == "arms":
+            node.arms = [Identity(*process) for process in message["arms"]]
         elif event == "exited":
             self._forget(node, message["job"], message["status"])
 
@@ -318,8 +321,13 @@ class LocalHost:
         return name
 
     def signal_node(self, node: str, number: int) -> bool:
-        process = self.nodes[node].process if node in self.nodes else None
-        return process is not None and signal_group(process, number)
+        place = self.nodes.get(node)
+        if place is None or place.process is None:
+            return False
+        there = signal_group(place.process, number)
+        for arm in place.arms:
+            signal_group(arm, number)
+        return there
 
     def cut(self, node: str) -> None:
         self._network().cut(self.nodes[node].index)
@@ -337,6 +345,7 @@ class LocalHost:
     def close(self, timeout_s: float = 3.0) -> None:
         """End every node, the heads and the zygote, wait until they are gone, and remove their sockets."""
         ending = [node.process for node in self._places if node.process is not None]
+        ending += [arm for node in self._places for arm in node.arms]
         for node in self._places:
             self._end(node)
             node.state = "stopped"
@@ -359,13 +368,14 @@ class LocalHost:
         node.born_s.clear()
 
     def _kill(self, node: LocalNode) -> None:
-        """Kill the node's process group, and the groups that heads lead for themselves."""
-        if node.process is not None:
-            signal_group(node.process, signal.SIGKILL)
+        """Kill the node's process group, its arms, and the groups that heads lead for themselves."""
+        for leader in (*([node.process] if node.process else []), *node.arms):
+            signal_group(leader, signal.SIGKILL)
         if node.name == HEAD:
             for leader in node.sessions.values():
                 signal_group(leader, signal.SIGKILL)
         node.process = None
+        node.arms.clear()
         node.sessions.clear()
 
 

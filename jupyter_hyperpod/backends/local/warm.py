@@ -9,32 +9,48 @@ begins again without preloading and says so.
 from __future__ import annotations
 
 import argparse
-import gc
-import importlib
 import os
 import signal
 import socket
+import subprocess
 import sys
+import time
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import ProtocolError
 from ...system.diagnostics import note, open_log
 from ...system.json_lines import JsonLineChannel, Message, listen
-from ...system.processes import Identity, identify, signal_group, thread_names
+from ...system.processes import Identity, identify, signal_group
 from ..source import source_digest
+from .forked import redirect
 from .network import NetworkPlace
-from .node import NodeName, redirect, run_node
+from .node import NodeName, run_node
+from .preload import ready_to_fork
 from .serve import RequestServer
 from .supervisor_watchdog import SupervisorWatchdog
 
 SOCKET = "warm.sock"
 LOG = "warm"
 SUPERVISOR = "supervisor"
+ENVIRONMENT_ZYGOTE = f"{__package__}.environment_zygote"
+MOST_ENVIRONMENTS = 3
+IDLE_S = 1800.0
+
+
+@dataclass(eq=False)
+class Environment:
+    """The preloaded interpreter of another environment: its ``python``, and the name of its socket."""
+
+    python: str
+    socket: str
+    used_s: float = 0.0
 
 
 class Zygote(RequestServer):
-    """Serves hello, spawn and end."""
+    """Serves hello, spawn, environment and end."""
 
     def __init__(self, directory: Path, warm_key: str, loaded: list[str], listener: socket.socket) -> None:
         super().__init__(listener, directory / SOCKET)
@@ -50,7 +66,9 @@ class Zygote(RequestServer):
             me = identify(os.getpid())
             facts = {"pid": me.pid, "start": me.start, "python": sys.executable, "warm_key": self.warm_key}
             nodes = {
-                about: [child.pid, child.start] for child, _, about in self.children.values() if about != SUPERVISOR
+                about: [child.pid, child.start]
+                for child, _, about in self.children.values()
+                if about != SUPERVISOR and not isinstance(about, Environment)
             }
             channel.send({"event": "hello", **facts, "loaded": self.loaded, "nodes": nodes})
         elif operation == "spawn":
@@ -58,6 +76,8 @@ class Zygote(RequestServer):
             who = NodeName(message["name"], message["incarnation"], message["spare"])
             child = self._spawn(who, message["listener"], place)
             channel.send({"event": "spawned", "name": who.name, "pid": child.pid, "start": child.start})
+        elif operation == "environment":
+            channel.send({"event": "environment", "socket": self._environment(message["python"]).socket})
         elif operation == "end":
             self.running = False
         elif operation != "ping":
@@ -68,6 +88,50 @@ class Zygote(RequestServer):
 
     def tick(self) -> None:
         self.watchdog.check()
+        self._end_environments(MOST_ENVIRONMENTS, IDLE_S)
+
+    def _environment(self, python: str) -> Environment:
+        """The preloaded interpreter of another environment, started where there is none. Raises OSError."""
+        found = next((e for e in self._environments() if e.python == python), None) or self._start_environment(python)
+        found.used_s = time.monotonic()
+        return found
+
+    def _environments(self) -> list[Environment]:
+        """Those that run, the one that was used last at the end."""
+        found = [about for _, _, about in self.children.values() if isinstance(about, Environment)]
+        return sorted(found, key=lambda environment: environment.used_s)
+
+    def _start_environment(self, python: str) -> Environment:
+        self._end_environments(MOST_ENVIRONMENTS - 1, IDLE_S)
+        environment = Environment(python, f"environment-{sha256(python.encode()).hexdigest()[:12]}.sock")
+        listener = listen(self.directory, environment.socket)
+        log = open_log(self.directory / "logs", LOG)
+        arguments = ["--parent", str(os.getpid()), "--directory", str(self.directory), "--socket", environment.socket]
+        try:
+            process = subprocess.Popen(
+                [python, "-m", ENVIRONMENT_ZYGOTE, *arguments, "--listener", str(listener.fileno())]
+                + ["--preload", ",".join(self.loaded)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[listener.fileno()],
+                cwd=self.directory,
+                start_new_session=True,
+            )
+        finally:
+            listener.close()
+            os.close(log)
+        process.returncode = 0  # reaped by `RequestServer`, not by Popen
+        self.track(process.pid, environment)
+        return environment
+
+    def _end_environments(self, most: int, idle_s: float) -> None:
+        """End interpreters that were not used for so long, and the oldest of too many. Their forks go on."""
+        there, now_s = self._environments(), time.monotonic()
+        over = there[: max(0, len(there) - most)]
+        for child, _, about in self.children.values():
+            if isinstance(about, Environment) and (about in over or now_s - about.used_s > idle_s):
+                os.kill(child.pid, signal.SIGKILL)
 
     def _start(self, arguments: list[str]) -> None:
         log = open_log(self.directory, SUPERVISOR)
@@ -86,7 +150,8 @@ class Zygote(RequestServer):
 
     def ended(self, child: Identity, about: Any, status: int) -> None:
         """Nodes are watched by the supervisor itself; here they are only collected."""
-        note(f"{about} (process {child.pid}) ended with status {status}")
+        name = f"the interpreter of {about.python}" if isinstance(about, Environment) else about
+        note(f"{name} (process {child.pid}) ended with status {status}")
 
     def before_reaping(self, child: Identity) -> None:
         """Every child leads a group, and nothing of it stays behind."""
@@ -103,32 +168,6 @@ class Zygote(RequestServer):
             os.close(log)
 
 
-def preload(names: list[str]) -> list[str]:
-    """Import each module (``module:function`` also calls it) and return those that could be."""
-    loaded = []
-    for name in names:
-        module, _, function = name.partition(":")
-        try:
-            imported = importlib.import_module(module)
-            if function:
-                getattr(imported, function)()
-        except Exception as error:  # whatever a module raises, jobs can still start without it
-            note(f"{name} is not preloaded: {error!r}")
-        else:
-            loaded.append(name)
-    return loaded
-
-
-def _stay_single_threaded(arguments: argparse.Namespace) -> None:
-    threads = thread_names()
-    if len(threads) == 1:
-        return
-    note(f"preloading started threads ({', '.join(threads)}): a fork would not be safe; beginning again without it")
-    again = ["--directory", arguments.directory, "--listener", str(arguments.listener), "--preload", ""]
-    os.set_inheritable(arguments.listener, True)
-    os.execv(sys.executable, [sys.executable, "-m", "jupyter_hyperpod.backends.local.warm", *again])
-
-
 def main() -> int:
     """Preload, then serve until told to end."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_hyperpod.backends.local.warm", description=__doc__)
@@ -141,10 +180,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     key = source_digest()
-    loaded = preload([name for name in arguments.preload.split(",") if name])
-    _stay_single_threaded(arguments)
-    gc.collect()
-    gc.freeze()
+    again = ["-m", __spec__.name, "--directory", arguments.directory, "--listener", str(arguments.listener)]
+    loaded = ready_to_fork([name for name in arguments.preload.split(",") if name], again, arguments.listener)
     listener = socket.socket(fileno=arguments.listener)
     listener.setblocking(False)
     Zygote(Path(arguments.directory), key, loaded, listener).run()
