@@ -20,7 +20,7 @@ OWN, OTHER = "the cluster's environment", "another environment"
 
 
 def run(runs: int = 5, nodes: int = 4) -> dict[str, Any]:
-    """Measure the first submit on a cluster that has just become idle, then `runs` more, in two environments by turns."""
+    """Measure the first submit on a cluster that has just become idle, then `runs` more; two environments by turns."""
     with tempfile.TemporaryDirectory(prefix="hyperpod-latency-") as folder, laboratory(nodes, spares=1) as store:
         pythons = {OWN: sys.executable, OTHER: _another(Path(folder) / "venv")}
         samples: dict[str, list[float]] = {name: [] for name in pythons}

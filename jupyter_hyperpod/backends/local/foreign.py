@@ -31,7 +31,7 @@ UNFIT_S = 60.0  # an environment that cannot be preloaded is not tried again for
 KILLED = -9
 
 
-class Place(Protocol):
+class NodePlace(Protocol):
     """What this needs of its node."""
 
     path: Path
@@ -72,7 +72,7 @@ class KnownArm:
 class ForeignEnvironments:
     """The arms of one node."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: NodePlace) -> None:
         self._place = place
         self._directory = place.path.parent
         self._present: dict[str, KnownArm] = {}
