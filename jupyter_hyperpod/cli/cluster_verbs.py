@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 
-from ..control import cluster, device_check, metrics, mounting, nodes, report, validate, verb_options
+from ..control import cluster, device_check, housekeeping, metrics, mounting, nodes, report, validate, verb_options
 from ..storage.store import Store
 from .terminal import Terminal, leave_cleanly
 
@@ -46,6 +46,10 @@ def run_metrics(options: argparse.Namespace, store: Store, terminal: Terminal) -
         except KeyboardInterrupt:
             terminal.note("ended")
     return 0
+
+
+def run_housekeeping(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
+    return _show(housekeeping.run(options.verb, options, store), options, terminal)
 
 
 def run_mounting(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:

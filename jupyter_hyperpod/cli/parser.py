@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any, NoReturn
 
-from ..control import mounting, nodes
+from ..control import housekeeping, mounting, nodes
 from ..control.option_parser import explained, help_format
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.validate import add_options as add_validate_options
@@ -152,6 +152,8 @@ def _add_control_verbs(verbs: _Verbs) -> None:
     scale.add_argument("target", type=int, metavar="N", help="nodes to run on, within the job's elastic range")
 
     verbs.add("stop", "stop a job at its next step boundary", job=True)
+    for name, text in housekeeping.VERBS.items():
+        housekeeping.add_options(name, verbs.add(name, text))
 
     fault = verbs.add("fault", "break something on purpose and watch the job recover")
     fault.add_argument("--job", required=True, metavar="JOB", help="the job to break")

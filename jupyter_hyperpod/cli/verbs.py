@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from ..control import mounting
+from ..control import housekeeping, mounting
 from ..storage.store import Store
 from . import benchmark, cluster_verbs, job_verbs, model, plan, recipe, serve
 from .parser import ALIASES
@@ -34,6 +34,7 @@ VERBS: dict[str, Verb] = {
     "stop": job_verbs.run_stop,
     "fault": job_verbs.run_fault,
     "cluster": cluster_verbs.run_cluster,
+    **dict.fromkeys(housekeeping.VERBS, cluster_verbs.run_housekeeping),
     **dict.fromkeys(mounting.VERBS, cluster_verbs.run_mounting),
     "validate": cluster_verbs.run_validate,
     "bench": benchmark.run_bench,

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from functools import cache
 
-from ..control import mounting, nodes, validate
+from ..control import housekeeping, mounting, nodes, validate
 from ..control.option_parser import Parser, help_format, without_values
 from ..control.submit_options import add_rerun_options, add_submit_options
 from ..control.verb_options import add_cluster_options, add_fault_options, add_serve_options
@@ -25,6 +25,7 @@ VERB_HELP = {
     "rerun": "run a job again: the same code, the same specification",
     "scale": "ask a job to grow or shrink, without a restart",
     "stop": "stop a job at its next step boundary",
+    **housekeeping.VERBS,
     "fault": "break something on purpose and watch the job recover",
     "cluster": "start, show or stop the local cluster, or heal its network",
     "validate": "check nodes, devices, storage, network and a small training, row by row",
@@ -106,6 +107,8 @@ def verb_parser() -> Parser:
     add_cluster_options(made["cluster"])
     nodes.add_node_options(made["nodes"])
     nodes.add_health_options(made["health"])
+    for name in housekeeping.VERBS:
+        housekeeping.add_options(name, made[name])
     for name in mounting.VERBS:
         mounting.add_options(name, made[name])
     validate.add_options(made["validate"])

@@ -6,7 +6,20 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..control import cluster, deploy, device_check, jobs, lookup, mounting, nodes, report, served, validate, watch
+from ..control import (
+    cluster,
+    deploy,
+    device_check,
+    housekeeping,
+    jobs,
+    lookup,
+    mounting,
+    nodes,
+    report,
+    served,
+    validate,
+    watch,
+)
 from ..control.sentences import event_sentence
 from ..control.submit_options import shown_fields
 from ..control.verb_options import aimed_at, fault_aim, run_cluster, serve_fields
@@ -154,6 +167,11 @@ def _cluster(options: argparse.Namespace, notebook: Notebook) -> None:
     print(report.cluster_line(cluster.status(store)))
 
 
+def _housekeeping(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
+    answer = housekeeping.run(options.verb, options, notebook.open_store())
+    return _said(answer, answer.record)
+
+
 def _mounting(options: argparse.Namespace, notebook: Notebook) -> Rows | None:
     answer = mounting.run(options.verb, options, notebook.open_store())
     return _said(answer, answer.record)
@@ -210,6 +228,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, Notebook], Rows | JobRecord | Pla
     "rerun": _rerun,
     "scale": _scale,
     "stop": _stop,
+    **dict.fromkeys(housekeeping.VERBS, _housekeeping),
     "fault": _fault,
     "cluster": _cluster,
     "validate": _validate,

@@ -34,6 +34,7 @@ from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec
 ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"
 ENVIRONMENT = "environment"
+DELETED = ".deleted-"  # what a deleted job's directory is called until it is gone
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 

@@ -1,0 +1,134 @@
+"""Deletes jobs that have ended: some by name, or all that ended long ago. Checkpoints elsewhere are left alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from ..core.errors import Conflict, HyperpodError, StoreError
+from ..core.events import TERMINAL_STATES
+from ..core.units import format_bytes, format_duration, parse_duration, plural
+from ..core.views import View
+from ..storage.folded import FoldedJournal
+from ..storage.store import DELETED, Store
+from . import lookup
+from .report import Answer, Table
+
+VERBS = {
+    "delete": "delete jobs that have ended: their journals, output and specification",
+    "prune": "delete all jobs that ended long ago",
+}
+DEFAULT_AGE = "30d"
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """A job that may be deleted; ``ended_s`` since the Unix epoch, ``size`` on the disk in bytes."""
+
+    job_id: str
+    state: str
+    ended_s: float
+    size: int
+
+
+def add_options(verb: str, parser: argparse.ArgumentParser) -> None:
+    """Declare the options of one of `VERBS`."""
+    if verb == "delete":
+        parser.add_argument("jobs", nargs="+", metavar="JOB", help="a job's id, or a name: its newest job")
+        return
+    parser.add_argument(
+        "--older-than", default=DEFAULT_AGE, metavar="TIME", help="such as 12h or 30d, since its end (default: 30d)"
+    )
+    parser.add_argument(
+        "--state", action="append", choices=sorted(TERMINAL_STATES), help="only jobs that ended so; may be repeated"
+    )
+    parser.add_argument("--keep", type=int, default=0, metavar="N", help="keep the newest N of them, however old")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be deleted")
+
+
+def run(verb: str, options: argparse.Namespace, store: Store) -> Answer:
+    """Carry out a verb. Raises SpecError, NotFound, Conflict for a job that has not ended, or StoreError."""
+    if verb == "delete":
+        return _delete(store, [lookup.job_id(store, name) for name in options.jobs])
+    return _prune(store, options)
+
+
+def _delete(store: Store, job_ids: list[str]) -> Answer:
+    found = [_ended(store, job_id) for job_id in dict.fromkeys(job_ids)]  # all or none: a typo deletes nothing
+    for job in found:
+        delete(store, job.job_id)
+    return Answer([_record(job) for job in found], lines=[_sentence(found, "deleted")])
+
+
+def _prune(store: Store, options: argparse.Namespace) -> Answer:
+    age_s = parse_duration(options.older_than)
+    wanted = options.state or TERMINAL_STATES
+    now_s = time.time()
+    ended = sorted(_all_ended(store, wanted), key=lambda job: job.ended_s, reverse=True)
+    old = [job for job in ended[max(0, options.keep) :] if now_s - job.ended_s > age_s]
+    for job in () if options.dry_run else old:
+        delete(store, job.job_id)
+    rows = [(job.job_id, job.state, format_duration(now_s - job.ended_s), format_bytes(job.size)) for job in old]
+    nothing = f"no job ended more than {options.older_than} ago"
+    table = Table(("JOB", "STATE", ">ENDED BEFORE", ">SIZE"), rows, nothing)
+    lines = [_sentence(old, "would be deleted" if options.dry_run else "deleted")] if old else []
+    return Answer([_record(job) for job in old], table, lines)
+
+
+def delete(store: Store, job_id: str) -> None:
+    """Remove the directory of a job that has ended. Raises StoreError."""
+    path = store.job(job_id).path
+    gone = path.with_name(f"{DELETED}{secrets.token_hex(4)}")
+    try:
+        os.rename(path, gone)  # at once for everybody; a deletion that is interrupted leaves no half of a job
+        for left in store.jobs.glob(f"{DELETED}*"):
+            shutil.rmtree(left)
+    except OSError as error:
+        raise StoreError(f"{job_id} cannot be deleted: {error.strerror or error}") from error
+
+
+def _ended(store: Store, job_id: str) -> EndedJob:
+    job = store.job(job_id)
+    view = FoldedJournal(job).catch_up()
+    if view["state"] not in TERMINAL_STATES:
+        raise Conflict(f"{job_id} is {view['state']}; `jupyter hyperpod stop {job_id}` ends it, then delete it")
+    return EndedJob(job_id, view["state"], _end_s(view), _size(store, job_id))
+
+
+def _all_ended(store: Store, states: Collection[str]) -> Iterator[EndedJob]:
+    for job_id in store.job_ids():
+        try:
+            view = FoldedJournal(store.job(job_id)).catch_up()
+        except HyperpodError:
+            continue  # deleted meanwhile
+        if view["state"] in TERMINAL_STATES and view["state"] in states:
+            yield EndedJob(job_id, view["state"], _end_s(view), _size(store, job_id))
+
+
+def _end_s(view: View) -> float:
+    return float(view["ended_s"] or view["updated_s"] or 0.0)
+
+
+def _size(store: Store, job_id: str) -> int:
+    total = 0
+    for folder, _, names in os.walk(store.jobs / job_id):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def _record(job: EndedJob) -> dict[str, object]:
+    return {"id": job.job_id, "state": job.state, "ended_s": job.ended_s, "bytes": job.size}
+
+
+def _sentence(found: list[EndedJob], what: str) -> str:
+    named = found[0].job_id if len(found) == 1 else plural(len(found), "job")
+    return f"{what}: {named}, {format_bytes(sum(job.size for job in found))}"

@@ -1,0 +1,94 @@
+"""Deleting jobs: those that have ended, all or none, and nothing half."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from jupyter_hyperpod.cli import main
+from jupyter_hyperpod.control import housekeeping
+from jupyter_hyperpod.core.errors import StoreError
+from jupyter_hyperpod.core.events import Event, encode
+from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.storage.store import DELETED, Store
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("JUPYTER_HYPERPOD_STORE", str(tmp_path))
+    return Store(tmp_path).prepare()
+
+
+def job(store: Store, name: str, state: str, ended_days_ago: float = 0.0) -> str:
+    made = store.create_job(JobSpec(name=name, cell_digest="0" * 64, nodes=1))
+    at_s = time.time() - ended_days_ago * DAY_S
+    event = Event("coordinator.1", 1, at_s, "job.state", {"state": state, "reason": ""})
+    (made.events / "coordinator.1.jsonl").write_bytes(encode(event))
+    return made.id
+
+
+def test_a_job_that_has_ended_is_deleted(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = job(store, "one", "succeeded"), job(store, "two", "failed")
+    assert main(["delete", "one"]) == 0
+    assert capsys.readouterr().out.startswith(f"deleted: {one}, ")
+    assert store.job_ids() == [two]
+    assert main(["delete", two, two, "--json"]) == 0
+    assert [record["id"] for record in json.loads(capsys.readouterr().out)] == [two]
+    assert os.listdir(store.jobs) == []
+
+
+@pytest.mark.parametrize("wrong", ["running", "pending", "missing"])
+def test_all_or_none(store: Store, capsys: pytest.CaptureFixture[str], wrong: str) -> None:
+    ended = job(store, "ended", "stopped")
+    if wrong != "missing":
+        job(store, wrong, wrong)
+    assert main(["delete", ended, wrong]) != 0
+    assert ended in store.job_ids()
+    expected = "no job 'missing'" if wrong == "missing" else f"is {wrong}; `jupyter hyperpod stop {wrong}-"
+    assert expected in capsys.readouterr().err
+
+
+def test_prune_deletes_what_ended_long_ago(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    old = [job(store, f"old{days}", "succeeded", days) for days in (40, 50, 60)]
+    failed = job(store, "failed", "failed", 45)
+    young, running = job(store, "young", "succeeded", 3), job(store, "running", "running", 90)
+    assert main(["prune", "--dry-run", "--json"]) == 0
+    assert {record["id"] for record in json.loads(capsys.readouterr().out)} == {*old, failed}
+    assert len(store.job_ids()) == 6
+    assert main(["prune", "--state", "succeeded", "--keep", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "deleted: 2 jobs" in said and old[0] not in said, "young and the first of the old ones are the newest two"
+    assert set(store.job_ids()) == {old[0], failed, young, running}
+    assert main(["prune", "--older-than", "1d"]) == 0
+    assert store.job_ids() == [running]
+    assert main(["prune"]) == 0
+    assert "no job ended more than 30d ago" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--older-than", "soon"], ["--state", "running"], ["--keep", "x"]])
+def test_bad_use_deletes_nothing(store: Store, words: list[str]) -> None:
+    old = job(store, "old", "succeeded", 100)
+    try:
+        assert main(["prune", *words]) == 2
+    except SystemExit as error:
+        assert error.code == 2
+    assert store.job_ids() == [old]
+
+
+def test_a_deletion_that_was_interrupted_is_finished_by_the_next(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = job(store, "one", "succeeded"), job(store, "two", "succeeded")
+    with monkeypatch.context() as broken:
+        broken.setattr(shutil, "rmtree", lambda path: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        with pytest.raises(StoreError, match=f"{one} cannot be deleted: Input/output error"):
+            housekeeping.delete(store, one)
+    assert store.job_ids() == [two]
+    assert [name.startswith(DELETED) for name in sorted(os.listdir(store.jobs))] == [True, False]
+    housekeeping.delete(store, two)
+    assert os.listdir(store.jobs) == []
