@@ -15,6 +15,8 @@ MODULES = {
     "partition": "benchmarks.recovery.partition",
     # an undisturbed step of ours against plain DDP's, in alternating blocks
     "overhead": "benchmarks.recovery.overhead",
+    # pictures that workers decode and augment: our steps and samples per second against DDP with torch's DataLoader
+    "data": "benchmarks.recovery.data",
     # a job grows and shrinks while it trains: the survivors' pause, and whether a process is started anew
     "elastic": "benchmarks.recovery.elastic",
     # a member is killed every 5.5 and every 1.4 steps: how much of an undisturbed run's speed is left

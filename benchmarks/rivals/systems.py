@@ -118,15 +118,15 @@ class Rival(Arm):
 class PlainDdp(Rival):
     """DistributedDataParallel over gloo, which recovers from nothing: the yardstick of an undisturbed step."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str], nodes: int) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str], nodes: int, script: str = "ddp") -> None:
         super().__init__("DDP", directory, sys.executable, environment)
-        self.nodes = nodes
+        self.nodes, self.script = nodes, script
 
     def begin(self) -> None:
         """One process a member."""
         meeting = {"WORLD_SIZE": str(self.nodes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         for rank in range(self.nodes):
-            self.spawn("-m", f"{SCRIPTS}.ddp", RANK=str(rank), **meeting)
+            self.spawn("-m", f"{SCRIPTS}.{self.script}", RANK=str(rank), **meeting)
 
     def victim(self) -> int:
         """The last member."""

@@ -26,6 +26,10 @@ class Batches(Protocol):
         """Micro-batches for which this process had to wait."""
 
     @property
+    def waited_s(self) -> float:
+        """Seconds of these waits together."""
+
+    @property
     def reads(self) -> Any:
         """What reading depends on, and may change; None for a stream, which is brought to its place otherwise."""
 

@@ -13,6 +13,9 @@ from ..program.reached import digest, elements, reachable
 FEW = 1000  # numbers of a container that is compared by its content
 
 
+CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
+
+
 class Watch:
     """What the data set, the classes of its parts and their functions reach, as cheap marks that change with it."""
 
@@ -35,8 +38,19 @@ class Watch:
             return value
         if isinstance(value, torch.Tensor):
             return id(value), value._version
+        if isinstance(value, (list, dict)) and len(value) <= FEW and _holds_constants(value):
+            return value.copy()  # equal as long as the parts are the same objects, which costs next to nothing to see
         if isinstance(value, torch.nn.Module) or elements(value) > FEW:
             return id(value)
         if isinstance(value, (list, tuple)) and all(isinstance(item, torch.Tensor) for item in value):
             return [(id(item), item._version) for item in value]
         return digest(value, self._copier) or id(value)
+
+
+def _holds_constants(value: list[Any] | dict[Any, Any]) -> bool:
+    """Whether nothing changes in a container unless it gets other parts."""
+    parts = value.values() if isinstance(value, dict) else value
+    return all(
+        isinstance(part, CONSTANTS) or (type(part) is tuple and all(isinstance(inner, CONSTANTS) for inner in part))
+        for part in parts
+    )

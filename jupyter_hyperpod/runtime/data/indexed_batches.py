@@ -95,6 +95,11 @@ class IndexedBatches:
         """Micro-batches for which this process had to wait."""
         return self._readers.stalls if self._readers is not None else 0
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds of these waits together."""
+        return self._readers.waited_s if self._readers is not None else 0.0
+
     def close(self) -> None:
         """End the readers."""
         if self._readers is not None:

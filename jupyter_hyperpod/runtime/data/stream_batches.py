@@ -30,6 +30,7 @@ class StreamBatches:
     reads = None
     samples = None
     stalls = 0
+    waited_s = 0.0
 
     def __init__(
         self, found: Given, group: Group, seed: int, global_batch: int, micro_batch: int, device: torch.device

@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,6 +21,19 @@ CUDA_WARNING = (
 )
 
 
+@cache
+def _has_accelerator() -> bool:
+    return torch.cuda.is_available() or torch.accelerator.is_available()
+
+
+def _seed_torch(seed: int) -> None:
+    """As `torch.manual_seed`, which without an accelerator spends 0.1 ms on noting where it was called."""
+    if _has_accelerator():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
     """Seed the generators of torch, Python and (where it is loaded) numpy; restore all of them afterwards.
@@ -30,7 +44,7 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
     python_state = random.getstate()
     numpy_state = numpy.random.get_state() if numpy is not None else None
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
-        torch.manual_seed(seed)
+        _seed_torch(seed)
         random.seed(seed)
         if numpy is not None:
             numpy.random.seed(seed & 0xFFFFFFFF)

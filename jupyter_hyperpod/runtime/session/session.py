@@ -189,6 +189,11 @@ class Session:
         return self._batches.stalls
 
     @property
+    def data_waited_s(self) -> float:
+        """Seconds that this process has waited for micro-batches that its workers read."""
+        return self._batches.waited_s
+
+    @property
     def is_main(self) -> bool:
         """Whether this is rank 0, which may be another process after a loss."""
         return self.rank == 0
