@@ -65,7 +65,7 @@ class StepReading:
     """The numbers of a reduced step: mean ``loss``, whether the gradient is ``finite``, and ``losses`` by micro-batch.
 
     ``losses[i]`` is NaN where loss or gradient of micro-batch i are not finite. ``metrics``: means of what the loss
-    function returned beside the loss.
+    function returned beside the loss. ``stops``: a member wants this step to be the last one.
     """
 
     step: int
@@ -73,6 +73,7 @@ class StepReading:
     finite: bool
     losses: tuple[float, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    stops: bool = False
 
 
 @dataclass(frozen=True, slots=True)

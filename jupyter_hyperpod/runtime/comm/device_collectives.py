@@ -7,7 +7,6 @@ of bytes, so one exchange serves all types.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -19,7 +18,7 @@ from .collectives import Links
 from .kinds import Kind
 from .mesh import all_gather
 from .process_group import ProcessGroup
-from .reduction import Buffer, FinishedNodes, Layout, as_bytes, is_finite, tree_sum
+from .reduction import Buffer, FinishedNodes, Layout, as_bytes, flags_of, is_finite, tree_sum, weighed
 from .shared_memory import ALIGN_BYTES, aligned
 
 SLACK_BYTES = 1 << 16  # a buffer is cut into equal slices, so the last one may reach beyond what is used
@@ -95,7 +94,7 @@ class DeviceCollectives:
         # nobody enters a collective before all others can: it lasts no longer than its transfer, and a member that is
         # lost while it computes is noticed here, where waiting can be interrupted
         shown = all_gather(links.exchange, links.rank, len(holdings), bytes(as_bytes(weights)))
-        total = math.fsum(number for said in shown for number in memoryview(said).cast("d"))
+        total, stops = weighed(number for said in shown for number in memoryview(said).cast("d"))
         try:
             sound = self._reduce(result, finished, holdings, 1.0 / total if total else 1.0, check_finite)
         except BaseException:
@@ -104,7 +103,7 @@ class DeviceCollectives:
         if check_finite:
             flags = all_gather(links.exchange, links.rank, len(holdings), bytes([sound]))
             sound = all(flag[0] for flag in flags)
-        result.meta[-1] = not sound
+        result.meta[-1] = flags_of(sound, stops)
         self._failures.clear()
         return result
 

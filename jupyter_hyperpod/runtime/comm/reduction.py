@@ -9,7 +9,7 @@ fault only the lost micro-batches are computed again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -28,12 +28,32 @@ class Memory(Protocol):
         """One 1-D tensor for each (dtype, length), laid end to end, aligned."""
 
 
+STOP = -1.0  # among the weights of a member
+_NOT_FINITE, _LAST = 1, 2
+
+
+def weighed(weights: Iterable[float]) -> tuple[float, bool]:
+    """The sum of the weights of all members, and whether one of them wants this step to be the last one."""
+    numbers = list(weights)
+    return math.fsum(number for number in numbers if number > 0), any(number < 0 for number in numbers)
+
+
+def flags_of(sound: bool, stops: bool) -> int:
+    """``meta[-1]`` of a result."""
+    return (0 if sound else _NOT_FINITE) | (_LAST if stops else 0)
+
+
+def read_flags(number: float) -> tuple[bool, bool]:
+    """Inverse of `flags_of`."""
+    return not int(number) & _NOT_FINITE, bool(int(number) & _LAST)
+
+
 class Buffer:
     """One gradient of all parameters: a flat tensor per dtype, and what else is added in the tree.
 
     ``words`` (int64) holds what travels to the bit. ``meta`` (float64, 2 + parameters + numbers): ``meta[0]`` is the
     loss; ``meta[1 + i]`` counts the micro-batches in which parameter i had a gradient; then follow other numbers.
-    ``meta[-1]`` of a result is not 0 where its gradient is not finite.
+    ``meta[-1]`` of a result says whether its gradient is finite and whether it is the last one: see `flags_of`.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -186,15 +206,17 @@ class Reduction:
     ) -> Buffer:  # fmt: skip
         """Return the gradient's sum over the tree divided by the weight, the same bits on every member.
 
-        `words` and `meta` are sums. ``weights`` (float64) are those of this member's micro-batches, 0 for all others;
-        where those of all members are 0, the sum is not divided. `keep`: results not to overwrite. With
+        `words` and `meta` are sums. ``weights`` (float64) are those of this member's micro-batches, 0 for all others,
+        and then `STOP` from a member that wants this step to be the last one; where all members' weights are 0, the sum
+        is not divided. `keep`: results not to overwrite. With
         ``check_finite`` every owner also checks that its slices are finite.
 
         ``holdings[r]`` are rank r's nodes. If it is cancelled (`exchange` raised), no node has changed.
         """
         result = self.free_result(keep)
         sound = True
-        parts, total = self._collect(finished, holdings, rank, near, exchange, weights)
+        parts, numbers = self._collect(finished, holdings, rank, near, exchange, weights)
+        total, stops = weighed(numbers)
         scale = 1.0 / total if total else 1.0
         for flat, nodes in zip(result.flats, parts, strict=True):
             low, high = slices(flat.numel(), len(holdings))[rank]
@@ -204,7 +226,7 @@ class Reduction:
                     flat[low:high].mul_(scale)
                     sound = sound and not (check_finite and not is_finite(flat[low:high]))
         sound = self._gather(result, rank, len(holdings), near, exchange, sound)
-        result.meta[-1] = not sound
+        result.meta[-1] = flags_of(sound, stops)
         return result
 
     def _collect(
@@ -215,8 +237,8 @@ class Reduction:
         near: frozenset[int],
         exchange: Exchange,
         weights: torch.Tensor,
-    ) -> tuple[list[dict[Node, torch.Tensor]], float]:
-        """This rank's slice of every node of every member, by flat tensor, and the weight of all micro-batches."""
+    ) -> tuple[list[dict[Node, torch.Tensor]], list[float]]:
+        """This rank's slice of every node of every member, by flat tensor, and the weights of all members."""
         neighbours, distant = _peers(rank, len(holdings), near)
         mine = [(node, finished.nodes[node]) for node in holdings[rank]]
         theirs = [(peer, node) for peer in neighbours for node in holdings[peer]]
@@ -245,7 +267,7 @@ class Reduction:
             for nodes, flat in zip(parts, self.attach(peer, token), strict=True):
                 low, high = slices(flat.numel(), len(holdings))[rank]
                 nodes[node] = flat[low:high]
-        return parts, math.fsum(number for shown in (weights, *others.values()) for number in shown.tolist())
+        return parts, [number for shown in (weights, *others.values()) for number in shown.tolist()]
 
     def _gather(
         self, result: Buffer, rank: int, world_size: int, near: frozenset[int], exchange: Exchange, sound: bool

@@ -164,7 +164,7 @@ class StateTransfer:
             gradients.set_gradients(result)
             gradients.keep(result)
             skipped = bool(self._state.step_guard.judge(reading, None))
-            self._state.apply(reading.loss, skipped=skipped, metrics=reading.metrics)
+            self._state.apply(reading, skipped=skipped)
             gradients.apply_left(result, skipped)
             self._state.run_done()
             gradients.finished.clear()

@@ -221,7 +221,11 @@ class Failures:
             said |= {m.rank: "goes on" for m in others}
         if len(said) == len(members) and len(texts := list(dict.fromkeys(said.values()))) > 1:
             found = " while ".join(f"rank {next(r for r in said if said[r] == text)} {text}" for text in texts)
-            yield End("failed", f"{found}: every rank must leave the loop, or go back, at the same step")
+            yield End(
+                "failed",
+                f"{found}: every rank must leave the loop, or go back, at the same step; "
+                "session.stop(reason) on one rank ends the loops of all",
+            )
 
 
 def _end(code: int) -> str:

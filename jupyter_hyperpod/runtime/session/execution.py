@@ -170,7 +170,7 @@ class StepExecution:
             gradients.clip(result, settings.max_grad_norm)
         gradients.keep(result)
         skipped = self._state.step_guard.judge(reading, plan)
-        self._state.apply(reading.loss, skipped=bool(skipped), metrics=reading.metrics)
+        self._state.apply(reading, skipped=bool(skipped))
         gradients.apply_left(result, bool(skipped))
         self._state.run_done()
         gradients.finished.clear()

@@ -16,7 +16,7 @@ from ...policy.guard import StepReading
 from ...policy.recovery import RecoveryPlan
 from ..comm.choice import collectives_for
 from ..comm.mesh import all_gather
-from ..comm.reduction import Buffer, FinishedNodes, is_finite
+from ..comm.reduction import STOP, Buffer, FinishedNodes, is_finite, read_flags
 from ..comm.shards import around, local
 from ..micro_batch.lanes import LaneStore
 from ..micro_batch.places import Places
@@ -59,6 +59,7 @@ class Gradients:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
         self._warned = False
+        self.stops = False  # whether this member wants the next step to be the last one
         self.check_finite = False  # whether gradients are checked for values that are not finite
         self._statistics = RunningStatistics(model)
         self._group = group
@@ -150,7 +151,8 @@ class Gradients:
 
         Raises TrainingError, on all members, where micro-batches returned different forms, or all have weight 0.
         """
-        weights = torch.zeros(self.micro_batches, dtype=torch.float64)
+        weights = torch.zeros(self.micro_batches + 1, dtype=torch.float64)
+        weights[-1] = STOP if self.stops else 0.0
         for low, high in plan.holdings[plan.rank]:
             weights[low:high] = self._places.of(self.finished.nodes[low, high].meta, "weights")[low:high]
         result = self.collectives.reduce(self.finished, plan.holdings, self.kept, weights, self.check_finite)
@@ -161,7 +163,7 @@ class Gradients:
             self._warned = True
             if group.once("weights-below-1"):
                 group.warn(SMALL_WEIGHTS.format(largest=largest))
-        if result.meta[-1] and bool(self._losses(result.meta).isfinite().all()):
+        if not read_flags(float(result.meta[-1]))[0] and bool(self._losses(result.meta).isfinite().all()):
             self._locate(result, plan, group)
         return result
 
@@ -191,7 +193,8 @@ class Gradients:
         """The mean loss and the other numbers for `policy.guard`, equal on every member."""
         places, meta = self._places, result.meta
         loss = float(meta[0]) / places.total(meta)
-        return StepReading(step, loss, not meta[-1], places.losses(meta), places.metrics(meta))
+        finite, stops = read_flags(float(meta[-1]))
+        return StepReading(step, loss, finite, places.losses(meta), places.metrics(meta), stops)
 
     def frozen(self) -> Words:
         """For each parameter, whether it is frozen now, which a loop may change on some members only."""

@@ -27,6 +27,12 @@ RAN = (
     "again for a further update per step"
 )
 
+ENDLESS = 100_000
+GOES_ON = (
+    "session.stop() has ended the loops of this session, and the cell begins further ones, which have no steps: loop "
+    "with `for epoch in session.epochs(n)`, or `while not session.stopped`"
+)
+
 
 class Step:
     """One optimizer step, or one of each of several optimizers. ``number`` counts from 1; ``index`` from 0."""
@@ -100,13 +106,15 @@ class Loop:
         self._inside = False  # the cell is in the body of a loop of steps
         self._loops = self._calls = 0  # of steps in this epoch; of `evaluate` since the cell was between two steps
         self._over = False
+        self._empty = 0  # loops of steps begun after `Session.stop`
 
     def steps(self, count: int) -> Iterator[Step]:
         """Yield the next ``count`` steps. A newcomer begins where its peers are."""
         self._planned, self._loop, self._loops = self._planned + count, self._loop + 1, self._loops + 1
         self._open()
+        self._refuse_endless()
         self._between_steps()
-        while self._state.applied // self._runs < self._planned and not self._carried.is_elsewhere(self._loop):
+        while self._goes_on():
             step, self._restored = self._next(), False
             self._inside = True
             try:
@@ -121,6 +129,17 @@ class Loop:
             self._between_steps()
         self._state.keep_for_later(self._carried.is_behind(self._loop))
 
+    def _refuse_endless(self) -> None:
+        self._empty += self._state.stopped
+        if self._empty == 2 and self._group.rank == 0:
+            self._group.warn(GOES_ON)
+        if self._empty > ENDLESS:
+            raise TrainingError(GOES_ON)
+
+    def _goes_on(self) -> bool:
+        ends = self._state.stopped or self._state.applied // self._runs >= self._planned
+        return not ends and not self._carried.is_elsewhere(self._loop)
+
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers of ``count`` epochs, from 0. A newcomer begins in the epoch in which its peers are."""
         self._open()
@@ -130,6 +149,8 @@ class Loop:
             self._carried.begin_epoch(epoch, self._planned, self._loop)
             self._state.keep_for_later(self._carried.waits)
             yield epoch
+            if self._state.stopped and not self._carried.waits:
+                return
 
     def call_of_evaluate(self) -> tuple[str, bool]:
         """The place of a call of `Session.evaluate`, the same on all members, and whether no newcomer begins here.

@@ -198,6 +198,24 @@ class Session:
         """Whether this is rank 0, which may be another process after a loss."""
         return self.rank == 0
 
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` has ended the loops: the same on all members after each step."""
+        return self._state.stopped
+
+    def stop(self, reason: str) -> None:
+        """End the loops of all members after the next step. Any member may call it, also one alone.
+
+        Use it for what only one member may see: a clock, a file, a signal. ``reason`` is journaled by the member that
+        gives it. The code behind the loops runs on all members, as after a last step. In a loss function it ends the
+        loops after the present step, or the next one. After the last step it does nothing.
+        """
+        if not self._gradients.stops and not self._state.stopped:
+            self._gradients.stops = True
+            step = f"step {self.step}" if self.step else "the beginning"
+            text = f"rank {self.rank} asked after {step} that training stops: {reason}"
+            self._group.journal("decision.made", {"policy": "session", "value": "stop", "reason": text})
+
     def register(self, **objects: Any) -> None:
         """Let objects travel with the training state: to members that join later, and into checkpoints.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from ...policy.guard import StepReading
 from ..comm import state_codec
 from ..comm.shards import local, mesh_of
 from ..micro_batch.lanes import LaneStore
@@ -57,13 +58,14 @@ class TrainingState:
         self._states = RunStates(runs)
         self._losses: dict[int, float] = {}  # of the last runs, as many as a step has, by update
         self.metrics: dict[str, float] = {}  # of the last step
+        self.stopped = False  # a member has made the last step the last one
 
     @property
     def applied(self) -> int:
         """Steps applied so far; 0 for a newcomer."""
         return self.step or 0
 
-    def apply(self, loss: float, skipped: bool = False, metrics: Mapping[str, float] | None = None) -> None:
+    def apply(self, reading: StepReading, skipped: bool = False) -> None:
         """Step the optimizer with the present gradients. No message can interrupt this.
 
         In a ``skipped`` step only the scheduler steps, because it follows the number of the step.
@@ -74,9 +76,10 @@ class TrainingState:
             self._stepped += 1
         if self._scheduler is not None and (self.applied + 1) % self._runs == 0:
             self._schedule(skipped)
-        self.step, self.loss, self.metrics = self.applied + 1, loss, dict(metrics or {})
+        self.step, self.loss, self.metrics = self.applied + 1, reading.loss, dict(reading.metrics)
+        self.stopped = self.stopped or reading.stops
         self._losses = {step: kept for step, kept in self._losses.items() if step > self.step - self._runs}
-        self._losses[self.step] = loss
+        self._losses[self.step] = reading.loss
 
     def run_done(self) -> None:
         """An update is applied, with all that it leaves in buffers."""
@@ -173,7 +176,8 @@ class TrainingState:
         more: dict[str, Any] = {"carried": self.carried.at(self.applied)} if carried else {}
         if self._runs > 1:
             more |= {"losses": sorted(self._losses.items()), "runs": self._states.shared(self.applied)}
-        return state_codec.pack(self.as_dict() | {"loss": self.loss, "metrics": self.metrics} | more, on_device)
+        last = {"loss": self.loss, "metrics": self.metrics, "stopped": self.stopped and not carried}
+        return state_codec.pack(self.as_dict() | last | more, on_device)
 
     def unpack(self, skeleton: state_codec.Skeleton, tensors: Sequence[torch.Tensor], step: int) -> None:
         """Load what `pack` returned after ``step``. Raises TrainingError for other lanes than those of this session."""
@@ -182,6 +186,7 @@ class TrainingState:
         if "carried" in state:
             self.carried.load(state["carried"], step)
         self.step, self.loss, self.metrics = step, state["loss"], state.get("metrics", {})
+        self.stopped = state.get("stopped", False)
         self._losses, self._states.copies = dict(state.get("losses", ())), list(state.get("runs", ()))
 
     def keep_for_later(self, needed: bool) -> None:

@@ -38,11 +38,12 @@ def stated(statements: Sequence[Statement | None]) -> Statement | None:
 
 def mean_reading(reading: StepReading, gather: Callable[[Any], list[Any]]) -> StepReading:
     """The means over the ranks, summed in their order; ``gather`` returns every rank's values."""
-    parts = gather([reading.finite, reading.loss, *reading.losses, *reading.metrics.values()])
-    loss, *means = (sum(numbers) / len(parts) for numbers in zip(*(part[1:] for part in parts), strict=True))
+    parts = gather([reading.finite, reading.stops, reading.loss, *reading.losses, *reading.metrics.values()])
+    loss, *means = (sum(numbers) / len(parts) for numbers in zip(*(part[2:] for part in parts), strict=True))
     losses, metrics = means[: len(reading.losses)], means[len(reading.losses) :]
     named = dict(zip(reading.metrics, metrics, strict=True))
-    return StepReading(reading.step, loss, all(part[0] for part in parts), tuple(losses), named)
+    finite, stops = all(part[0] for part in parts), any(part[1] for part in parts)
+    return StepReading(reading.step, loss, finite, tuple(losses), named, stops)
 
 
 def folded(numbers: Sequence[int]) -> int:
