@@ -1,7 +1,7 @@
 """Looks in the first steps for what makes a program impossible to repeat, and names the variable.
 
-In the first step rank 0 computes one micro-batch twice more, and rank 1 once. Later the members compare what their
-cells carry. A difference is an error of the program: hardware that fails in the first steps of a run is rare, and a
+In the first step ranks 0 and 1 compute one micro-batch once more; rank 0 twice, if that has changed anything. Later the
+members compare what their cells carry. A difference is an error of the program: hardware that fails in the first steps of a run is rare, and a
 program that depends on more than its batch, the model and the seeded generators differs at once.
 """
 
@@ -80,11 +80,14 @@ class Reproducible:
         times = 2 if plan.rank == 0 else 1 if plan.rank == 1 else 0
         held, walks = ([self._reached(sources)], [self._comparison.look()]) if times else ([], [])
         sums = [self._first[step]] if step in self._first else []
-        for _ in range(times):
+        counted: list[str] = []
+        for turn in range(times):
+            if turn and not self._comparison.counted(*walks):
+                break  # a second time shows what goes on changing, not what was only filled, such as a cache
             sums.append(self._sum(compute))
             held.append(self._reached(sources))
             walks.append(self._comparison.look())
-        counted = self._comparison.counted(*walks[1:]) if times == 2 else []
+            counted = self._comparison.counted(*walks[1:]) if turn else []
         shown = self._gather(plan, {"sums": sums, "counted": counted})
         if len({number for part in shown for number in part["sums"]}) == 1:
             if found := next((part["counted"] for part in shown if part["counted"]), None):
