@@ -1,8 +1,8 @@
 """Looks in the first steps for what makes a program impossible to repeat, and names the variable.
 
 In the first step ranks 0 and 1 compute one micro-batch once more; rank 0 twice, if that has changed anything. Later the
-members compare what their cells carry. A difference is an error of the program: hardware that fails in the first steps of a run is rare, and a
-program that depends on more than its batch, the model and the seeded generators differs at once.
+members compare what their cells carry. A difference is an error of the program: hardware that fails in the first steps
+of a run is rare. A program that depends on more than its batch, the model and the seeded generators differs at once.
 """
 
 from __future__ import annotations
