@@ -1,6 +1,7 @@
-"""Adapts two libraries when a cell imports them: IPython's display functions, and tqdm's bar for notebooks.
+"""Adapts libraries when a cell imports them: IPython's display functions, tqdm's bar for notebooks, multiprocessing.
 
-In a worker there is no kernel. IPython would print values, and the widgets of tqdm's bar would reach nobody.
+In a worker there is no kernel. IPython would print values, and the widgets of tqdm's bar would reach nobody. For
+`multiprocessing` see `spawned.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from . import displays
+from . import displays, spawned
 
 
 def _show_here(module: Any) -> None:
@@ -38,6 +39,7 @@ def _draw_with_text(module: Any) -> None:
 ADAPTED: dict[str, Callable[[Any], None]] = {
     "IPython.core.display_functions": _show_here,
     "tqdm.notebook": _draw_with_text,
+    "multiprocessing.spawn": spawned.adapt,
 }
 
 

@@ -41,7 +41,7 @@ def run(source: str, spec: JobSpec, is_first: Callable[[], bool]) -> facts.CellF
     filename = spec.filename
     module = types.ModuleType("__main__")
     module.__dict__.update({"__file__": filename, "__builtins__": __builtins__})
-    sys.modules["__main__"] = module
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module  # as multiprocessing has it, imported or not
     sys.argv = [filename, *spec.arguments]
     if spec.script:
         _see_folder(os.path.dirname(filename))

@@ -23,7 +23,7 @@ from ..program.own_modules import record_own_modules
 from ..progress import WorkerProgress
 from ..protocol import facts, orders, replica
 from ..protocol.codec import Message, decode, encode
-from . import adapters, cell, displays, pictures
+from . import adapters, cell, displays, pictures, spawned
 from .replica import ReplicaRank
 
 
@@ -136,7 +136,10 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     record_own_modules(context.job.path)
     if difference := packages.differences(context.job.path):
         me.journal("warning.raised", {"text": f"{context.node}: {difference}"})
-    outcome = cell.run(Path(context.cell).read_text(), context.spec, me.is_first)
+    cell_source = Path(context.cell).read_text()
+    if not context.spec.script:
+        spawned.begin(cell_source, context.job.path)
+    outcome = cell.run(cell_source, context.spec, me.is_first)
     if outcome is cell.DONE and context.spec.pull and me.is_first():
         values.leave(context.job.path, context.spec.pull, vars(sys.modules["__main__"]))
     me.flush_journal()
