@@ -23,11 +23,11 @@ from .loop_variables import LoopVariables
 from .model_flags import ModelFlags
 
 LATE = (
-    "this member joined after step {step} and has not run line {line}, which binds {name}: bind it before the loop, or "
-    "keep its values in the session, session.state.{name} = ..."
+    "{member} joined after step {step} and never ran line {line}, where the others bound {name}: bind it before the "
+    "loop, or keep its values in the session, session.state.{name} = ..."
 )
 BECAME = (
-    "this member has not run line {line}, which binds {name}. What depends on session.rank may be needed on any "
+    "{member} never ran line {line}, where the others bound {name}. What depends on session.rank may be needed on any "
     "member, because rank 0 may be another process after a loss: bind {name} on all of them"
 )
 EARLY = (
@@ -154,12 +154,12 @@ class Carried:
         if self.data is not None and received.data:
             self.data.load_state_dict(received.data)
 
-    def explain(self, error: NameError) -> None:
-        """A name is missing in the cell: raise TrainingError where this member joined late, or has become rank 0."""
+    def explain(self, error: NameError, member: str) -> None:
+        """A name is missing in the cell: raise TrainingError where this ``member`` joined late or became rank 0."""
         if line := self.variables.line_of(error):
             name, number = line
             sentence = LATE if self.first_step else BECAME
-            raise TrainingError(sentence.format(step=self.first_step, line=number, name=name)) from error
+            raise TrainingError(sentence.format(member=member, step=self.first_step, line=number, name=name)) from error
 
     def refuse_early_end(self, loop: int) -> None:
         """The cell has left its loops: raise TrainingError where the other members are in a later one."""

@@ -139,7 +139,8 @@ class _Reader:
         bound = _bound(_within(loop))
         stores = (node for node in _within(loop) if isinstance(node, (ast.Attribute, ast.Subscript)))
         stored = {_base(node) for node in stores if isinstance(node.ctx, ast.Store)} | bound.keys()
-        more = read, frozenset(outer), frozenset(stored), _bound(ast.walk(self._tree))
+        defined = {n.name: n.lineno for n in _own(self._scope) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+        more = read, frozenset(outer), frozenset(stored), defined | _bound(ast.walk(self._tree))
         return self._attributes(), _clocks(self._tree), _positions(loop, line), bound, *more
 
     def _changed(self, nodes: list[ast.AST], depth: int) -> tuple[dict[str, int], dict[str, int]]:

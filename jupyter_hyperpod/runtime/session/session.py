@@ -290,7 +290,8 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
             if isinstance(error, NameError):
-                self._carried.explain(error)
+                worker = current()
+                self._carried.explain(error, "this member" if worker is None else worker.context.node)
             if kind is None and self._loop.has_begun:
                 self._loop.end()
             self._checkpoints.leave()
