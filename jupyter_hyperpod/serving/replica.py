@@ -22,7 +22,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, websocket_connect
 
-from ..storage.environment import adopt, begin_with
+from ..storage.environment import begin_with, go_on_with
 from . import models
 from .context import ANSWER_LIMIT_BYTES, AUTHORIZATION, CREATED, REPLICA_PATH, REQUEST_ID, Site, shows
 from .engine import Engine, aside
@@ -243,7 +243,7 @@ def application(replica: ServingReplica) -> Application:
 def main() -> int:
     """Entry point of a node's process."""
     site = Site.from_environment()
-    adopt(site.job)
+    go_on_with(site.job, __name__)
     return asyncio.run(ServingReplica(site).run())
 
 

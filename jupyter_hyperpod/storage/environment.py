@@ -14,14 +14,16 @@ from .store import JobStore
 
 # variables by which a backend tells a process its place; a person's request does not change them
 OWN = tuple(f"HYPERPOD_{name}" for name in "JOB_ID JOB_DIR CELL MOUNTS NODE SPARE SCHEDULER_NODE".split())
+# read once, when a process starts or when a library is loaded, which a forked process has done before
+READ_EARLY = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "TORCH_", "OPENBLAS_", "MKL_", "KMP_", "GOMP_")
 IF_TOLD = ("HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY")
 
 
-def adopt(job: JobStore) -> bool:
-    """Set the job's variables in this process; True where any was new. Raises StoreError, SpecError."""
+def adopt(job: JobStore) -> list[str]:
+    """Set the job's variables in this process; the names of those that were new. Raises StoreError, SpecError."""
     told = {*OWN, *(name for name in IF_TOLD if name in os.environ)}
     values = {name: value for name, value in job.environment().items() if name not in told}
-    changed = any(os.environ.get(name) != value for name, value in values.items())
+    changed = [name for name, value in values.items() if os.environ.get(name) != value]
     os.environ.update(values)
     tell_loaded_libraries(values)
     return changed
@@ -33,9 +35,19 @@ def begin_with(job: JobStore) -> None:
     PYTHONPATH, LD_PRELOAD, PYTHONHASHSEED and others are read once, when a process starts.
     """
     if adopt(job):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        _begin_again(*sys.orig_argv[1:])
+
+
+def go_on_with(job: JobStore, module: str) -> None:
+    """`adopt` in a process that may have been forked to run ``module``; one for which it is too late starts again."""
+    if any(name.startswith(READ_EARLY) for name in adopt(job)):
+        _begin_again("-m", module, *sys.argv[1:])
+
+
+def _begin_again(*arguments: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *arguments])
 
 
 def tell_loaded_libraries(values: Mapping[str, str]) -> None:

@@ -108,7 +108,7 @@ def _pid(store: Store) -> int | None:
 def test_what_an_interpreter_reads_as_it_begins_is_there_in_time(
     shared_cluster: Store, tmp_path: Path, eventually: Wait
 ) -> None:
-    """Another interpreter than the cluster's own is started afresh, not forked."""
+    """A process that was forked begins again."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o700)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ...core.units import first_line
-from ...storage.environment import adopt, begin_with
+from ...storage.environment import begin_with, go_on_with
 from ...storage.journal_writer import JournalWriter
 from ...storage.output import OutputRelay
 from ..connection import Channel
@@ -372,7 +372,7 @@ class Agent:
 def main() -> int:
     """Entry point of ``python -m jupyter_hyperpod.runtime.agent.main``; everything is in the environment."""
     context = Context.from_environment()
-    adopt(context.job)
+    go_on_with(context.job, __name__)
     import_ahead("numpy", "torch")
     return Agent(context).run()
 
