@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_hyperpod.backends.local import foreign
 from jupyter_hyperpod.backends.types import HEAD
-from jupyter_hyperpod.system.processes import Identity, alive, is_stopped, session_members, start_ticks
+from jupyter_hyperpod.system.processes import Identity, alive, identify, is_stopped, session_members, start_ticks
 from tests.test_local_backend import Bench, Wait
 
 TREE = Path(__file__).resolve().parents[1]
@@ -143,6 +143,19 @@ def test_jobs_outlive_the_interpreter_that_forked_them(bench: Bench, python: str
     bench.host.signal("job-aaaaaaaa", "node-1", signal.SIGTERM)
     eventually(lambda: len(bench.exits()) == 2)
     assert bench.exits()[1].status == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("whom", ["the interpreter", "the arm"])
+def test_a_job_does_not_wait_for_one_that_stands_still(bench: Bench, python: str, eventually: Wait, whom: str) -> None:
+    assert bench.start(bench.plan("1", python=python), "node-1")
+    eventually(lambda: len(bench.exits()) == 1 and bench.host.nodes["node-1"].arms, 30)
+    (zygote,), (arm,) = zygotes(bench), bench.host.nodes["node-1"].arms
+    victim = identify(zygote) if whom == "the interpreter" else arm
+    os.kill(victim.pid, signal.SIGSTOP)
+    assert bench.start(bench.plan("5", python=python), "node-2" if whom == "the interpreter" else "node-1")
+    eventually(lambda: len(bench.exits()) == 2, 30)
+    assert bench.exits()[1].status == 5
+    eventually(lambda: not alive(victim))
 
 
 def test_a_head_leads_a_group_in_its_environment_too(bench: Bench, python: str, eventually: Wait) -> None:

@@ -9,6 +9,7 @@ environment cannot have one, for example because its jupyter_hyperpod is older, 
 from __future__ import annotations
 
 import selectors
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,13 +22,15 @@ from ...core.errors import ClusterError, ProtocolError
 from ...core.spec import LaunchPlan
 from ...system.diagnostics import note
 from ...system.json_lines import JsonLineChannel, Message, connect
-from ...system.processes import Identity
+from ...system.processes import Identity, is_stopped, signal_group
 
 ZYGOTE = "warm.sock"
 ANSWER_S = 2.0
 IDLE_S = 1800.0
 MOST_IDLE = 2
 UNFIT_S = 60.0  # an environment that cannot be preloaded is not tried again for so long
+PRELOAD_S, SILENT_S = 60.0, 10.0  # so long a job waits for an interpreter that says nothing, and for an arm
+STOPPED_S = 2.0  # and so long for one that is stopped
 KILLED = -9
 
 
@@ -59,8 +62,10 @@ class KnownArm:
     python: str
     socket: str
     channel: JsonLineChannel
+    zygote: int  # the process that forks it
     process: Identity | None = None  # None until it has been forked
     used_s: float = 0.0
+    asked_s: float = 0.0  # when it was asked for, or to start what has waited for longest
     waiting: dict[str, tuple[LaunchPlan, str]] = field(default_factory=dict)
     processes: dict[str, Identity] = field(default_factory=dict)
 
@@ -87,6 +92,8 @@ class ForeignEnvironments:
         if arm is None:
             self._start_cold(plan, module)
             return
+        if not arm.waiting:
+            arm.asked_s = time.monotonic()
         arm.waiting[plan.job_id] = plan, module
         if arm.process is not None:
             self._send(arm, plan, module)
@@ -94,9 +101,9 @@ class ForeignEnvironments:
     def signal(self, job_id: str, number: int) -> None:
         """Send a signal to the job's process, if it is here; one that has not begun never begins."""
         for arm in self._all():
-            if arm.waiting.pop(job_id, None) is not None:
+            if arm.process is None and arm.waiting.pop(job_id, None) is not None:
                 self._place.broadcast({"event": "exited", "job": job_id, "pid": 0, "start": 0, "status": -number})
-            elif job_id in arm.processes:
+            elif job_id in arm.waiting or job_id in arm.processes:
                 arm.channel.send({"op": "signal", "job": job_id, "signal": number})
 
     def jobs(self) -> dict[str, list[int]]:
@@ -108,7 +115,12 @@ class ForeignEnvironments:
         return [[arm.process.pid, arm.process.start] for arm in self._all() if arm.process is not None]
 
     def tick(self, now_s: float) -> None:
-        """End arms that are no longer needed."""
+        """End arms that are no longer needed, and those that do not answer."""
+        for arm in self._all():
+            patience_s, pid = (PRELOAD_S, arm.zygote) if arm.process is None else (SILENT_S, arm.process.pid)
+            silent_s = now_s - arm.asked_s if arm.waiting else 0.0
+            if silent_s > patience_s or (silent_s > STOPPED_S and is_stopped(pid)):
+                self._give_up(arm)
         idle = sorted((arm for arm in self._present.values() if arm.idle), key=lambda arm: arm.used_s)
         over = idle[: max(0, len(idle) - MOST_IDLE)]
         for arm in self._all():
@@ -124,9 +136,8 @@ class ForeignEnvironments:
         channel = None
         if zygote is not None:
             try:
-                channel = connect(
-                    self._directory, zygote.ask({"op": "environment", "python": python}, ANSWER_S)["socket"]
-                )
+                answer = zygote.ask({"op": "environment", "python": python}, ANSWER_S)
+                channel = connect(self._directory, answer["socket"])
             except (ClusterError, ProtocolError, LookupError) as error:
                 note(f"{python} cannot be preloaded: {error}")
             finally:
@@ -134,7 +145,7 @@ class ForeignEnvironments:
         if channel is None:
             return None
         name = f"{self._place.title}.{sha256(python.encode()).hexdigest()[:8]}.sock"
-        arm = self._present[python] = KnownArm(python, name, channel, used_s=time.monotonic())
+        arm = self._present[python] = KnownArm(python, name, channel, answer["pid"], used_s=time.monotonic())
         self._place.selector.register(channel, selectors.EVENT_READ, partial(self._read, arm))
         me = self._place.me
         channel.send({"op": "arm", "node": self._place.title, "pid": me.pid, "start": me.start, "socket": name})
@@ -177,7 +188,7 @@ class ForeignEnvironments:
             return
         self._place.selector.unregister(arm.channel)
         arm.channel.close()
-        arm.channel, arm.process = channel, process
+        arm.channel, arm.process, arm.asked_s = channel, process, time.monotonic()
         self._place.selector.register(channel, selectors.EVENT_READ, partial(self._read, arm))
         self._place.broadcast({"event": "arms", "arms": self.arms()})
         for plan, module in arm.waiting.values():
@@ -210,6 +221,16 @@ class ForeignEnvironments:
             return
         facts = {"pid": child.pid, "start": child.start}
         self._place.broadcast({"event": "started", "job": plan.job_id, **facts})
+
+    def _give_up(self, arm: KnownArm) -> None:
+        """It stands still: end it, or the interpreter that should have forked it, and start what waits otherwise."""
+        note(f"the interpreter of {arm.python} does not answer and is ended")
+        if arm.process is not None:
+            signal_group(arm.process, signal.SIGKILL)
+        elif (zygote := connect(self._directory, ZYGOTE)) is not None:
+            zygote.send({"op": "drop", "python": arm.python})
+            zygote.close()
+        self._ended(arm)
 
     def _hang_up(self, arm: KnownArm) -> None:
         """Close the connection, at which an arm ends, and forget it."""

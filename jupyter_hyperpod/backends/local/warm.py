@@ -46,11 +46,12 @@ class Environment:
 
     python: str
     socket: str
+    pid: int = 0
     used_s: float = 0.0
 
 
 class Zygote(RequestServer):
-    """Serves hello, spawn, environment and end."""
+    """Serves hello, spawn, environment, drop and end."""
 
     def __init__(self, directory: Path, warm_key: str, loaded: list[str], listener: socket.socket) -> None:
         super().__init__(listener, directory / SOCKET)
@@ -77,7 +78,12 @@ class Zygote(RequestServer):
             child = self._spawn(who, message["listener"], place)
             channel.send({"event": "spawned", "name": who.name, "pid": child.pid, "start": child.start})
         elif operation == "environment":
-            channel.send({"event": "environment", "socket": self._environment(message["python"]).socket})
+            found = self._environment(message["python"])
+            channel.send({"event": "environment", "socket": found.socket, "pid": found.pid})
+        elif operation == "drop":
+            for child, _, about in self.children.values():
+                if isinstance(about, Environment) and about.python == message["python"]:
+                    os.kill(child.pid, signal.SIGKILL)
         elif operation == "end":
             self.running = False
         elif operation != "ping":
@@ -122,7 +128,7 @@ class Zygote(RequestServer):
             listener.close()
             os.close(log)
         process.returncode = 0  # reaped by `RequestServer`, not by Popen
-        self.track(process.pid, environment)
+        environment.pid = self.track(process.pid, environment).pid
         return environment
 
     def _end_environments(self, most: int, idle_s: float) -> None:
