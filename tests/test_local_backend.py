@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_hyperpod.backends.local import preload
 from jupyter_hyperpod.backends.local.host import LocalHost
-from jupyter_hyperpod.backends.source import source_digest
+from jupyter_hyperpod.backends.source import same_interpreter, source_digest
 from jupyter_hyperpod.backends.types import HEAD, ExitReport, LaunchRequest, NodeReport, Report, Surroundings
 from jupyter_hyperpod.control.cluster import daemon_environment
 from jupyter_hyperpod.core.errors import ClusterError, ProtocolError
@@ -306,3 +306,15 @@ def test_a_package_that_is_installed_meanwhile_makes_a_preloaded_interpreter_sta
     assert source_digest() == before
     (site / "package-2.0.dist-info").mkdir()
     assert source_digest() != before
+
+
+def test_an_interpreter_has_several_names_in_one_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.path.realpath(sys.executable)
+    for environment in ("one", "other"):
+        (tmp_path / environment).mkdir()
+        for name in ("python", "python3"):
+            (tmp_path / environment / name).symlink_to(real)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "one" / "python"))
+    assert same_interpreter(str(tmp_path / "one" / "python3"))
+    assert not same_interpreter(str(tmp_path / "other" / "python"))
+    assert not same_interpreter(real)

@@ -45,5 +45,8 @@ def installations() -> list[tuple[str, int]]:
 
 
 def same_interpreter(python: str) -> bool:
-    """True where `python` names this very interpreter (an environment's link, not what it points to)."""
-    return os.path.abspath(python) == os.path.abspath(sys.executable)
+    """True where `python` is this interpreter in this environment, by this or another of its names there."""
+    here, there = (os.path.abspath(path) for path in (sys.executable, python))
+    return here == there or (
+        os.path.dirname(here) == os.path.dirname(there) and os.path.realpath(here) == os.path.realpath(there)
+    )
