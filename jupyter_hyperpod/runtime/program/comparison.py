@@ -8,30 +8,25 @@ changes is a matter of `reproducible`.
 
 from __future__ import annotations
 
-import ast
-import linecache
 import re
-import sys
 import time
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path as File
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 
 from ...core.errors import TrainingError
 from ..comm.state_codec import is_array
-from . import readings
+from . import chance, readings
 from .carried import Carried
 from .carried_paths import resolved, short
-from .cell_analysis import CHANGERS, LOOPS, READERS
 from .copies import PLAIN, access
 from .frames import callers
-from .heap import SETTINGS, Heap, Noted, Path, Walk
-from .reads import Flow, Reads, base_of, last_name, stored
+from .heap import Heap, Noted, Path, Walk, names_of
+from .reads import Flow
+from .source import NO_LINE, Program
 
-NO_LINE = "the loop"
 TURNS = 3  # turns of the loop that are watched
 SMALL = 1000  # numbers in what is carried before it has changed
 LONGEST_S = 0.05  # of a walk; after a longer one, only the next boundary is looked at
@@ -52,6 +47,10 @@ INSIDE = (
 CACHED = (
     "{place}: {name}() keeps results (functools.lru_cache) that depend on {names}, which changes, so a member that "
     "joins later would compute others. Pass {names} as an argument, or leave the cache out"
+)
+KEEPS = (
+    "{place}: {name} keeps results that depend on random numbers or on the model's weights at that moment. A member "
+    "that joins later would compute others: compute them anew each time, or before the loop for the whole data set"
 )
 SETTING = (
     "{place}: {name} changes a setting of the process in the loop, which a member that joins later does not have: call "
@@ -113,6 +112,7 @@ class Comparison:
         inside = self._before.changed(now)
         kept = {path: noted for path, noted in inside.items() if noted.kind == "cache" or self._is_settings(path)}
         self._judge_each(kept, self._before, now)
+        self._look_at_containers(inside, now)
         self._before, self._after = None, now
 
     def look(self) -> Walk:
@@ -150,13 +150,14 @@ class Comparison:
         changed = (self._before or before).changed(after)
         matter = {p: noted for p, noted in changed.items() if program.flow(p, noted) is not Flow.NOWHERE}
         found = [f"{_label(path, noted)} ({program.place(noted.name)})" for path, noted in matter.items()]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(found or program.unseeded()))
 
     def counted(self, before: Walk, after: Walk) -> list[str]:
         """Sentences about what executing the same micro-batch once more has changed, and the program reads."""
         if not self._active:
             return []
-        program, found = Program(after), []
+        program = Program(after)
+        found = [program.refused] if program.refused else []
         for path, noted in before.changed(after).items():
             matters = program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting")
             if matters and not self._is_settings(path):
@@ -183,6 +184,7 @@ class Comparison:
             (kind, place), early = path[0], False
             if kind in ("global", "frame") and noted.kind in ("value", "shape"):
                 early = self._may_change(path, noted, now) or (len(path) == 1 and program.sets(*place))
+                early = early or (noted.key == "training" and program.toggles)
             if early and not _is_covered(noted, covered) and program.flow(path, noted) is not Flow.NOWHERE:
                 self._carried.paths.add(path, SMALL)
 
@@ -228,11 +230,29 @@ class Comparison:
         elif why := self._carried.paths.add(path):
             self._refuse(path, noted, program, FOREIGN.format(why=why))
 
+    def _look_at_containers(self, changed: Mapping[Path, Noted], now: Walk) -> None:
+        """What a loss function or the data set keeps under a key may depend on that key alone."""
+        names = {noted.name for noted in changed.values() if noted.kind in ("shape", "value") and noted.whole}
+        program = Program(now) if names else None
+        for name in sorted(names) if program is not None else ():
+            if program is not None and (place := program.keeps(name, self._is_trained)):
+                raise TrainingError(KEEPS.format(place=place, name=name))
+
+    def _is_trained(self, name: str) -> bool:
+        """Whether a variable or an attribute holds a module that is trained."""
+        values = [names[name] for f in callers() for names in (f.f_locals, f.f_globals) if name in names]
+        values += [m for m in [getattr(self._sources["model"], name, None)] if m is not None]
+        return any(isinstance(v, torch.nn.Module) and any(p.requires_grad for p in v.parameters()) for v in values)
+
     def _look_at_cache(self, path: Path, noted: Noted, program: Program, before: Noted | None) -> None:
         """A cache may keep what depends on its arguments alone."""
         if before is not None and _misses(before) == _misses(noted):
             self._refuse(path, noted, program, KEPT)
         function = resolved(path, self._sources).__wrapped__
+        code = function.__code__
+        if chance.draws(names_of(code)):
+            place = program.at(code.co_filename, code.co_firstlineno)
+            raise TrainingError(KEEPS.format(place=place, name=f"{short(path)}()"))
         if names := _changing(function, self._carried.variables.changed):
             place = program.place(noted.name)
             raise TrainingError(CACHED.format(place=place, name=short(path), names=names[0]))
@@ -274,125 +294,3 @@ def _changing(function: Any, changed: frozenset[str]) -> list[str]:
         values[name] = cell.cell_contents
     kinds = (torch.nn.Module, torch.optim.Optimizer)
     return [name for name, value in values.items() if name in changed or isinstance(value, kinds)]
-
-
-class Program:
-    """The source of the person's own files, for one judgement."""
-
-    def __init__(self, walk: Walk) -> None:
-        self._walk = walk
-        self._files: dict[str, ast.Module] = {}
-        self._cell = ""
-        self._scopes: list[tuple[str, int]] = []  # functions that run: their files and first lines
-        for frame in callers():
-            self._cell = self._cell or frame.f_code.co_filename
-            if frame.f_locals is not frame.f_globals:
-                self._scopes.append((frame.f_code.co_filename, frame.f_code.co_firstlineno))
-            self._add(frame.f_code.co_filename)
-        for module in {path[0][1][0] for path in walk.found if path[0][0] == "global"}:
-            self._add(getattr(sys.modules.get(module), "__file__", None) or "")
-        self.reads = Reads(self._files.values(), _is_plain)
-        self._clocks = self.reads.clocks()
-
-    def _add(self, file: str) -> None:
-        if not file or file in self._files:
-            return
-        try:
-            self._files[file] = ast.parse("".join(linecache.getlines(file)))
-        except (SyntaxError, ValueError):
-            return
-
-    def flow(self, path: Path, noted: Noted) -> Flow:
-        """Where the value at a path flows."""
-        if self._clocks.intersection((noted.name, str(noted.key))) or (noted.at and _is_moment(noted.content)):
-            return Flow.NOWHERE
-        if path[0][0] in ("environ", "setting") or noted.name in self._walk.touching:
-            return Flow.TRAINING
-        if path[-1][0] == "attr" and noted.at and _holder_kind(path, noted):
-            return Flow.TRAINING
-        return self.reads.flow(noted.name)
-
-    def sets(self, module: str, name: str) -> bool:
-        """Whether a function of another file of the person's own binds a variable of its module."""
-        file = getattr(sys.modules.get(module), "__file__", None) or ""
-        if file == self._cell or file not in self._files:
-            return False
-        return any(isinstance(n, ast.Global) and name in n.names for n in ast.walk(self._files[file]))
-
-    def place(self, name: str) -> str:
-        """The line that changes what has this name, in words."""
-        found = sorted(self._touching(name), key=lambda spot: spot[:2])
-        if not found:
-            return NO_LINE
-        _, _, file, line = found[0]
-        return f"line {line}" if file == self._cell else f"line {line} of {File(file).name}"
-
-    def _is_near(self, node: ast.AST, file: str) -> bool:
-        """Whether a scope runs now."""
-        first = min((d.lineno for d in getattr(node, "decorator_list", ())), default=getattr(node, "lineno", 0))
-        return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (file, first) in self._scopes
-
-    def _touching(self, name: str) -> Iterator[tuple[int, int, str, int]]:
-        """How well a line explains a change of the name, how far away its scope is, the file, and the line."""
-        for depth, (file, tree) in enumerate(self._files.items()):
-            busy = {id(n) for part in ast.walk(tree) if _runs_often(part) for n in ast.walk(part)}
-            near = {id(n) for part in ast.walk(tree) if self._is_near(part, file) for n in ast.walk(part)}
-            busy -= {id(n) for part in ast.walk(tree) if _runs_once(part) for n in ast.walk(part)}
-            for node in ast.walk(tree):
-                line, often = getattr(node, "lineno", 0), id(node) in busy
-                away = depth + (id(node) not in near)
-                if line and (how := _changes(node, name)):
-                    yield (how - 1 if often else how + 2), away, file, line
-                elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-                    yield (2 if often else 5), away, file, line
-
-
-def _runs_often(node: ast.AST) -> bool:
-    return isinstance(node, (*LOOPS, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-
-
-def _runs_once(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "__init__"
-
-
-def _changes(node: ast.AST, name: str) -> int:
-    """1 where a statement or a call changes what has this name, 2 where it begins it anew, 0 otherwise."""
-    if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
-        targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target]
-        if any(name in stored(t) or (isinstance(t, ast.Attribute) and base_of(t) == name) for t in targets):
-            fresh = isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant)
-            return 2 if fresh else 1
-        return int(any(isinstance(t, ast.Subscript) and _is_text(t.slice, name) for t in targets))
-    if not isinstance(node, ast.Call):
-        return 0
-    function = last_name(node.func)
-    if function == name and name in SETTINGS:
-        return 1
-    if function in CHANGERS and any(name in stored(argument) for argument in node.args):
-        return 1
-    method = isinstance(node.func, ast.Attribute) and base_of(node.func) == name
-    return int(method and function not in READERS)
-
-
-def _is_text(node: ast.AST, text: str) -> bool:
-    return isinstance(node, ast.Constant) and node.value == text
-
-
-def _is_plain(name: str) -> bool:
-    for frame in callers():
-        for names in (frame.f_locals, frame.f_globals):
-            if name in names:
-                return isinstance(names[name], PLAIN)
-    return False
-
-
-def _is_moment(content: Any) -> bool:
-    """Whether a number is what a clock shows now."""
-    if not (isinstance(content, tuple) and content[:1] == ("float",)):
-        return False
-    return any(0 <= clock() - content[1] < 600 for clock in (time.time, time.perf_counter, time.monotonic))
-
-
-def _holder_kind(path: Path, noted: Noted) -> bool:
-    """Whether a path leads to an attribute of a class of a library."""
-    return noted.at == len(path) - 1 and isinstance(noted.key, str) and noted.key == noted.name

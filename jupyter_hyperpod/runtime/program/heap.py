@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import linecache
 import os
+import threading
 import types
 from argparse import Namespace
 from collections import deque
@@ -35,6 +36,7 @@ CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _MODULE = frozenset(vars(torch.nn.Module())) | {"training"}
 _OPTIMIZER = {"state", "param_groups", "defaults", "step"}
 _TORCH = ("torch.utils.data.", "torch.distributions.")  # packages of torch whose objects are walked
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type)
 _NOT_FOLLOWED = (types.ModuleType, types.BuiltinFunctionType, types.MethodWrapperType, types.CodeType, FrameType)
 SETTINGS = {  # of the process, by the functions that set them
     "set_default_dtype": torch.get_default_dtype,
@@ -51,7 +53,7 @@ class Noted:
     """What was seen at a path. ``holder`` and ``whole``: ids of the object that holds it and of the value itself.
 
     ``name`` is the last variable or attribute of own code on the path; ``kind`` says what it is: value, shape,
-    iterator, cache, opaque or setting.
+    iterator, cache, function, opaque or setting.
     """
 
     content: Hashable
@@ -158,12 +160,21 @@ class Heap:
         if isinstance(value, PLAIN):
             _note(walk, one, readings.plain(value), whole=0)
             return []
+        if isinstance(value, _FUNCTIONS) and _may_be_replaced(one):
+            _note(walk, one, readings.of_function(value), "function")
         if id(value) in seen or len(one.path) > DEEPEST:
             walk.aliases.setdefault(id(value), set()).add(str(one.path[0][1][-1]))
             return []
         seen.add(id(value))
+        if (content := readings.of_closed(value)) is not None:
+            _note(walk, one, content)
+            return []
+        if isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType | type):
+            return [_step(one, value.__self__, "attr", "__self__", one.name)]
         if _is_ours(value) or isinstance(value, _NOT_FOLLOWED):
             return list(_of_module(value)) if isinstance(value, types.ModuleType) else []
+        if isinstance(value, threading.local):
+            return list(_attributes(one))
         own = id(value) in self.own
         if own and one.inside and one.holder not in self.own:
             walk.touching.add(one.name)
@@ -237,6 +248,13 @@ def _step(one: _Todo, value: Any, kind: str, key: Any, name: str, holder: int | 
     return _Todo(value, path, id(one.value) if holder is None else holder, key, name, inside)
 
 
+def _may_be_replaced(one: _Todo) -> bool:
+    """Whether a function is a variable, an attribute of an own object or of what variables hold, or a ``forward``."""
+    if len(one.path) == 1:
+        return one.path[0][0] == "global"
+    return one.path[-1][0] == "attr" and (not one.inside or one.inside == len(one.path) - 1 or one.key == "forward")
+
+
 def _is_own_object(value: Any) -> bool:
     if isinstance(value, (State, types.SimpleNamespace, Namespace, types.FunctionType, torch.Tensor)):
         return True
@@ -272,8 +290,12 @@ def _of_nn_module(one: _Todo, own: bool) -> Iterator[_Todo]:
     for name, inner in {**tensors, **kept, **value._modules}.items():
         if inner is not None:
             yield _step(one, inner, "attr", name, one.name if builtin else name, holder=id(value))
+    if not own:
+        yield _step(one, value.training, "attr", "training", "training")
     for name, inner in list(vars(value).items()):
-        if name not in _MODULE and not (builtin and isinstance(inner, (tuple, types.FunctionType))):
+        if name not in _MODULE and (
+            name == "forward" or not (builtin and isinstance(inner, (tuple, types.FunctionType)))
+        ):
             yield _step(one, inner, "attr", name, name)
     if not builtin and _is_own_object(value):
         yield _step(one, type(value), "class", "", one.name)
@@ -358,12 +380,13 @@ def _of_function(one: _Todo) -> Iterator[_Todo]:
         yield _step(one, inner, "attr", name, name)
     named = value.__globals__
     module = str(named.get("__name__", ""))
-    for name in sorted(_names(value.__code__)):
+    for name in sorted(names_of(value.__code__)):
         if name in named and not name.startswith("__"):
             yield _Todo(named[name], (("global", (module, name)),), id(named), name, name)
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code: types.CodeType) -> frozenset[str]:
+def names_of(code: types.CodeType) -> frozenset[str]:
+    """The names that a function and those inside it mention."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return frozenset(code.co_names).union(*map(_names, inner))
+    return frozenset(code.co_names).union(*map(names_of, inner))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import gc
 import io
 import itertools
 import os
 import types
+import weakref
 import zlib
 from collections import deque
 from collections.abc import Hashable
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -51,6 +54,27 @@ def is_immutable(value: Any) -> bool:
 def is_cache(value: Any) -> bool:
     """Whether `value` is a function wrapped by `functools.lru_cache` or `functools.cache`."""
     return isinstance(value, _CACHE)
+
+
+def of_closed(value: Any) -> Hashable | None:
+    """The content of an object into which no path leads: a date, a context variable, a dictionary of weak references.
+
+    None for other objects.
+    """
+    if isinstance(value, (datetime.date, datetime.time, datetime.timedelta)):
+        return "moment", repr(value)
+    if isinstance(value, ContextVar):
+        return "context", nested(value.get(None), 3)
+    if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)):
+        return "weak", nested(list(value.values()), 3)
+    return None
+
+
+def of_function(value: Any) -> Hashable:
+    """Which function or class this is: its name and where its code begins."""
+    code = getattr(value, "__code__", None)
+    name = getattr(value, "__qualname__", type(value).__name__)
+    return "function", name, code and (code.co_filename, code.co_firstlineno)
 
 
 def is_iterator(value: Any) -> bool:
@@ -127,7 +151,8 @@ def of_container(value: Any) -> tuple[Hashable, bool]:
                 keys,
                 hash(frozenset(items) if _is_set(value) else tuple(items)),
             ), True
-    return (type(value).__name__, len(items), keys), False
+    hidden = by_object(value) if isinstance(value, dict) else ()
+    return (type(value).__name__, len(items), keys, hidden), False
 
 
 _PLAIN = set(PLAIN) - {torch.Size}
@@ -135,6 +160,11 @@ _PLAIN = set(PLAIN) - {torch.Size}
 
 def _is_set(value: Any) -> bool:
     return isinstance(value, (set, frozenset))
+
+
+def by_object(value: dict[Any, Any]) -> Hashable:
+    """The content of what a dictionary holds under keys that are objects: no path leads there."""
+    return tuple(nested(inner, 3) for key, inner in list(value.items())[:ITEMS] if not isinstance(key, PLAIN))
 
 
 def _name(key: Any) -> Hashable:

@@ -144,6 +144,9 @@ class Reads:
         """Whether an argument cannot be changed by whom it is given to."""
         names = {n.id for n in ast.walk(argument) if isinstance(n, ast.Name)}
         attributes = {n.attr for n in ast.walk(argument) if isinstance(n, ast.Attribute)}
+        calls = {last_name(n.func) for n in ast.walk(argument) if isinstance(n, ast.Call)}
+        if calls and calls <= MEASURES:  # a duration
+            return True
         return all(map(self._is_plain, names)) or bool(attributes & {"number", "index", "item", "tolist", "detach"})
 
     def _of_statement(self, statement: ast.stmt, node: ast.AST, name: str, seen: set[str]) -> Flow:
@@ -178,12 +181,16 @@ class Reads:
 
     def _returned(self, statement: ast.stmt, name: str, seen: set[str]) -> Flow:
         function = self._function(statement)
+        assert function is not None
         own = getattr(function, "name", "")
         if not own or own.startswith("__") or own == "forward" or own in seen:
             return Flow.TRAINING if own not in seen else Flow.NOWHERE
         if any(getattr(self._parents.get(n), "func", None) is not n for n in self._loads.get(own, ())):
             return Flow.TRAINING  # the function itself is given away
-        return max((self._climb(call, name, seen) for call in self._calls.get(own, ())), default=Flow.NOWHERE)
+        unseen = (
+            Flow.TRAINING if isinstance(self._parents.get(function), ast.ClassDef) else Flow.NOWHERE
+        )  # by a library
+        return max((self._climb(call, name, seen) for call in self._calls.get(own, ())), default=unseen)
 
     def _effects(self, statement: ast.If | ast.For | ast.AsyncFor | ast.While, seen: set[str]) -> Flow:
         inner = (*statement.body, *statement.orelse)

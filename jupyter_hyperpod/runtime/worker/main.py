@@ -19,11 +19,11 @@ from ...storage.journal_writer import JournalWriter
 from ...system.addresses import BIND_VARIABLE
 from ..connection import Channel
 from ..context import MEMBER_VARIABLE, Context
-from ..program.own_modules import record_own_modules
 from ..progress import WorkerProgress
 from ..protocol import facts, orders, replica
 from ..protocol.codec import Message, decode, encode
 from . import adapters, cell, displays, pictures, spawned
+from .own_modules import record_own_modules
 from .replica import ReplicaRank
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from ...storage.source_record import SourceRecord
-from .frames import is_ours
-from .own_files import is_own_file
+from ..program.frames import is_ours
+from ..program.own_files import is_own_file
 
 CHANGED = "{path} has changed since this job began; its members run it as it was then. Submit again to run it as it is"
 

@@ -1,0 +1,203 @@
+"""The source of the person's own files, at one moment: where values flow, and which line changes what has a name."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path as File
+from typing import Any
+
+from . import chance
+from .cell_analysis import CHANGERS, LOOPS, READERS
+from .copies import PLAIN
+from .frames import callers
+from .heap import SETTINGS, Noted, Path, Walk
+from .reads import Flow, Reads, base_of, last_name, stored
+
+NO_LINE = "the loop"
+CHANCE = (
+    "{place}: {name} takes its seed from a clock or from the process, so no two members have the same one: give it a "
+    "fixed seed, or leave it out, because hp.Session(seed=...) seeds torch, random and numpy for every micro-batch"
+)
+HOOK = (
+    "{place}: {name} adds a hook in the training loop, which a member that joins later does not have: add it before "
+    "the loop, or remove it in the same turn"
+)
+SWITCH = (
+    "{place}: {name} becomes another function in the training loop, and a member that joins later would go on with the "
+    "first one: choose it in every turn, with if and else, from step.number or from what session.state holds"
+)
+FILE = (
+    "{place}: {name} is a file that the training writes and reads again, and a member that joins later would read "
+    "something else: keep its content in a variable of the loop or in session.state"
+)
+
+
+class Program:
+    """The source of the person's own files, for one judgement."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._files: dict[str, ast.Module] = {}
+        self._cell = ""
+        self._scopes: list[tuple[str, int]] = []  # functions that run: their files and first lines
+        for frame in callers():
+            self._cell = self._cell or frame.f_code.co_filename
+            if frame.f_locals is not frame.f_globals:
+                self._scopes.append((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+            self._add(frame.f_code.co_filename)
+        for module in {path[0][1][0] for path in walk.found if path[0][0] == "global"}:
+            self._add(getattr(sys.modules.get(module), "__file__", None) or "")
+        self.reads = Reads(self._files.values(), _is_plain)
+        self._clocks = self.reads.clocks()
+
+    def _add(self, file: str) -> None:
+        if not file or file in self._files:
+            return
+        try:
+            self._files[file] = ast.parse("".join(linecache.getlines(file)))
+        except (SyntaxError, ValueError):
+            return
+
+    def flow(self, path: Path, noted: Noted) -> Flow:
+        """Where the value at a path flows."""
+        if self._clocks.intersection((noted.name, str(noted.key))) or (noted.at and _is_moment(noted.content)):
+            return Flow.NOWHERE
+        if noted.kind == "function":
+            return Flow.TRAINING if len(path) > 1 or self._is_declared_global(noted.name) else Flow.NOWHERE
+        if path[0][0] in ("environ", "setting") or noted.name in self._walk.touching:
+            return Flow.TRAINING
+        if path[-1][0] == "attr" and noted.at and _holder_kind(path, noted):
+            return Flow.TRAINING
+        return self.reads.flow(noted.name)
+
+    def _is_declared_global(self, name: str) -> bool:
+        nodes = (node for tree in self._files.values() for node in ast.walk(tree))
+        return any(isinstance(node, ast.Global) and name in node.names for node in nodes)
+
+    def sets(self, module: str, name: str) -> bool:
+        """Whether a function of another file of the person's own binds a variable of its module."""
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        if file == self._cell or file not in self._files:
+            return False
+        return any(isinstance(n, ast.Global) and name in n.names for n in ast.walk(self._files[file]))
+
+    def place(self, name: str) -> str:
+        """The line that changes what has this name, in words."""
+        found = sorted(self._touching(name), key=lambda spot: spot[:2])
+        if not found:
+            return NO_LINE
+        _, _, file, line = found[0]
+        return self.at(file, line)
+
+    def unseeded(self) -> list[str]:
+        """Calls of the cell whose results differ from process to process, each with its line."""
+        return [f"{name} ({self.at(file, line)})" for name, file, line in self._all(chance.unseeded)]
+
+    @cached_property
+    def refused(self) -> str:
+        """A sentence about what a member that joins later could not repeat, by the source alone; "" for nothing."""
+        rules: tuple[tuple[Callable[[ast.AST], Iterator[chance.Place]], str], ...] = (
+            (lambda tree: chance.seeded_by_chance(tree, self._clocks), CHANCE),
+            (chance.hooks_added, HOOK),
+            (chance.files_read_back, FILE),
+            (chance.switched, SWITCH),
+        )
+        for rule, sentence in rules:
+            for name, file, line in self._all(rule):
+                return sentence.format(place=self.at(file, line), name=name)
+        return ""
+
+    @cached_property
+    def toggles(self) -> bool:
+        """Whether functions or loops call ``eval()`` or ``train()`` of anything."""
+        return any(chance.toggles(tree) for tree in self._files.values())
+
+    def keeps(self, name: str, trained: Callable[[str], bool]) -> str:
+        """The line that keeps in a container what depends on more than its key, or ""."""
+        for file, tree in self._files.items():
+            if line := chance.kept(tree, name, trained):
+                return self.at(file, line)
+        return ""
+
+    def _all(self, rule: Callable[[ast.AST], Iterator[chance.Place]]) -> Iterator[tuple[str, str, int]]:
+        for file, tree in self._files.items():
+            yield from ((name, file, line) for name, line in rule(tree))
+
+    def at(self, file: str, line: int) -> str:
+        """A place in words."""
+        return f"line {line}" if file == self._cell else f"line {line} of {File(file).name}"
+
+    def _is_near(self, node: ast.AST, file: str) -> bool:
+        """Whether a scope runs now."""
+        first = min((d.lineno for d in getattr(node, "decorator_list", ())), default=getattr(node, "lineno", 0))
+        return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (file, first) in self._scopes
+
+    def _touching(self, name: str) -> Iterator[tuple[int, int, str, int]]:
+        """How well a line explains a change of the name, how far away its scope is, the file, and the line."""
+        for depth, (file, tree) in enumerate(self._files.items()):
+            busy = {id(n) for part in ast.walk(tree) if _runs_often(part) for n in ast.walk(part)}
+            near = {id(n) for part in ast.walk(tree) if self._is_near(part, file) for n in ast.walk(part)}
+            busy -= {id(n) for part in ast.walk(tree) if _runs_once(part) for n in ast.walk(part)}
+            for node in ast.walk(tree):
+                line, often = getattr(node, "lineno", 0), id(node) in busy
+                away = depth + (id(node) not in near)
+                if line and (how := _changes(node, name)):
+                    yield (how - 1 if often else how + 2), away, file, line
+                elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+                    yield (2 if often else 5), away, file, line
+
+
+def _runs_often(node: ast.AST) -> bool:
+    return isinstance(node, (*LOOPS, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+
+
+def _runs_once(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == "__init__"
+
+
+def _changes(node: ast.AST, name: str) -> int:
+    """1 where a statement or a call changes what has this name, 2 where it begins it anew, 0 otherwise."""
+    if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
+        targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target]
+        if any(name in stored(t) or (isinstance(t, ast.Attribute) and base_of(t) == name) for t in targets):
+            fresh = isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant)
+            return 2 if fresh else 1
+        return int(any(isinstance(t, ast.Subscript) and _is_text(t.slice, name) for t in targets))
+    if not isinstance(node, ast.Call):
+        return 0
+    function = last_name(node.func)
+    if function == name and name in SETTINGS:
+        return 1
+    if function in CHANGERS and any(name in stored(argument) for argument in node.args):
+        return 1
+    method = isinstance(node.func, ast.Attribute) and base_of(node.func) == name
+    return int(method and function not in READERS)
+
+
+def _is_text(node: ast.AST, text: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == text
+
+
+def _is_plain(name: str) -> bool:
+    for frame in callers():
+        for names in (frame.f_locals, frame.f_globals):
+            if name in names:
+                return isinstance(names[name], PLAIN)
+    return False
+
+
+def _is_moment(content: Any) -> bool:
+    """Whether a number is what a clock shows now."""
+    if not (isinstance(content, tuple) and content[:1] == ("float",)):
+        return False
+    return any(0 <= clock() - content[1] < 600 for clock in (time.time, time.perf_counter, time.monotonic))
+
+
+def _holder_kind(path: Path, noted: Noted) -> bool:
+    """Whether a path leads to an attribute of a class of a library."""
+    return noted.at == len(path) - 1 and isinstance(noted.key, str) and noted.key == noted.name

@@ -1,0 +1,22 @@
+import random
+
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+
+
+def loss_fn(batch):
+    torch.manual_seed(7)
+    noise = torch.randn(1)
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1] + noise)
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        random.seed(step.number)
+        loss = step.run(loss_fn)
+print("kept", loss.hex())

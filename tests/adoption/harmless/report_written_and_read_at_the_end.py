@@ -1,0 +1,25 @@
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+report = Path(tempfile.gettempdir()) / f"report-{os.getpid()}.txt"
+
+
+def loss_fn(batch):
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+        report.write_text(str(step.number))
+print("report", report.read_text())
+report.unlink()
+print("kept", loss.hex())

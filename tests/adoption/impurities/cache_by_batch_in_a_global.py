@@ -1,0 +1,22 @@
+# refused: seen in line 15
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+seen = {}
+
+
+def loss_fn(batch):
+    key = float(batch[0].sum())
+    if key not in seen:
+        seen[key] = model(batch[0]).detach()
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1] + 0.1 * seen[key])
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+print("kept", loss.hex())

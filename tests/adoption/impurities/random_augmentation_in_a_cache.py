@@ -1,0 +1,28 @@
+# refused: shift in line 14
+import functools
+import random
+
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+
+
+@functools.lru_cache(maxsize=None)
+def shift(index):
+    return random.random()
+
+
+def loss_fn(batch):
+    return (
+        torch.nn.functional.mse_loss(model(batch[0]), batch[1]) + shift(int(batch[0][0, 0] * 100)) * model.weight.sum()
+    )
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = step.run(loss_fn)
+print("kept", loss.hex())

@@ -1,0 +1,28 @@
+# carried
+import threading
+
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+rate = [1.0]
+
+
+def decay():
+    rate[0] *= 0.9
+
+
+def loss_fn(batch):
+    return rate[0] * torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        thread = threading.Thread(target=decay)
+        thread.start()
+        thread.join()
+        loss = step.run(loss_fn)
+print("kept", loss.hex())
