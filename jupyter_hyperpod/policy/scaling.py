@@ -260,6 +260,8 @@ def _impossible(claim: Claim, capacity: int, spares: int, guarantees: Mapping[st
 def _waits_for_nodes(claim: Claim, starting: bool) -> str:
     if starting:
         return "waits for nodes that are starting"
+    if claim.minimum == 1:
+        return "waits until a node is free"
     return f"waits until {_count(claim.minimum)} are free at once"
 
 
