@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+import time
 from collections.abc import Mapping
 
 from .store import JobStore
@@ -15,7 +17,10 @@ from .store import JobStore
 # variables by which a backend tells a process its place; a person's request does not change them
 OWN = tuple(f"HYPERPOD_{name}" for name in "JOB_ID JOB_DIR CELL MOUNTS NODE SPARE SCHEDULER_NODE".split())
 # read once, when a process starts or when a library is loaded, which a forked process has done before
-READ_EARLY = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "TORCH_", "OPENBLAS_", "MKL_", "KMP_", "GOMP_")
+READ_EARLY = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "TORCH_", "PYTORCH_", "ATEN_", "DNNL_", "ONEDNN_", "NPY_") + (
+    *("OPENBLAS_", "MKL_", "KMP_", "GOMP_", "OMP_DYNAMIC", "OMP_PLACES", "OMP_PROC_BIND", "OMP_SCHEDULE"),
+    *("OMP_STACKSIZE", "OMP_THREAD_LIMIT", "OMP_WAIT_POLICY"),
+)
 IF_TOLD = ("HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY")
 
 
@@ -51,7 +56,9 @@ def _begin_again(*arguments: str) -> None:
 
 
 def tell_loaded_libraries(values: Mapping[str, str]) -> None:
-    """Set the number of threads: a preloaded library has already read $OMP_NUM_THREADS."""
+    """Make a preloaded library read again what it read at its start: threads, the temporary folder, the time zone."""
+    tempfile.tempdir = None
+    time.tzset()
     torch, threads = sys.modules.get("torch"), values.get("OMP_NUM_THREADS", "")
     if torch is not None and threads.isdecimal() and torch.get_num_threads() != int(threads):
         torch.set_num_threads(int(threads))

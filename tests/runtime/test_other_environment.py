@@ -115,3 +115,15 @@ def test_what_an_interpreter_reads_as_it_begins_is_there_in_time(job: Submit, ot
     run = job(source, nodes=1, python=python, env={"PYTHONHASHSEED": "0"})
     run.finish()
     assert run.text() == {0: "0\n"}
+
+
+def test_what_a_preloaded_library_has_read_is_read_again(job: Submit, tmp_path: Path) -> None:
+    """The temporary folder, the time zone, and the processor's instructions that torch may use."""
+    source = "import tempfile, time, torch\n"
+    source += (
+        "print(tempfile.gettempdir(), time.strftime('%Z', time.localtime(0)), torch.backends.cpu.get_cpu_capability())"
+    )
+    env = {"TMPDIR": str(tmp_path), "TZ": "XYZ-3", "ATEN_CPU_CAPABILITY": "default"}
+    run = job(source, nodes=1, env=env)
+    run.finish()
+    assert run.text() == {0: f"{tmp_path} XYZ DEFAULT\n"}

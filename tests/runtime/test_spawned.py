@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -51,13 +52,14 @@ def test_a_cell_spawns_processes(job: Submit) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_what_a_spawned_process_lacks_is_said_with_its_line(job: Submit) -> None:
+def test_what_a_spawned_process_lacks_is_said_with_its_line(job: Submit, tmp_path: Path) -> None:
     source = "import torch.multiprocessing as mp\nvalues = list(range(3))\ndef work(rank):\n    print(values)\n"
     source += "mp.spawn(work)\n"
-    run = job(source, nodes=1)
+    run = job(source, nodes=1, env={"TMPDIR": str(tmp_path)})  # torch leaves a file with the child's error there
     view = run.finish("failed", timeout_s=90.0)
     assert "NameError: name 'values' is not defined" in view["error"]["message"]
     assert "line 4, in work" in view["error"]["message"]
+    assert list(tmp_path.glob("pytorch-errorfile*"))
 
 
 def test_definitions_keep_their_lines() -> None:
