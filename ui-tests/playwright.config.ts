@@ -32,11 +32,14 @@ export default defineConfig({
   timeout: 300_000,
   expect: { timeout: 30_000 },
   workers: 1,
+  retries: 1, // one that passes the second time is listed as flaky, with the trace of the first
   forbidOnly: !!process.env.CI,
   reporter: [['list']],
   use: {
     baseURL: `http://127.0.0.1:${process.env.HYPERPOD_UI_PORT}`,
     viewport: { width: 1440, height: 960 },
+    actionTimeout: 60_000,
+    navigationTimeout: 90_000,
     video: 'off',
     trace: 'retain-on-failure',
     screenshot: 'only-on-failure',

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..backends import load
@@ -21,7 +23,7 @@ from ..core.spec import JobSpec
 from ..core.units import plural
 from ..core.views import View, new_job_view
 from ..mounts import table
-from ..storage import packages
+from ..storage import included, packages
 from ..storage.folded import FoldedJournal
 from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
 from ..storage.store import JobStore, Store
@@ -32,21 +34,35 @@ DEFAULT_NAME = "job"
 THROTTLE_LIMIT, THROTTLE_LIMIT_S = 100.0, 86_400.0
 
 
-def submit(store: Store, source: str, spec_fields: Mapping[str, Any] | None = None, **more: Any) -> str:
+def submit(
+    store: Store,
+    source: str,
+    spec_fields: Mapping[str, Any] | None = None,
+    *,
+    earlier: JobStore | None = None,
+    **more: Any,
+) -> str:
     """Store the cell, create the job, wake the cluster (starting it where none runs) and return the job's id.
 
     `spec_fields` (or keywords) are the fields of JobSpec, all optional: ``nodes`` defaults to 1, or to the maximum of
-    ``elastic`` (or its text, "2:8"), ``working_directory`` and ``python`` to this process's own. Raises SpecError for a
-    bad request, StoreError where the store refuses (then nothing of the job remains), ClusterError where the cluster
-    does not start: the job then stays pending and starts with the next cluster.
+    ``elastic`` (or its text, "2:8"), ``working_directory`` and ``python`` to this process's own. ``earlier``: the job
+    whose copies of included folders are taken. Raises SpecError for a bad request, StoreError where the store refuses
+    (then nothing of the job remains), ClusterError where the cluster does not start: the job then stays pending and
+    starts with the next cluster.
     """
     fields = _complete({**(spec_fields or {}), **more})
     check_source(source, fields.get("filename", "<cell>"))
     check_backend(fields.get("backend", DEFAULT_BACKEND))
     fields.setdefault("mounts", mounts_of(store))
     make_spec(fields, "")
+    if earlier is None:
+        folders = [included.survey(folder) for folder in fields.get("include", ())]
+        fill = partial(included.copy, folders)
+        fields["include"] = tuple(str(folder.folder) for folder in folders)
+    else:
+        fill = partial(included.copy_again, earlier.path)
     store.prepare()
-    job = _create(store, make_spec(fields, store.put_cell(source)))
+    job = _create(store, make_spec(fields, store.put_cell(source)), fill)
     _wake(store, job)
     return job.id
 
@@ -93,8 +109,8 @@ def _here() -> str:
         return os.path.expanduser("~")
 
 
-def _create(store: Store, spec: JobSpec) -> JobStore:
-    job = store.create_job(spec)
+def _create(store: Store, spec: JobSpec, fill: Callable[[Path], None] | None = None) -> JobStore:
+    job = store.create_job(spec, fill)
     if spec.python == sys.executable:
         with suppress(OSError):  # a note that the job does not need
             packages.leave(job.path)

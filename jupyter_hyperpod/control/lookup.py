@@ -53,7 +53,8 @@ def submit_again(
     spec = job.spec()
     record = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "cell_digest"}
     record["env"] = _environment(job, spec, dict(env or ()))
-    return jobs.submit(store, store.cell(spec.cell_digest), record | ({"name": name} if name else {}))
+    again = record | ({"name": name} if name else {})
+    return jobs.submit(store, store.cell(spec.cell_digest), again, earlier=job)
 
 
 def _environment(job: JobStore, spec: JobSpec, given: dict[str, str]) -> dict[str, str]:

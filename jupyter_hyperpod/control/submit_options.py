@@ -18,11 +18,25 @@ from ..core.errors import SpecError
 from ..core.options import argument
 from ..core.rules import LogRule
 from ..core.spec import COLLECTIVES, HANG_TIMEOUT_S, HIDDEN, JobSpec
+from ..storage.included import survey
 from .option_parser import add_env_option, duration
 
 # the fields of JobSpec that have an option, in the order of a dry run
 _CHOSEN = (
-    *("nodes", "elastic", "scale_up_delay_s", "name", "env", "backend", "slurm", "priority", "queue", "spares", "seed"),
+    *(
+        "nodes",
+        "elastic",
+        "scale_up_delay_s",
+        "name",
+        "env",
+        "include",
+        "backend",
+        "slurm",
+        "priority",
+        "queue",
+        "spares",
+        "seed",
+    ),
     *("components", "collectives", "replica", "threads", "hang_timeout_s", "grace_s", "script_restarts", "log_rules"),
 )
 
@@ -57,6 +71,21 @@ def _components(text: str) -> tuple[str, ...]:
     return () if text == "none" else tuple(text.split(","))
 
 
+def _add_brought(parser: argparse.ArgumentParser) -> None:
+    """What a job brings along: variables and folders."""
+    add_env_option(
+        parser,
+        "environment variable of every rank; NAME alone takes your own value and keeps it out of `ps`; may be repeated",
+    )
+    parser.add_argument(
+        "--include",
+        action="append",
+        metavar="DIR",
+        help="folder with your own modules and packages, copied into the job: its members import them as they are now; "
+        "may be repeated",
+    )
+
+
 def add_submit_options(parser: argparse.ArgumentParser) -> None:
     """Add every option of a submission to `parser`; an option not given is None (or False)."""
     add = parser.add_argument
@@ -82,10 +111,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
         "(default: 0)",
     )
     add("--name", metavar="NAME", help="name of the job (default: that of the notebook or file)")
-    add_env_option(
-        parser,
-        "environment variable of every rank; NAME alone takes your own value and keeps it out of `ps`; may be repeated",
-    )
+    _add_brought(parser)
     add("--backend", choices=tuple(BACKENDS), help="where it runs (default: local)")
     add(
         "--slurm",
@@ -157,9 +183,11 @@ def spec_fields(options: argparse.Namespace, name: str, defaults: Mapping[str, A
     """
     chosen: dict[str, Any] = {"name": name, **(defaults or {})}
     chosen |= {field: value for field in _CHOSEN if (value := getattr(options, field)) is not None}
-    for field, collected in (("env", dict), ("slurm", dict), ("log_rules", tuple)):
+    for field, collected in (("env", dict), ("slurm", dict), ("log_rules", tuple), ("include", tuple)):
         if field in chosen:
             chosen[field] = collected(chosen[field])
+    for folder in chosen.get("include", ()):
+        survey(folder)
     if options.elastic is not None and options.nodes is None:
         chosen["nodes"] = options.elastic.maximum
     JobSpec(cell_digest="0" * 64, **chosen)
@@ -171,4 +199,6 @@ def shown_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     shown = {name: str(value) if isinstance(value, ElasticRange) else value for name, value in fields.items()}
     if fields.get("log_rules"):
         shown["log_rules"] = [asdict(rule) for rule in fields["log_rules"]]
+    if fields.get("include"):
+        shown["include"] = [survey(folder).sentence for folder in fields["include"]]
     return shown | ({"env": dict.fromkeys(fields["env"], HIDDEN)} if fields.get("env") else {})

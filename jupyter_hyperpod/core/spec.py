@@ -83,7 +83,8 @@ class JobSpec:
     ``collectives``: one of `COLLECTIVES`.
     ``replica``: the number of ranks per node; together they hold one replica of the model. ``serve``: the job is a
     deployment, whose head process is a gateway, with one replica per node. ``script``: the source is the Python file
-    ``filename``, not a cell; ``arguments`` are its ``sys.argv[1:]``.
+    ``filename``, not a cell; ``arguments`` are its ``sys.argv[1:]``. ``include``: folders whose sources are copied into
+    the job, and can be imported.
     ``pull``: names of the cell whose values the notebook gets. ``slurm``: some of `SLURM_OPTIONS`. Values in
     ``env`` may be secrets: only the job's private file (`JobStore.environment`) has them, everywhere else they are
     `HIDDEN`.
@@ -101,6 +102,7 @@ class JobSpec:
     filename: str = "<cell>"
     script: bool = False
     arguments: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
     pull: tuple[str, ...] = ()
     working_directory: str = ""
     python: str = ""
@@ -206,6 +208,7 @@ class JobSpec:
                 values["elastic"] = ElasticRange(**elastic | {"sizes": tuple(elastic.get("sizes", ()))})
             values["components"] = tuple(values.get("components", COMPONENTS))
             values["arguments"] = tuple(values.get("arguments", ()))
+            values["include"] = tuple(values.get("include", ()))
             values["pull"] = tuple(values.get("pull", ()))
             values["log_rules"] = tuple(LogRule(**record) for record in values.get("log_rules", ()))
             values["mounts"] = tuple(map(MountSpec.from_json, values.get("mounts", ())))

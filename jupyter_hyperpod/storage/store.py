@@ -6,6 +6,7 @@
 <store>/jobs/<id>/spec.json the user's request
 <store>/jobs/<id>/secret         key of the job's control connections
 <store>/jobs/<id>/environment    values of the job's environment variables; removed when it has ended
+<store>/jobs/<id>/include/       sources that the job brought along
 <store>/jobs/<id>/events/        facts, files of each writer
 <store>/jobs/<id>/view.json      the view at some event; readers begin there
 <store>/jobs/<id>/commands/      requests, one file per writer
@@ -23,7 +24,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -174,8 +175,11 @@ class Store:
             raise NotFound(f"no cell with digest {digest[:12]!r} in {self.cells}")
         return _read(path).decode()
 
-    def create_job(self, spec: JobSpec) -> JobStore:
-        """Create a job's directory and return it. A full disk leaves no half-made job behind."""
+    def create_job(self, spec: JobSpec, fill: Callable[[Path], None] | None = None) -> JobStore:
+        """Create a job's directory and return it. A full disk leaves no half-made job behind.
+
+        ``fill`` may write more files into the directory, before the job is seen.
+        """
         suffix = "".join(secrets.choice(_ID_ALPHABET) for _ in range(8))
         final = self.jobs / f"{spec.name}-{suffix}"
         building = self.jobs / f".new-{suffix}"
@@ -186,9 +190,11 @@ class Store:
             write_private(building / "secret", secrets.token_bytes(32))
             if spec.env:
                 write_private(building / ENVIRONMENT, json.dumps(dict(spec.env)).encode())
+            if fill is not None:
+                fill(building)
             with _store_errors("create", final):
                 os.rename(building, final)
-        except StoreError:
+        except (StoreError, SpecError):
             shutil.rmtree(building, ignore_errors=True)
             raise
         return JobStore(final)

@@ -12,13 +12,14 @@ import time
 import tokenize
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import Fenced, HyperpodError, Stopped
 from ...core.spec import JobSpec
 from ...core.units import cut, plural
+from ...storage import included
 from ..program import generators
 from ..protocol import facts
 from . import pictures
@@ -33,10 +34,11 @@ OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
-def run(source: str, spec: JobSpec, is_first: Callable[[], bool]) -> facts.CellFailed | str:
+def run(source: str, spec: JobSpec, is_first: Callable[[], bool], job: Path) -> facts.CellFailed | str:
     """Run `source` as ``__main__``; return its error, or DONE, or STOPPED for a reason that is not its own.
 
     The last value of a cell, but not of a file, is shown where `is_first` says, at the end, that this is rank 0.
+    ``job``: the directory with the folders that the job includes.
     """
     filename = spec.filename
     module = types.ModuleType("__main__")
@@ -50,6 +52,7 @@ def run(source: str, spec: JobSpec, is_first: Callable[[], bool]) -> facts.CellF
     generators.note()
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     try:
+        _include(included.import_folders(job, len(spec.include)))
         _execute(source, filename, module.__dict__, None if spec.script else is_first)
     except (Stopped, Fenced):
         return STOPPED
@@ -69,6 +72,19 @@ def _see_folder(folder: str) -> None:
     else:
         text = f"the folder {folder} is not on this node: modules beside the file cannot be imported here"
         print(text, file=sys.stderr, flush=True)
+
+
+def _include(folders: Sequence[str]) -> None:
+    """Import from these folders first, in this process and in those that it starts."""
+    sys.path[:0] = folders
+    if folders:
+        behind = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *([behind] if behind else [])])
+    for folder in folders:
+        hidden = sorted(name for name in included.top_level(Path(folder)) if name in sys.modules)
+        if hidden:
+            names = ", ".join(hidden)
+            print(f"--include: {names}: modules of these names are loaded already, and are used", file=sys.stderr)
 
 
 def _execute(source: str, filename: str, names: dict[str, Any], is_first: Callable[[], bool] | None) -> None:

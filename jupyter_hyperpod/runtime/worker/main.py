@@ -139,7 +139,7 @@ def main(context: Context, channel: Channel, progress: WorkerProgress, *links: C
     cell_source = Path(context.cell).read_text()
     if not context.spec.script:
         spawned.begin(cell_source, context.job.path)
-    outcome = cell.run(cell_source, context.spec, me.is_first)
+    outcome = cell.run(cell_source, context.spec, me.is_first, context.job.path)
     if outcome is cell.DONE and context.spec.pull and me.is_first():
         values.leave(context.job.path, context.spec.pull, vars(sys.modules["__main__"]))
     me.flush_journal()
