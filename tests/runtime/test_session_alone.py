@@ -334,7 +334,14 @@ def opened(optimizer: Any, model: nn.Module, scheduler: Any = None) -> hp.Sessio
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda p: torch.optim.LBFGS(p), "optimizer is a LBFGS: .* whose step\\(\\) needs no closure"),
+        (
+            lambda p: torch.optim.LBFGS(p),
+            "an LBFGS with max_iter=20, .* Make it with max_iter=1 .* \\[optimizer\\] \\* n",
+        ),
+        (
+            lambda p: torch.optim.LBFGS(p, max_iter=1, line_search_fn="strong_wolfe"),
+            "an LBFGS with line_search_fn='strong_wolfe', which computes the loss several times",
+        ),
         (lambda p: torch.optim.SparseAdam(p), "optimizer is a SparseAdam: .* dense tensors, .* pass torch.optim.Adam"),
         (lambda p: {"sgd": 1}, "optimizer is a dict; expected a torch.optim.Optimizer, or a list of them"),
         (lambda p: Closing(p, {}), "optimizer is a Closing, whose step\\(\\) needs closure; hp.Session calls"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import torch
 
 from ...core.errors import TrainingError
+from ..comm import state_codec
 from ..program import rehearsal
 from ..protocol import facts
 from ..worker.group_base import Regroup
+from .checksum import checksum
 from .execution import LossFunction, StepExecution
 from .parts import Parts
 from .turns import refuse_other
@@ -28,6 +30,10 @@ RAN = (
 )
 
 ENDLESS = 100_000
+STARTED = (
+    "the function {name} that session.on_start() was given has changed the training state: it is called on each member "
+    "when that joins, so members would train on different weights. Change them before the loop, or after step.run()"
+)
 GOES_ON = (
     "session.stop() has ended the loops of this session, and the cell begins further ones, which have no steps: loop "
     "with `for epoch in session.epochs(n)`, or `while not session.stopped`"
@@ -106,6 +112,7 @@ class Loop:
         self._inside = False  # the cell is in the body of a loop of steps
         self._loops = self._calls = 0  # of steps in this epoch; of `evaluate` since the cell was between two steps
         self._over = False
+        self.starts: list[Callable[[], object]] = []  # called once this member has joined
         self._empty = 0  # loops of steps begun after `Session.stop`
 
     def steps(self, count: int) -> Iterator[Step]:
@@ -114,6 +121,7 @@ class Loop:
         self._open()
         self._refuse_endless()
         self._between_steps()
+        self._start()
         while self._goes_on():
             step, self._restored = self._next(), False
             self._inside = True
@@ -252,6 +260,22 @@ class Loop:
             self._join()
             rehearsal.join(self._state)
             self._carried.first_step = self._passed = self._state.applied
+
+    def _start(self) -> None:
+        """Call what `Session.on_start` was given: the registered state is there now."""
+        functions, self.starts = self.starts, []
+        for function in functions:
+            before = self._contents()
+            function()
+            self._carried.seal(self._state.applied, self._loop)
+            if self._contents() != before:
+                raise TrainingError(STARTED.format(name=getattr(function, "__name__", repr(function))))
+        if functions:
+            self._parts.comparison.between()
+
+    def _contents(self) -> tuple[bytes, int]:
+        skeleton, tensors = self._state.pack(carried=True)
+        return state_codec.encode(skeleton), checksum(tensors)
 
     def _join(self) -> None:
         parts, settings = self._parts, self._parts.settings

@@ -14,7 +14,7 @@ from ..program.between import Between
 from ..protocol import facts, orders
 from ..worker.elastic_group import ElasticGroup
 from ..worker.group_base import Regroup
-from ..worker.main import switched_on
+from ..worker.main import current, switched_on
 from ..worker.replica_sync import Group
 from .gradients import Gradients
 from .integrity import Integrity
@@ -122,6 +122,8 @@ class Resync:
         if self.plan is not None:
             if set(plan.owners) - set(self.plan.owners):
                 self.transfer.newcomers_arrived()
+            if plan.rank == 0 != self.plan.rank and self._group.shard == 0:
+                self._group.journal("decision.made", _became_first())
         self.plan = plan
         self._group.touch("exchange", self._state.applied)
         self._gradients.collectives.begin(self._gradients.kept)
@@ -196,6 +198,12 @@ class Resync:
 
 def _ignore(plan: RecoveryPlan) -> None:
     """Nothing else belongs to a generation."""
+
+
+def _became_first() -> dict[str, str]:
+    worker = current()
+    node = "this process" if worker is None else worker.context.node
+    return {"policy": "ranks", "value": node, "reason": f"{node} is rank 0 now: session.is_main is true there"}
 
 
 def _lost_with_members(before: RecoveryPlan | None, plan: RecoveryPlan) -> int:

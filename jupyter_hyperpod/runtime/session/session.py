@@ -230,6 +230,17 @@ class Session:
             )
         self._carried.register(objects)
 
+    def on_start(self, function: Callable[[], object]) -> None:
+        """Call ``function()`` on each member when it begins to train: at once where it joins at a later step, too.
+
+        `rank`, `step` and the registered state are those of the run then. It is for what each process needs for
+        itself, such as a log file or a connection. Call it before the first step, on every member. Raises TrainingError
+        after that, and in the first step where the function has changed the training state.
+        """
+        if self._loop.has_begun:
+            raise TrainingError("session.on_start() was called after the first step; call it before session.steps()")
+        self._loop.starts.append(function)
+
     def lanes(self, **first: torch.Tensor) -> CarriedLanes:
         """State that each micro-batch leaves for that of the same number in the next step: see `CarriedLanes`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ..program.carried import Carried
 from ..program.copies import Copier
 from .guard import StepGuard
 from .optimizer_state import OptimizerWatch, load_exactly
-from .turns import AnyOptimizer, RunStates, Turns
+from .turns import AnyOptimizer, RunStates, Turns, step_optimizer
 
 
 class TrainingState:
@@ -72,7 +73,8 @@ class TrainingState:
         """
         self._states.begin(self.applied, self._copy)
         if not skipped:
-            self.watch.step(self._step_optimizer, first=self._stepped < self._runs)
+            optimizer = self._optimizer.turn(self.applied) if isinstance(self._optimizer, Turns) else self._optimizer
+            self.watch.step(partial(step_optimizer, optimizer, reading.loss), first=self._stepped < self._runs)
             self._stepped += 1
         if self._scheduler is not None and (self.applied + 1) % self._runs == 0:
             self._schedule(skipped)
@@ -93,12 +95,6 @@ class TrainingState:
     def _copy(self) -> dict[str, Any]:
         copy: dict[str, Any] = Copier().copied(self.as_dict())
         return copy
-
-    def _step_optimizer(self) -> None:
-        if isinstance(self._optimizer, Turns):
-            self._optimizer.step(self.applied)
-        else:
-            self._optimizer.step()
 
     def leave_own_gradients(self) -> None:
         """Of several optimizers, only parameters of the one whose turn it is keep their gradients."""

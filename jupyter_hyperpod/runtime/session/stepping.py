@@ -13,11 +13,15 @@ from .purity import refuse_synchronised_norms
 from .turns import ones
 
 _UNFIT_OPTIMIZERS = {
-    torch.optim.LBFGS: "hp.Session computes the gradient once per step; pass an optimizer whose step() needs no "
-    "closure, such as torch.optim.AdamW",
     torch.optim.SparseAdam: "gradients are summed over all members as dense tensors, which SparseAdam refuses; pass "
     "torch.optim.Adam, which also trains embeddings with sparse=True here",
 }
+_ITERATIONS = (
+    "optimizer is an LBFGS with {found}, which computes the loss several times in one step; hp.Session computes it "
+    "once per step.run(). Make it with max_iter=1 and line_search_fn=None: the history is kept from step to step. For "
+    "n iterations on the same samples list it n times, hp.Session(model, [optimizer] * n, data, ...), and call "
+    "step.run() n times"
+)
 
 
 def refuse_sizes(global_batch: int, micro_batch: int) -> None:
@@ -49,11 +53,21 @@ def refuse_optimizer(optimizer: Any) -> None:
     for kind, remedy in _UNFIT_OPTIMIZERS.items():
         if isinstance(optimizer, kind):
             raise SpecError(f"optimizer is a {type(optimizer).__name__}: {remedy}")
-    if missing := _required(optimizer):
+    if type(optimizer) is torch.optim.LBFGS:
+        _refuse_iterations(optimizer)
+    elif missing := _required(optimizer):
         raise SpecError(
             f"optimizer is a {type(optimizer).__name__}, whose step() needs {missing}; hp.Session calls "
             "optimizer.step() without arguments: pass an optimizer whose step() needs none"
         )
+
+
+def _refuse_iterations(optimizer: torch.optim.LBFGS) -> None:
+    for group in optimizer.param_groups:
+        if group["line_search_fn"] is not None or group["max_iter"] != 1:
+            search = group["line_search_fn"]
+            found = f"line_search_fn={search!r}" if search is not None else f"max_iter={group['max_iter']}"
+            raise SpecError(_ITERATIONS.format(found=found))
 
 
 def refuse_scheduler(scheduler: Any, groups: Collection[int]) -> None:

@@ -41,9 +41,9 @@ class Turns:
         """The states of all optimizers, by parameter."""
         return {key: value for optimizer in self.optimizers for key, value in optimizer.state.items()}
 
-    def step(self, update: int) -> None:
-        """Step the optimizer whose turn ``update`` (from 0) is."""
-        self.turns[update % len(self.turns)].step()
+    def turn(self, update: int) -> torch.optim.Optimizer:
+        """The optimizer whose turn ``update`` (from 0) is."""
+        return self.turns[update % len(self.turns)]
 
     def leave_own(self, update: int, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Drop gradients of parameters that the optimizer of this turn does not hold, as ``zero_grad()`` would."""
@@ -141,6 +141,14 @@ class Schedulers:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._schedulers)
+
+
+def step_optimizer(optimizer: torch.optim.Optimizer, loss: float) -> None:
+    """Step with the present gradients. LBFGS wants a closure: of one iteration it calls it once, at its beginning."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        optimizer.step(lambda: loss)
+    else:
+        optimizer.step()
 
 
 def runs_of(optimizer: Any) -> int:
