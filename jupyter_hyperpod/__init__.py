@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import integrations as integrations
+    from .loader.hub import hub_path as hub_path
     from .loader.model import load_model as load_model
     from .loader.write.save import save_model as save_model
     from .policy.guard import Guard as Guard
@@ -28,6 +29,7 @@ _PUBLIC = {
     "Session": ".runtime.session.session",
     "State": ".runtime.program.copies",
     "TokenDataset": ".runtime.data.tokens",
+    "hub_path": ".loader.hub",
     "load_model": ".loader.model",
     "save_model": ".loader.write.save",
     "elastic_event_detected": ".runtime.worker.elastic_events",

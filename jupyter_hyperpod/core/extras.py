@@ -6,6 +6,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "numpy"), "train"),
     **dict.fromkeys(("botocore", "xxhash"), "load"),
     "s3fs": "s3",
+    "huggingface_hub": "hub",
     **dict.fromkeys(("transformers", "accelerate"), "transformers"),
     "lightning": "lightning",
     **dict.fromkeys(("nbclient", "matplotlib"), "demo"),

@@ -13,6 +13,7 @@ from torch import nn
 
 from ..core.errors import StoreError
 from ..storage.store import JobStore
+from . import hub
 from .read.assign import assign, check_fit
 from .read.landing import HostLanding, Landing
 from .read.local import FileSource
@@ -53,7 +54,7 @@ def load_model(
     fanout: str = "auto",
 ) -> dict[str, torch.Tensor] | nn.Module:
     """Load a safetensors model: a file, an index with its shards, or a directory; a path, or a URL as ``s3://…``,
-    ``https://…``, ``shared://NAME/path``.
+    ``https://…``, ``shared://NAME/path``, ``hf://ORGANISATION/NAME``.
 
     Returns name -> tensor, or `model` with its parameters and buffers replaced by what was loaded (so it may have been
     made on the meta device). Tensors share one block of memory, or the mapped file, which writing does not change.
@@ -72,9 +73,10 @@ def load_model(
     began_s = time.monotonic()
     url = os.fspath(url)
     check(tp)
+    source = hub.hub_path(url, hub.MODEL) if hub.is_hub(url) else url
     early = first_connections() if connections is None else min(connections, first_connections())
     with closing(Opener(merged(options, endpoint_url), early - 1)) as opener:
-        with telling(url, progress) as tell, closing_model(open_model(url, opener)) as files:
+        with telling(url, progress) as tell, closing_model(open_model(source, opener)) as files:
             if order is None and model is not None:
                 order = list(model.state_dict())
             early_bytes = None if checksum else EARLY_BYTES  # checksums are of whole chunks
@@ -91,7 +93,7 @@ def load_model(
             )
             if model is not None:
                 check_fit(model, load_plan, public_name(url))
-            checks = verifier(files, load_plan, opener, url, checksum)
+            checks = verifier(files, load_plan, opener, source, checksum)
             landing = _land(files, load_plan, torch.device(device), checks, job)
             meter = Meter(load_plan, began_s)
             with closing(landing):

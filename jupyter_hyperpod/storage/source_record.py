@@ -1,4 +1,4 @@
-"""The record of the modules that a job imports: the first member's bytes are those of all members, for good."""
+"""What the first member of a job found, for good: sources of modules that it imports, and commits of the Hub."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ class SourceRecord:
 
         Of members that record a file at the same time, one wins. Raises StoreError.
         """
-        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:24]
-        name = re.sub(r"[^\w.-]", "_", os.path.basename(path), flags=re.ASCII)[-_NAME:]
-        kept = self._folder / f"{digest}-{name}"
-        with suppress(FileNotFoundError):
-            return kept.read_bytes()
+        if (known := self.known(path)) is not None:
+            return known
+        kept = self._file(path)
         private_directory(self._folder)
         mine = kept.with_name(f"{kept.name}.{os.getpid()}")
         write_private(mine, found)
@@ -42,3 +40,14 @@ class SourceRecord:
         finally:
             mine.unlink(missing_ok=True)
         return kept.read_bytes()
+
+    def known(self, path: str) -> bytes | None:
+        """What is recorded of ``path``, or None."""
+        with suppress(FileNotFoundError):
+            return self._file(path).read_bytes()
+        return None
+
+    def _file(self, path: str) -> Path:
+        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:24]
+        name = re.sub(r"[^\w.-]", "_", os.path.basename(path), flags=re.ASCII)[-_NAME:]
+        return self._folder / f"{digest}-{name}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from ...core.errors import SpecError
+from ...loader import hub
 from ...mounts import remote, repository
 from ...mounts.block_cache import BlockCache, CachedObject
 from ...mounts.table import Mounts, known_mounts, resolve_url
@@ -26,8 +27,9 @@ class TokenDataset:
     unsigned 16-bit or signed 32-bit numbers in this machine's byte order.
 
     ``batch(indices)`` returns ``(inputs, targets)``: int64 tensors ``(len(indices), sequence_length)``, targets one
-    token ahead. ``path`` may be ``shared://corpus/text.bin``, or a URL such as ``s3://bucket/text.bin``, which is read
-    through the block cache of the node. Raises SpecError when the file is missing or too short.
+    token ahead. ``path`` may be ``shared://corpus/text.bin``, a file of the Hugging Face Hub such as
+    ``hf://datasets/organisation/name/text.bin``, or a URL such as ``s3://bucket/text.bin``, which is read through the
+    block cache of the node. Raises SpecError when the file is missing or too short.
     """
 
     def __init__(self, path: str | os.PathLike[str], sequence_length: int, *, token_bytes: int = 1) -> None:
@@ -39,6 +41,7 @@ class TokenDataset:
         self.vocabulary_size = torch.iinfo(_TOKENS[token_bytes]).max + 1
         self._token_bytes = token_bytes
         mounts = known_mounts()
+        path = hub.hub_path(os.fspath(path)) if hub.is_hub(path) else path
         self.path = repository.local(resolve_url(os.fspath(path), mounts), mounts)
         content = _cached(self.path, mounts) if remote.is_remote(self.path) else _mapped(self.path)
         size = content.size if isinstance(content, CachedObject) else len(content)
