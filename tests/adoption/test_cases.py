@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
+import warnings
 from pathlib import Path
 
 import pytest
@@ -33,7 +35,10 @@ def _run_in_plain_pytorch(case: Case) -> None:
     module = types.ModuleType(f"{case.name}_in_plain_pytorch")
     sys.modules[module.__name__] = module
     try:
-        exec(compile(case.plain, module.__name__, "exec", dont_inherit=True), vars(module))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of other people's libraries
+            exec(compile(case.plain, module.__name__, "exec", dont_inherit=True), vars(module))
+            gc.collect()
     finally:
         del sys.modules[module.__name__]
 
