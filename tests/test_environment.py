@@ -80,6 +80,29 @@ def test_no_refusal_shows_a_value(words: tuple[str, str], capsys: pytest.Capture
         assert SECRET not in str(error.value)
 
 
+def test_variables_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAKEN", "mine")
+    path = tmp_path / "variables.env"
+    path.write_text("# a comment\n\nA=1\nexport B='two words'\nC = x=$A#y \nTAKEN\nD=\"\n")
+    wanted = {"A": "1", "B": "two words", "C": "x=$A#y", "TAKEN": "mine", "D": '"'}
+    assert asked("--env-file", str(path))["env"] == wanted
+    assert asked("--env", "A=0", "--env-file", str(path), "--env", "B=3")["env"] == wanted | {"B": "3"}
+    assert parse(cell_parser(), f"--env-file {path}").env == list(wanted.items())
+
+
+@pytest.mark.parametrize("line", [f"{SECRET}!", f"A-B={SECRET}", f"={SECRET}", f"A={SECRET}\0"])
+def test_a_line_of_a_file_that_is_refused_is_named_and_not_shown(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "variables.env"
+    path.write_text(f"A=1\n{line}\n")
+    with pytest.raises(SpecError) as error:
+        asked("--env-file", str(path))
+    assert SECRET not in str(error.value)
+    if "\0" not in line:
+        assert f"line 2 of {path}" in str(error.value)
+    with pytest.raises(SpecError, match="cannot be read: No such file"):
+        asked("--env-file", str(tmp_path / "missing"))
+
+
 def test_no_line_of_a_magic_shows_a_value() -> None:
     with pytest.raises(SpecError) as error:
         parse(verb_parser(), f"rerun job --env HF_TOKEN={SECRET} --name 'open")

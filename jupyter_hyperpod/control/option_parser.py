@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ..core.errors import SpecError
@@ -62,13 +63,49 @@ def env_pair(text: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
+def env_file(path: str) -> list[tuple[str, str]]:
+    """The variables in a file: ``NAME=VALUE`` per line, or NAME alone. No message shows a possible value.
+
+    Empty lines and those that begin with ``#`` are left out; so are ``export`` before a name and quotation marks
+    around a whole value. Nothing is replaced in a value.
+    """
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise argparse.ArgumentTypeError(f"{path} cannot be read: {why}") from None
+    pairs = []
+    for number, line in enumerate(lines, start=1):
+        text = line.strip().removeprefix("export ").lstrip()
+        if not text or text.startswith("#"):
+            continue
+        name, separator, value = text.partition("=")
+        try:
+            pairs.append(env_pair(f"{name.rstrip()}{separator}{_unquoted(value.strip())}"))
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"line {number} of {path}: {error}") from None
+    return pairs
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value
+
+
 duration = argument(parse_duration)
 byte_count = argument(parse_bytes)
 
 
 def add_env_option(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add ``--env NAME[=VALUE]``, which may be repeated."""
+    """Add ``--env NAME[=VALUE]`` and ``--env-file FILE``, which may be repeated; of one name, the last one counts."""
     parser.add_argument("--env", type=env_pair, action="append", metavar="NAME[=VALUE]", help=text)
+    parser.add_argument(
+        "--env-file",
+        dest="env",
+        type=env_file,
+        action="extend",
+        metavar="FILE",
+        help="file with such variables, one NAME=VALUE or NAME per line; of one name, the last one counts",
+    )
 
 
 def without_values(text: str) -> str:
