@@ -113,3 +113,8 @@ def test_an_object_does_not_turn_into_a_dictionary() -> None:
     with pytest.raises(Unfit):
         Copier().merged(None, taken)
     assert copy.deepcopy(taken).keys() == taken.keys()
+
+
+def test_a_range_is_a_plain_value() -> None:
+    assert travelled({"indices": range(1, 9, 2)}) == {"indices": range(1, 9, 2)}
+    assert Copier().copied([range(3)]) == [range(3)]

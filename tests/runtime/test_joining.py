@@ -5,15 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.policy.recovery import at_once
+from jupyter_hyperpod.policy.recovery import RecoveryPlan, at_once
+from jupyter_hyperpod.runtime.comm import state_codec
 from jupyter_hyperpod.runtime.comm.reduction import as_bytes
+from jupyter_hyperpod.runtime.comm.shared_memory import Token
 from jupyter_hyperpod.runtime.comm.snapshot import PreparedMemory, StripeMemory, parse, read
+from jupyter_hyperpod.runtime.comm.transfer import StateTransfer
+from jupyter_hyperpod.runtime.protocol.orders import OfferState
 
 from .conftest import Run, Submit
 
@@ -108,3 +114,35 @@ def test_newcomers_enter_at_once_only_where_that_is_quick_and_somebody_is_missin
     assert not at_once(0, 100_000_000, 0.35).value
     assert not at_once(1, 10_000_000_000, 4.0).value
     assert "10.00 s" in at_once(1, 10_000_000_000, 4.0).reason
+
+
+def test_an_offer_to_newcomers_outside_leaves_what_members_still_read() -> None:
+    """Members that could not read their stripe form a new generation, where the next offer would come in between."""
+    tensors: list[torch.Tensor] = [torch.arange(100)]
+    sent: list[Any] = []
+    offered: list[Any] = []
+    group = SimpleNamespace(
+        near=[1],
+        replica=1,
+        exchange=lambda sends, receives: sent.extend(sends),
+        send=offered.append,
+    )
+    state = SimpleNamespace(step=3, pack=lambda on_device=False: state_codec.pack(tensors))
+    gradients = SimpleNamespace(depth=1, collectives=SimpleNamespace(pair=None))
+    transfer = StateTransfer(cast(Any, group), cast(Any, state), cast(Any, gradients))
+    plan = ordinary_plan(donors=(0,), fresh=(1,))
+    transfer.share(plan)
+    transfer.offer(OfferState(generation=2, part=0, parts=1))
+    token = Token.unpack(bytes(sent[-1][1]))
+    found = [torch.zeros(100, dtype=torch.int64)]
+    read(found, [token])
+    assert found[0].tolist() == tensors[0].tolist()
+    read(found, [parse(offered[0].token[0].split()[0])])
+    transfer.newcomers_arrived()
+    transfer.release()
+    with pytest.raises(OSError, match="closed|No such file"):
+        read(found, [token])
+
+
+def ordinary_plan(donors: tuple[int, ...], fresh: tuple[int, ...]) -> RecoveryPlan:
+    return RecoveryPlan(3, donors, (), fresh, ((), ()), ((0,), (1,)), ((), ()))

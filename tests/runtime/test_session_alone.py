@@ -219,6 +219,12 @@ def test_a_layer_in_evaluation_mode_keeps_its_statistics_and_uses_them() -> None
     assert set(used) == {5.0} and int(model[1].num_batches_tracked) == 0
 
 
+def test_an_embedding_that_scales_its_weights_in_forward_is_refused() -> None:
+    model, optimizer, _ = parts(nn.Sequential(nn.Embedding(4, 2, max_norm=1.0), nn.Linear(2, 1)))
+    with pytest.raises(TrainingError, match=r"^0 is an Embedding with max_norm=1.0, .*weight.renorm_\(2, 0, 1.0\)`"):
+        hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2)
+
+
 def test_normalisation_over_all_processes_is_refused() -> None:
     model, optimizer, _ = parts(nn.Sequential(nn.Linear(4, 4), nn.SyncBatchNorm(4)))
     with pytest.raises(TrainingError, match="1 is a SyncBatchNorm, which .* use BatchNorm, which normalises over its"):

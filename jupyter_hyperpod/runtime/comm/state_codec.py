@@ -101,6 +101,8 @@ def _spelled(value: Any) -> list[Any] | None:
         return ["bytes", value.hex()]
     if isinstance(value, torch.Size):
         return ["Size", *value]
+    if isinstance(value, range):
+        return ["range", value.start, value.stop, value.step]
     if isinstance(value, (torch.dtype, torch.device)):
         return [type(value).__name__, str(value)]
     return None
@@ -112,6 +114,8 @@ def _read(kind: str, *parts: Any) -> Any:
         return _DTYPES[parts[0]]
     if kind == "Size":
         return torch.Size(parts)
+    if kind == "range":
+        return range(*parts)
     return torch.device(*parts) if kind == "device" else complex(*parts) if kind == "complex" else bytes.fromhex(*parts)
 
 

@@ -35,7 +35,8 @@ class StateTransfer:
         self._group = group
         self._state = state
         self._gradients = gradients
-        self._stripe = StripeMemory()
+        self._stripe = StripeMemory()  # for members of the generation, which read it before its next step
+        self._offer = StripeMemory()  # for newcomers outside: an order to offer may come while members still read
         self._prepared = PreparedMemory()
         self._server: StripeServer | None = None
         self._taking = 0  # snapshots that were to be loaded so far
@@ -48,8 +49,7 @@ class StateTransfer:
 
     def newcomers_arrived(self) -> None:
         """The readers of a snapshot are members now, or get another one; a late reader may still be reading it."""
-        if self._offered:
-            self._stripe.release()
+        self._offer.release()
         self._stop_serving()
         self._offered, self._gradients.depth = False, 1
 
@@ -57,6 +57,7 @@ class StateTransfer:
         """Free the memory at the end of the session."""
         self._stop_serving()
         self._stripe.release()
+        self._offer.release()
 
     @property
     def offers(self) -> bool:
@@ -64,9 +65,8 @@ class StateTransfer:
         return self._offered
 
     def step_done(self) -> None:
-        """All members have taken part in a step, so they have read everything offered to them."""
-        if not self._offered:
-            self._stripe.reuse()
+        """All members have taken part in a step, so they have read everything that was given to them."""
+        self._stripe.reuse()
 
     # ---- while the others train ---------------------------------------------------------------------------
 
@@ -81,8 +81,8 @@ class StateTransfer:
         if pair is not None and on_device:
             stripe = gathered(tensors, order.part, order.parts, pair.device)
         else:
-            self._stripe.write(tensors, order.part, order.parts)
-            token, stripe = self._stripe.token_text(), self._stripe.content()
+            self._offer.write(tensors, order.part, order.parts)
+            token, stripe = self._offer.token_text(), self._offer.content()
         if pair is not None:
             self._server = StripeServer(pair, self._group.host, self._group.secret, order.generation, stripe)
             token = f"{token} {self._server.source.text()}"

@@ -33,7 +33,7 @@ MODULES = "\0modules"  # beside it, the plain attributes of a module and of thos
 PART = "\0part"  # beside it, where not all attributes of an object are in it
 OBJECT = "\0object"  # the key of an object's copy, to tell it from a dictionary's
 SKIPPED = object()  # the copy of what the session carries already, and of functions, which a cell defines anew
-PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
+PLAIN = (bool, int, float, complex, str, bytes, type(None), range, torch.Size, torch.dtype, torch.device)
 DICTIONARIES = ("dict", "OrderedDict", "defaultdict", "Counter")
 LONG = 100  # items of a list
 # Packages whose objects show or record what happens, and do not change it.

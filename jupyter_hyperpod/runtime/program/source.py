@@ -14,7 +14,7 @@ from typing import Any
 from . import chance
 from .cell_analysis import CHANGERS, LOOPS, READERS
 from .copies import PLAIN
-from .frames import callers
+from .frames import callers, is_ours
 from .heap import SETTINGS, Noted, Path, Walk
 from .reads import Flow, Reads, base_of, last_name, stored
 
@@ -56,7 +56,7 @@ class Program:
         self._clocks = self.reads.clocks()
 
     def _add(self, file: str) -> None:
-        if not file or file in self._files:
+        if not file or file in self._files or is_ours(file):
             return
         try:
             self._files[file] = ast.parse("".join(linecache.getlines(file)))

@@ -86,9 +86,16 @@ class Buffers:
         return {name: (id(buffers[name]), buffers[name]._version) for name in sorted(kept)}
 
 
-def refuse_synchronised_norms(model: torch.nn.Module) -> None:
-    """Raise TrainingError for normalisations over more than a micro-batch."""
+def refuse_unfit_layers(model: torch.nn.Module) -> None:
+    """Raise TrainingError for layers whose result or whose weights depend on more than a micro-batch."""
     for name, module in model.named_modules():
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.max_norm is not None:
+            raise TrainingError(
+                f"{name or 'the model'} is an {type(module).__name__} with max_norm={module.max_norm}, which scales "
+                "weights in forward(), those of the samples that a member computes: leave max_norm out, and scale them "
+                f"after step.run(): `with torch.no_grad(): embedding.weight.renorm_({module.norm_type:g}, 0, "
+                f"{module.max_norm})`"
+            )
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise TrainingError(
                 f"{name or 'the model'} is a SyncBatchNorm, which normalises over all processes, and the micro-batches "

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...core.errors import SpecError
-from .purity import refuse_synchronised_norms
+from .purity import refuse_unfit_layers
 from .turns import ones
 
 _UNFIT_OPTIMIZERS = {
@@ -35,7 +35,7 @@ def refuse_sizes(global_batch: int, micro_batch: int) -> None:
 
 def refuse_unfit(model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None:
     """Raise SpecError or TrainingError for what a session cannot train with."""
-    refuse_synchronised_norms(model)
+    refuse_unfit_layers(model)
     for one in ones(optimizer):
         refuse_optimizer(one)
     groups = {id(one.param_groups) for one in ones(optimizer)}
