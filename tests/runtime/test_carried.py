@@ -437,3 +437,38 @@ def test_a_member_that_arrives_while_the_cell_leaves_its_loop(job: Submit, count
     assert (run.losses(), run.view["digest"]) == (undisturbed.losses(), undisturbed.view["digest"]), run.story()
     assert kept(run) == kept(undisturbed), run.story()
     assert "the members meet when step 3 is committed" in run.story()
+
+
+REPLACED = """
+import torch, jupyter_hyperpod as hp
+from torch import nn
+
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Sequential(nn.ReLU(), nn.Linear(8, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(x, x.sum()) for x in torch.randn(32, 4)]
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(8):
+        step.run(lambda batch: nn.functional.mse_loss(model(batch[0]).squeeze(-1), batch[1]))
+        if step.number == 4:
+            CHANGE
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model[1] = nn.GELU()", "has replaced '1' of the model, which is another GELU now"),
+        ("model[2].append(nn.Tanh())", "has replaced '2.2' of the model, which is another Tanh now"),
+        ("del model[2][0]", "has replaced '2' of the model, which is another module now"),
+        (
+            "model[0].bias = nn.Parameter(torch.zeros(8))",
+            "'0.bias' of the model, .* Change the values of the parameter",
+        ),
+    ],
+)
+def test_a_part_of_the_model_that_the_loop_replaces_is_refused(job: Submit, change: str, words: str) -> None:
+    """A member that joined later would train on with the part that was there."""
+    view = job(REPLACED.replace("CHANGE", change), nodes=2).finish("failed")
+    assert view["step"] == 4
+    assert re.search(words, view["error"]["message"]), view["error"]

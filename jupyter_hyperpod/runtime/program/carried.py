@@ -114,6 +114,10 @@ class Carried:
         if self.data is not None:
             self._sealed.data = self.data.state_dict()
 
+    def refuse_rebuilt(self) -> None:
+        """Raise TrainingError where the cell has replaced a part of the model: it cannot be given to newcomers."""
+        self._flags.refuse_rebuilt()
+
     def traced(self) -> Tracer:
         """What is copied now, besides the paths."""
         whole = Tracer(self._own, None)

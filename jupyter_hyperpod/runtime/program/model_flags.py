@@ -6,15 +6,27 @@ constructors, such as ``model.temperature`` or ``data.epoch``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import torch
 
+from ...core.errors import TrainingError
+from ..comm.shards import is_shard
 from .carried_paths import Tracer
 from .copies import Copier, Copy
 
 DATA = "data"
+REBUILT = (
+    "the loop has replaced {name!r} of the model, which is another {kind} now, and a member that joins later builds "
+    "the model as it was. {remedy}"
+)
+BUILD = (
+    "Build all parts before the loop, and let forward() choose by an attribute, such as model.phase, which the loop "
+    "may change"
+)
+CHANGE = "Change the values of the parameter in place: with torch.no_grad(): parameter.copy_(...)"
 
 
 class ModelFlags:
@@ -23,6 +35,7 @@ class ModelFlags:
     def __init__(self, model: torch.nn.Module, data: Any, own: frozenset[int]) -> None:
         self._parameters = list(model.named_parameters())  # listed once: walking the modules at each step would cost
         self._modules = list(model.named_modules())
+        self._parts: list[tuple[Mapping[str, Any], list[Any], str]] = []  # where parts are kept, the parts, and whose
         self._data = data
         self._copier = Copier(own)
 
@@ -33,6 +46,18 @@ class ModelFlags:
             "evaluating": [name for name, module in self._modules if not module.training],
             "attributes": self._attributes(attributes) if attributes else {},
         }
+
+    def refuse_rebuilt(self) -> None:
+        """Raise TrainingError where a module or a parameter is another object than at the first call."""
+        if not self._parts:
+            sharded = any(is_shard(parameter) for _, parameter in self._parameters)  # they are replaced in each step
+            for path, module in self._modules:
+                for kept in (module._modules,) if sharded else (module._modules, module._parameters):
+                    if kept:
+                        self._parts.append((kept, list(kept.values()), path))
+        for kept, before, path in self._parts:
+            if len(kept) != len(before) or not all(map(is_, kept.values(), before)):
+                raise TrainingError(_rebuilt(kept, before, path))
 
     def put_back(self, copies: Mapping[str, Copy]) -> None:
         """Set the flags and attributes to what the copies hold."""
@@ -64,6 +89,14 @@ class ModelFlags:
 
     def _kept(self, holder: Any, names: Collection[str]) -> set[str]:
         return {name for name in names & vars(holder).keys() if not _is_activation(vars(holder)[name])}
+
+
+def _rebuilt(kept: Mapping[str, Any], before: Sequence[Any], path: str) -> str:
+    new = {name: part for name, part in kept.items() if part is not None and not any(part is one for one in before)}
+    name, part = next(iter(new.items()), ("", None))  # none where parts were only removed or moved
+    remedy = CHANGE if isinstance(part, torch.nn.Parameter) else BUILD
+    kind = "module" if part is None else type(part).__name__
+    return REBUILT.format(name=f"{path}.{name}".strip(".") or "a part", kind=kind, remedy=remedy)
 
 
 def _is_activation(value: Any) -> bool:

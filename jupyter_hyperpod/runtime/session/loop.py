@@ -227,6 +227,8 @@ class Loop:
     def _seal(self) -> None:
         step = self._state.applied
         self._carried.enter(step, self._loop)
+        if rehearsal.members_join():
+            self._carried.refuse_rebuilt()
         self._parts.comparison.between()
         self._carried.seal(step, self._loop)
         self._parts.between.reached()
