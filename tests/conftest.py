@@ -27,6 +27,8 @@ from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from tests import phases
 from tests.leaks import MARK, command_line, environments, setting, wait_until_gone
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started the tests in the background
+
 if TYPE_CHECKING:
     from tests.support.slurm import Testbed
 

@@ -70,7 +70,7 @@ class Carried:
         self.paths = CarriedPaths(own, sources)
         self.values = State()
         self.data: Any = None  # what reads the data; its place in a stream travels, too
-        self.variables = LoopVariables(own)
+        self.variables = LoopVariables(own, sources["model"])
         self._own = own
         self._objects: dict[str, Any] = {STATE: self.values}
         self._sealed = Copies(0, 0)

@@ -229,10 +229,22 @@ class CarriedPaths:
                     found[text(path)] = seen
         return found
 
+    def _has_root(self, path: Path) -> bool:
+        """Whether this member has the variable in which a path begins; each turn of the loop may bind it anew."""
+        if path[0][0] not in ("global", "frame") or len(path) == 1:
+            return True
+        with suppress(LookupError):
+            resolved(path[:1], self._sources)
+            return True
+        return False
+
     def put_back(self, copies: Mapping[str, Copy], step: int) -> None:
         """Set the values to what the copies hold and carry them from now on. Raises TrainingError for what is gone."""
         for key, copy in copies.items():
             path: Path = ast.literal_eval(key)
+            if not self._has_root(path):
+                self.carried[path] = None
+                continue
             try:
                 with suppress(LookupError):
                     before = resolved(path, self._sources)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .own_files import parsed
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
@@ -22,12 +24,11 @@ READERS = frozenset(
     "split squeeze startswith state_dict std strip sum to tobytes tolist transpose unsqueeze upper values var "
     "view".split()
 )
-# Functions that change an argument.
 MEASURES = frozenset(  # whose results may differ between members
     "clock gethostname getpid getrusage max_memory_allocated memory_allocated memory_info monotonic monotonic_ns now "
     "perf_counter perf_counter_ns process_time thread_time time time_ns utcnow uuid4".split()
 )
-CHANGERS = frozenset("next shuffle heappush heappop heapify heapreplace insort setattr".split())
+CHANGERS = frozenset("delattr heapify heappop heappush heapreplace insort next setattr shuffle".split())  # an argument
 DEEPEST_CALL = 4
 
 
@@ -61,7 +62,7 @@ def carrying(source: str, line: int, since: int | None = None) -> Carrying:
     ``since`` is the line of an earlier loop of the same scope: what is bound between the two is carried, too.
     """
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
     except SyntaxError:
         return Carrying()
     scope: ast.AST = tree
@@ -75,7 +76,7 @@ def carrying(source: str, line: int, since: int | None = None) -> Carrying:
 def attributes_set(source: str) -> list[list[str]]:
     """The attributes that a file sets, as the names on the way: ``a.b.c = 1`` is [a, b, c]."""
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        nodes = list(ast.walk(parsed(source)))
     except SyntaxError:
         return []
     found = []
@@ -330,11 +331,13 @@ def _changed_attributes(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr not in READERS:
         yield from _attributes_of(node.func.value)
     elif isinstance(node, ast.Call) and (_last_name(node.func) in CHANGERS or _last_name(node.func).endswith("_")):
-        for argument in node.args:
-            yield from _attributes_of(argument)
+        yield from (name for argument in node.args for name in _attributes_of(argument))
+        if _last_name(node.func) == "setattr" and not all(isinstance(n, ast.Constant) for n in node.args[1:2]):
+            yield "__dict__"
 
 
 def _attributes_of(node: ast.AST) -> Iterator[str]:
+    yield from [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         if isinstance(node, ast.Attribute):
             yield node.attr
@@ -392,8 +395,5 @@ def _flow(body: list[ast.stmt], known: set[str], wanted: set[str], found: set[st
 
 def _read_after(scope: ast.AST, loop: ast.stmt) -> set[str]:
     end = loop.end_lineno or loop.lineno
-    return {
-        node.id
-        for node in _own(scope)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno > end
-    }
+    nodes = (n for n in _own(scope) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.lineno > end)
+    return {node.id for node in nodes}

@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import is_dataclass
 from enum import Enum
 from operator import is_
@@ -113,8 +114,7 @@ def access(value: Any) -> Access | None:
 
 
 def _type(value: Any) -> str:
-    kind = value if isinstance(value, type) else type(value)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return "{0.__module__}.{0.__qualname__}".format(value if isinstance(value, type) else type(value))
 
 
 def _is_foreign(value: Any) -> bool:
@@ -176,12 +176,14 @@ def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> frozenset[int
 class Copier:
     """Copies values; ``own`` are the ids of objects that the session carries already: they are skipped.
 
-    ``attributes`` are those that are copied of objects of the program's own classes; None for all.
+    ``attributes`` are those that are copied of objects of the program's own classes; None for all. Copies of ``model``
+    can be made where there is none, such as the best one so far.
     """
 
-    def __init__(self, own: Collection[int] = (), attributes: frozenset[str] | None = None) -> None:
+    def __init__(self, own: Collection[int] = (), attributes: frozenset[str] | None = None, model: Any = None) -> None:
         self._own = own
         self._attributes = attributes
+        self._model = model
 
     def copied(self, value: Any, before: Copy = None, path: str = "") -> Copy:
         """A copy of a value. ``before`` is an earlier copy, whose memory is used again where it fits. Raises Unfit."""
@@ -250,8 +252,9 @@ class Copier:
 
     def _is_chosen(self, value: Any, attribute: str) -> bool:
         beside = type(value).__module__ != "__main__"  # a class of another file, whose methods were not read
-        whole = self._attributes is None or beside or isinstance(value, (State, SimpleNamespace, Namespace))
-        return whole or attribute in (self._attributes or ())
+        if self._attributes is None or beside or isinstance(value, (State, SimpleNamespace, Namespace)):
+            return True
+        return attribute in self._attributes or "__dict__" in self._attributes
 
     def _named(self, items: Iterator[tuple[Any, Any, str]], before: Copy, path: str) -> Copy:
         earlier = before if isinstance(before, dict) else {}
@@ -287,11 +290,13 @@ class Copier:
         if isinstance(copy, dict) and ENUM in copy and _type(target) == copy[TYPE]:
             return type(target)[copy[ENUM]]
         if isinstance(copy, dict) and TYPE in copy:
-            return self._made(copy, target)
+            return self.made(copy, target)
         return self.copied(copy)
 
-    def _made(self, copy: dict[str, Any], target: Any) -> Any:
-        """A new object of a class of the program, with the attributes that the copy holds. Raises Unfit."""
+    def made(self, copy: dict[str, Any], target: Any) -> Any:
+        """A new object of a class of the program, or a model as the session's, that holds `copy`. Raises Unfit."""
+        if _is_copy_of(self._model, copy) and self._put(again := deepcopy(self._model), copy):
+            return again
         kind = own_class(copy[TYPE])
         if kind is not None and issubclass(kind, Enum) and ENUM in copy:
             return kind[copy[ENUM]]
@@ -355,6 +360,10 @@ class Copier:
             return self.copied(value) is SKIPPED
         except Unfit:  # an object of a library, which was left out of the copy, too
             return True
+
+
+def _is_copy_of(model: torch.nn.Module | None, copy: dict[str, Any]) -> bool:
+    return model is not None and _type(model) == copy[TYPE] and model.state_dict().keys() == copy[OBJECT].keys()
 
 
 def _tensor(value: torch.Tensor, before: Copy) -> torch.Tensor:

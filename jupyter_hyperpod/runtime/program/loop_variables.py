@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from ...core.errors import TrainingError
+from . import functions
 from .carried_paths import Tracer
 from .cell_analysis import Carrying, carrying
-from .copies import PLAIN, SKIPPED, Copier, Copy, Unfit, is_generator, versions
+from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit, is_generator, versions
 from .frames import Cells, Locals, callers, cells_of, running
 from .reached import digest
 
@@ -68,8 +69,11 @@ class Variable:
 class LoopVariables:
     """The variables of one session's loops. ``own`` are the ids of what the session carries in other ways."""
 
-    def __init__(self, own: frozenset[int]) -> None:
+    def __init__(self, own: frozenset[int], model: torch.nn.Module | None = None) -> None:
         self._own = own
+        self._model = model
+        self._functions: dict[str, Any] = {}  # by variable: the functions that it held first
+        self._kinds: dict[str, set[str]] = {}  # by variable: classes of which a newcomer has an object or can make one
         self._places: list[Place] = []
         self._known: dict[tuple[CodeType, int], Place] = {}
         self._members_join = False
@@ -109,7 +113,10 @@ class LoopVariables:
             if (same := known.setdefault(id(value), variable.key)) != variable.key and not isinstance(value, PLAIN):
                 copies[variable.key] = {ALIAS: same}
                 continue
-            copy = self._copy(variable, value, before.get(variable.key))
+            copy = self._function(variable, value)
+            if copy is SKIPPED:
+                copy = self._copy(variable, value, before.get(variable.key))
+                self._refuse_object(variable, value, copy)
             if copy is not SKIPPED:
                 copies[variable.key] = copy
         return copies
@@ -123,6 +130,9 @@ class LoopVariables:
                 continue
             if isinstance(copy, dict) and ALIAS in copy:
                 names[name] = found.get(copy[ALIAS], names.get(name))
+                continue
+            if isinstance(copy, dict) and functions.FUNCTION in copy:
+                self._put_function(variable, copy)
                 continue
             try:
                 names[name] = found[variable.key] = self._copier.merged(names.get(name), copy)
@@ -170,9 +180,43 @@ class LoopVariables:
                 raise TrainingError(sentence.format(line=variable.line, name=name, kind=unfit.kind)) from unfit
             return SKIPPED
 
+    def _function(self, variable: Variable, value: Any) -> Copy:
+        """What names the function that the loop gave the variable. Raises TrainingError where nothing names it."""
+        if (now := functions.held(value)) is None and variable.key not in self._functions:
+            return SKIPPED
+        if self._functions.setdefault(variable.key, now) == now:
+            return SKIPPED
+        named = functions.reference(value, variable.name, self._spaces())
+        if named is None and self._members_join:
+            raise TrainingError(functions.SWAPPED.format(line=variable.line, name=variable.name))
+        return SKIPPED if named is None else {functions.FUNCTION: named}
+
+    def _put_function(self, variable: Variable, copy: Copy) -> None:
+        self._functions.setdefault(variable.key, functions.held(variable.names.get(variable.name)))
+        try:
+            variable.names[variable.name] = functions.found(copy[functions.FUNCTION], self._spaces())
+        except LookupError:
+            raise TrainingError(functions.SWAPPED.format(line=variable.line, name=variable.name)) from None
+
+    def _spaces(self) -> list[Mapping[str, Any]]:
+        return [names for _, _, frame in self._frames() for names in (frame.f_locals, frame.f_globals)]
+
+    def _refuse_object(self, variable: Variable, value: Any, copy: Copy) -> None:
+        """Raise TrainingError where the variable holds an object that a member which joins later cannot make."""
+        kinds = self._kinds.setdefault(variable.key, {type(value).__qualname__})
+        if type(value).__qualname__ in kinds or not (isinstance(copy, dict) and OBJECT in copy):
+            return
+        try:
+            self._copier.made(copy, None)
+        except Unfit:
+            if self._members_join:
+                sentence = REBOUND.format(line=variable.line, name=variable.name, kind=min(kinds))
+                raise TrainingError(sentence) from None
+        kinds.add(type(value).__qualname__)
+
     @property
     def _copier(self) -> Copier:
-        return Copier(self._own, self.attributes)
+        return Copier(self._own, self.attributes, self._model)
 
     def _each(self, always: bool = False) -> Iterator[Variable]:
         """All variables; modules that the loops only use where they have changed, or ``always``."""

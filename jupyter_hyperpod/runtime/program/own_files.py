@@ -1,7 +1,8 @@
-"""Which source files and classes are the person's own: neither of an installed package nor of Python itself."""
+"""Which source files and classes are the person's own, neither of an installed package nor of Python itself."""
 
 from __future__ import annotations
 
+import ast
 import sys
 
 _FOREIGN = tuple(
@@ -34,3 +35,17 @@ def own_class(name: str) -> type | None:
         if isinstance(found, type):
             return found if is_own_class(found) else None
     return None
+
+
+class _Plainer(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "vars" and len(node.args) == 1:
+            return ast.copy_location(ast.Attribute(node.args[0], "__dict__", ast.Load()), node)
+        return node
+
+
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a file, where ``vars(x)`` is ``x.__dict__``. Raises SyntaxError and ValueError."""
+    tree: ast.Module = _Plainer().visit(ast.parse(source))
+    return tree

@@ -16,6 +16,7 @@ from .cell_analysis import CHANGERS, LOOPS, READERS
 from .copies import PLAIN
 from .frames import callers, is_ours
 from .heap import SETTINGS, Noted, Path, Walk
+from .own_files import parsed
 from .reads import Flow, Reads, base_of, last_name, stored
 
 NO_LINE = "the loop"
@@ -59,7 +60,7 @@ class Program:
         if not file or file in self._files or is_ours(file):
             return
         try:
-            self._files[file] = ast.parse("".join(linecache.getlines(file)))
+            self._files[file] = parsed("".join(linecache.getlines(file)))
         except (SyntaxError, ValueError):
             return
 
