@@ -58,7 +58,7 @@ def reference(value: Any, own: str, spaces: Iterable[Mapping[str, Any]]) -> list
                 if name != own and isinstance(other, types.FunctionType) and _place(other) == place:
                     return ["place", *place]
     module, name = getattr(value, "__module__", None) or "", getattr(value, "__qualname__", "")
-    named = isinstance(value, (types.FunctionType, type)) and module.partition(".")[0] in LIBRARIES
+    named = isinstance(value, (types.FunctionType, type)) and _is_of_library(module)
     return ["name", module, name] if named and _named(module, name) is value else None
 
 
@@ -71,11 +71,14 @@ def found(copy: list[Any], spaces: Iterable[Mapping[str, Any]]) -> Any:
                 if isinstance(other, types.FunctionType) and _place(other) == place:
                     return other
         raise LookupError(place)
-    module, name = place
-    value = _named(module, name) if module.partition(".")[0] in LIBRARIES else None
-    if not isinstance(value, (types.FunctionType, type)):
-        raise LookupError(name)
+    value = _named(*place) if _is_of_library(place[0]) else None
+    if not isinstance(value, (types.FunctionType, type)) or not _is_of_library(value.__module__):
+        raise LookupError(place)
     return value
+
+
+def _is_of_library(module: str) -> bool:
+    return module.partition(".")[0] in LIBRARIES
 
 
 def _place(function: types.FunctionType) -> list[Any]:

@@ -182,10 +182,11 @@ class LoopVariables:
 
     def _function(self, variable: Variable, value: Any) -> Copy:
         """What names the function that the loop gave the variable. Raises TrainingError where nothing names it."""
-        if (now := functions.held(value)) is None and variable.key not in self._functions:
-            return SKIPPED
+        now = functions.held(value)
         if self._functions.setdefault(variable.key, now) == now:
             return SKIPPED
+        if now is None and not isinstance(value, (dict, list, tuple)):
+            return SKIPPED  # such as None, which is copied as any value
         named = functions.reference(value, variable.name, self._spaces())
         if named is None and self._members_join:
             raise TrainingError(functions.SWAPPED.format(line=variable.line, name=variable.name))
