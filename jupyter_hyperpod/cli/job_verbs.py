@@ -173,7 +173,7 @@ def run_stop(options: argparse.Namespace, store: Store, terminal: Terminal) -> i
     record = {"id": job_id, "command": options.verb}
     if jobs.job_view(store, job_id)["state"] in TERMINAL_STATES:
         return terminal.answer(options, record, f"{job_id} has already ended")
-    jobs.stop(store, job_id, reason="stopped from the command line")
+    jobs.stop(store, job_id, reason=f"stopped by {jobs.person()} from the command line")
     return terminal.answer(options, record, f"asked {job_id} to stop")
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ..core.errors import ClusterError, Conflict, HyperpodError, NotFound, SpecE
 from ..core.events import FAULTS, TARGETS, TERMINAL_STATES, Event
 from ..core.mount_spec import MountSpec
 from ..core.names import validate_job_id
+from ..core.people import Person, shown
 from ..core.spec import JobSpec
 from ..core.units import plural
 from ..core.views import View, new_job_view
@@ -27,6 +29,7 @@ from ..storage import included, packages
 from ..storage.folded import FoldedJournal
 from ..storage.journal import JournalFollower, command_writer, event_writer, follow_events
 from ..storage.store import JobStore, Store
+from ..system.users import own_name
 from . import cluster
 from .source import check_source
 
@@ -165,12 +168,16 @@ def follow(store: Store, job_id: str, cursor: Mapping[str, int] | None = None) -
     return follow_events(store.job(job_id).events, cursor)
 
 
-def stop(store: Store, job_id: str, reason: str = "stopped by its owner") -> None:
-    """Ask a job to stop. Raises Conflict where it has ended."""
-    _command(store, _unfinished(store, job_id), "stop", {"reason": reason})
+def stop(store: Store, job_id: str, reason: str = "", identity: str = "") -> None:
+    """Ask a job to stop; the default reason is "stopped by NAME". Raises Conflict where it has ended.
+
+    ``identity`` is the name by which a Jupyter server knows the person, here and in the other commands.
+    """
+    reason = reason or f"stopped by {person(identity)}"
+    _command(store, _unfinished(store, job_id), "stop", {"reason": reason}, identity)
 
 
-def scale(store: Store, job_id: str, target: int) -> None:
+def scale(store: Store, job_id: str, target: int, identity: str = "") -> None:
     """Ask for another number of nodes. Raises SpecError outside the job's range, Conflict where it has ended."""
     view = _unfinished(store, job_id)
     allowed = store.job(job_id).spec().range
@@ -179,7 +186,7 @@ def scale(store: Store, job_id: str, target: int) -> None:
         raise SpecError(
             f"{plural(target, 'node')} is {what} {allowed} of {view['id']}; submit with a wider --elastic MIN:MAX"
         )
-    _command(store, view, "scale", {"target": target})
+    _command(store, view, "scale", {"target": target}, identity)
 
 
 def fault(
@@ -192,6 +199,7 @@ def fault(
     target: str | None = None,
     factor: float | None = None,
     duration_s: float | None = None,
+    identity: str = "",
 ) -> None:
     """Inject a fault at a rank, at a node or at a ``target`` (coordinator, supervisor) of a running job.
 
@@ -213,7 +221,8 @@ def fault(
         raise NotFound(f"{job_id} has no rank {rank}; its ranks are 0 to {view['world_size'] - 1}")
     data: dict[str, Any] = {"fault": kind, "rank": rank, "node": node}
     more = {"target": target, "factor": factor, "duration_s": duration_s}
-    _command(store, view, "fault", data | {name: value for name, value in more.items() if value is not None})
+    given = {name: value for name, value in more.items() if value is not None}
+    _command(store, view, "fault", data | given, identity)
 
 
 def _check_fault(kind: str, aims: Mapping[str, object], factor: float | None, duration_s: float | None) -> None:
@@ -251,9 +260,15 @@ def _unfinished(store: Store, job_id: str) -> View:
     return view
 
 
-def _command(store: Store, view: View, kind: str, data: Mapping[str, Any]) -> None:
+def person(identity: str = "") -> Person:
+    """The user of this process, whom a Jupyter server may know as ``identity``."""
+    return Person(own_name(), os.geteuid(), shown(identity))
+
+
+def _command(store: Store, view: View, kind: str, data: Mapping[str, Any], identity: str) -> None:
     with command_writer(store.job(view["id"]).commands, "control") as journal:
-        journal.append(kind, data, durable=True)
+        by = replace(person(identity), uid=journal.owner())
+        journal.append(kind, {**data, "by": by.to_json()}, durable=True)
     with suppress(ClusterError):
         cluster.poke(store, view["id"])
 

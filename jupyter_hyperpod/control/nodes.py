@@ -21,6 +21,7 @@ from ..core.units import format_bytes, plural
 from ..core.views import View
 from ..health import agent, check
 from ..storage.store import Store, private_directory, write_private
+from ..system.users import own_name
 from . import cluster, report
 from .report import Answer, Cell, Table
 
@@ -71,7 +72,7 @@ def run_nodes(options: argparse.Namespace, store: Store) -> Answer:
         raise SpecError(f"`nodes {options.action}` needs a NODE; `nodes` lists them")
     if options.action == "describe":
         return describe(cluster.status(store), options.node)
-    action, reason = options.action, options.reason or "asked for by its owner"
+    action, reason = options.action, options.reason or f"asked for by {own_name()}"
     if options.action == "update":
         wanted = reason_action(options.reason or "")
         if wanted is None:

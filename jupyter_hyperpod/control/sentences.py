@@ -74,7 +74,9 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "fault.injected": lambda d: f"{d['fault']} injected into {_aim(d)}",
     "allocation.changed": lambda d: f"{d['scheduler']} {d['element']} {d['state']} {d['node']} {d['reason']}".rstrip(),
     "command.done": lambda d: (
-        f"{d['kind']} {'done' if d['ok'] else 'refused'}" + (f": {d['reason']}" if d["reason"] else "")
+        f"{d['kind']} {'done' if d['ok'] else 'refused'}"
+        + (f", asked by {d['by']}" if d.get("by") else "")
+        + (f": {d['reason']}" if d["reason"] else "")
     ),
     "checkpoint.saved": lambda d: (
         f"checkpoint of step {d['step']}, {format_bytes(d['bytes'])}, written in {format_duration(d['took_s'])} "

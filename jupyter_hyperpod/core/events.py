@@ -14,6 +14,7 @@ from typing import Any
 
 from . import vocabulary
 from .errors import ProtocolError
+from .people import asked_by
 from .spec import HIDDEN
 
 VERSION = 1
@@ -93,6 +94,14 @@ class Command(_Entry):
     """One request to a running job, identified like an event."""
 
     __slots__ = ()
+
+
+def done(command: Command, ok: bool, reason: str) -> dict[str, Any]:
+    """The data of `command.done`: whether the command was carried out, why or why not, and the person who asked."""
+    identity = {"writer": command.writer, "seq": command.seq}
+    by = asked_by(command.data)
+    answer = {"command": identity, "kind": command.kind, "ok": ok, "reason": reason}
+    return answer if by is None else answer | {"by": str(by)}
 
 
 def encode(record: Event | Command) -> bytes:

@@ -74,7 +74,8 @@ EVENTS: dict[str, Fields] = {
         ),
         "decision.made": "policy: str, value: any, reason: str",
         "fault.injected": "fault: str, node: str|null, rank: int|null, member: str|null",
-        "command.done": "command: Order, kind: str, ok: bool, reason: str",
+        # `by`: the person, in words; a part of the product asked where it is missing
+        "command.done": "command: Order, kind: str, ok: bool, reason: str, by?: str",
         "session.closed": "step: int, digest: str",
         "checkpoint.loaded": "step: int, path: str, took_s: float",
         "checkpoint.refused": "path: str, reason: str",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from ..core.mount_spec import MountSpec
 from ..core.names import validate_name
 from ..storage.store import SHARED, Store, private_directory, write_private
 from ..system.locks import one_at_a_time
+from ..system.users import own_name
 from . import drivers
 
 TABLE = "mounts.json"
@@ -191,9 +191,8 @@ def known_mounts() -> Mounts:
 def login() -> str:
     """The name of the user's own areas."""
     try:
-        name = pwd.getpwuid(os.geteuid()).pw_name
-        return validate_name(name, "user name")
-    except (KeyError, SpecError):
+        return validate_name(own_name(), "user name")
+    except SpecError:
         return f"uid-{os.geteuid()}"
 
 

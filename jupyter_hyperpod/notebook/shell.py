@@ -80,7 +80,7 @@ class Notebook(Magics):
             if not cancel:
                 print(f"detached; {job_id} goes on. Attach again with: %hyperpod attach {job_id}", flush=True)
                 return
-            jobs.stop(store, job_id, reason="the cell was interrupted")
+            jobs.stop(store, job_id, reason=f"{jobs.person()} interrupted the cell")
             print(f"{job_id} was asked to stop", flush=True)
             with suppress(TimeoutError):
                 jobs.wait(store, job_id, timeout_s=STOP_WAIT_S)

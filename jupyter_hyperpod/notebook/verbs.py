@@ -144,7 +144,7 @@ def _scale(options: argparse.Namespace, notebook: Notebook) -> None:
 
 def _stop(options: argparse.Namespace, notebook: Notebook) -> None:
     store, job_id = _job(options, notebook)
-    jobs.stop(store, job_id, reason="stopped from the notebook")
+    jobs.stop(store, job_id, reason=f"stopped by {jobs.person()} from the notebook")
     print(f"asked {job_id} to stop")
 
 

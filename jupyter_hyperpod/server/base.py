@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,11 +12,13 @@ from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
 from ..core.errors import HyperpodError, UserError
+from ..system.users import own_name
 from .errors import JsonErrors, RequestRefused, refusal
 from .services import AUTH_RESOURCE, Services
 
 ROOT = "/jupyter_hyperpod/api/v1"
 Result = TypeVar("Result")
+_MADE_UP = re.compile(r"[0-9a-f]{32}")  # as `IdentityProvider.generate_anonymous_user` names them
 
 
 @web.stream_request_body
@@ -64,9 +67,15 @@ class ApiHandler(JsonErrors, APIHandler):
         except (HyperpodError, OSError) as error:
             raise refusal(error) from error
 
+    def identity(self) -> str:
+        """The person's name in Jupyter; "" for the name that the server makes up for its only user."""
+        user = self.current_user
+        made_up = _MADE_UP.fullmatch(user.username) is not None
+        return "" if made_up else str(user.display_name or user.name or user.username)
+
     async def command(self, command: Callable[..., None], job_id: str, *arguments: Any, **named: Any) -> None:
         """Give a command to a running job and confirm it. It is journaled now; its effect arrives as events."""
-        await self.call(command, job_id, *arguments, **named)
-        self.log.info("%s asked %s to %s", self.current_user.username, job_id, command.__name__)
+        await self.call(command, job_id, *arguments, identity=self.identity(), **named)
+        self.log.info("%s asked %s to %s", self.identity() or own_name(), job_id, command.__name__)
         self.set_status(202)
         self.finish(json.dumps({"id": job_id, "command": command.__name__}))

@@ -66,9 +66,9 @@ class ClusterNodeHandler(ApiHandler):
     async def post(self) -> None:
         body = self.body("askNode")
         node, action = body["node"], body["action"]
-        reason = body.get("reason") or f"asked for by {self.current_user.username}"
-        said = await self.call(nodes.act, node, action, reason)
-        self.log.info("%s asked to %s %s", self.current_user.username, action, node)
+        by = jobs.person(self.identity())
+        said = await self.call(nodes.act, node, action, body.get("reason") or f"asked for by {by}")
+        self.log.info("%s asked to %s %s", by, action, node)
         self.set_status(202)
         self.finish(json.dumps({"node": node, "action": action, "said": said}))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from ..core.events import Command
+from ..core.events import Command, done
 from ..core.units import plural
 from .deployment import Deployment
 from .replica_manager import WRITER
@@ -37,8 +37,7 @@ def _obey(deployment: Deployment, command: Command) -> None:
         ok, reason = _carry_out(deployment, command)
     except (TypeError, ValueError, KeyError) as error:
         ok, reason = False, f"the command cannot be understood: {error!r}"
-    done = {"command": {"writer": command.writer, "seq": command.seq}, "kind": command.kind}
-    deployment.journal.write("command.done", done | {"ok": ok, "reason": reason})
+    deployment.journal.write("command.done", done(command, ok, reason))
 
 
 def _carry_out(deployment: Deployment, command: Command) -> tuple[bool, str]:

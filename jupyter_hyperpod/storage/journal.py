@@ -23,6 +23,8 @@ from typing import Any, Generic, TypeVar
 
 from ..core.errors import ProtocolError, StoreError
 from ..core.events import Command, Event, decode_command, decode_event, encode
+from ..core.people import asked_by
+from ..system.users import user_name
 from . import segments
 
 Record = TypeVar("Record", Event, Command)
@@ -81,6 +83,10 @@ class RecordWriter(Generic[Record]):
         self._seq += 1
         self.size += len(line)
         return record
+
+    def owner(self) -> int:
+        """The user id that the file system gave the file, which a network file system may have mapped."""
+        return os.fstat(self._file).st_uid
 
     def _begin_segment(self) -> None:
         before, before_path = self._file, self._path
@@ -141,6 +147,7 @@ class _Source:
     path: Path
     offset: int = 0
     tail: bytes = b""
+    owner: int = -1
 
 
 @dataclass
@@ -154,6 +161,8 @@ class JournalFollower(Generic[Record]):
     decode: Callable[[bytes], Record]
     cursor: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    # why a record is refused in a file of the user with this id, or ""
+    refuse: Callable[[Record, int], str] | None = None
     _sources: dict[str, _Source] = field(default_factory=dict)
     _listed: list[str] = field(default_factory=list)
     _due: list[str] = field(default_factory=list)  # files of which something may be unread
@@ -204,6 +213,7 @@ class JournalFollower(Generic[Record]):
             if size <= source.offset:
                 return
             with open(source.path, "rb") as file:
+                source.owner = os.fstat(file.fileno()).st_uid
                 file.seek(source.offset)
                 content = file.read(size - source.offset)
         except FileNotFoundError:
@@ -231,6 +241,9 @@ class JournalFollower(Generic[Record]):
         if record.seq <= self.cursor.get(record.writer, 0):
             return None
         self.cursor[record.writer] = record.seq
+        if self.refuse is not None and (problem := self.refuse(record, source.owner)):
+            self._report(f"{source.path.name}: {problem}")
+            return None
         return record
 
     def _report(self, problem: str) -> None:
@@ -244,8 +257,22 @@ def follow_events(directory: Path, cursor: Mapping[str, int] | None = None) -> J
 
 
 def follow_commands(directory: Path) -> JournalFollower[Command]:
-    """Follow a journal of commands from the beginning."""
-    return JournalFollower(directory, decode_command)
+    """Follow a journal of commands from the beginning.
+
+    A command is refused, with a problem, where it names another person than the owner of its file, and where its file
+    belongs to another user than the journal does.
+    """
+    owners = {os.stat(directory).st_uid, os.geteuid()}
+
+    def refuse(command: Command, owner: int) -> str:
+        if owner not in owners:
+            return f"a command of {user_name(owner)} was refused: the job belongs to {user_name(min(owners))}"
+        by = asked_by(command.data)
+        if by is not None and by.uid != owner:
+            return f"a command in the name of {by} was refused: {user_name(owner)} wrote it"
+        return ""
+
+    return JournalFollower(directory, decode_command, refuse=refuse)
 
 
 def replay_events(directory: Path, cursor: Mapping[str, int]) -> Iterator[Event]:

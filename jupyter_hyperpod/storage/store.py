@@ -24,6 +24,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,7 @@ from pathlib import Path
 from ..core.errors import NotFound, SpecError, StoreError
 from ..core.names import is_job_id, validate_job_id
 from ..core.spec import HIDDEN, MAX_CELL_BYTES, JobSpec
+from ..system.users import user_name
 
 ENVIRONMENT_VARIABLE = "JUPYTER_HYPERPOD_STORE"
 SHARED = "shared"
@@ -147,10 +149,27 @@ class Store:
         self.shared = self.root / "shared"
 
     def prepare(self) -> Store:
-        """Create the directories; raises StoreError where that is impossible."""
+        """Create the directories. Raises StoreError where that is impossible, and where others may change the store."""
+        self.refuse_foreign()
         for path in (self.root, self.cells, self.jobs, self.cluster, self.cluster_events, self.shared):
             private_directory(path)
         return self
+
+    def refuse_foreign(self) -> None:
+        """Raise StoreError where the store belongs to another user, or where others may write in it."""
+        try:
+            found = self.root.stat()
+        except OSError:
+            return  # there is none yet, or what is done next says why it cannot be used
+        elsewhere = f"take a store of your own with ${ENVIRONMENT_VARIABLE}"
+        if os.geteuid() not in (0, found.st_uid):
+            raise StoreError(f"the store {self.root} belongs to {user_name(found.st_uid)}; {elsewhere}")
+        by_group = found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid()
+        if by_group or found.st_mode & stat.S_IWOTH:
+            raise StoreError(
+                f"other users may write in the store {self.root}, mode {stat.S_IMODE(found.st_mode):04o}, and run "
+                f"programs as you: run `chmod go-w {self.root}`, or {elsewhere}"
+            )
 
     def put_cell(self, source: str) -> str:
         """Store a cell's source and return its SHA-256 (hex). Raises SpecError for an oversized cell."""

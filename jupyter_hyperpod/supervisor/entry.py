@@ -13,7 +13,7 @@ from typing import Any
 from ..backends import load
 from ..backends.types import ExitReport
 from ..core.errors import HyperpodError, StoreError
-from ..core.events import TERMINAL_STATES, Command
+from ..core.events import TERMINAL_STATES, Command, done
 from ..core.spec import LaunchPlan
 from ..storage.journal import follow_commands
 from ..storage.journal_search import Search
@@ -119,9 +119,8 @@ class JobEntry:
 
     def done(self, command: Command, ok: bool, reason: str) -> None:
         """Journal that `command` has been carried out, or why not."""
-        identity = {"writer": command.writer, "seq": command.seq}
         self._done.add((command.writer, command.seq))
-        self.journal.write("command.done", {"command": identity, "kind": command.kind, "ok": ok, "reason": reason})
+        self.journal.write("command.done", done(command, ok, reason))
 
     def plan(self, warm_key: str) -> LaunchPlan:
         """What a backend starts for this job; the warm key of the first start holds for its life."""

@@ -121,6 +121,7 @@ export interface IFacts {
     kind: string;
     ok: boolean;
     reason: string;
+    by?: string;
   };
   'session.closed': {
     step: number;

@@ -18,6 +18,7 @@ import pytest
 from jupyter_hyperpod.control import jobs
 from jupyter_hyperpod.core.events import Event
 from jupyter_hyperpod.runtime.audit import assignments
+from jupyter_hyperpod.system.users import own_name
 from tests.runtime.conftest import MICRO_BATCHES, STEPS, TRAIN, Run, Submit, alive, spin_once, spinning
 
 SCHEDULES = 20
@@ -314,7 +315,7 @@ def test_stop_while_recovering(job: Submit) -> None:
     run.until_step(2)
     run.kill(1)
     run.stop()
-    assert run.finish("stopped")["reason"] == "stopped by its owner"
+    assert run.finish("stopped")["reason"] == f"stopped by {own_name()}"
 
 
 def test_a_worker_dies_with_its_agent(job: Submit, eventually: Callable[..., object]) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from jupyter_server.auth import User
+from jupyter_server.auth.identity import PasswordIdentityProvider
 from tornado.httpclient import HTTPClientError
 
 from jupyter_hyperpod import __version__
@@ -19,6 +21,7 @@ from jupyter_hyperpod.core.views import BULK, new_job_view
 from jupyter_hyperpod.server.handlers import ROOT, ROUTES
 from jupyter_hyperpod.storage.journal import event_writer, follow_commands
 from jupyter_hyperpod.storage.store import Store
+from jupyter_hyperpod.system.users import own_name
 from tests.server.conftest import Api, MakeJob
 
 UNKNOWN = "nothing-abcdefgh"
@@ -176,14 +179,38 @@ async def test_commands_are_written_for_the_job(api: Api, make_job: MakeJob) -> 
     assert await api("POST", scale, {"target": 1}) == (202, {"id": job.id, "command": "scale"})
     assert await api("POST", stop, {"reason": "enough"}) == (202, {"id": job.id, "command": "stop"})
     assert await api("POST", stop) == (202, {"id": job.id, "command": "stop"})
+    by = {"user": own_name(), "uid": os.geteuid(), "identity": ""}
     found = [(command.kind, dict(command.data)) for command in follow_commands(job.commands).poll()]
-    assert found[:2] == [("scale", {"target": 1}), ("stop", {"reason": "enough"})]
+    assert found == [
+        ("scale", {"target": 1, "by": by}),
+        ("stop", {"reason": "enough", "by": by}),
+        ("stop", {"reason": f"stopped by {own_name()}", "by": by}),
+    ]
     status, answer = await api("POST", scale, {"target": 9})
     assert status == 400 and "outside the range 1:2" in answer["message"]
     with event_writer(job.events, "coordinator") as journal:
         journal.append("job.state", {"state": "failed", "reason": "it broke"})
     status, answer = await api("POST", stop)
     assert status == 409 and "failed: it broke" in answer["message"]
+
+
+class Ada(PasswordIdentityProvider):
+    """A server of several people, such as JupyterHub's, knows their names."""
+
+    def generate_anonymous_user(self, handler: object) -> User:
+        return User("ada", "Ada Lovelace", "Ada\nLovelace")
+
+
+SERVER_OF_SEVERAL = {"jpserver_extensions": {"jupyter_hyperpod": True}, "identity_provider_class": Ada}
+
+
+@pytest.mark.parametrize("server_config", [{"ServerApp": SERVER_OF_SEVERAL}])
+async def test_commands_name_the_person_that_jupyter_knows(api: Api, make_job: MakeJob) -> None:
+    job = make_job()
+    assert (await api("POST", f"/jobs/{job.id}/stop"))[0] == 202
+    (command,) = follow_commands(job.commands).poll()
+    assert command.data["by"] == {"user": own_name(), "uid": os.geteuid(), "identity": "Ada Lovelace"}
+    assert command.data["reason"] == f"stopped by Ada Lovelace ({own_name()})"
 
 
 @pytest.mark.parametrize(
@@ -280,9 +307,8 @@ async def test_faults_without_any_setting(api: Api, make_job: MakeJob) -> None:
         202,
         {"id": job.id, "command": "fault"},
     )
-    assert [dict(c.data) for c in follow_commands(job.commands).poll()] == [
-        {"fault": "kill", "rank": None, "node": "node-1"}
-    ]
+    (command,) = follow_commands(job.commands).poll()
+    assert command.data.items() >= {"fault": "kill", "rank": None, "node": "node-1"}.items()
 
 
 async def test_a_store_that_cannot_be_read_is_507(api: Api, make_job: MakeJob, store: Store) -> None:

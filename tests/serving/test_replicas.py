@@ -22,6 +22,7 @@ from jupyter_hyperpod.core.spec import JobSpec, ServeSpec
 from jupyter_hyperpod.storage.store import Store
 from jupyter_hyperpod.supervisor.entry import JobEntry
 from jupyter_hyperpod.supervisor.reconcile import ProcessFailures
+from jupyter_hyperpod.system.users import own_name
 from tests.serving.conftest import Deployment, Serve
 from tests.support.deployment_clients import Drive
 
@@ -274,7 +275,7 @@ def test_a_deployment_whose_gateway_is_dead_is_stopped_at_once(serve: Serve, dec
     os.kill(json.loads((found.store.job(found.job_id).path / "coordinator.json").read_text())["pid"], signal.SIGKILL)
     jobs.stop(found.store, found.job_id)
     view = jobs.wait(found.store, found.job_id, timeout_s=10)
-    assert (view["state"], view["reason"]) == ("stopped", "stopped by its owner")
+    assert (view["state"], view["reason"]) == ("stopped", f"stopped by {own_name()}")
     eventually(lambda: not any(alive(pid) for pid in pids), 10)
 
 

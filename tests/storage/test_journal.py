@@ -31,6 +31,7 @@ from jupyter_hyperpod.storage.journal import (
     replay_events,
 )
 from jupyter_hyperpod.storage.journal_search import read_kinds
+from jupyter_hyperpod.system.users import own_name
 from tests.storage import full_disk
 
 WRITER = Path(__file__).with_name("writer_process.py")
@@ -244,6 +245,26 @@ def test_journals_are_private(tmp_path: Path) -> None:
     finally:
         os.umask(old)
     assert mode == 0o600
+
+
+def test_a_command_in_another_name_than_its_writers_is_refused(tmp_path: Path) -> None:
+    with command_writer(tmp_path, "cli") as writer:
+        writer.append("stop", {"reason": "enough", "by": {"user": "ada", "uid": writer.owner() + 1}})
+        writer.append("stop", {"reason": "enough", "by": {"user": "ada", "uid": writer.owner()}})
+        writer.append("stop", {"reason": "enough"})
+    follower = follow_commands(tmp_path)
+    assert [command.seq for command in follower.poll()] == [2, 3]
+    assert f"a command in the name of ada was refused: {own_name()} wrote it" in follower.problems[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_command_of_another_user_is_refused(tmp_path: Path) -> None:
+    with command_writer(tmp_path, "cli") as writer:
+        writer.append("stop", {"reason": "enough"})
+        os.chown(tmp_path / f"{writer.name}.jsonl", 65534, -1)
+    follower = follow_commands(tmp_path)
+    assert follower.poll() == []
+    assert f"was refused: the job belongs to {own_name()}" in follower.problems[0]
 
 
 def test_commands_and_events_do_not_pass_for_each_other(tmp_path: Path) -> None:

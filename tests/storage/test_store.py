@@ -63,6 +63,31 @@ def test_unknown_job_says_how_to_see_the_known_ones(store: Store) -> None:
         store.job("gone-abcdefgh")
 
 
+def test_a_store_in_which_others_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(StoreError, match=r"other users may write in the store .*, mode 0777.*: run `chmod go-w "):
+        Store(tmp_path).prepare()
+    tmp_path.chmod(0o755)
+    Store(tmp_path).prepare()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_store_of_another_user_is_refused(tmp_path: Path) -> None:
+    Store(tmp_path / "theirs").prepare()
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_mode & 0o777 == 0o700:
+            path.chmod(0o711)
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            Store(tmp_path / "theirs").prepare()
+        except StoreError as error:
+            os._exit(0 if "belongs to root; take a store of your own" in str(error) else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_a_name_with_dots_never_reaches_the_disk(store: Store) -> None:
     before = sorted(store.root.parent.rglob("*"))
     with pytest.raises(SpecError, match="job name '../../evil' is not allowed"):

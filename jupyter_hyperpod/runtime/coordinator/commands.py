@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...core.events import FAULTS, Command
+from ...core.events import FAULTS, Command, done
+from ...core.people import asked_by
 from ...core.units import plural
 from .. import faults
 from ..protocol import orders
@@ -27,8 +28,7 @@ def obey(controller: Controller, command: Command) -> None:
         ok, reason = _ORDERS[command.kind](controller, command.data)
     except (TypeError, ValueError, KeyError) as error:
         ok, reason = False, f"the command cannot be understood: {error!r}"
-    done = {"command": {"writer": command.writer, "seq": command.seq}, "kind": command.kind}
-    controller.reporter.write("command.done", done | {"ok": ok, "reason": reason})
+    controller.reporter.write("command.done", done(command, ok, reason))
 
 
 def _stop(controller: Controller, data: Data) -> tuple[bool, str]:
@@ -39,7 +39,9 @@ def _stop(controller: Controller, data: Data) -> tuple[bool, str]:
 def _scale(controller: Controller, data: Data) -> tuple[bool, str]:
     wish, allowed = data["target"], controller.state.spec.range
     target = allowed.clamp(wish)
-    reason = f"target is {plural(target, 'node')}" + ("" if target == wish else f"; {wish} is not allowed by {allowed}")
+    by = asked_by(data)
+    reason = f"target is {plural(target, 'node')}" + ("" if by is None else f", as {by} asked")
+    reason += "" if target == wish else f"; {wish} is not allowed by {allowed}"
     controller.scale(target, bool(data.get("lends")), reason)
     return True, reason
 
@@ -68,14 +70,14 @@ def _fault(controller: Controller, data: Data) -> tuple[bool, str]:
     if member is None:
         return False, f"there is no rank {data['rank']}; ranks are 0 to {len(members) - 1}"
     kind = data["fault"]
-    order, done = _order(kind, data, member.member)
+    order, struck = _order(kind, data, member.member)
     if isinstance(order, orders.InjectFault) and not controller.state.trains:
         return False, f"{kind} takes effect in a step of hp.Session, and rank {member.rank} is in none"
     target = {"node": member.node, "rank": member.rank, "member": member.member}
     controller.reporter.write("fault.injected", {"fault": kind} | target)
     member.signs.struck_s = time.monotonic()
     member.tell(order)
-    return True, f"{done} rank {member.rank} on {member.node}"
+    return True, f"{struck} rank {member.rank} on {member.node}"
 
 
 def _order(kind: str, data: Data, member: str) -> tuple[Message, str]:

@@ -59,6 +59,7 @@ class Coordinator:
         events = read_kinds(context.job.events, (*CELL_KINDS, "command.done"), without=RANKS)
         self.controller = Controller(context, view, self.reporter, *so_far(events))
         self.commands = follow_commands(context.job.commands)
+        self._told = 0  # problems of commands that are journaled
         self._growth, self._growth_s = Growth(context.job), 0.0
         self._keeper: subprocess.Popen[bytes] | None = None
         done = [event.data for event in events if event.kind == "command.done"]
@@ -167,6 +168,9 @@ class Coordinator:
                 break
             if (command.writer, command.seq) not in self.handled:
                 obey(self.controller, command)
+        for problem in self.commands.problems[self._told :]:
+            self._told += 1
+            self.reporter.write("warning.raised", {"text": f"commands: {problem}"})
         self.controller.tick(now)
         self._hang_up(self.strangers.look(now))
         for channel in self.guests:
