@@ -1,4 +1,4 @@
-"""The architecture, read from the source: who may import whom, and one door an effect.
+"""The architecture, read from the source: who may import whom, and one owner per side effect.
 
 The table is that of the design; what is not listed is forbidden.
 """

@@ -40,7 +40,7 @@ def laboratory(nodes: int, spares: int, isolated: bool = False) -> Iterator[Stor
 
 
 def remove(root: str, timeout_s: float = 10.0) -> None:
-    """Remove a directory into which what has just been ended may still write. Raises OSError where that goes on."""
+    """Remove a directory into which ending processes may still write. Raises OSError where they go on."""
     deadline = time.monotonic() + timeout_s
     while os.path.lexists(root):
         shutil.rmtree(root, ignore_errors=time.monotonic() < deadline)

@@ -151,7 +151,7 @@ def _add_control_verbs(verbs: _Verbs) -> None:
     scale = verbs.add("scale", "ask a running job to grow or shrink, without a restart", job=True)
     scale.add_argument("target", type=int, metavar="N", help="nodes to run on, within the job's elastic range")
 
-    verbs.add("stop", "stop a job at its next step boundary", job=True)
+    verbs.add("stop", "end a job at once; its checkpoints stay", job=True)
     for name, text in housekeeping.VERBS.items():
         housekeeping.add_options(name, verbs.add(name, text))
 

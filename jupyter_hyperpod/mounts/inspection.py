@@ -309,7 +309,7 @@ def _small(room: str, twin: str) -> str:
         descriptor = os.open(os.path.join(room, f"small-{number}"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         os.write(descriptor, b"x" * 100)
         os.close(descriptor)
-    return f"{SMALL_FILES / (time.monotonic() - began_s):.0f} created a second"
+    return f"{SMALL_FILES / (time.monotonic() - began_s):.0f} created per second"
 
 
 def _large(room: str, twin: str) -> str:

@@ -24,7 +24,7 @@ VERB_HELP = {
     "attach": "stream a job into this cell until it ends",
     "rerun": "run a job again: the same code, the same specification",
     "scale": "ask a job to grow or shrink, without a restart",
-    "stop": "stop a job at its next step boundary",
+    "stop": "end a job at once; its checkpoints stay",
     **housekeeping.VERBS,
     "fault": "break something on purpose and watch the job recover",
     "cluster": "start, show or stop the local cluster, or heal its network",

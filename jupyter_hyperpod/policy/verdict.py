@@ -146,7 +146,7 @@ def _minority(present: Sequence[Statement], values: Mapping[str, str], subject: 
 
 
 def _nobody(present: Sequence[Statement], values: Mapping[str, str], subject: str) -> Charges:
-    """A decision without a culprit: members differ, and none can be proven right."""
+    """A decision that blames nobody: members differ, and none can be proven right."""
     names = "".join(sorted({_tensors(present, member) for member in values}))
     text = f"{len(values)} members differ in the {subject}{names} and none can be proven right"
     return Decision(tuple(Charge(member, text) for member in values), "")

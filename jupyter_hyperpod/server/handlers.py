@@ -125,7 +125,7 @@ class FaultHandler(ApiHandler):
 
 
 def _mounts(store: Store) -> dict[str, Any]:
-    """A mount that hangs is reported within seconds and blocks nothing."""
+    """List the mounts. One that hangs is reported within seconds and does not block the answer."""
     return {"mounts": probe.survey(store)}
 
 

@@ -20,7 +20,7 @@ SUPERVISOR = "supervisor"
 
 
 class CoordinatorHeartbeat:
-    """Whether one job's coordinator is alive: it touches its endpoint file twice a second."""
+    """Whether one job's coordinator is alive: it touches its endpoint file twice per second."""
 
     def __init__(self, endpoint: Path) -> None:
         self._endpoint = endpoint
@@ -31,7 +31,7 @@ class CoordinatorHeartbeat:
         self.injected_s = -math.inf  # when a fault was injected into it, on the monotonic clock
 
     def standstill(self, pid: int, now_s: float) -> str:
-        """Why the coordinator with this process id has to be ended, or ""; call it at least once a second."""
+        """Why the coordinator with this process id has to be ended, or ""; call it at least once per second."""
         if (away_s := now_s - self._asked_s) > AWAY_S:  # the whole machine may have stood still
             self._since_s += away_s
         self._asked_s = now_s

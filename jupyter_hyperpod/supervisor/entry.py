@@ -129,7 +129,7 @@ class JobEntry:
         return self._plan
 
     def say(self, reason: str) -> None:
-        """Journal why the job waits, once a reason."""
+        """Journal why the job waits: one entry per new reason."""
         if reason != self.said:
             self.said = reason
             self.journal.write("job.state", {"state": "pending", "reason": reason})

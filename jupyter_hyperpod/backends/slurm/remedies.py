@@ -1,7 +1,7 @@
 """Carries out remedies through SLURM: builds command lines, parses `scontrol` (pure), and runs the commands.
 
-HyperPod reboots or replaces a node whose reason is exactly ``Action:Reboot`` or ``Action:Replace``. Where SLURM itself
-can reboot (RebootProgram), SLURM reboots the node and returns it to service afterwards.
+Amazon SageMaker HyperPod reboots or replaces a node whose reason is exactly ``Action:Reboot`` or ``Action:Replace``.
+Where SLURM itself can reboot (RebootProgram), SLURM reboots the node and returns it to service afterwards.
 Formats: scontrol(1) of 22.05.
 """
 

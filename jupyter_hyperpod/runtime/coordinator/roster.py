@@ -77,7 +77,7 @@ class Member:
     stands_by: bool = False  # and to begin again as a newcomer
     left: int | None = None  # the last step it took part in
     probe: int | None = None
-    # (when, seconds for a micro-batch), one a step
+    # (when, seconds for a micro-batch), one per step
     paces: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
     paced_step: int = 0
 
