@@ -14,7 +14,7 @@ from tornado import web
 from ..core.errors import HyperpodError, UserError
 from ..system.users import own_name
 from .errors import JsonErrors, RequestRefused, refusal
-from .services import AUTH_RESOURCE, Services
+from .services import SETTINGS, Services
 
 ROOT = "/jupyter_hyperpod/api/v1"
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ _MADE_UP = re.compile(r"[0-9a-f]{32}")  # as `IdentityProvider.generate_anonymou
 class ApiHandler(JsonErrors, APIHandler):
     """Authentication, a bounded body, JSON in and out, and errors as ``{"message", "hint"?}``."""
 
-    auth_resource = AUTH_RESOURCE
+    auth_resource = SETTINGS  # see services.py
 
     def initialize(self, services: Services) -> None:
         self.services = services

@@ -11,6 +11,7 @@ from tornado import iostream, web
 from .base import ApiHandler
 from .contents import Model, MountContents
 from .errors import RequestRefused
+from .services import FILES
 
 TYPES, FORMATS, BITS = {"directory", "file", "notebook"}, {"text", "base64"}, {"0", "1"}
 HEAD_BYTES = 65_536  # the rest of a body around the content
@@ -18,6 +19,8 @@ HEAD_BYTES = 65_536  # the rest of a body around the content
 
 class ContentsHandler(ApiHandler):
     """One file or directory, by the verbs of `MountContents`."""
+
+    auth_resource = FILES
 
     @property
     def contents(self) -> MountContents:
@@ -89,6 +92,8 @@ class ContentsHandler(ApiHandler):
 
 class DownloadHandler(ApiHandler):
     """Sends a file of any size, with headers that isolate its scripts from this site."""
+
+    auth_resource = FILES
 
     @property
     def content_security_policy(self) -> str:

@@ -18,6 +18,7 @@ from ..storage.store import Store
 from .base import ROOT, ApiHandler
 from .drive import ContentsHandler, DownloadHandler
 from .errors import RequestRefused
+from .services import CLUSTER, FAULTS, FILES, JOBS
 from .stream import StreamHandler
 
 FAULTS_REFUSED = "the administrator of this server has switched faults off"
@@ -33,10 +34,12 @@ class SettingsHandler(ApiHandler):
         self.finish(json.dumps(self.services.public_settings()))
 
 
-def reader(read: Callable[..., Any]) -> type[ApiHandler]:
+def reader(read: Callable[..., Any], resource: str) -> type[ApiHandler]:
     """A handler that answers GET with what ``read(store, *parts of the path)`` returns."""
 
     class Reader(ApiHandler):
+        auth_resource = resource
+
         @web.authenticated
         @authorized
         async def get(self, *parts: str) -> None:
@@ -49,6 +52,8 @@ def cluster_changer(operation: str, change: Callable[..., Any]) -> type[ApiHandl
     """A handler that calls ``change(store, **body)`` and answers POST with the cluster."""
 
     class Changer(ApiHandler):
+        auth_resource = CLUSTER
+
         @web.authenticated
         @authorized
         async def post(self) -> None:
@@ -60,6 +65,8 @@ def cluster_changer(operation: str, change: Callable[..., Any]) -> type[ApiHandl
 
 class ClusterNodeHandler(ApiHandler):
     """Drain, reboot, replace or resume one node by hand."""
+
+    auth_resource = CLUSTER
 
     @web.authenticated
     @authorized
@@ -75,6 +82,8 @@ class ClusterNodeHandler(ApiHandler):
 
 class MetricsHandler(ApiHandler):
     """Nodes and jobs for Prometheus, which sends Jupyter's token."""
+
+    auth_resource = CLUSTER
 
     @web.authenticated
     @authorized
@@ -97,6 +106,8 @@ class PlanHandler(ApiHandler):
 class StopHandler(ApiHandler):
     """Ask a job to stop."""
 
+    auth_resource = JOBS
+
     @web.authenticated
     @authorized
     async def post(self, job_id: str) -> None:
@@ -106,6 +117,8 @@ class StopHandler(ApiHandler):
 class ScaleHandler(ApiHandler):
     """Ask a job to run on another number of nodes."""
 
+    auth_resource = JOBS
+
     @web.authenticated
     @authorized
     async def post(self, job_id: str) -> None:
@@ -114,6 +127,8 @@ class ScaleHandler(ApiHandler):
 
 class FaultHandler(ApiHandler):
     """Break a rank, a node, the coordinator or the supervisor on purpose, unless an administrator forbids it."""
+
+    auth_resource = FAULTS
 
     @web.authenticated
     @authorized
@@ -140,19 +155,19 @@ def _cell(store: Store, job_id: str) -> dict[str, str]:
 _JOB = "([^/]+)"
 ROUTES: list[tuple[str, type[web.RequestHandler]]] = [
     (f"{ROOT}/settings", SettingsHandler),
-    (f"{ROOT}/cluster", reader(cluster.status)),
+    (f"{ROOT}/cluster", reader(cluster.status, CLUSTER)),
     (f"{ROOT}/cluster/start", cluster_changer("startCluster", cluster.ensure_started)),
     (f"{ROOT}/cluster/stop", cluster_changer("stopCluster", cluster.stop)),
     (f"{ROOT}/cluster/heal", cluster_changer("healCluster", cluster.heal)),
     (f"{ROOT}/cluster/node", ClusterNodeHandler),
-    (f"{ROOT}/mounts", reader(_mounts)),
+    (f"{ROOT}/mounts", reader(_mounts, FILES)),
     (f"{ROOT}/contents((?:/.*)?)", ContentsHandler),
     (f"{ROOT}/files(/.*)", DownloadHandler),
     (f"{ROOT}/metrics", MetricsHandler),
     (f"{ROOT}/plan", PlanHandler),
-    (f"{ROOT}/jobs", reader(_jobs)),
-    (f"{ROOT}/jobs/{_JOB}", reader(jobs.job_view)),
-    (f"{ROOT}/jobs/{_JOB}/cell", reader(_cell)),
+    (f"{ROOT}/jobs", reader(_jobs, JOBS)),
+    (f"{ROOT}/jobs/{_JOB}", reader(jobs.job_view, JOBS)),
+    (f"{ROOT}/jobs/{_JOB}/cell", reader(_cell, JOBS)),
     (f"{ROOT}/jobs/{_JOB}/stop", StopHandler),
     (f"{ROOT}/jobs/{_JOB}/scale", ScaleHandler),
     (f"{ROOT}/jobs/{_JOB}/fault", FaultHandler),

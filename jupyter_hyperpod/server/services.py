@@ -13,7 +13,10 @@ from .contents import MountContents
 from .contract import Contract
 from .tailer import AnyReader, Tailer
 
-AUTH_RESOURCE = "jupyter_hyperpod"
+# what an authorizer of the Jupyter server is asked about, with the action "read" or "write"
+SETTINGS, JOBS, FAULTS, CLUSTER, FILES = (
+    f"jupyter_hyperpod.{kind}" for kind in ("settings", "jobs", "faults", "cluster", "files")
+)
 
 
 class Services(Protocol):

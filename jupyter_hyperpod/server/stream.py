@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized, ws_authenticated
 from jupyter_server.base.handlers import JupyterHandler
 from tornado.iostream import StreamClosedError
@@ -19,7 +20,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from ..core.errors import HyperpodError
 from .errors import JsonErrors
-from .services import AUTH_RESOURCE, Services
+from .services import CLUSTER, JOBS, Services
 from .tailer import AnyReader
 from .topic import dumps
 
@@ -32,7 +33,7 @@ Result = TypeVar("Result")
 class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
     """One client: its readers, and the task that sends. Tornado calls the public methods; it checks the origin."""
 
-    auth_resource = AUTH_RESOURCE
+    auth_resource = JOBS
 
     def initialize(self, services: Services) -> None:
         self.services = services
@@ -46,7 +47,7 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
         await super().prepare(_redirect_to_login=False)
 
     @ws_authenticated
-    @authorized(action="execute")
+    @authorized(action="read")
     async def get(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         await super().get(*args, **kwargs)
 
@@ -96,6 +97,9 @@ class StreamHandler(JsonErrors, JupyterHandler, WebSocketHandler):
         self._leave(topic)
         if len(self._readers) >= MAX_TOPICS:
             return self._complain(f"{MAX_TOPICS} topics are watched already; unsubscribe from some", topic)
+        resource = CLUSTER if topic == "cluster" else JOBS
+        if not await ensure_async(self.authorizer.is_authorized(self, self.current_user, "read", resource)):
+            return self._complain(f"you are not authorized to read {resource}", topic)
         try:
             reader = await self._away(self.services.tailer.watch, topic, cursor, self._wake)
         except (HyperpodError, OSError) as error:

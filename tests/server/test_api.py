@@ -80,11 +80,20 @@ async def test_strangers_are_refused_everywhere(
     assert follow_commands(job.commands).poll() == []
 
 
-async def test_the_authorizer_is_asked_about_our_resource(
+def resource_of(path: str) -> str:
+    if path.endswith("/fault"):
+        return "jupyter_hyperpod.faults"
+    first = path.split("/")[1]
+    other = {"stream": "jobs", "mounts": "files", "contents": "files", "metrics": "cluster", "plan": "settings"}
+    return f"jupyter_hyperpod.{other.get(first, first)}"
+
+
+async def test_the_authorizer_is_asked_about_the_kind_of_thing(
     openapi: dict[str, Any], api: Api, jp_serverapp: Any, jp_ws_fetch: Any, make_job: MakeJob
 ) -> None:
     job = make_job()
     asked: list[tuple[str, str]] = []
+    expected: list[tuple[str, str]] = []
 
     class Nobody(type(jp_serverapp.authorizer)):  # type: ignore[misc]
         def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
@@ -96,10 +105,11 @@ async def test_the_authorizer_is_asked_about_our_resource(
         if path != "/stream":
             status, answer = await api(method, path.format(id=job.id, path=FILE))
             assert (status, "not authorized" in answer["message"]) == (403, True), (method, path, answer)
+            expected.append(("read" if method == "GET" else "write", resource_of(path)))
     with pytest.raises(HTTPClientError) as refused:
         await jp_ws_fetch(*ROOT.strip("/").split("/"), "stream")
     assert refused.value.code == 403
-    assert set(asked) == {(action, "jupyter_hyperpod") for action in ("read", "write", "execute")}
+    assert asked == [*expected, ("read", "jupyter_hyperpod.jobs")]
     assert follow_commands(job.commands).poll() == []
 
 

@@ -103,6 +103,20 @@ async def test_snapshot_then_events(connect: Connect, make_job: MakeJob) -> None
     assert client.snapshots == [job.id] and not client.gaps and not client.problems
 
 
+async def test_a_topic_needs_the_right_to_read_its_kind(connect: Connect, jp_serverapp: Any, make_job: MakeJob) -> None:
+    class JobsAlone(type(jp_serverapp.authorizer)):  # type: ignore[misc]
+        def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
+            return (action, resource) == ("read", "jupyter_hyperpod.jobs")
+
+    job = make_job()
+    jp_serverapp.web_app.settings["authorizer"] = JobsAlone(parent=jp_serverapp)
+    client = await connect()
+    await client.subscribe("cluster", job.id)
+    await client.until(lambda: job.id in client.views and client.problems)
+    assert "cluster" not in client.views
+    assert "not authorized to read jupyter_hyperpod.cluster" in client.problems[0]["text"]
+
+
 async def test_the_cluster_is_a_topic_before_it_exists(connect: Connect, store: Store) -> None:
     for path in (store.cluster_events, store.cluster, store.cells, store.jobs, store.shared, store.root):
         path.rmdir()
