@@ -3,7 +3,7 @@
     python -I -S file_operations.py OPERATION ROOT PATH [ARGUMENT …]
 
 prints a line when it begins, then one JSON object; `read` prints the content after that, `write` takes it from its
-standard input. Links never lead it outside of ROOT. Standard library only and no relative import. `probe` starts it,
+standard input. Links never lead it outside of ROOT, also where another user exchanges one meanwhile. Standard library only and no relative import. `probe` starts it,
 bounds its time and reads its output.
 """
 
@@ -18,15 +18,48 @@ import shutil
 import stat
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
 BLOCK_BYTES = 1 << 20
 NEW_FILE = 0o666  # minus the umask
+FD_DIRECTORY = "/proc/self/fd"  # of Linux; elsewhere paths are checked, but not held
+DIRECTORY = getattr(os, "O_PATH", 0) | os.O_DIRECTORY | os.O_CLOEXEC
+MOST_HELD = 16
+_HELD: dict[tuple[str, tuple[str, ...]], int] = {}  # open directories
 
 
 def within(root: str, path: str, follow: bool) -> str:
-    """Return the real path of `path` below `root`, with a final link followed. Raises OSError outside of `root`."""
+    """Return a path to `path` below `root`, with a final link followed. Raises OSError outside of `root`.
+
+    Its directory is held open, so that nobody can exchange it for a link to another place afterwards.
+    """
+    base, real = _real(root, path, follow)
+    *directories, name = real.split("/")
+    return f"{_held(base, tuple(directories))}/{name or '.'}"
+
+
+def _held(base: str, directories: tuple[str, ...]) -> str:
+    """A path to a directory below `base` that stays the same directory. Raises OSError where one of them is a link."""
+    if not os.path.isdir(FD_DIRECTORY):
+        return os.path.join(base, *directories)
+    if (base, directories) not in _HELD:
+        descriptor = os.open(base, DIRECTORY)
+        for name in directories:
+            before = descriptor
+            try:
+                descriptor = os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=before)
+            finally:
+                os.close(before)
+        if len(_HELD) == MOST_HELD:
+            os.close(_HELD.pop(next(iter(_HELD))))
+        _HELD[base, directories] = descriptor
+    return f"{FD_DIRECTORY}/{_HELD[base, directories]}"
+
+
+def _real(root: str, path: str, follow: bool) -> tuple[str, str]:
+    """The real path of `root`, and that of `path` relative to it: no part of it was a link, or led upwards."""
     base = os.path.realpath(root)
     parts = path.split("/") if path else []
     if any(part in ("", ".", "..") for part in parts):
@@ -38,7 +71,7 @@ def within(root: str, path: str, follow: bool) -> str:
         found = os.path.realpath(joined)
     if found != base and not found.startswith(base.rstrip("/") + "/"):
         raise OSError(errno.EXDEV, "a link leads out of the mount there")
-    return found
+    return base, "" if found == base else found[len(base.rstrip("/")) + 1 :]
 
 
 def look(root: str, path: str) -> dict[str, object]:
@@ -52,7 +85,7 @@ def page(root: str, path: str, after: str, limit: str) -> dict[str, object]:
     Names that are not UTF-8 are left out: they have no URL.
     """
     place = within(root, path, True)
-    with os.scandir(place) as found:
+    with _scanned(place) as found:
         names = (one.name for one in found if one.name > after and _is_text(one.name))
         chosen = heapq.nsmallest(int(limit) + 1, names)
     entries = []
@@ -62,13 +95,25 @@ def page(root: str, path: str, after: str, limit: str) -> dict[str, object]:
     return {"entries": entries, "after": chosen[int(limit) - 1] if len(chosen) > int(limit) else None}
 
 
+@contextmanager
+def _scanned(place: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """The entries of a directory that is no link."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with os.scandir(descriptor) as found:
+            yield found
+    finally:
+        os.close(descriptor)
+
+
 def read(root: str, path: str) -> dict[str, object]:
     """Print the record of `look` for the file, then its bytes; fewer bytes where it cannot be read to its end."""
     place = within(root, path, True)
-    if not stat.S_ISREG(os.stat(place).st_mode):  # opening a pipe would block until another process opens its other end
-        raise OSError(errno.EISDIR if os.path.isdir(place) else errno.EINVAL, "no file")
-    with open(place, "rb") as file:
+    # opening a pipe would block until another process opens its other end
+    with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EISDIR if stat.S_ISDIR(about.st_mode) else errno.EINVAL, "no file")
         print(json.dumps(_told(os.path.basename(path), about, os.access(place, os.W_OK))), flush=True)
         left = about.st_size
         with suppress(OSError):
@@ -130,7 +175,8 @@ def discard(root: str, path: str) -> dict[str, object]:
 
     ``.Trash-UID`` of the freedesktop.org Trash specification 1.0.
     """
-    place, base = within(root, path, False), os.path.realpath(root)
+    base, real = _real(root, path, False)
+    place = within(root, path, False)
     os.lstat(place)  # a missing file is an error before anything is written
     trash = os.path.join(base, f".Trash-{os.getuid()}")
     for one in (trash, os.path.join(trash, "files"), os.path.join(trash, "info")):
@@ -145,7 +191,7 @@ def discard(root: str, path: str) -> dict[str, object]:
             raise OSError(errno.EPERM, f"{os.path.basename(one)} is no directory of yours: nothing goes there")
     name = f"{_short(place)}.{secrets.token_hex(4)}"
     about_it = os.path.join(trash, "info", f"{name}.trashinfo")
-    words = f"Path={quote(os.path.relpath(place, base))}\nDeletionDate={time.strftime('%Y-%m-%dT%H:%M:%S')}\n"
+    words = f"Path={quote(real)}\nDeletionDate={time.strftime('%Y-%m-%dT%H:%M:%S')}\n"
     with open(os.open(about_it, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
         file.write(f"[Trash Info]\n{words}")
     try:
@@ -183,7 +229,7 @@ def _is_text(name: str) -> bool:
 
 
 def _entry(place: str, name: str) -> dict[str, object]:
-    return _told(name, os.stat(place), os.access(place, os.W_OK))
+    return _told(name, os.lstat(place), os.access(place, os.W_OK))
 
 
 def _told(name: str, about: os.stat_result, writable: bool) -> dict[str, object]:
