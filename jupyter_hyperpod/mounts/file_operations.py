@@ -3,8 +3,8 @@
     python -I -S file_operations.py OPERATION ROOT PATH [ARGUMENT …]
 
 prints a line when it begins, then one JSON object; `read` prints the content after that, `write` takes it from its
-standard input. Links never lead it outside of ROOT, also where another user exchanges one meanwhile. Standard library only and no relative import. `probe` starts it,
-bounds its time and reads its output.
+standard input. Links never lead it outside of ROOT, also where another user exchanges one meanwhile. Standard library
+only and no relative import. `probe` starts it, bounds its time and reads its output.
 """
 
 from __future__ import annotations
