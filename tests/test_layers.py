@@ -59,7 +59,7 @@ THIRD_PARTY = {
     "loader": {"torch", "fsspec", "numpy", "botocore", "xxhash", "huggingface_hub"},
     "recipes": {"torch"},  # the decoder only; the data and what is rendered from it need none
     "runtime": {"torch", "numpy", "matplotlib"},  # matplotlib's own backend, which only matplotlib imports
-    "integrations": {"torch", "transformers", "lightning"},
+    "integrations": {"torch", "transformers", "lightning", "accelerate"},
     "serving": {"torch", "tornado"},
     "control": {"traitlets", "prometheus_client"},
     "server": {

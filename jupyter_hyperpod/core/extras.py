@@ -7,7 +7,8 @@ EXTRAS = {
     **dict.fromkeys(("botocore", "xxhash"), "load"),
     "s3fs": "s3",
     "huggingface_hub": "hub",
-    **dict.fromkeys(("transformers", "accelerate"), "transformers"),
+    "transformers": "transformers",
+    "accelerate": "accelerate",
     "lightning": "lightning",
     **dict.fromkeys(("nbclient", "matplotlib"), "demo"),
 }

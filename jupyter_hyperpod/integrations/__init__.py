@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_FRAMEWORKS = ("lightning", "transformers")
+_FRAMEWORKS = ("accelerate", "lightning", "transformers")
 
 
 def __getattr__(name: str) -> Any:

@@ -118,7 +118,7 @@ class _Reader:
         loop = loops[0]
         bound = _bound(_within(loop))
         changed, module = self._changed(_within(loop), DEEPEST_CALL)
-        needed = set[str]().union(*(_exposed(one, bound.keys()) for one in loops))
+        needed = set[str]().union(*(exposed(one, bound.keys()) for one in loops))
         needed |= _read_after(self._scope, loops[-1]) | self._read_in_functions()
         local = {name: line for name, line in bound.items() if name in needed}
         local |= {name: line for name, line in changed.items() if name not in bound or name in needed}
@@ -344,7 +344,7 @@ def _attributes_of(node: ast.AST) -> Iterator[str]:
         node = node.value
 
 
-def _exposed(loop: ast.stmt, names: Iterable[str]) -> set[str]:
+def exposed(loop: ast.stmt, names: Iterable[str]) -> set[str]:
     """Names that one turn may read before it binds them."""
     wanted, found = set(names), set[str]()
     _flow([*getattr(loop, "body", ()), *getattr(loop, "orelse", ())], set(_targets(loop)), wanted, found)

@@ -13,6 +13,7 @@ from typing import Any
 
 from .own_files import is_own_file
 
+LOOP, LOSS = "<training loop>", "<loss of a micro-batch>"  # code of a cell that an integration has compiled anew
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
@@ -116,4 +117,6 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _is_ours(frame: FrameType) -> bool:
+    if frame.f_code.co_name in (LOOP, LOSS):
+        return True
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == __name__.partition(".")[0]

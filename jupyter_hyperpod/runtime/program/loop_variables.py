@@ -77,6 +77,7 @@ class LoopVariables:
         self._places: list[Place] = []
         self._known: dict[tuple[CodeType, int], Place] = {}
         self._members_join = False
+        self.positions_travel = False  # what enumerate counts is that of the run, also on a newcomer
         self._versions: dict[str, int] = {}  # of modules that the loops use, when they began
         self.attributes: frozenset[str] = frozenset()  # that the files of the loops set outside constructors
 
@@ -98,7 +99,7 @@ class LoopVariables:
         self.attributes = frozenset[str]().union(*(place.found.attributes for place in self._places))
         for variable in self._used(always=True):
             self._versions.setdefault(variable.key, versions(variable.names[variable.name]))
-        for place in self._places if members_join else ():
+        for place in self._places if members_join and not self.positions_travel else ():
             for name, line in place.found.positions.items():
                 raise TrainingError(BESIDE.format(line=line, name=name))
 

@@ -15,7 +15,7 @@ import torch
 
 from ...core.errors import TrainingError
 from ..comm import state_codec
-from .copies import SKIPPED, Copier, Unfit, has_attributes
+from .copies import SKIPPED, Copier, State, Unfit, has_attributes
 from .own_files import is_own_file
 
 DEEPEST = 4
@@ -73,7 +73,7 @@ def elements(value: Any, deepest: int = 3) -> int:
 
 def _values(source: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
     """Names and values that `source` can reach."""
-    if not depth or id(source) in seen:
+    if not depth or id(source) in seen or (path and _is_ours(source)):
         return
     seen.add(id(source))
     if isinstance(source, functools.partial):
@@ -90,6 +90,12 @@ def _values(source: Any, path: str, seen: set[int], depth: int) -> Iterator[tupl
             yield from _attributes(module, ".".join(filter(None, (path or "model", name))), seen, depth)
     elif has_attributes(source) or (path == "" and hasattr(source, "__dict__")):
         yield from _attributes(source, path or type(source).__name__, seen, depth)
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether an object is this package's, which tells of its state by `state_dict`."""
+    ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return ours and not isinstance(value, State)
 
 
 def _of_function(function: types.FunctionType, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:

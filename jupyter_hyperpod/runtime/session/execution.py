@@ -83,6 +83,7 @@ class StepExecution:
             except Regroup as call:
                 parts.resync.regroup(call)
                 parts.integrity.renew()
+        state.keep_for_later(parts.carried.waits)  # what the cell does after this step is in the state already
         self._gradients.watch_changes()
         parts.comparison.ends()
         self._group.touch("user", state.applied)

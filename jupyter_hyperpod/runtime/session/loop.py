@@ -115,14 +115,14 @@ class Loop:
         self.starts: list[Callable[[], object]] = []  # called once this member has joined
         self._empty = 0  # loops of steps begun after `Session.stop`
 
-    def steps(self, count: int) -> Iterator[Step]:
-        """Yield the next ``count`` steps. A newcomer begins where its peers are."""
+    def steps(self, count: int, until: Callable[[], int] | None = None) -> Iterator[Step]:
+        """Yield the next ``count`` steps, or those up to ``until()``. A newcomer begins where its peers are."""
         self._planned, self._loop, self._loops = self._planned + count, self._loop + 1, self._loops + 1
         self._open()
         self._refuse_endless()
         self._between_steps()
         self._start()
-        while self._goes_on():
+        while self._goes_on(until):
             step, self._restored = self._next(), False
             self._inside = True
             try:
@@ -144,8 +144,9 @@ class Loop:
         if self._empty > ENDLESS:
             raise TrainingError(GOES_ON)
 
-    def _goes_on(self) -> bool:
-        ends = self._state.stopped or self._state.applied // self._runs >= self._planned
+    def _goes_on(self, until: Callable[[], int] | None) -> bool:
+        planned = self._planned if until is None else until()
+        ends = self._state.stopped or self._state.applied // self._runs >= planned
         return not ends and not self._carried.is_elsewhere(self._loop)
 
     def epochs(self, count: int) -> Iterator[int]:

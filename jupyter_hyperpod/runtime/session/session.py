@@ -169,6 +169,11 @@ class Session:
         """Yield the next ``count`` steps. A newcomer begins where its peers are."""
         return self._loop.steps(count)
 
+    def turns(self, count: int, until: Callable[[], int]) -> Iterator[Step]:
+        """As `steps`, up to the step of the number ``until()``, for a loop that counts the run's turns, not its own."""
+        self._carried.variables.positions_travel = True
+        return self._loop.steps(count, until)
+
     def epochs(self, count: int) -> Iterator[int]:
         """Yield the numbers of ``count`` epochs, from 0. A newcomer begins in the epoch in which its peers are."""
         return self._loop.epochs(count)

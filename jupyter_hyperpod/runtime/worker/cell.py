@@ -22,7 +22,7 @@ from ...core.units import cut, plural
 from ...storage import included
 from ..program import generators
 from ..protocol import facts
-from . import pictures
+from . import cell_end, pictures
 from .bundles import words
 from .displays import display
 
@@ -53,7 +53,8 @@ def run(source: str, spec: JobSpec, is_first: Callable[[], bool], job: Path) -> 
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     try:
         _include(included.import_folders(job, len(spec.include)))
-        _execute(source, filename, module.__dict__, None if spec.script else is_first)
+        with cell_end.ending():
+            _execute(source, filename, module.__dict__, None if spec.script else is_first)
     except (Stopped, Fenced):
         return STOPPED
     except SystemExit as leaving:

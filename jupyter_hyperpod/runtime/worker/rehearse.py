@@ -20,6 +20,7 @@ import torch
 from ...core.errors import HyperpodError
 from ..program import generators
 from ..program.rehearsal import Rehearsal, rehearsing
+from . import cell_end
 from .main import seed_everything
 
 JOINS_AFTER = 4  # steps
@@ -79,7 +80,7 @@ def _run(source: str, path: Path, rehearsal: Rehearsal) -> tuple[str, str]:
         generators.note()
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         try:
-            with contextlib.redirect_stdout(shown):
+            with contextlib.redirect_stdout(shown), cell_end.ending():
                 exec(compile(source, filename, "exec", dont_inherit=True), module.__dict__)
         except BaseException as error:
             errors.append(error)
