@@ -141,6 +141,7 @@ class Trainer(lightning.pytorch.Trainer):
             raise SpecError(BATCHES)
         batch = loader.batch_size * together
         alone = loader.batch_size if together > 1 else micro_batch_of(batch)
+        by_value = self.gradient_clip_algorithm == "value"
         session = Session(
             module,
             self.optimizers[0],
@@ -148,7 +149,8 @@ class Trainer(lightning.pytorch.Trainer):
             global_batch=batch,
             micro_batch=self._micro_batch or alone,
             seed=self._seed,
-            max_grad_norm=self.gradient_clip_val or None,
+            max_grad_norm=None if by_value else self.gradient_clip_val or None,
+            max_grad_value=self.gradient_clip_val or None if by_value else None,
             checkpoint=self._checkpoint,
         )
         session.register(lightning=self._progress)

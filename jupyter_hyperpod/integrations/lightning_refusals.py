@@ -38,7 +38,7 @@ def refuse_arguments(arguments: dict[str, Any]) -> None:
         "devices": (("auto", None, 1, "1"), "a member has one device: leave it out, and submit with --nodes"),
         "num_nodes": ((None, 1), "leave it out, and submit with --nodes"),
         "ckpt_path": ((None,), "write Trainer(..., checkpoint='shared://runs/name')"),
-        "gradient_clip_algorithm": ((None, "norm"), "write 'norm', or clip the weights in on_train_batch_end()"),
+        "gradient_clip_algorithm": ((None, "norm", "value"), "write 'norm' or 'value'"),
         "val_check_interval": ((None, 1.0), "validate at the end of an epoch: leave it out"),
         "overfit_batches": ((None, 0, 0.0), "write limit_train_batches=..."),
         "reload_dataloaders_every_n_epochs": ((None, 0), "leave it out"),

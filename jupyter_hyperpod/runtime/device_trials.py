@@ -26,8 +26,8 @@ from .comm.mesh import Address, Mesh, MeshListener, PeerLost
 from .comm.pair_transfer import StripeServer, fetch, source_of
 from .comm.process_group import ProcessGroup
 from .comm.reduction import FinishedNodes, Layout
+from .micro_batch.gradient_capture import GradientCapture
 from .preflight import show, train
-from .session.gradient_capture import GradientCapture
 from .session.session import Session
 
 LATE_S = 2.0  # until a collective hangs

@@ -348,7 +348,10 @@ def opened(optimizer: Any, model: nn.Module, scheduler: Any = None) -> hp.Sessio
             lambda p: torch.optim.LBFGS(p, max_iter=1, line_search_fn="strong_wolfe"),
             "an LBFGS with line_search_fn='strong_wolfe', which computes the loss several times",
         ),
-        (lambda p: torch.optim.SparseAdam(p), "optimizer is a SparseAdam: .* dense tensors, .* pass torch.optim.Adam"),
+        (
+            lambda p: torch.optim.SparseAdam(p),
+            "optimizer is a SparseAdam: .* dense tensors, .* Pass torch.optim.Adam, which also .* SGD without momentum",
+        ),
         (lambda p: {"sgd": 1}, "optimizer is a dict; expected a torch.optim.Optimizer, or a list of them"),
         (lambda p: Closing(p, {}), "optimizer is a Closing, whose step\\(\\) needs closure; hp.Session calls"),
     ],
@@ -382,10 +385,19 @@ class PerEpoch:
         self.last_epoch = state["last_epoch"]
 
 
+class PerUpdate(PerEpoch):
+    def step_update(self, num_updates: int, metric: float | None = None) -> None:
+        self.last_epoch = num_updates
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (torch.optim.lr_scheduler.ReduceLROnPlateau, "a ReduceLROnPlateau, whose step\\(\\) needs metrics; hp.Session"),
+        (
+            lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, mode="max"),
+            "a ReduceLROnPlateau with mode='max', .* which is to fall: .* scheduler_metric='accuracy', or",
+        ),
+        (PerUpdate, "a PerUpdate, .* then scheduler.step_update\\(step.number\\), and after an epoch scheduler.step"),
         (PerEpoch, "a PerEpoch, whose step\\(\\) needs epoch; hp.Session calls .* such as CosineAnnealingLR"),
         (lambda _: lambda step: 0.1, "a function without step\\(\\); expected a scheduler"),
         (lambda o: [object()], "a object without step\\(\\)"),
@@ -397,6 +409,66 @@ def test_a_scheduler_that_needs_an_argument_is_refused_when_the_session_opens(
     model, optimizer, _ = parts()
     with pytest.raises(SpecError, match=f"scheduler is {words}"):
         opened(optimizer, model, make(optimizer))
+
+
+def plateau(optimizer: Any, **settings: Any) -> torch.optim.lr_scheduler.ReduceLROnPlateau:
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5, **settings)
+
+
+@pytest.mark.parametrize("metric", [None, "size"])
+def test_a_plateau_is_stepped_with_the_loss_or_with_a_metric(metric: str | None) -> None:
+    model, optimizer, loss_fn = parts()
+    settings = {"scheduler": plateau(optimizer, mode="max" if metric else "min"), "scheduler_metric": metric}
+    theirs = plateau(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1), mode=settings["scheduler"].mode)
+    rates = []
+    with hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2, **settings) as session:
+        for step in session.steps(8):
+            loss = step.run(lambda batch: (loss_fn(batch), {"size": batch[0].abs().mean()}))
+            theirs.step(step.metrics["size"] if metric else loss)
+            rates.append((optimizer.param_groups[0]["lr"], theirs.optimizer.param_groups[0]["lr"]))
+    assert all(ours == other for ours, other in rates) and len(set(rates)) > 2
+
+
+def test_each_plateau_sees_the_loss_of_its_optimizer() -> None:
+    model = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
+    schedulers = [plateau(one) for one in optimizers]
+    with opened(optimizers, model, schedulers) as session:
+        for step in session.steps(3):
+            losses = [step.run(lambda b, p=part, s=step: p(b[0]).mean() * 0 + 1 + s.number) for part in model]
+            assert losses == [1 + step.number] * 2
+        best = [one.best for one in schedulers]
+    assert best == [2.0, 2.0] and [one.param_groups[0]["lr"] for one in optimizers] == [0.025, 0.025]
+
+
+def test_a_metric_for_no_plateau_and_one_that_is_not_returned() -> None:
+    model, optimizer, loss_fn = parts()
+    settings = {"global_batch": 4, "micro_batch": 2, "scheduler_metric": "accuracy"}
+    with pytest.raises(SpecError, match="scheduler_metric is 'accuracy', and no scheduler is a ReduceLROnPlateau"):
+        hp.Session(model, optimizer, data(), **settings)
+    session = hp.Session(model, optimizer, data(), **settings, scheduler=plateau(optimizer))
+    with pytest.raises(TrainingError, match="returned no metrics: return it beside .* {'accuracy': value}"):
+        next(session.steps(1)).run(loss_fn)
+
+
+def test_extra_is_registered() -> None:
+    digests = set()
+    for early in (True, False):
+        model, optimizer, loss_fn = parts()
+        kept = hp.State(turns=0)
+        session = hp.Session(
+            model, optimizer, data(), global_batch=4, micro_batch=2, extra={"kept": kept} if early else None
+        )
+        if not early:
+            session.register(kept=kept)
+        with session:
+            for step in session.steps(2):
+                step.run(loss_fn)
+                kept.turns += 1
+        digests.add(session.digest())
+    assert len(digests) == 1 and train(2, global_batch=4)[0]
+    with pytest.raises(SpecError, match="extra is a list; expected a dictionary"):
+        hp.Session(model, optimizer, data(), global_batch=4, micro_batch=2, extra=[kept])  # type: ignore[arg-type]
 
 
 def test_a_scheduler_of_another_optimizer_is_refused() -> None:

@@ -67,9 +67,12 @@ def test_members_are_lost_in_both_runs_of_a_step(job: Submit) -> None:
 
 
 def test_a_job_grows_in_the_second_run_of_a_step(job: Submit) -> None:
-    calm = job(GAN, nodes=1)
+    """Here with a GradScaler whose scale overflows in the first run of some steps, and in the second of others."""
+    scaled = GAN.replace("audit=1.0", "audit=1.0, scaler=scaler").replace("hex())", "hex(), scaler.state_dict())")
+    cell = scaled.replace("history,", 'scaler = torch.amp.GradScaler("cpu", 2.0**127, growth_interval=1)\nhistory,', 1)
+    calm = job(cell, nodes=1)
     calm.finish()
-    run = job(GAN, nodes=1, elastic="1:3", env={"PAUSE_S": "0.5"})
+    run = job(cell, nodes=1, elastic="1:3", env={"PAUSE_S": "0.5"})
     run.until_step(7)
     run.scale(3)
     run.finish()

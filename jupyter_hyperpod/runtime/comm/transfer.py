@@ -163,9 +163,9 @@ class StateTransfer:
             reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
             gradients.set_gradients(result)
             gradients.keep(result)
-            skipped = bool(self._state.step_guard.judge(reading, None))
-            self._state.apply(reading, skipped=skipped)
-            gradients.apply_left(result, skipped)
+            rejected, overflow = self._state.judge(reading, None)
+            self._state.apply(reading, skipped=bool(rejected or overflow))
+            gradients.apply_left(result, bool(rejected))
             self._state.run_done()
             gradients.finished.clear()
         return steps > 0

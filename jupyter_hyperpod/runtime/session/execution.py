@@ -164,15 +164,16 @@ class StepExecution:
         """Apply the reduced gradient and commit the step."""
         parts, gradients, plan = self._parts, self._gradients, self._plan
         settings, resync = parts.settings, parts.resync
-        reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
         gradients.set_gradients(result)
         self._state.leave_own_gradients()
-        if settings.max_grad_norm is not None:
-            gradients.clip(result, settings.max_grad_norm)
+        gradients.unscale(result)
+        reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
+        gradients.clip(result, settings.limits, self._state.optimizer)
         gradients.keep(result)
-        skipped = self._state.step_guard.judge(reading, plan)
+        rejected, overflow = self._state.judge(reading, plan)
+        skipped = rejected or overflow
         self._state.apply(reading, skipped=bool(skipped))
-        gradients.apply_left(result, bool(skipped))
+        gradients.apply_left(result, bool(rejected))
         self._state.run_done()
         gradients.finished.clear()
         if self._computed_s:

@@ -16,8 +16,9 @@ from ...policy.guard import StepReading
 from ...policy.recovery import RecoveryPlan
 from ..comm.choice import collectives_for
 from ..comm.mesh import all_gather
-from ..comm.reduction import STOP, Buffer, FinishedNodes, is_finite, read_flags
+from ..comm.reduction import STOP, Buffer, FinishedNodes, flags_of, is_finite, read_flags
 from ..comm.shards import around, local
+from ..micro_batch.gradient_capture import GradientCapture, PartialGradient
 from ..micro_batch.lanes import LaneStore
 from ..micro_batch.places import Places
 from ..micro_batch.power_iteration import PowerIteration
@@ -25,9 +26,10 @@ from ..micro_batch.returned import Returned, read
 from ..micro_batch.running_statistics import RunningStatistics
 from ..worker.replica_sync import Group
 from .checksum import Words
-from .gradient_capture import GradientCapture, PartialGradient
-from .loss_scaling import unscaled
+from .clipping import GradientLimits
+from .loss_scaling import LossScaling, unscaled
 from .purity import Buffers, seeded
+from .turns import AnyOptimizer
 
 Loss = Callable[[], Any]  # what the loss function returns: see `micro_batch.returned`
 
@@ -55,6 +57,7 @@ class Gradients:
         micro_batches: int,
         group: Group,
         lanes: LaneStore | None = None,
+        scaling: LossScaling | None = None,
     ) -> None:
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
@@ -65,6 +68,7 @@ class Gradients:
         self._group = group
         self._vectors = PowerIteration(model)
         self._lanes = lanes or LaneStore(micro_batches)
+        self._scaling = scaling or LossScaling()
         self._places = Places(len(self.parameters), micro_batches, self._statistics.size, self._vectors.size)
         self.lay_out()
         self.depth = 1  # a member at most this many steps behind is brought up to date by gradients alone
@@ -144,7 +148,7 @@ class Gradients:
         """Run backward into the buffer; return which parameters have a gradient."""
         if not returned.weight:
             return self._capture.nothing(buffer, adding)
-        return self._capture.backward(returned.loss, buffer, adding, at_once)
+        return self._capture.backward(self._scaling.scaled(returned.loss), buffer, adding, at_once)
 
     def reduce(self, plan: RecoveryPlan, group: Group) -> Buffer:
         """The mean gradient of the global batch, the same bits on every member. Raises PeerLost, Regroup.
@@ -222,9 +226,25 @@ class Gradients:
                 )
         self._watched = []
 
-    def clip(self, result: Buffer, max_norm: float) -> None:
-        """Scale the gradients down to ``max_norm``, and ``result``, too, which members get that missed the step."""
-        torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
+    def unscale(self, result: Buffer) -> None:
+        """Divide the gradients that are set by the loss scale, and say in ``result`` whether they are finite."""
+        if not self._scaling.is_on:
+            return
+        shown = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+        stops = read_flags(float(result.meta[-1]))[1]
+        result.meta[-1] = flags_of(all(is_finite(gradient) for gradient in shown), stops)
+        inverse = self._scaling.inverse()
+        for gradient in shown:
+            gradient.mul_(inverse)
+        self._take_over(result)
+
+    def clip(self, result: Buffer, limits: GradientLimits, optimizer: AnyOptimizer) -> None:
+        """Clip the gradients, and ``result``, too, which members get that missed the step."""
+        if limits.clip(self.parameters, optimizer):
+            self._take_over(result)
+
+    def _take_over(self, result: Buffer) -> None:
+        """Copy gradients that were changed on a device into ``result``; on the CPU they are the same memory."""
         if self.parameters[0].device.type != "cpu":
             for parameter, gradient in zip(self.parameters, result.gradients, strict=True):
                 if parameter.grad is not None:

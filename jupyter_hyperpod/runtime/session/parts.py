@@ -10,6 +10,7 @@ from ..program.between import Between
 from ..program.carried import Carried
 from ..program.comparison import Comparison
 from ..worker.replica_sync import Group
+from .clipping import GradientLimits
 from .gradients import Gradients
 from .integrity import Integrity
 from .resync import Resync
@@ -19,7 +20,7 @@ from .step_record import Commits
 
 @dataclass(frozen=True)
 class Settings:
-    """What a person chose once. ``max_grad_norm`` is None where gradients are not clipped.
+    """What a person chose once; ``limits`` clip the gradient.
 
     ``runs`` per step: one per optimizer. The runtime counts runs, and calls each of them a step.
     """
@@ -27,7 +28,7 @@ class Settings:
     seed: int
     global_batch: int
     micro_batch: int
-    max_grad_norm: float | None
+    limits: GradientLimits
     runs: int = 1
 
     @property

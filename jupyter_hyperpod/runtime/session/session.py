@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from ...core.errors import TrainingError
+from ...core.errors import SpecError, TrainingError
 from ...policy.guard import Guard
 from ..checkpoint.manager import CheckpointManager, settings_of, shapes
 from ..checkpoint.store import Checkpoint
@@ -26,6 +26,7 @@ from ..program.rehearsal import members_join
 from ..program.reproducible import Reproducible
 from ..worker.main import current
 from ..worker.replica_sync import group_of
+from .clipping import GradientLimits
 from .determinism import EXACT, Determinism
 from .evaluation import Evaluations
 from .execution import StepExecution
@@ -34,6 +35,7 @@ from .guard import StepGuard
 from .injector import Injector
 from .integrity import Audit, Integrity
 from .loop import Loop, Step
+from .loss_scaling import LossScaling, refuse_scaler
 from .parts import Parts, Settings
 from .purity import CUDA_WARNING, trained_parameters
 from .resync import Resync
@@ -47,8 +49,11 @@ class Session:
     """Trains ``model`` with ``optimizer`` on ``data``, on any number of members.
 
     ``global_batch`` samples per step are cut into ``global_batch / micro_batch`` micro-batches, fixed for the whole
-    run. A list of optimizers has one run per step and entry: see `Step.run`. ``max_grad_norm`` clips the gradient of
-    the global batch; ``scheduler``, one or a list, steps once per step. A ``guard`` judges every step before it is
+    run. A list of optimizers has one run per step and entry: see `Step.run`. ``max_grad_norm`` and
+    ``max_grad_value`` clip the gradient of the global batch (a parameter group with a key of that name by its own
+    limit); ``scheduler``, one or a list, steps once per step, a ReduceLROnPlateau with the loss of the step or with
+    ``scheduler_metric``, a metric that the loss function returns. A ``scaler`` scales losses and skips steps whose
+    gradient overflows. ``extra`` is registered: see `register`. A ``guard`` judges every step before it is
     applied; without one, a loss that is not finite stops the job.
     ``audit="state"`` compares checksums of the training state and of the reduced gradient among all members before a
     step is applied, so that a flipped bit is found within one step; a number also executes micro-batches of a step
@@ -78,7 +83,10 @@ class Session:
         micro_batch: int,
         seed: int = 0,
         max_grad_norm: float | None = None,
+        max_grad_value: float | None = None,
         scheduler: Any = None,
+        scheduler_metric: str | None = None,
+        scaler: torch.amp.GradScaler | None = None,
         guard: Guard | None = None,
         audit: Audit = "state",
         checkpoint: str | Checkpoint | None = None,
@@ -86,19 +94,23 @@ class Session:
         determinism: str = EXACT,
         order: str | Iterable[int] | None = None,
         workers: int | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
-        self.scheduler = scheduler
+        self.scheduler, self.scaler = scheduler, scaler
         self.global_batch, self.micro_batch = global_batch, micro_batch
         self.seed = seed
-        self.max_grad_norm = max_grad_norm
+        self.max_grad_norm, self.max_grad_value = max_grad_norm, max_grad_value
         turns, scheduler = several(optimizer), together(scheduler)
-        settings = Settings(seed, global_batch, micro_batch, max_grad_norm, runs_of(turns))
+        limits = GradientLimits(max_grad_norm, max_grad_value)
+        settings = Settings(seed, global_batch, micro_batch, limits, runs_of(turns))
         refuse_sizes(global_batch, micro_batch)
         found = given(data, order, workers)
-        refuse_unfit(model, turns, scheduler)
+        refuse_unfit(model, turns, scheduler, scheduler_metric)
+        limits.refuse_unfit(turns)
         parameters = trained_parameters(model, turns, unfreezes())
+        refuse_scaler(scaler, parameters)
         self._determinism = Determinism(determinism, audit, parameters[0].device)
         worker = current()
         # threads affect the arithmetic: a session outside a job uses as many as a rank does by default
@@ -108,18 +120,20 @@ class Session:
         group.collectives = collectives or group.collectives
         check(parameters, group.replica, micro_batch)
         batches = self._batches = open_batches(found, group, seed, global_batch, micro_batch, parameters[0].device)
-        own = own_ids(self, model, *ones(turns), *ones(scheduler), data, found.data)
+        own = own_ids(self, model, *ones(turns), *ones(scheduler), scaler, data, found.data)
         sources = {"model": model, "data": batches.reads} | named("optimizer", turns) | named("scheduler", scheduler)
         self._carried = Carried(own, sources)
         self._carried.data = batches
         watch = StepGuard(guard, group)
         lanes = LaneStore(settings.micro_batches)
+        scaling = self._scaling = LossScaling(scaler, settings.runs)
         state = self._state = TrainingState(
-            model, turns, scheduler, parameters, watch, self._carried, lanes, settings.runs
-        )
+            model, turns, scheduler, parameters, watch, self._carried, lanes, settings.runs, scaling,
+            scheduler_metric,
+        )  # fmt: skip
         self.micro_batches = settings.micro_batches
-        gradients = self._gradients = Gradients(model, parameters, settings.micro_batches, group, lanes)
-        gradients.check_finite = guard is not None and guard.non_finite != "ignore"
+        gradients = self._gradients = Gradients(model, parameters, settings.micro_batches, group, lanes, scaling)
+        gradients.check_finite = guard is not None and guard.non_finite != "ignore" and not scaling.is_on
         commits = Commits(group, global_batch)
         integrity = self._integrity = Integrity(group, state, gradients, seed, audit)
         checkpoints = self._checkpoints = self._open_checkpoints(settings_of(checkpoint))
@@ -127,25 +141,18 @@ class Session:
         comparison = Comparison(Heap(own, sources), sources, self._carried, members_join(), group.warn)
         self._resync = Resync(group, state, gradients, commits, integrity, checkpoints, between)
         parts = Parts(
-            settings,
-            batches,
-            group,
-            state,
-            self._carried,
-            gradients,
-            commits,
-            integrity,
-            checkpoints,
-            between,
-            comparison,
-            self._resync,
-        )
+            settings, batches, group, state, self._carried, gradients, commits, integrity, checkpoints, between,
+            comparison, self._resync,
+        )  # fmt: skip
         reproducible = Reproducible(group, state, gradients, comparison, settings.runs)
         self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, turns))
         self._loop = Loop(parts, self._execution, turns)
         self._evaluations = Evaluations(parts, model)
         if (device := parameters[0].device).type != "cpu":
             group.journal("warning.raised", {"text": CUDA_WARNING.format(device=device)})
+        if not isinstance(extra or {}, Mapping):
+            raise SpecError(f"extra is a {type(extra).__name__}; expected a dictionary of objects by name")
+        self.register(**(extra or {}))
 
     # ---- what a person uses -------------------------------------------------------------------------------
 
@@ -316,6 +323,7 @@ class Session:
             self._group.close()
             self._gradients.release()
             self._resync.transfer.release()
+            self._scaling.release()
             self._determinism.restore()
             torch.set_num_threads(self._threads_before)
 
@@ -329,6 +337,7 @@ class Session:
             "order": self._batches.name,
             "optimizer": kinds(several(self.optimizer)),
             "scheduler": kinds(together(self.scheduler)),
+            "scaler": kinds(self.scaler) if self._scaling.is_on else None,
             "model": shapes(self.model.state_dict()),
         }
         return CheckpointManager(settings, self._group, self._state, about, self._state.expected_bytes())

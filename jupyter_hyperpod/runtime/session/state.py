@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
+from ...core.errors import TrainingError
+from ...core.units import few
 from ...policy.guard import StepReading
+from ...policy.recovery import RecoveryPlan
 from ..comm import state_codec
 from ..comm.shards import local, mesh_of
 from ..micro_batch.lanes import LaneStore
 from ..program.carried import Carried
 from ..program.copies import Copier
 from .guard import StepGuard
+from .loss_scaling import LossScaling
 from .optimizer_state import OptimizerWatch, load_exactly
-from .turns import AnyOptimizer, RunStates, Turns, step_optimizer
+from .turns import AnyOptimizer, RunStates, Turns, last_turn_of, ones, step_optimizer
 
 
 class TrainingState:
@@ -39,9 +43,13 @@ class TrainingState:
         carried: Carried,
         lanes: LaneStore | None = None,
         runs: int = 1,
+        scaling: LossScaling | None = None,
+        metric: str | None = None,
     ) -> None:
         self._model = model
-        self._optimizer = optimizer
+        self.scaling = scaling or LossScaling()
+        self._metric = metric  # what a ReduceLROnPlateau is stepped with, None for the loss
+        self.optimizer = optimizer
         self._scheduler = scheduler
         self.watch = OptimizerWatch(optimizer)
         self._parameters = parameters
@@ -66,6 +74,14 @@ class TrainingState:
         """Steps applied so far; 0 for a newcomer."""
         return self.step or 0
 
+    def judge(self, reading: StepReading, plan: RecoveryPlan | None) -> tuple[str, str]:
+        """Why the guard rejects the step, and why the optimizer is not stepped although it does not; empty if not.
+
+        ``plan``: see `StepGuard.judge`. Raises TrainingError to stop the job.
+        """
+        rejected = self.step_guard.judge(self.scaling.to_judge(reading), plan)
+        return rejected, "" if rejected else self.scaling.overflow(reading)
+
     def apply(self, reading: StepReading, skipped: bool = False) -> None:
         """Step the optimizer with the present gradients. No message can interrupt this.
 
@@ -73,15 +89,16 @@ class TrainingState:
         """
         self._states.begin(self.applied, self._copy)
         if not skipped:
-            optimizer = self._optimizer.turn(self.applied) if isinstance(self._optimizer, Turns) else self._optimizer
+            optimizer = self.optimizer.turn(self.applied) if isinstance(self.optimizer, Turns) else self.optimizer
             self.watch.step(partial(step_optimizer, optimizer, reading.loss), first=self._stepped < self._runs)
             self._stepped += 1
-        if self._scheduler is not None and (self.applied + 1) % self._runs == 0:
-            self._schedule(skipped)
+        self.scaling.update(reading)
+        self._losses[reading.step] = reading.loss
+        if self._scheduler is not None and reading.step % self._runs == 0:
+            self._schedule(reading, skipped)
         self.step, self.loss, self.metrics = self.applied + 1, reading.loss, dict(reading.metrics)
         self.stopped = self.stopped or reading.stops
         self._losses = {step: kept for step, kept in self._losses.items() if step > self.step - self._runs}
-        self._losses[self.step] = reading.loss
 
     def run_done(self) -> None:
         """An update is applied, with all that it leaves in buffers."""
@@ -98,20 +115,35 @@ class TrainingState:
 
     def leave_own_gradients(self) -> None:
         """Of several optimizers, only parameters of the one whose turn it is keep their gradients."""
-        if isinstance(self._optimizer, Turns):
-            self._optimizer.leave_own(self.applied, self._parameters)
+        if isinstance(self.optimizer, Turns):
+            self.optimizer.leave_own(self.applied, self._parameters)
 
     def loss_of(self, update: int) -> float:
         """The loss of one of the last updates."""
         return self._losses.get(update, self.loss)
 
-    def _schedule(self, skipped: bool) -> None:
-        if not skipped:
-            self._scheduler.step()
-            return
-        with warnings.catch_warnings():  # it makes Python repeat warnings, so not in every step
-            warnings.simplefilter("ignore", UserWarning)  # stepping the scheduler first is intended here
-            self._scheduler.step()
+    def _schedule(self, reading: StepReading, skipped: bool) -> None:
+        for scheduler in ones(self._scheduler):
+            if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                scheduler.step(self._seen_by(scheduler, reading))
+            elif not skipped:
+                scheduler.step()
+            else:
+                with warnings.catch_warnings():  # it makes Python repeat warnings, so not in every step
+                    warnings.simplefilter("ignore", UserWarning)  # stepping the scheduler first is intended here
+                    scheduler.step()
+
+    def _seen_by(self, scheduler: Any, reading: StepReading) -> float:
+        """The metric of the step, or the loss of the last run of the scheduler's optimizer."""
+        if self._metric is None:
+            turn = last_turn_of(self.optimizer, scheduler.optimizer.param_groups)
+            return self._losses[reading.step - self._runs + turn + 1]
+        if self._metric not in reading.metrics:
+            raise TrainingError(
+                f"scheduler_metric is {self._metric!r}, and the loss function returned {_named(reading.metrics)}: "
+                f"return it beside the loss, return loss, {{{self._metric!r}: value}}"
+            )
+        return reading.metrics[self._metric]
 
     def as_dict(self) -> dict[str, Any]:
         """Parameters, buffers, optimizer, scheduler and guard; the tensors are not copies."""
@@ -122,11 +154,13 @@ class TrainingState:
             state["guard"] = self.step_guard.as_dict()
         if self.lanes.kept:
             state["lanes"] = self.lanes.as_dict()
+        if self.scaling.is_on:
+            state["scaler"] = self.scaling.as_dict()
         return state
 
     def _optimizer_state(self) -> dict[str, Any]:
         """The optimizer's state, with the settings that it had between the steps: the cell sets those of the next."""
-        state = self._optimizer.state_dict()
+        state = self.optimizer.state_dict()
         if self._sealed_settings is not None and self._sealed_settings[0] == self.step:
             groups = zip(state["param_groups"], self._sealed_settings[1], strict=True)
             return state | {"param_groups": [group | settings for group, settings in groups]}
@@ -142,7 +176,7 @@ class TrainingState:
 
     def settings(self) -> list[dict[str, Any]]:
         """The optimizer's settings, such as learning rates, by parameter group."""
-        groups = self._optimizer.param_groups
+        groups = self.optimizer.param_groups
         return [
             {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in group.items()}
             for group in ({name: value for name, value in group.items() if name != "params"} for group in groups)
@@ -157,8 +191,8 @@ class TrainingState:
         whole = {k: t for k, t in self._model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
         found = {name: local(tensor) for name, tensor in whole.items()}
         names = {id(tensor): name for name, tensor in whole.items()}
-        for parameter in (p for group in self._optimizer.param_groups for p in group["params"]):
-            for key, value in self._optimizer.state.get(parameter, {}).items():
+        for parameter in (p for group in self.optimizer.param_groups for p in group["params"]):
+            for key, value in self.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     found[f"{names.get(id(parameter), id(parameter))}.{key}"] = local(value)
         return found
@@ -198,10 +232,11 @@ class TrainingState:
 
     def _load(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
-        load_exactly(self._optimizer, state["optimizer"])
+        load_exactly(self.optimizer, state["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
         self.lanes.load(state.get("lanes", {}))
+        self.scaling.load(state.get("scaler", {}))
         if self.step_guard.guard is not None and "guard" in state:
             self.step_guard.load(state["guard"])
 
@@ -218,4 +253,8 @@ class TrainingState:
     def expected_bytes(self) -> int:
         """Bytes of parameters and buffers, and for Adam-like optimizers of their two moments."""
         own = sum(t.numel() * t.element_size() for t in self._model.state_dict().values())
-        return int(own) + (2 * self.parameter_bytes() if "betas" in self._optimizer.defaults else 0)
+        return int(own) + (2 * self.parameter_bytes() if "betas" in self.optimizer.defaults else 0)
+
+
+def _named(metrics: Collection[str]) -> str:
+    return f"the metrics {few(sorted(metrics))}" if metrics else "no metrics"

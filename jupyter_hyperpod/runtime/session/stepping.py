@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...core.errors import SpecError
 from .purity import refuse_unfit_layers
 from .turns import ones
 
 _UNFIT_OPTIMIZERS = {
-    torch.optim.SparseAdam: "gradients are summed over all members as dense tensors, which SparseAdam refuses; pass "
-    "torch.optim.Adam, which also trains embeddings with sparse=True here",
+    torch.optim.SparseAdam: "gradients are summed over all members as dense tensors, which SparseAdam refuses. Pass "
+    "torch.optim.Adam, which also trains embeddings with sparse=True here, and moves every row that ever had a "
+    "gradient in each step; SGD without momentum and Adagrad move the rows of the batch alone",
 }
 _ITERATIONS = (
     "optimizer is an LBFGS with {found}, which computes the loss several times in one step; hp.Session computes it "
@@ -33,7 +35,7 @@ def refuse_sizes(global_batch: int, micro_batch: int) -> None:
         )
 
 
-def refuse_unfit(model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None:
+def refuse_unfit(model: torch.nn.Module, optimizer: Any, scheduler: Any, metric: str | None = None) -> None:
     """Raise SpecError or TrainingError for what a session cannot train with."""
     refuse_unfit_layers(model)
     for one in ones(optimizer):
@@ -41,6 +43,7 @@ def refuse_unfit(model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None
     groups = {id(one.param_groups) for one in ones(optimizer)}
     for one in ones(scheduler):
         refuse_scheduler(one, groups)
+    _refuse_metric([one for one in ones(scheduler) if isinstance(one, ReduceLROnPlateau)], metric)
 
 
 def refuse_optimizer(optimizer: Any) -> None:
@@ -83,12 +86,12 @@ def refuse_scheduler(scheduler: Any, groups: Collection[int]) -> None:
             f"scheduler is a {name} without {lacking[0]}(); expected a scheduler of torch.optim.lr_scheduler, or an "
             "object with step(), state_dict() and load_state_dict()"
         )
-    if missing := _required(scheduler):
+    if (missing := _required(scheduler)) and not isinstance(scheduler, ReduceLROnPlateau):
         raise SpecError(
             f"scheduler is a {name}, whose step() needs {missing}; hp.Session calls scheduler.step() once per step, "
             "without arguments: pass one that depends on the number of steps alone, such as CosineAnnealingLR, or an "
             f"object whose step(), state_dict() and load_state_dict() wrap the {name} and supply {missing}. Or leave "
-            f"it out of hp.Session, and call it in the loop: loss = step.run(loss_function), then scheduler.step(...) "
+            f"it out of hp.Session, and call it in the loop: loss = step.run(loss_function), then {_calls(scheduler)} "
             f"with {missing}; members that join later get it"
         )
     its = getattr(scheduler, "optimizer", None)
@@ -96,6 +99,31 @@ def refuse_scheduler(scheduler: Any, groups: Collection[int]) -> None:
         raise SpecError(
             f"scheduler is a {name} of another optimizer than the one given to hp.Session, whose learning rate it "
             f"would not change; make it with that optimizer: {name}(optimizer, ...)"
+        )
+
+
+def _calls(scheduler: Any) -> str:
+    """How a loop calls it: schedulers of timm are called after each step, too."""
+    per_step = callable(getattr(scheduler, "step_update", None))
+    return (
+        "scheduler.step_update(step.number), and after an epoch scheduler.step(...)"
+        if per_step
+        else ("scheduler.step(...)")
+    )
+
+
+def _refuse_metric(plateaus: Sequence[Any], metric: str | None) -> None:
+    """Raise SpecError where the number that a ReduceLROnPlateau is stepped with is not the one that is meant."""
+    if metric is not None and not plateaus:
+        raise SpecError(
+            f"scheduler_metric is {metric!r}, and no scheduler is a ReduceLROnPlateau, which alone is stepped with a "
+            "number; leave it out"
+        )
+    if metric is None and any(plateau.mode == "max" for plateau in plateaus):
+        raise SpecError(
+            "scheduler is a ReduceLROnPlateau with mode='max', and hp.Session steps it with the loss of each step, "
+            "which is to fall: name a metric that the loss function returns, scheduler_metric='accuracy', or "
+            "leave the scheduler out, and call scheduler.step(session.evaluate(...)) in the loop"
         )
 
 

@@ -125,11 +125,6 @@ class Schedulers:
     def __init__(self, schedulers: Sequence[Any]) -> None:
         self._schedulers = list(schedulers)
 
-    def step(self) -> None:
-        """Step all."""
-        for scheduler in self._schedulers:
-            scheduler.step()
-
     def state_dict(self) -> dict[str, Any]:
         """Their states, by place."""
         return {str(place): scheduler.state_dict() for place, scheduler in enumerate(self._schedulers)}
@@ -149,6 +144,12 @@ def step_optimizer(optimizer: torch.optim.Optimizer, loss: float) -> None:
         optimizer.step(lambda: loss)
     else:
         optimizer.step()
+
+
+def last_turn_of(optimizer: AnyOptimizer, groups: Any) -> int:
+    """The last turn (from 0) of the optimizer with these ``param_groups``."""
+    turns = optimizer.turns if isinstance(optimizer, Turns) else [optimizer]
+    return max((turn for turn, one in enumerate(turns) if one.param_groups is groups), default=len(turns) - 1)
 
 
 def runs_of(optimizer: Any) -> int:

@@ -55,6 +55,7 @@ rates = Rates()
 best = ModelCheckpoint("runs", monitor="val_loss", save_top_k=2)
 trainer = Trainer(
     max_epochs=8, callbacks=[rates, best, EarlyStopping("val_loss", patience=4)], logger=False, accelerator="cpu",
+    gradient_clip_val=0.3, gradient_clip_algorithm="value",
     enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
 )  # fmt: skip
 module = Classifier()
