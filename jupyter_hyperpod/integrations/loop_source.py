@@ -71,6 +71,11 @@ def loop_at(tree: ast.Module, line: int) -> tuple[ast.AST, ast.For] | None:
     return (scope, found[-1]) if found else None
 
 
+def loops_around(scope: ast.AST, loop: ast.For) -> list[ast.AST]:
+    """The loops of a scope that hold this one."""
+    return [n for n in _own(scope) if isinstance(n, LOOPS) and n is not loop and any(m is loop for m in ast.walk(n))]
+
+
 def divided(loop: ast.For, is_accelerator: Bases) -> Divided | None:
     """The parts of a loop; None where it has no backward. Raises SpecError for what cannot be divided."""
     inside = [node for statement in loop.body for node in (statement, *_own(statement))]

@@ -20,8 +20,9 @@ import torch
 
 from ..core.errors import SpecError, TrainingError
 from ..runtime.program.cell_analysis import exposed
+from ..runtime.program.copies import Copier, Unfit
 from ..runtime.program.frames import LOOP, LOSS, Cells, Locals
-from .loop_source import Divided, bound_names, divided, loads, loop_at
+from .loop_source import Divided, bound_names, divided, loads, loop_at, loops_around
 
 ITEM, HEAD, SEEN, FOUND, TURN = "__hp_item", "__hp_head", "__hp_seen", "__hp_found", "__hp_turn"
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
@@ -34,21 +35,25 @@ INNER = (
     "line {line}: a function reads {name}, which the loop over the prepared loader binds: give it to the function as "
     "an argument"
 )
+LEFT = (
+    "line {line} binds {name}, a {kind} that a member which joins later cannot be given, and the next epoch reads it: "
+    "bind it anew before it is read, or keep its values as numbers, text or tensors"
+)
 CLASS = "line {line}: the loop over a prepared loader is in the body of a class; write it in a function"
 
 
 class PartError(TrainingError, AttributeError):
-    """A value of one micro-batch was used; where an attribute of it is only looked for, there is none."""
+    """A value was used that not all members have; where an attribute of it is only looked for, there is none."""
 
 
 class Absent:
-    """Stands for a value that belongs to one micro-batch: any use is an error that says so."""
+    """Stands for a value that not all members have: any use is an error, with these words."""
 
-    def __init__(self, name: str, line: int) -> None:
-        object.__setattr__(self, "_words", PART.format(name=name, line=line))
+    def __init__(self, words: str) -> None:
+        object.__setattr__(self, "_words", words)
 
     def __repr__(self) -> str:
-        return "<a value of one micro-batch>"
+        return "<a value that not all members have>"
 
     def _refuse(self, *_given: Any, **_named: Any) -> Any:
         raise PartError(object.__getattribute__(self, "_words"))
@@ -101,20 +106,22 @@ class Turn:
     @staticmethod
     def value(found: Mapping[str, torch.Tensor], name: str, line: int) -> Any:
         """The mean of a name's values over the batch, or what refuses any use."""
-        return found[name] if name in found else Absent(name, line)
+        return found[name] if name in found else Absent(PART.format(name=name, line=line))
 
 
 @dataclass(frozen=True)
 class Compiled:
     """A loop that can run in its place. ``names``: local variables that it shares with the function that it is from.
 
-    ``bound`` are the names that it binds; ``made``, with their lines, those that a turn binds before it reads them.
+    ``bound`` are the names that it binds; ``made``, with their lines, those that a turn binds before it reads them;
+    ``around`` those that loops around it bind.
     """
 
     code: CodeType
     names: frozenset[str]
     bound: frozenset[str]
     made: Mapping[str, int]
+    around: Mapping[str, int]
 
 
 class Running:
@@ -128,15 +135,25 @@ class Running:
         self._frame = frame
 
     def __call__(self, turn: Turn) -> None:
-        before = Locals(self._frame)
-        for name, line in self._compiled.made.items():  # such as what an evaluation has left
-            if name in before:
-                before[name] = Absent(name, line)
+        self._clear()
         self.pull()
         try:
             self._function(turn)
         finally:
             self.push()
+
+    def _clear(self) -> None:
+        """Replace what an evaluation has left, and what members could not be given."""
+        before = Locals(self._frame)
+        for name, line in self._compiled.made.items():
+            if name in before:
+                before[name] = Absent(PART.format(name=name, line=line))
+        for name, line in self._compiled.around.items():
+            try:
+                Copier().copied(before.get(name))
+            except Unfit as unfit:
+                if not unfit.is_iterator and not unfit.is_harmless and not unfit.path:
+                    before[name] = Absent(LEFT.format(name=name, line=line, kind=unfit.kind))
 
     def pull(self) -> None:
         """Give the loop the variables that its function has."""
@@ -193,7 +210,9 @@ def _compiled(frame: FrameType, accelerator: Any) -> Compiled | None:
     later = {n.id for n in ast.walk(tree) if id(n) not in inside and isinstance(n, ast.Name)}
     module = _written(parts, local, bound, later)
     flags = code.co_flags & _FUTURE
-    return Compiled(compile(module, code.co_filename, "exec", flags, dont_inherit=True), local, bound, parts.made)
+    around = {name: at for name, at in bound_names(loops_around(scope, loop)).items() if name not in bound}
+    made = compile(module, code.co_filename, "exec", flags, dont_inherit=True)
+    return Compiled(made, local, bound, parts.made, around)
 
 
 def _refuse_shared(scope: ast.AST, inside: set[int], names: frozenset[str]) -> None:

@@ -167,7 +167,23 @@ def test_values_of_a_micro_batch_cannot_be_used_after_the_loop() -> None:
     names = run(loop, inside=False)
     with pytest.raises(TrainingError, match="x belongs to one micro-batch"):
         names["x"].size(0)
-    assert "micro-batch" in repr(names["out"])
+    assert "not all members" in repr(names["out"])
+
+
+def test_what_an_evaluation_leaves_is_bound_anew_or_refused() -> None:
+    loop = f"""
+    class Output(torch.nn.modules.container.OrderedDict): pass
+    for epoch in range(2):
+        for x, y in loader:
+            {LOSS}; {STEP}
+        # read
+        for x, y in loader:
+            found = Output(loss=nn.functional.mse_loss(model(x), y).item())
+        seen.append(found["loss"])
+    """
+    assert len(run(loop)["seen"]) == 2
+    with pytest.raises(TrainingError, match="line 19 binds found, a Output"):
+        run(loop.replace("# read", "if epoch: seen.append(found['loss'])"))
 
 
 @pytest.mark.parametrize(
