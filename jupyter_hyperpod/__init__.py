@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import integrations as integrations
     from .loader.hub import hub_path as hub_path
+    from .loader.local_path import local_path as local_path
     from .loader.model import load_model as load_model
     from .loader.write.save import save_model as save_model
     from .policy.guard import Guard as Guard
@@ -31,6 +32,7 @@ _PUBLIC = {
     "TokenDataset": ".runtime.data.tokens",
     "hub_path": ".loader.hub",
     "load_model": ".loader.model",
+    "local_path": ".loader.local_path",
     "save_model": ".loader.write.save",
     "elastic_event_detected": ".runtime.worker.elastic_events",
     "submit": ".control.jobs",

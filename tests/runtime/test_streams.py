@@ -77,11 +77,32 @@ class Buffered(Stateful):
         self.at, self.total = state["at"], state["total"]
 
 
+class Counting(torch_data.IterableDataset[float]):
+    """Is told how many samples were taken, as a StreamingDataset of MosaicML is; an epoch is another order."""
+
+    def __init__(self) -> None:
+        self.epoch, self.at = -1, 0
+
+    def __iter__(self) -> Iterator[float]:
+        self.epoch, at = (self.epoch if self.at else self.epoch + 1), self.at
+        self.at = 0
+        generator = torch.Generator().manual_seed(self.epoch)
+        for index in torch.randperm(11, generator=generator).tolist()[at:]:
+            yield index + random.random() / 2
+
+    def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
+        assert from_beginning
+        return {"epoch": self.epoch, "at": num_samples}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
 def stream(source: Any, **more: Any) -> SampleStream:
     return SampleStream(source, 3, 4, CPU, **more)
 
 
-@pytest.mark.parametrize("make", [Shuffling, Epochs, Stateful, lambda: Stateful(forgets=True), Buffered])
+@pytest.mark.parametrize("make", [Shuffling, Epochs, Stateful, lambda: Stateful(forgets=True), Buffered, Counting])
 @pytest.mark.parametrize("steps", [1, 2, 3, 6, 9, 11])
 def test_a_newcomer_reads_on(make: Any, steps: int) -> None:
     one = stream(make())
@@ -101,6 +122,7 @@ def test_how_a_newcomer_comes_to_its_place() -> None:
     for source, exact, read_again in (
         (Stateful(), True, 0),
         (Stateful(forgets=True), False, 24),
+        (Counting(), True, 0),
         (Buffered(), True, 24),
         (Shuffling(), False, 24),
         (Epochs(), False, 2),
@@ -166,6 +188,12 @@ def test_what_is_a_stream() -> None:
     assert is_stream(Shuffling()) and is_stream(Once())
     for other in ([1], {"a": 1}, {1, 2}, "text", iter([1]), (x for x in range(3)), torch.ones(3), 5, hp.State()):
         assert not is_stream(other), other
+
+
+def test_a_stream_that_divides_itself_among_processes_is_refused() -> None:
+    kind = type("StreamingDataset", (Stateful,), {"__module__": "streaming.base.dataset"})
+    with pytest.raises(SpecError, match="StreamingDataset of MosaicML.*write data = streaming.LocalDataset"):
+        losses(kind())
 
 
 def losses(data: Any, micro_batch: int = 2, **more: Any) -> list[float]:

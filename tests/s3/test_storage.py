@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -70,6 +71,45 @@ def test_tokens_of_a_bucket_are_those_of_a_file(bucket: MountSpec, tmp_path: Pat
         chosen = [0, len(here) // 2, len(here) - 1, (4 << 20) // width // 1000]
         for one, other in zip(here.batch(chosen), there.batch(chosen), strict=True):
             assert torch.equal(one, other)
+
+
+PARQUET = """
+import sys, jupyter_hyperpod as hp, torch, pyarrow.parquet
+from torch import nn
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, path):
+        self.table = pyarrow.parquet.read_table(path, memory_map=True)
+
+    def __len__(self):
+        return self.table.num_rows
+
+    def __getitem__(self, index):
+        return torch.tensor(self.table["x"][index].as_py())
+
+path = hp.local_path(sys.argv[1])
+torch.manual_seed(0)
+model = nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(Rows(path), batch_size=8, num_workers=2, shuffle=True)
+with hp.Session(model, optimizer, loader, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(5):
+        loss = step.run(lambda batch: model(batch[:, None]).pow(2).mean())
+print(path, loss)
+"""
+
+
+def test_a_parquet_file_of_a_bucket_trains_as_one_here(bucket: MountSpec, store: Store, tmp_path: Path) -> None:
+    rows = pyarrow.table({"x": [float(number % 7) for number in range(64)]})
+    pyarrow.parquet.write_table(rows, tmp_path / "rows.parquet")
+    put(bucket, "rows.parquet", (tmp_path / "rows.parquet").read_bytes())
+    addresses = ["shared://s/rows.parquet", "shared://s/rows.parquet", str(tmp_path / "rows.parquet")]
+    runs = [
+        subprocess.Popen([sys.executable, "-c", PARQUET, address], stdout=subprocess.PIPE, text=True)
+        for address in addresses
+    ]
+    (first, one), (second, two), (here, three) = (run.communicate(timeout=120)[0].split() for run in runs)
+    assert first == second != here and one == two == three
 
 
 BATCHES = """

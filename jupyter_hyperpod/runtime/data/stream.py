@@ -10,6 +10,7 @@ continues begins one block earlier, whose last sample it knows.
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils import data as torch_data
 
-from ...core.errors import TrainingError
+from ...core.errors import SpecError, TrainingError
 from ..program.copies import SKIPPED, Copier, Unfit, has_state
 from ..session.purity import seeded
 from . import transport
@@ -36,6 +37,12 @@ OTHER = (
     "the stream gave other samples when it was read again from its beginning: it may depend on its own code, "
     "set_epoch(epoch) and the generators of torch, Python and numpy, which are seeded, but not on the process, on time "
     "or on a generator of its own; or give it state_dict() and load_state_dict()"
+)
+
+MOSAIC = (
+    "the data is a StreamingDataset of MosaicML, which gives each process another part of the samples and counts "
+    "epochs in memory that all processes of a machine share, so a member that joins later cannot find its place; write "
+    'data = streaming.LocalDataset("…") with its folder, on a mount: samples are then read by index'
 )
 
 
@@ -62,10 +69,13 @@ class SampleStream:
         drop_last: bool = False,
         progress: Callable[[], object] = lambda: None,
     ) -> None:
+        if any(kind.__module__ == "streaming.base.dataset" for kind in type(source).__mro__):
+            raise SpecError(MOSAIC)
         self._source, self._seed, self._block, self._device = source, seed, block, device
         self._drop_last, self._progress = drop_last, progress
         self._has_state = has_state(source) and not _forgets(source)
         self._has_epochs = callable(getattr(source, "set_epoch", None))
+        self._counted = self._has_state and _wants_count(source)
         self._spare = _copied(source) if self._has_state else None
         self._begin()
         self._loaded: Mapping[str, Any] | None = None  # the place to continue at, until the next block is read
@@ -179,7 +189,7 @@ class SampleStream:
         if not self._has_state or self._iterator is None:
             return None
         try:
-            found = Copier().copied(self._source.state_dict())
+            found = Copier().copied(self._source.state_dict(*((self._taken, True) if self._counted else ())))
         except Unfit:
             return None
         return None if found is SKIPPED else found
@@ -202,6 +212,14 @@ class SampleStream:
         return len(again) == len(found) and all(
             transport.fingerprint(one) == transport.fingerprint(other) for one, other in zip(again, found, strict=True)
         )
+
+
+def _wants_count(source: Any) -> bool:
+    """Whether its ``state_dict(num_samples, from_beginning)`` is told how many samples of the epoch were taken."""
+    try:
+        return {"num_samples", "from_beginning"} <= set(inspect.signature(source.state_dict).parameters)
+    except (TypeError, ValueError):
+        return False
 
 
 def _forgets(source: Any) -> bool:

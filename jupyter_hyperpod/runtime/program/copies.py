@@ -73,9 +73,11 @@ class Unfit(Exception):
 
 def has_state(value: Any) -> bool:
     """Whether `value` gives and takes its state as torch's modules, optimizers and schedulers do."""
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict")
-    )
+    try:
+        names = () if isinstance(value, (type, ModuleType)) else ("state_dict", "load_state_dict")
+        return bool(names) and all(callable(getattr(value, name, None)) for name in names)
+    except Exception:  # an object that answers only after its library has begun, such as wandb's
+        return False
 
 
 def _inherits_state(value: Any) -> bool:
@@ -123,13 +125,6 @@ def _is_foreign(value: Any) -> bool:
         return value.gi_code.co_filename.startswith(_PACKAGE)
     ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
     return ours and not has_state(value) and not isinstance(value, State)
-
-
-def versions(value: Any) -> int:
-    """A number that grows with each change of a module's parameters and buffers that torch counts."""
-    if not isinstance(value, torch.nn.Module):
-        return 0
-    return sum(tensor._version for tensor in (*value.parameters(), *value.buffers()))
 
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -277,7 +277,7 @@ def _of_namespace(names: dict[str, Any]) -> Iterator[_Todo]:
 
 
 def _of_module(module: types.ModuleType) -> Iterator[_Todo]:
-    file = getattr(module, "__file__", None)
+    file = vars(module).get("__file__")  # not getattr(), at which a module that is imported on use would be imported
     if file and is_own_file(file) and not is_ours(file):
         yield from _of_namespace(vars(module))
 

@@ -20,7 +20,7 @@ from ...core.errors import TrainingError
 from . import functions
 from .carried_paths import Tracer
 from .cell_analysis import Carrying, carrying
-from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit, is_generator, versions
+from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit, is_generator
 from .frames import Cells, Locals, callers, cells_of, running
 from .reached import digest
 
@@ -98,7 +98,7 @@ class LoopVariables:
             self._places.append(self._known[key])
         self.attributes = frozenset[str]().union(*(place.found.attributes for place in self._places))
         for variable in self._used(always=True):
-            self._versions.setdefault(variable.key, versions(variable.names[variable.name]))
+            self._versions.setdefault(variable.key, _versions(variable.names[variable.name]))
         for place in self._places if members_join and not self.positions_travel else ():
             for name, line in place.found.positions.items():
                 raise TrainingError(BESIDE.format(line=line, name=name))
@@ -248,7 +248,7 @@ class LoopVariables:
                 value, key = names.get(name), f"{depth} used {name}"
                 if id(value) in self._own:
                     continue
-                changed = isinstance(value, torch.nn.Module) and (always or versions(value) != self._versions.get(key))
+                changed = isinstance(value, torch.nn.Module) and (always or _versions(value) != self._versions.get(key))
                 if changed or is_generator(value):
                     yield Variable(key, name, found.bound.get(name, 0), names)
 
@@ -265,3 +265,10 @@ class LoopVariables:
                 for place in self._known.values():
                     if place.code is present.code:
                         yield depth, place.found, frame
+
+
+def _versions(value: Any) -> int:
+    """A number that grows with each change of a module's parameters and buffers that torch counts."""
+    if not isinstance(value, torch.nn.Module):
+        return 0
+    return sum(tensor._version for tensor in (*value.parameters(), *value.buffers()))
