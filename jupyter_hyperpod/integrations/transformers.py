@@ -228,9 +228,12 @@ class Trainer(transformers.Trainer):
             self.control = self.callback_handler.on_save(self.args, state, self.control)
 
     def _show_main(self) -> None:
-        """Say to the callbacks whether this process is rank 0 now."""
+        """Say to the callbacks whether this process is rank 0 now; loggers may begin a run then."""
         assert self._session is not None
-        self._is_main = self._session.is_main
+        before, self._is_main = self._is_main, self._session.is_main
+        for callback in self.callback_handler.callbacks if self._is_main and not before else ():
+            if getattr(callback, "_initialized", False) and callable(getattr(callback, "setup", None)):
+                callback._initialized = False  # as of W&B and MLflow: they call setup() at the next line of the log
         self.state.is_world_process_zero = self.state.is_local_process_zero = self._is_main
 
     def _finish(self, began_s: float, samples: float) -> TrainOutput:

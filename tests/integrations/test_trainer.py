@@ -129,6 +129,32 @@ def test_tensorboard_gets_the_losses_once(tmp_path: Path) -> None:
     assert shown == pytest.approx([line["loss"] for line in one.state.log_history if "loss" in line])
 
 
+def test_loggers_begin_a_run_where_another_process_becomes_rank_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of W&B and MLflow, which open their run in setup(), on rank 0 alone."""
+    seen: list[str] = []
+
+    class Tracker(TrainerCallback):
+        _initialized = False
+
+        def setup(self, args: Any, state: Any, model: Any) -> None:
+            self._initialized = True
+            seen.append(f"begun at {state.global_step}" if state.is_world_process_zero else "not begun")
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.on_log(args, state, control)
+
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if not self._initialized:
+                self.setup(args, state, None)
+
+    one = trainer(tmp_path, callbacks=[Tracker()])
+    monkeypatch.setattr(hp.Session, "is_main", property(lambda session: one.state.global_step >= 3))
+    one.train()
+    assert seen == ["not begun", "begun at 3"]
+
+
 def test_a_micro_batch_depends_on_the_batch_alone() -> None:
     assert [micro_batch_of(batch) for batch in (1, 4, 8, 12, 13, 32, 48)] == [1, 2, 2, 2, 13, 4, 6]
 
