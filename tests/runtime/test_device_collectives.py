@@ -133,6 +133,13 @@ def test_a_process_group_gives_the_bits_of_the_host_mesh() -> None:
     assert reduced("gloo", assign(COUNT, 3), one_collective=True) == [expected] * 3
 
 
+def test_slices_longer_than_a_message_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_group, "PIECE_BYTES", 96)
+    expected = reduced("host", assign(COUNT, 1))[0]
+    for world in (2, 4):
+        assert reduced("gloo", assign(COUNT, world)) == [expected] * world
+
+
 def test_what_is_left_after_a_loss_gives_the_same_bits() -> None:
     expected = reduced("host", assign(COUNT, 1))[0]
     for seed in range(4):

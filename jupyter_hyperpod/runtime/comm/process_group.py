@@ -28,6 +28,7 @@ NOTICE_S = 1.0  # in which the coordinator, or a link, explains why a collective
 LEAVE_S = 1.0
 LATE_S = 10.0  # all members begin a collective together, so it hangs if it takes longer, besides its bytes
 SLOWEST_BYTES_S = 10e6
+PIECE_BYTES = 1 << 20  # of a slice, per message: one member copies a piece while another copies the piece before it
 Operation = Callable[[Any], None]  # gets the backend
 
 
@@ -118,14 +119,15 @@ class ProcessGroup:
             self._kind.abort(self._backend)
 
     def _pairs(self, backend: Any, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> list[Any]:
-        """Send and receive slices by rank; none has to be sent to itself."""
-        works = []
-        for peer in range(self._world_size):
-            if peer != self._rank and sent[peer].numel():
-                works.append(backend.send([sent[peer]], peer, 0))
-            if peer != self._rank and received[peer].numel():
-                works.append(backend.recv([received[peer]], peer, 0))
-        return works
+        """Send and receive slices by rank, in pieces; none has to be sent to itself.
+
+        What is received is asked for first: a sender begins only when it has been asked.
+        """
+        peers = [(self._rank + distance) % self._world_size for distance in range(1, self._world_size)]
+        wanted = [(peer, tag, piece) for peer in peers for tag, piece in enumerate(_pieces(received[peer]))]
+        given = [(peer, tag, piece) for peer in peers for tag, piece in enumerate(_pieces(sent[peer]))]
+        works = [backend.recv([piece], peer, tag) for peer, tag, piece in wanted]
+        return works + [backend.send([piece], peer, tag) for peer, tag, piece in given]
 
     def _meet(self) -> bool:
         """Form the group together; True where every member can exchange slices in one collective."""
@@ -184,6 +186,10 @@ class ProcessGroup:
                 raise
             return False
         return self._kind.joined
+
+
+def _pieces(slice_: torch.Tensor) -> Sequence[torch.Tensor]:
+    return slice_.split(PIECE_BYTES) if slice_.numel() else ()
 
 
 def _wait(works: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import torch
 
 WIDTH = 1024
 ROW = 1024
-SMALL_OCTETS = 8 * ROW  # tensors up to this size are joined
+ROW_OCTETS = 8 * ROW  # a tensor up to this size is no row: each of its words has a weight of its own
 _MASK = (1 << 64) - 1
 _INCREMENT = 0x9E3779B97F4A7C15
 Words = np.ndarray[Any, np.dtype[np.int64]]
@@ -33,6 +34,11 @@ def _weights(level: int) -> Words:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return ((z ^ (z >> np.uint64(31))) | np.uint64(1)).view(np.int64)
+
+
+def _odd(count: int) -> Words:
+    """``count`` odd numbers, always the same."""
+    return np.concatenate([_weights(level) for level in range(-(-count // WIDTH))])[:count]
 
 
 def fold(words: Words, level: int = 0) -> int:
@@ -49,7 +55,7 @@ def fold(words: Words, level: int = 0) -> int:
 
 
 class ChecksummedTensors:
-    """Tensors with repeated checksums: views are prepared once, and small tensors are joined.
+    """Tensors with repeated checksums: views are prepared once, and one pass weighs the words of all tensors.
 
     Views are renewed where a tensor has moved to other memory.
     """
@@ -57,13 +63,12 @@ class ChecksummedTensors:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = list(tensors)
         self._places: list[int] = []
-        self._large: list[tuple[int, Octets]] = []
-        self._small: list[tuple[slice, Octets]] = []
-        self._small_indices: list[int] = []
+        self._summed: list[tuple[Words, Words]] = []  # rows of 64-bit words, and where their sums go
+        self._copied: list[tuple[Octets, Octets]] = []  # what fills no row, and where it goes
         self._apart: list[int] = []  # not contiguous, or on another device
-        self._gathered: Octets = np.empty(0, np.uint8)
-        self._starts: list[int] = []
-        self._odd = np.empty(0, np.int64)
+        self._plain: list[int] = []
+        self._words = self._odd = np.empty(0, np.int64)
+        self._starts: list[int] = []  # of each plain tensor's words
 
     def checksums(self) -> Words:
         """One number per tensor, of its present bytes."""
@@ -72,35 +77,34 @@ class ChecksummedTensors:
             self._prepare()
             self._places = places
         found = np.zeros(len(self.tensors), np.int64)
-        for index, octets in self._large:
-            found[index] = _sum(octets)
+        for rows, sums in self._summed:
+            np.add.reduce(rows, axis=1, out=sums)
+        for octets, copy in self._copied:
+            copy[:] = octets
+        if self._plain:
+            found[self._plain] = np.add.reduceat(self._words * self._odd, self._starts)
         for index in self._apart:
-            found[index] = _sum(_octets(self.tensors[index].detach().cpu().contiguous()))
-        if self._small:
-            for where, octets in self._small:
-                self._gathered[where] = octets
-            found[self._small_indices] = np.add.reduceat(self._gathered.view(np.int64) * self._odd, self._starts)
+            found[index] = ChecksummedTensors([self.tensors[index].detach().cpu().contiguous()]).checksums()[0]
         return found
 
     def _prepare(self) -> None:
-        self._large, self._small, self._small_indices, self._apart, self._starts = [], [], [], [], []
-        weights: list[Words] = [np.empty(0, np.int64)]
-        words = 0
-        for index, tensor in enumerate(self.tensors):
-            if not _plain(tensor):
-                self._apart.append(index)
-                continue
-            octets = _octets(tensor)
-            if octets.size > SMALL_OCTETS:
-                self._large.append((index, octets))
-                continue
-            own = max(1, -(-octets.size // 8))
-            self._small.append((slice(words * 8, words * 8 + octets.size), octets))
-            self._small_indices.append(index)
-            self._starts.append(words)
-            weights.append(_weights(0)[:own])
-            words += own
-        self._gathered, self._odd = np.zeros(words * 8, np.uint8), np.concatenate(weights)
+        plain = [_plain(tensor) for tensor in self.tensors]
+        self._plain = [index for index, is_plain in enumerate(plain) if is_plain]
+        self._apart = [index for index, is_plain in enumerate(plain) if not is_plain]
+        views = [_octets(self.tensors[index]) for index in self._plain]
+        rows = [view.size // ROW_OCTETS if view.size > ROW_OCTETS else 0 for view in views]
+        sizes = [max(1, n - (n * ROW_OCTETS - view.size) // 8) for n, view in zip(rows, views, strict=True)]
+        self._starts = [0, *accumulate(sizes)][:-1]
+        self._words = np.zeros(sum(sizes), np.int64)
+        self._odd = np.concatenate([np.empty(0, np.int64), *map(_odd, sizes)])
+        self._summed, self._copied = [], []
+        for view, n, start in zip(views, rows, self._starts, strict=True):
+            if n:
+                whole = view[: n * ROW_OCTETS].view(np.int64).reshape(n, ROW)
+                self._summed.append((whole, self._words[start : start + n]))
+            if (rest := view[n * ROW_OCTETS :]).size:
+                begin = 8 * (start + n)
+                self._copied.append((rest, self._words.view(np.uint8)[begin : begin + rest.size]))
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:
@@ -114,21 +118,3 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 def _octets(tensor: torch.Tensor) -> Octets:
     return tensor.detach().reshape(-1).view(torch.uint8).numpy()
-
-
-def _sum(octets: Octets) -> np.int64:
-    """The checksum of one tensor's bytes."""
-    whole = octets.size // 8 * 8
-    rest = int.from_bytes(octets[whole:].tobytes(), "little") * _INCREMENT
-    number = (fold(_condense(octets[:whole].view(np.int64))) + rest) & _MASK
-    return np.uint64(number).astype(np.int64)
-
-
-def _condense(words: Words) -> Words:
-    """The sums of all whole rows of a 1-D array of 64-bit words, and the words after them."""
-    rows, rest = divmod(words.size, ROW)
-    end = rows * ROW
-    sums = np.empty(rows + rest, np.int64)
-    np.add.reduce(words[:end].reshape(rows, ROW), axis=1, out=sums[:rows])
-    sums[rows:] = words[end:]
-    return sums
