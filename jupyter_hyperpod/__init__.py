@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .loader.local_path import local_path as local_path
     from .loader.model import load_model as load_model
     from .loader.write.save import save_model as save_model
+    from .policy.growth import GrowBatch as GrowBatch
     from .policy.guard import Guard as Guard
     from .runtime import faults as faults
     from .runtime.checkpoint.store import Checkpoint as Checkpoint
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "Checkpoint": ".runtime.checkpoint.store",
+    "GrowBatch": ".policy.growth",
     "Guard": ".policy.guard",
     "Session": ".runtime.session.session",
     "State": ".runtime.program.copies",

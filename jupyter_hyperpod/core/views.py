@@ -215,6 +215,9 @@ def _step_committed(view: View, event: Event) -> None:
     view["loss"] = data["loss"]
     view["step_time_s"] = data["step_time_s"]
     view["samples"] += data["samples"]
+    if "micro_batches" in data and view["session"]:
+        batch = data["micro_batches"] * view["session"]["micro_batch"]
+        view["session"] = view["session"] | {"global_batch": batch, "micro_batches": data["micro_batches"]}
     view["redone"] += data["redone"]
     if data["step"] % view["history_stride"] == 0 or data["step"] == 1:
         view["history"].append([data["step"], data["loss"], event.time_s, data["world_size"]])

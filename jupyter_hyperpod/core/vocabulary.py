@@ -80,10 +80,12 @@ EVENTS: dict[str, Fields] = {
         "checkpoint.loaded": "step: int, path: str, took_s: float",
         "checkpoint.refused": "path: str, reason: str",
         # written by workers; the assignment where it changes; `steps`: this record also stands for those before it
-        # that were left out when old samples were thinned
+        # that were left out when old samples were thinned; micro-batches and the factor of learning rates where the
+        # global batch may change
         "step.committed": (
             "step: int, generation: int, loss: float|null, loss_hex: str, step_time_s: float, samples: int, "
-            "world_size: int, redone: int, assignment?: any, steps?: int"
+            "world_size: int, redone: int, assignment?: any, steps?: int, micro_batches?: int, "
+            "rate_factor?: float"
         ),
         "metric.logged": "step: int, values: map",
         "checkpoint.saved": "step: int, path: str, bytes: int, took_s: float, paused_s: float",

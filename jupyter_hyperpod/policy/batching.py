@@ -83,6 +83,11 @@ def cover(nodes: Iterable[Node], micro_batches: int) -> tuple[Node, ...]:
     return tuple(walk((0, micro_batches)))
 
 
+def root_of(holdings: Iterable[Iterable[Node]]) -> Node:
+    """The root of the tree that these nodes cover."""
+    return 0, max(high for nodes in holdings for _, high in nodes)
+
+
 def holdings_of(
     held: Sequence[Sequence[Node]], shares: Sequence[Sequence[int]], micro_batches: int
 ) -> tuple[tuple[Node, ...], ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ..core.units import plural
 from .batching import Node, assign, assign_missing, cover, holdings_of
 from .decision import Decision
+from .growth import Schedule
 from .verdict import Statement
 
 STATE_BYTES_PER_S = 1e9  # about the bandwidth of both memory and a 10 Gbit/s network
@@ -29,7 +30,8 @@ class MemberState:
     member without state could load. ``statement``: the checksums of its state, where they are checked.
     ``repeatable``: the number of last steps after which its cell has not changed the state. ``waiting``: the member is
     a newcomer, whose cell does not run what belongs to steps that it missed. ``aside``: its cell is in the middle of
-    what follows a step, so it cannot give newcomers what belongs to a place between two steps.
+    what follows a step, so it cannot give newcomers what belongs to a place between two steps. ``begun``: the
+    micro-batches of step ``step + 1`` where the member has begun it and the global batch may change, else 0.
     """
 
     step: int | None
@@ -41,6 +43,7 @@ class MemberState:
     repeatable: int = 0
     waiting: bool = False
     aside: bool = False
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class RecoveryPlan:
     `plan` decides all of that. The coordinator adds the generation, the ``rank`` that a copy is for, the members' names
     (``owners``), the names of those that have left at a step boundary (``parted``), and how long each member needs for
     a micro-batch, relative to the others (``paces``). ``ordinary``: nothing is to be recovered. ``joining`` are ranks
-    whose cells wait for their first step.
+    whose cells wait for their first step. ``batches``: how the global batch goes on, where it may change.
     """
 
     step: int
@@ -74,11 +77,24 @@ class RecoveryPlan:
     paces: tuple[float, ...] | None = None
     ordinary: bool = False
     joining: tuple[int, ...] = ()
+    batches: Schedule = ()
 
     @property
     def world_size(self) -> int:
         """Members of the generation."""
         return len(self.shares)
+
+
+def newest_step(reports: Sequence[MemberState]) -> int:
+    """The steps applied to the state with which `plan` lets all members go on."""
+    steps = [report.step for report in reports if report.step is not None]
+    return max(steps) if steps else max((saved[0] for report in reports for saved in report.checkpoints), default=0)
+
+
+def begun(reports: Sequence[MemberState]) -> int:
+    """The micro-batches with which members have begun the step that goes on; 0 where none has."""
+    step = newest_step(reports)
+    return max((report.begun for report in reports if report.step == step), default=0)
 
 
 def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[RecoveryPlan]:
@@ -96,7 +112,10 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
     replay = tuple((r, steps) for r, steps in behind if 0 < steps <= _reach(reports[donors[0]], reports[r].waiting))
     known = {*there, *(r for r, _ in replay)}
     fresh = tuple(r for r in range(len(reports)) if r not in known)
-    held = tuple(reports[r].nodes if r in there else () for r in range(len(reports)))
+    held = tuple(
+        report.nodes if rank in there and report.begun in (0, micro_batches) else ()
+        for rank, report in enumerate(reports)
+    )
     shares = _among_the_settled(micro_batches, held, fresh)
     kept = micro_batches - sum(map(len, shares))
     parts = [f"step {newest + 1} goes on with {kept} of {micro_batches} micro-batches kept"]
@@ -119,7 +138,7 @@ def _reach(donor: MemberState, waiting: bool) -> int:
 
 def ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
     """The plan of an undisturbed step: contiguous shares, nothing held beforehand."""
-    if plan.ordinary:
+    if plan.ordinary and micro_batches == sum(map(len, plan.shares)):
         return plan
     shares = assign(micro_batches, plan.world_size, plan.paces)
     holdings = tuple(cover(((leaf, leaf + 1) for leaf in share), micro_batches) for share in shares)

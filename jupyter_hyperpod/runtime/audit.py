@@ -74,7 +74,8 @@ class _Session:
         step = data["step"]
         found = []
         count = Counter(leaf for _, leaves in assignment for leaf in leaves)
-        expected = range(self.micro_batches if self.micro_batches is not None else max(count, default=-1) + 1)
+        said = data.get("micro_batches", self.micro_batches)
+        expected = range(said if said is not None else max(count, default=-1) + 1)
         if missing := [leaf for leaf in expected if leaf not in count]:
             found.append(f"{self.name}step {step} lacks micro-batches {missing}")
         if twice := sorted(leaf for leaf, times in count.items() if times > 1):

@@ -180,7 +180,7 @@ def _steps(kind: Kind, links: TrialLinks) -> dict[str, Any]:
     wrapped = torch.nn.parallel.DistributedDataParallel(theirs_model)
     batch = torch.randn(BATCH, WIDTH, device=kind.device)
     parameters = list(model.parameters())
-    collectives = DeviceCollectives(links, kind, partial(Layout, parameters, 0, 0), world)
+    collectives = DeviceCollectives(links, kind, partial(Layout, parameters, 0, 0))
     collectives.begin([])
     finished, capture = FinishedNodes(collectives.layout, world), GradientCapture(parameters)
     holdings = holdings_of([()] * world, assign(world, world), world)

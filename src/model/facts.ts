@@ -147,6 +147,8 @@ export interface IFacts {
     redone: number;
     assignment?: any;
     steps?: number;
+    micro_batches?: number;
+    rate_factor?: number;
   };
   'metric.logged': {
     step: number;

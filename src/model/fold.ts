@@ -191,6 +191,13 @@ const JOB_HANDLERS: Handlers<IJobView> = {
     view.loss = data.loss;
     view.step_time_s = data.step_time_s;
     view.samples += data.samples;
+    if (data.micro_batches !== undefined && view.session) {
+      view.session = {
+        ...view.session,
+        global_batch: data.micro_batches * view.session.micro_batch,
+        micro_batches: data.micro_batches
+      };
+    }
     view.redone += data.redone;
     if (data.step % view.history_stride === 0 || data.step === 1) {
       view.history.push([data.step, data.loss, event.time_s, data.world_size]);

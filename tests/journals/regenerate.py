@@ -99,7 +99,10 @@ class Script:
         redone: int = 0,
         after_s: float = 0.25,
         writer: str = "node-1.w",
+        micro_batches: int | None = None,
     ) -> None:
+        changes = {} if micro_batches is None else {"micro_batches": micro_batches, "rate_factor": micro_batches / 8}
+        count = micro_batches or 8
         loss = round(5.5 * 0.97**step, 6)
         self.say(
             writer,
@@ -110,10 +113,13 @@ class Script:
             loss=loss,
             loss_hex=loss.hex(),
             step_time_s=after_s,
-            samples=16,
+            samples=2 * count,
             world_size=world,
-            assignment=[[f"node-{rank + 1}.a", [i for i in range(8) if i % world == rank]] for rank in range(world)],
+            assignment=[
+                [f"node-{rank + 1}.a", [i for i in range(count) if i % world == rank]] for rank in range(world)
+            ],
             redone=redone,
+            **changes,
         )
 
     def print(self, node: int, text: str, stream: str = "stdout") -> None:
@@ -609,6 +615,20 @@ def cluster() -> Script:
     return s
 
 
+def growing() -> Script:
+    s = Script()
+    s.submit(2, (2, 4))
+    s.form(1, (1, 2), 2, "2 members asked for, 2 are ready")
+    s.open(6)
+    for step in (1, 2):
+        s.step(step, 1, 2, micro_batches=8)
+    s.form(2, (1, 2, 3, 4), 4, "4 of 4 members; node-3, node-4 joined")
+    s.say("coordinator.1", "decision.made", policy="batch", value={"1": 16, "3": 32}, reason="4 members begin step 3")
+    for step in (3, 4):
+        s.step(step, 2, 4, micro_batches=16)
+    return s
+
+
 SCRIPTS: dict[str, Callable[[], Script]] = {
     "happy": happy,
     "kill": kill,
@@ -616,6 +636,7 @@ SCRIPTS: dict[str, Callable[[], Script]] = {
     "recoveries": recoveries,
     "durable": durable,
     "elastic": elastic,
+    "growing": growing,
     "deployment": deployment,
     "loading": loading,
     "user-error": user_error,

@@ -81,8 +81,8 @@ def fill(finished: FinishedNodes, leaf: int) -> None:
 def opened(kind: str, member: Member) -> Collectives:
     lay_out = partial(Layout, PARAMETERS, 5, 9)
     if kind == "host":
-        return HostCollectives(member, lay_out(), COUNT)
-    return DeviceCollectives(member, gloo("127.0.0.1"), lay_out, COUNT)
+        return HostCollectives(member, lay_out())
+    return DeviceCollectives(member, gloo("127.0.0.1"), lay_out)
 
 
 def reduced(
@@ -238,7 +238,7 @@ def test_members_that_cannot_be_connected_say_so_on_every_member() -> None:
 
     def member(rank: int) -> str:
         kind = gloo("127.0.0.1" if rank == 0 else "no such host")
-        collectives = DeviceCollectives(Member(connected[rank]), kind, partial(Layout, PARAMETERS), COUNT)
+        collectives = DeviceCollectives(Member(connected[rank]), kind, partial(Layout, PARAMETERS))
         with pytest.raises(TrainingError, match=r"rank 1 says: .*--collectives host") as caught:
             collectives.begin([])
         return str(caught.value)

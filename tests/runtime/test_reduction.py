@@ -75,7 +75,7 @@ def reduce_all(
             add(leaf, finished)
         before = {node: [flat.clone() for flat in buffer.flats] for node, buffer in finished.nodes.items()}
         peers = frozenset(range(world)) - {rank} if near else frozenset()
-        reduction = Reduction(LAYOUT, count)
+        reduction = Reduction(LAYOUT)
         weights = torch.zeros(count, dtype=torch.float64)
         for low, high in holdings[rank]:
             weights[low:high] = 1.0
@@ -164,7 +164,7 @@ def test_the_version_tells_when_anybody_wrote() -> None:
 
 def test_a_result_that_was_given_up_keeps_its_memory() -> None:
     """A member that was excluded in the middle of reading it must not see the next step's numbers."""
-    reduction = Reduction(LAYOUT, 4)
+    reduction = Reduction(LAYOUT)
     kept, given_up = reduction._results
     reduction.renew([kept])
     assert reduction.free_result([kept]) is not given_up
@@ -172,7 +172,7 @@ def test_a_result_that_was_given_up_keeps_its_memory() -> None:
 
 
 def test_a_neighbour_whose_memory_is_gone_is_a_lost_peer() -> None:
-    reduction = Reduction(LAYOUT, 4)
+    reduction = Reduction(LAYOUT)
     token = token_of(Buffer(LAYOUT)).pack()
     gc.collect()
     with pytest.raises(PeerLost):

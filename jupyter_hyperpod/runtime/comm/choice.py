@@ -39,9 +39,7 @@ def chosen(asked: str, device_type: str, nccl: bool) -> str:
     return asked
 
 
-def collectives_for(
-    links: Links, parameters: Sequence[torch.Tensor], numbers: int, words: int, micro_batches: int
-) -> Collectives:
+def collectives_for(links: Links, parameters: Sequence[torch.Tensor], numbers: int, words: int) -> Collectives:
     """The implementation for `parameters`, with ``numbers`` and ``words`` more per buffer: see `Layout`.
 
     Raises SpecError where there is none.
@@ -53,12 +51,12 @@ def collectives_for(
         return Layout(parameters, numbers, words, allocate)
 
     if name == "host":
-        return HostCollectives(links, Layout(parameters, numbers, words), micro_batches)
+        return HostCollectives(links, Layout(parameters, numbers, words))
     if name == "gloo":
         from .kinds import CHUNK, gloo
 
         pair = gloo(links.host, CHUNK)
-        return DeviceCollectives(links, gloo(links.host), lay_out, micro_batches, pair)
+        return DeviceCollectives(links, gloo(links.host), lay_out, pair)
     from .cuda import nccl, nccl_pair
 
-    return DeviceCollectives(links, nccl(device), lay_out, micro_batches, nccl_pair(device))
+    return DeviceCollectives(links, nccl(device), lay_out, nccl_pair(device))

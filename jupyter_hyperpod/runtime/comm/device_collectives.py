@@ -13,7 +13,7 @@ import torch
 
 from ...core.errors import TrainingError
 from ...core.units import plural
-from ...policy.batching import Node
+from ...policy.batching import Node, root_of
 from .collectives import Links
 from .kinds import Kind
 from .mesh import all_gather
@@ -49,14 +49,12 @@ class DeviceCollectives:
         links: Links,
         kind: Kind,
         lay_out: Callable[[Callable[[int], DeviceMemory]], Layout],
-        micro_batches: int,
         pair: Kind | None = None,
     ) -> None:
         self.pair = pair
         self._links = links
         self._kind = kind
         self.layout = lay_out(lambda octets: DeviceMemory(octets, kind.device))
-        self._root: Node = (0, micro_batches)
         self._block = CPU_BLOCK_BYTES if kind.device.type == "cpu" else max(1, self.layout.octets)
         self._results: list[Buffer] = []
         self._scratch: dict[str, torch.Tensor] = {}
@@ -121,12 +119,12 @@ class DeviceCollectives:
         nodes = self._collect(finished, holdings, size)
         whole = _octets(result)[: size * members]
         own = whole[rank * size : (rank + 1) * size]
-        sound = True
+        sound, root = True, root_of(holdings)
         for index, dtype, low, high in _within(self.layout.shapes, rank * size, size):
             for begin in range(low, high, self._block):
                 end = min(begin + self._block, high)
                 out = own[begin:end].view(dtype)
-                tree_sum(self._root, {node: part[begin:end].view(dtype) for node, part in nodes.items()}, out)
+                tree_sum(root, {node: part[begin:end].view(dtype) for node, part in nodes.items()}, out)
                 if index < len(self.layout.lengths):  # a gradient
                     out.mul_(scale)
                     sound = sound and not (check_finite and not is_finite(out))

@@ -19,10 +19,10 @@ class HostCollectives:
 
     pair: Kind | None = None
 
-    def __init__(self, links: Links, layout: Layout, micro_batches: int) -> None:
+    def __init__(self, links: Links, layout: Layout) -> None:
         self.layout = layout
         self._links = links
-        self._reduction = Reduction(self.layout, micro_batches)
+        self._reduction = Reduction(self.layout)
         self._readers: frozenset[Token] = frozenset()  # neighbours that were shown results in the last generation
         self._mappings_outdated = False
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from ...policy.batching import Node, slices, split
+from ...policy.batching import Node, root_of, slices, split
 from .mesh import Exchange, PeerLost, Transfer
 from .shared_memory import TOKEN_BYTES, Attachments, Segment, Token, aligned, carve
 
@@ -117,9 +117,14 @@ class FinishedNodes:
 
     def __init__(self, layout: Layout, micro_batches: int) -> None:
         self.layout = layout
-        self.micro_batches = micro_batches
         self.nodes: dict[Node, Buffer] = {}
         self._free: list[Buffer] = []
+        self.grow(micro_batches)
+
+    def grow(self, micro_batches: int) -> None:
+        """The steps from now on have so many micro-batches; what is finished belongs to another tree."""
+        self.clear()
+        self.micro_batches = micro_batches
         self._parents: dict[Node, tuple[Node, Node, Node]] = {}
         self._add_descendants((0, micro_batches))
 
@@ -177,9 +182,8 @@ class Reduction:
     ``near``: the ranks on this host, whose memory is read in place; with the others bytes are exchanged.
     """
 
-    def __init__(self, layout: Layout, micro_batches: int) -> None:
+    def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._root: Node = (0, micro_batches)
         self._results = [Buffer(layout), Buffer(layout)]
         self._scratch: dict[int, torch.Tensor] = {}
         self.attachments = Attachments()
@@ -217,11 +221,11 @@ class Reduction:
         sound = True
         parts, numbers = self._collect(finished, holdings, rank, near, exchange, weights)
         total, stops = weighed(numbers)
-        scale = 1.0 / total if total else 1.0
+        scale, root = 1.0 / total if total else 1.0, root_of(holdings)
         for flat, nodes in zip(result.flats, parts, strict=True):
             low, high = slices(flat.numel(), len(holdings))[rank]
             if high > low:
-                tree_sum(self._root, nodes, flat[low:high])
+                tree_sum(root, nodes, flat[low:high])
                 if flat is not result.meta and flat is not result.words:
                     flat[low:high].mul_(scale)
                     sound = sound and not (check_finite and not is_finite(flat[low:high]))

@@ -160,6 +160,8 @@ class StateTransfer:
         steps = dict(plan.replay).get(plan.rank, 0)
         for _ in range(steps):
             result = gradients.collectives.receive(donor, gradients.kept)
+            if self._state.sizes is not None:
+                self._state.sizes.learn(self._state.applied, gradients.count(result))
             reading = self._group.agree(gradients.reading(result, self._state.applied + 1))
             gradients.set_gradients(result)
             gradients.keep(result)

@@ -56,9 +56,19 @@ class Controller:
     """Decides for the members of one job."""
 
     def __init__(
-        self, context: Context, view: View, reporter: JournalWriter, opened: int = 0, closed: int = 0, restarts: int = 0
+        self,
+        context: Context,
+        view: View,
+        reporter: JournalWriter,
+        opened: int = 0,
+        closed: int = 0,
+        restarts: int = 0,
+        batches: Mapping[str, int] | None = None,
     ) -> None:
-        """``opened``, ``closed``: sessions so far; ``restarts``: how often a script was started again."""
+        """``opened``, ``closed``: sessions so far; ``restarts``: how often a script was started again.
+
+        ``batches``: the global batches of the session so far, where they may change.
+        """
         self.reporter = reporter
         self.final: tuple[str, str] | None = None
         self._farewell = ""
@@ -66,7 +76,7 @@ class Controller:
         self._said_phase: str = view["phase"]
         self._ticked_s = time.monotonic()
         incidents = Incidents(reporter.write, view["incidents"])
-        self.state = JobState(context.spec, view, incidents, opened, closed)
+        self.state = JobState(context.spec, view, incidents, opened, closed, batches)
         self.joining = Joining(self.state)
         self.checkpoints = CheckpointTracker(self.state, view)
         self.scripts = Scripts(self.state, restarts)
@@ -210,6 +220,7 @@ class Controller:
     def _committed(self, member: Member, committed: facts.StepCommitted) -> Actions:
         state = self.state
         state.step, state.step_time_s = committed.step, committed.step_time_s
+        state.session_step = max(state.session_step, committed.step)
         if committed.generation != state.generation:
             return
         state.sound_s = time.monotonic()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
-from ...policy import membership, recovery, verdict
+from ...policy import growth, membership, recovery, verdict
 from ..protocol import facts, orders
 from ..protocol.dispatch import handles
 from .actions import (
@@ -254,7 +254,10 @@ class Generations:
         charges = verdict.judge([m.statement for m in members if m.statement is not None])
         if (yield from self._failures.act_upon(charges)):
             return
-        decision = recovery.plan(reports, state.session.micro_batches)
+        yield from self._follow_members(reports)
+        first = recovery.newest_step(reports)
+        micro_batches = growth.count_at(state.batches, first) if state.batches else state.session.micro_batches
+        decision = recovery.plan(reports, micro_batches)
         plan = decision.value
         if reports[plan.donors[0]].aside and (early := [m for m in members if m.report and m.report.waiting]):
             for member in early:
@@ -270,13 +273,27 @@ class Generations:
         self._failures.reconnected()
         owners, paces = tuple(m.member for m in members), tuple(self._stragglers.paces())
         parted = tuple(self._draining.parted())
-        plan = replace(plan, generation=state.generation, owners=owners, parted=parted, paces=paces)
+        plan = replace(
+            plan, generation=state.generation, owners=owners, parted=parted, paces=paces, batches=state.batches
+        )
         for member in members:
             assert member.rank is not None
             order = orders.FollowPlan(state.generation, replace(plan, rank=member.rank))
             yield Send(member, order)
         yield Enter(Phase.CLOSING if state.finishing else Phase.TRAINING)
         yield from self.admit()
+
+    def _follow_members(self, reports: Sequence[recovery.MemberState]) -> Actions:
+        """Where the global batch may change, it follows the number of members from a step that none has begun."""
+        state = self._state
+        assert state.session is not None
+        if (terms := state.session.growth) is None:
+            return
+        step, begun = recovery.newest_step(reports), recovery.begun(reports)
+        decision = growth.next_schedule(terms, state.batches, step, begun, state.session_step, len(reports))
+        if decision.value != state.batches:
+            state.batches = decision.value
+            yield Decide("batch", growth.listed(state.batches, terms.micro_batch), decision.reason)
 
     def record(self, reason: str) -> dict[str, object]:
         """Who is a member now, who stands by, and why: as journaled."""

@@ -12,6 +12,7 @@ from typing import Any
 from ...core.events import TERMINAL_STATES, Event
 from ...core.spec import JobSpec
 from ...core.views import View
+from ...policy.growth import Schedule, count_at, unlisted
 from ..protocol import facts
 from ..protocol.codec import decode
 from .incidents import Incidents
@@ -24,7 +25,15 @@ RESTART, RESIZE = BEGUN_ANEW = ("restart", "resize")  # why all ranks began the 
 class JobState:
     """What is known of one job; ``opened`` and ``closed`` count the sessions of its cell so far."""
 
-    def __init__(self, spec: JobSpec, view: View, incidents: Incidents, opened: int, closed: int) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        view: View,
+        incidents: Incidents,
+        opened: int,
+        closed: int,
+        batches: Mapping[str, int] | None = None,
+    ) -> None:
         self.spec = spec
         self.incidents = incidents
         self.roster = Roster()
@@ -38,6 +47,8 @@ class JobState:
         self.session = _session(view["session"]) if opened else None
         self.session_index = max(1, opened)
         self.session_over = 0 < opened <= closed
+        self.session_step = view["step"] if opened == 1 else 0  # the last step of this session that was committed
+        self.batches = _schedule(self.session, batches)  # of this session's steps, where the global batch may change
         self.finishing = False  # a member has come to the end of the session: nobody else enters or leaves
         # of the controller
         self.step: int = view["step"]
@@ -66,6 +77,12 @@ class JobState:
         """The job is over; only its farewell is left."""
         return self.phase is Phase.ENDED
 
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of the present step of the session."""
+        assert self.session is not None
+        return count_at(self.batches, self.session_step) if self.batches else self.session.micro_batches
+
     def ready_newcomers(self) -> list[Member]:
         """Those that wait at the session that is being trained."""
         return [m for m in self.roster.newcomers() if m.session and m.session.index == self.session_index]
@@ -79,17 +96,29 @@ class JobState:
 CELL_KINDS = ("session.opened", "session.closed", "decision.made")  # what `so_far` reads
 
 
-def so_far(events: Iterable[Event]) -> tuple[int, int, int]:
-    """How many sessions the cell has opened and closed since all ranks began it, and how often it was restarted."""
+def so_far(events: Iterable[Event]) -> tuple[int, int, int, dict[str, int]]:
+    """How many sessions the cell has opened and closed since all ranks began it, and how often it was restarted.
+
+    And the global batches of the last session, by step, where they may change.
+    """
     opened = closed = restarts = 0
+    batches: dict[str, int] = {}
     for event in events:
-        opened += event.kind == "session.opened"
+        if event.kind == "session.opened":
+            opened, batches = opened + 1, {}
+        if event.kind == "decision.made" and event.data["policy"] == "batch":
+            batches = event.data["value"]
         closed += event.kind == "session.closed"
         if event.kind == "decision.made" and event.data["policy"] == "scripts":
             if event.data["value"] in BEGUN_ANEW:
                 opened = closed = 0
                 restarts += event.data["value"] == RESTART
-    return opened, closed, restarts
+    return opened, closed, restarts, batches
+
+
+def _schedule(session: facts.SessionOpened | None, batches: Mapping[str, int] | None) -> Schedule:
+    """The schedule that a coordinator before this one has journaled."""
+    return unlisted(batches or {}, session.micro_batch) if session is not None else ()
 
 
 def _session(journaled: Mapping[str, Any] | None) -> facts.SessionOpened | None:

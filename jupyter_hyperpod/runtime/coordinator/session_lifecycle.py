@@ -103,6 +103,7 @@ class SessionLifecycle:
         yield WriteEvent("session.opened", opened[0])
         self._state.session, self._state.session_over, self._state.finishing = here[0], False, False
         self._state.session_index = next_index
+        self._state.session_step, self._state.batches = 0, ()
         yield BeginSession()
 
     def end_if_all_done(self) -> Actions:

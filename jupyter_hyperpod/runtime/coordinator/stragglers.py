@@ -68,7 +68,7 @@ class Stragglers:
         for name, slow in self._slow.items():
             slow.times = found[name].value or slow.times
         if not (yield from self._dismiss(members, spares, now)):
-            yield from self._share_out(members, state.session.micro_batches, now)
+            yield from self._share_out(members, state.micro_batches, now)
 
     def _window(self, member: Member, now: float) -> balance.Window:
         seen = _seen(member, now)
@@ -78,9 +78,8 @@ class Stragglers:
         return balance.Window(member.member, member.node, member.rank, tuple(pace for _, pace in seen), span_s, share)
 
     def _sizes(self) -> list[int]:
-        assert self._state.session is not None
         paces = self.paces()
-        return [len(share) for share in assign(self._state.session.micro_batches, len(paces), paces)]
+        return [len(share) for share in assign(self._state.micro_batches, len(paces), paces)]
 
     def _share_out(self, members: list[Member], micro_batches: int, now: float) -> Actions:
         times = [self._slow[m.member].times if m.member in self._slow else 1.0 for m in members]

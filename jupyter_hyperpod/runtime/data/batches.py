@@ -10,6 +10,7 @@ import torch
 from ..worker.replica_sync import Group
 from .given import Given
 from .indexed_batches import IndexedBatches
+from .sizes import BatchSizes
 from .stream import is_stream
 from .stream_batches import StreamBatches
 
@@ -57,8 +58,8 @@ class Batches(Protocol):
 
 
 def open_batches(
-    found: Given, group: Group, seed: int, global_batch: int, micro_batch: int, device: torch.device
+    found: Given, group: Group, seed: int, sizes: BatchSizes, micro_batch: int, device: torch.device
 ) -> Batches:
     """Reads what a person gave. Raises SpecError for data that cannot be read by index nor as a stream."""
     kind = StreamBatches if is_stream(found.data) else IndexedBatches
-    return kind(found, group, seed, global_batch, micro_batch, device)
+    return kind(found, group, seed, sizes, micro_batch, device)

@@ -13,6 +13,7 @@ from ...core.errors import SpecError
 from .indexed import single
 from .order import Lanes, Order, Sequential, Shuffled
 from .sampled import Sampled
+from .sizes import BatchSizes
 from .stream import is_stream
 
 Collate = Callable[[list[Any]], Any]
@@ -83,8 +84,9 @@ def collate_of(found: Given, micro_batch: int) -> Collate | None:
     return (lambda samples: collate(samples[0])) if collate is not None else single
 
 
-def order_of(found: Given, samples: int, seed: int, global_batch: int) -> Order:
-    """The order of ``samples`` samples. Raises SpecError where there are too few."""
+def order_of(found: Given, samples: int, seed: int, sizes: BatchSizes | int) -> Order:
+    """The order of ``samples`` samples for steps of these ``sizes``. Raises SpecError where there are too few."""
+    global_batch = sizes if isinstance(sizes, int) else sizes.samples(0)
     cut = global_batch if found.drop_last else 1
     kept = samples - samples % cut
     if not kept:
@@ -93,7 +95,7 @@ def order_of(found: Given, samples: int, seed: int, global_batch: int) -> Order:
             "leave drop_last out, or make the global batch smaller"
         )
     if not isinstance(found.order, str):
-        return Sampled(found.order, seed, samples, global_batch, cut)
+        return Sampled(found.order, seed, samples, sizes, cut)
     if found.order == "lanes":
         return Lanes(samples, global_batch)
     return Sequential(kept) if found.order == "sequential" else Shuffled(seed, samples, kept)

@@ -17,6 +17,7 @@ from .order import READING, Order, mix
 from .readers import Failed, Readers
 from .reading import Reading, read
 from .sampled import Sampled
+from .sizes import BatchSizes
 
 SHOWN_FIRST, SHOWN_EVERY = 2, 20  # steps after which rank 0 journals how the workers keep up
 OFTEN = 10  # changes of the data, after which a person is told that they cost time
@@ -27,17 +28,18 @@ class IndexedBatches:
     """Reads the micro-batches of this rank."""
 
     def __init__(
-        self, found: Given, group: Group, seed: int, global_batch: int, micro_batch: int, device: torch.device
+        self, found: Given, group: Group, seed: int, sizes: BatchSizes, micro_batch: int, device: torch.device
     ) -> None:
         self.data: IndexedData = indexed(found.data, collate_of(found, micro_batch))
         self._group, self._seed, self._device = group, seed, device
-        self._global_batch, self._micro_batch = global_batch, micro_batch
+        self._sizes, self._micro_batch = sizes, micro_batch
+        self._schedule = sizes.schedule
         self.reads = found.data
         self.samples: int | None = len(self.data)
         if self.samples < 1:
             raise SpecError("data is empty")
         self._found = found
-        self.order: Order = order_of(found, self.samples, seed, global_batch)
+        self.order: Order = order_of(found, self.samples, seed, sizes)
         self._known: dict[tuple[int, int], Reading] = {}
         self._readers = Readers(self.data, found.workers) if found.workers.count else None
         self._watch = Watch(found.data, found.collate)
@@ -46,6 +48,9 @@ class IndexedBatches:
     def begin(self, step: int, due: Sequence[int], following: Sequence[int]) -> None:
         """This rank computes the micro-batches ``due`` of ``step`` (from 0), and of each later one ``following``."""
         self._follow_length()
+        if self._sizes.schedule is not self._schedule:
+            self._schedule = self._sizes.schedule
+            self._known.clear()
         self.order.begin(step)
         if self._readers is None:
             return
@@ -109,12 +114,12 @@ class IndexedBatches:
         """The cell may have appended samples, such as to a memory of what an agent has seen."""
         if len(self.data) != self.samples and isinstance(self._found.order, str):
             self.samples = len(self.data)
-            self.order = order_of(self._found, self.samples, self._seed, self._global_batch)
+            self.order = order_of(self._found, self.samples, self._seed, self._sizes)
             self._known.clear()
 
     def _reading(self, step: int, leaf: int) -> Reading:
         if (step, leaf) not in self._known:
-            first = step * self._global_batch + leaf * self._micro_batch
+            first = self._sizes.first(step) + leaf * self._micro_batch
             indices = [self.order.at(position) for position in range(first, first + self._micro_batch)]
             seed = mix(self._seed, step, leaf, *self._group.place, READING)
             reading = Reading(step, leaf, tuple(self._group.part(indices)), seed)

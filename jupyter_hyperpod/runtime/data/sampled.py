@@ -16,6 +16,7 @@ import torch
 from ...core.errors import SpecError, TrainingError
 from ..session.purity import seeded
 from .order import SAMPLER, mix
+from .sizes import BatchSizes
 
 KEPT_EPOCHS = 2  # a global batch may end in the next epoch
 ENDLESS = 1_000_000  # samples of one epoch, and ten times the data, after which a sampler counts as endless
@@ -24,13 +25,14 @@ ENDLESS = 1_000_000  # samples of one epoch, and ten times the data, after which
 class Sampled:
     """Every member draws the same indices, when the first step begins that needs them.
 
-    ``cut``: an epoch is cut to a multiple of this. Raises SpecError for a sampler that is asked twice and gives two
-    orders, or that gives none.
+    ``sizes`` of the steps, or the global batch. ``cut``: an epoch is cut to a multiple of this. Raises SpecError for a
+    sampler that is asked twice and gives two orders, or that gives none.
     """
 
-    def __init__(self, sampler: Iterable[int], seed: int, samples: int, global_batch: int, cut: int = 1) -> None:
+    def __init__(self, sampler: Iterable[int], seed: int, samples: int, sizes: BatchSizes | int, cut: int = 1) -> None:
         self._sampler, self._seed, self._samples = sampler, seed, samples
-        self._global_batch, self._cut = global_batch, cut
+        self._sizes = BatchSizes(sizes, 1) if isinstance(sizes, int) else sizes
+        self._cut = cut
         self.name = type(sampler).__name__
         self._length = _length(sampler)
         self._ends: list[int] = []  # positions at which epochs end, of samplers without a length
@@ -49,7 +51,7 @@ class Sampled:
 
     def is_fixed(self, step: int) -> bool:
         """Whether the epochs of this step are drawn."""
-        if self._length is None and (not self._ends or (step + 1) * self._global_batch > self._ends[-1]):
+        if self._length is None and (not self._ends or self._sizes.span(step).stop > self._ends[-1]):
             return False
         return all(epoch in self._drawn for epoch in self._epochs(step))
 
@@ -72,8 +74,8 @@ class Sampled:
         self._drawn.clear()
 
     def _epochs(self, step: int) -> range:
-        first = step * self._global_batch
-        return range(self._find(first)[0], self._find(first + self._global_batch - 1)[0] + 1)
+        span = self._sizes.span(step)
+        return range(self._find(span[0])[0], self._find(span[-1])[0] + 1)
 
     def _find(self, position: int) -> tuple[int, int]:
         """The epoch of a position, and the place in it."""

@@ -15,6 +15,7 @@ from ..session.purity import seeded
 from ..worker.replica_sync import Group
 from .given import Given, collate_of
 from .order import READING, mix
+from .sizes import BatchSizes
 from .stream import SampleStream
 
 NO_WORKERS = (
@@ -33,11 +34,11 @@ class StreamBatches:
     waited_s = 0.0
 
     def __init__(
-        self, found: Given, group: Group, seed: int, global_batch: int, micro_batch: int, device: torch.device
+        self, found: Given, group: Group, seed: int, sizes: BatchSizes, micro_batch: int, device: torch.device
     ) -> None:
         self._collate = collate_of(found, micro_batch) or torch.utils.data.default_collate
         self._group, self._seed, self._device, self._micro_batch = group, seed, device, micro_batch
-        self._stream = SampleStream(found.data, seed, global_batch, device, found.drop_last, self._show)
+        self._stream = SampleStream(found.data, seed, sizes.samples(0), device, found.drop_last, self._show)
         self._block: list[Any] = []
         self._present = -1
         if found.workers.count:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 
 import torch
 
@@ -21,7 +22,8 @@ WORD = 6  # bytes of a text in one float64, which holds whole numbers up to 2**5
 class Places:
     """Where the numbers are in ``meta``: the loss first, then these, the flag of the whole buffer last.
 
-    ``statistics`` are the numbers of running statistics per micro-batch, ``vectors`` those that the last one leaves.
+    ``micro_batches``: the most that a step has. ``statistics`` are the numbers of running statistics per micro-batch,
+    ``vectors`` those that the last one leaves.
     """
 
     def __init__(self, parameters: int, micro_batches: int, statistics: int, vectors: int) -> None:
@@ -64,13 +66,17 @@ class Places:
         if leaf == 0 and returned.form != PLAIN:
             self.of(meta, "text").copy_(_as_numbers(returned.form.text))
 
+    def count(self, meta: torch.Tensor) -> int:
+        """Micro-batches of the step: each has written its form, which is not 0."""
+        return int(self.of(meta, "forms").count_nonzero())
+
     def total(self, meta: torch.Tensor) -> float:
         """The weight of all micro-batches."""
         return math.fsum(self.of(meta, "weights").tolist())
 
     def form(self, meta: torch.Tensor) -> Form:
         """What all micro-batches returned. Raises TrainingError where they differ."""
-        first, *others = self.of(meta, "forms").tolist()
+        first, *others = self.of(meta, "forms").tolist()[: self.count(meta)]
         if differing := [place for place, number in enumerate(others, start=1) if number != first]:
             raise TrainingError(
                 f"the loss function returned other values for micro-batch {few(differing)} than for micro-batch 0: all "
@@ -90,7 +96,8 @@ class Places:
         """The mean loss of each micro-batch; of one without weight the mean of the step, unless it is not finite."""
         mean = float(meta[0]) / self.total(meta)
         neutral = mean if math.isfinite(mean) else 0.0
-        found = zip(self.of(meta, "losses").tolist(), self.of(meta, "weights").tolist(), strict=True)
+        pairs = zip(self.of(meta, "losses").tolist(), self.of(meta, "weights").tolist(), strict=True)
+        found = islice(pairs, self.count(meta))
         return tuple(loss / weight if weight else neutral if math.isfinite(loss) else loss for loss, weight in found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...policy.growth import BatchTerms
 from ...policy.recovery import MemberState
 from .codec import Message, Process, message
 from .orders import CallElasticEvent, RunCell
@@ -56,6 +57,7 @@ class SessionOpened(Message):
     state_bytes: int
     checkpoint: CheckpointPlace | None
     index: int = 0
+    growth: BatchTerms | None = None  # where the global batch may change
 
 
 @message("shown", WORKER, AGENT)

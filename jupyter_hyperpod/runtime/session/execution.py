@@ -116,9 +116,10 @@ class StepExecution:
 
     def _compute(self, loss_function: LossFunction) -> None:
         """Compute this member's micro-batches that are not finished."""
+        self._gradients.begin(self._parts.sizes.begin(self._index))
         plan, finished = self._plan, self._gradients.finished
         due = sorted(leaves_of(plan.holdings[plan.rank]))
-        following = ordinary(plan, self._parts.settings.micro_batches).holdings[plan.rank]
+        following = ordinary(plan, self._parts.sizes.count(self._index + 1)).holdings[plan.rank]
         waiting = [leaf for leaf in due if not finished.holds(leaf)]
         self._parts.batches.begin(self._index, waiting, sorted(leaves_of(following)))
         while missing := [leaf for leaf in due if not finished.holds(leaf)]:
@@ -163,7 +164,7 @@ class StepExecution:
     def _finish(self, result: Buffer) -> None:
         """Apply the reduced gradient and commit the step."""
         parts, gradients, plan = self._parts, self._gradients, self._plan
-        settings, resync = parts.settings, parts.resync
+        settings, resync, index = parts.settings, parts.resync, self._index
         gradients.set_gradients(result)
         self._state.leave_own_gradients()
         gradients.unscale(result)
@@ -180,8 +181,8 @@ class StepExecution:
             self._group.show_pace(self._state.applied, sum(self._computed_s) / len(self._computed_s))
             self._computed_s.clear()
         took_s = time.monotonic() - self._began_s
-        parts.commits.note(self._state.applied, self._state.loss, plan, took_s, resync.redone, skipped)
-        resync.plan, resync.redone = ordinary(plan, settings.micro_batches), 0
+        parts.commits.note(self._state.applied, index, self._state.loss, plan, took_s, resync.redone, skipped)
+        resync.plan, resync.redone = ordinary(plan, parts.sizes.count(self._index)), 0
         resync.step_done()
         parts.between.applied(needed=resync.transfer.offers)
         self._group.touch("user", self._state.applied)

@@ -58,9 +58,12 @@ class Gradients:
         group: Group,
         lanes: LaneStore | None = None,
         scaling: LossScaling | None = None,
+        most: int | None = None,
     ) -> None:
+        """``most``: micro-batches of the largest step; the first one has ``micro_batches``."""
         self.parameters = list(parameters)
         self.micro_batches = micro_batches
+        most = most or micro_batches
         self._warned = False
         self.stops = False  # whether this member wants the next step to be the last one
         self.check_finite = False  # whether gradients are checked for values that are not finite
@@ -69,7 +72,7 @@ class Gradients:
         self._vectors = PowerIteration(model)
         self._lanes = lanes or LaneStore(micro_batches)
         self._scaling = scaling or LossScaling()
-        self._places = Places(len(self.parameters), micro_batches, self._statistics.size, self._vectors.size)
+        self._places = Places(len(self.parameters), most, self._statistics.size, self._vectors.size)
         self.lay_out()
         self.depth = 1  # a member at most this many steps behind is brought up to date by gradients alone
         self._history: list[tuple[Buffer, tuple[int, ...]]] = []  # reduced gradients, the newest first, as applied
@@ -81,8 +84,18 @@ class Gradients:
         """Make the memory for gradients, and for the lanes that there are now. Before the first step."""
         words = self.micro_batches * self._lanes.words
         parts = [local(parameter) for parameter in self.parameters]
-        self.collectives = collectives_for(self._group, parts, self._places.numbers, words, self.micro_batches)
+        self.collectives = collectives_for(self._group, parts, self._places.numbers, words)
         self.finished = FinishedNodes(self.collectives.layout, self.micro_batches)
+
+    def begin(self, micro_batches: int) -> None:
+        """A step of so many micro-batches begins, or goes on."""
+        if micro_batches != self.micro_batches:
+            self.micro_batches = micro_batches
+            self.finished.grow(micro_batches)
+
+    def count(self, result: Buffer) -> int:
+        """The micro-batches that a result sums."""
+        return self._places.count(result.meta)
 
     def separate_nodes(self) -> FinishedNodes:
         """Nodes apart from those of the step, for micro-batches that are executed again."""
@@ -179,7 +192,7 @@ class Gradients:
         """Apply what a step leaves in the model's buffers and in the lanes, unless the step was skipped."""
         if skipped:
             return
-        self._statistics.apply(self._places.statistics(result.meta))
+        self._statistics.apply(self._places.statistics(result.meta)[: self.count(result)])
         self._vectors.apply(self._places.of(result.meta, "vectors"))
         if result.words is not None:
             self._lanes.apply(result.words.view(self.micro_batches, -1))
@@ -191,7 +204,7 @@ class Gradients:
             sound = all(is_finite(gradient) for gradient in self.finished.nodes[low, high].gradients)
             own[low:high] = bytes([not sound]) * (high - low)
         for marks in all_gather(group.exchange, plan.rank, plan.world_size, bytes(own)):
-            self._losses(result.meta)[torch.tensor(list(marks), dtype=torch.bool)] = math.nan
+            self._losses(result.meta)[: len(marks)][torch.tensor(list(marks), dtype=torch.bool)] = math.nan
 
     def reading(self, result: Buffer, step: int) -> StepReading:
         """The mean loss and the other numbers for `policy.guard`, equal on every member."""

@@ -291,5 +291,6 @@ class Loop:
                 parameters=sum(p.numel() for p in parts.gradients.parameters),
                 state_bytes=self._state.expected_bytes(),
                 checkpoint=parts.checkpoints.public,
+                growth=parts.sizes.terms,
             )
         )

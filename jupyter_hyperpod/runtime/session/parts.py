@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..checkpoint.manager import CheckpointManager
 from ..data.batches import Batches
+from ..data.sizes import BatchSizes
 from ..program.between import Between
 from ..program.carried import Carried
 from ..program.comparison import Comparison
@@ -33,7 +34,7 @@ class Settings:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches per step."""
+        """Micro-batches per step, where that does not change."""
         return self.global_batch // self.micro_batch
 
 
@@ -42,6 +43,7 @@ class Parts:
     """Everything that a step needs. No part knows the session."""
 
     settings: Settings
+    sizes: BatchSizes
     batches: Batches
     group: Group
     state: TrainingState

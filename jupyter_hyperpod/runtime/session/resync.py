@@ -105,7 +105,9 @@ class Resync:
         aside = self._group.aside
         found, kept = None if aside else self._integrity.statement(), len(self._gradients.history)
         repeatable, waiting = self._between.repeatable, self._waiting
-        return MemberState(self._state.step, nodes, kept, self._initial_digest, (), found, repeatable, waiting, aside)
+        step, first, sizes = self._state.step, self._initial_digest, self._state.sizes
+        begun = 0 if sizes is None else sizes.begun(step)
+        return MemberState(step, nodes, kept, first, (), found, repeatable, waiting, aside, begun)
 
     def _follow(self, plan: RecoveryPlan) -> None:
         """Carry out the plan until all members are complete. A new generation meanwhile starts over with its plan."""
@@ -144,6 +146,8 @@ class Resync:
         self._restoring = False
         if self._state.step is None:
             self._state.step = plan.step
+        if self._state.sizes is not None:
+            self._state.sizes.follow(plan.batches, plan.step)
         self.on_formed(plan)
         if self._received:
             self._group.send(facts.StateReceived(plan.generation, self._received))

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from ...core.errors import SpecError, TrainingError
+from ...policy.growth import GrowBatch
 from ...policy.guard import Guard
 from ..checkpoint.manager import CheckpointManager, settings_of, shapes
 from ..checkpoint.store import Checkpoint
 from ..comm.shards import check
 from ..data.batches import open_batches
 from ..data.given import given
+from ..data.sizes import BatchSizes
 from ..micro_batch.lanes import CarriedLanes, LaneStore
 from ..program.between import Between
 from ..program.carried import Carried
@@ -41,7 +43,7 @@ from .purity import CUDA_WARNING, trained_parameters
 from .resync import Resync
 from .state import TrainingState
 from .step_record import Commits, finite
-from .stepping import refuse_sizes, refuse_unfit
+from .stepping import refuse_growth, refuse_sizes, refuse_unfit
 from .turns import kinds, named, ones, runs_of, several, together
 
 
@@ -68,6 +70,8 @@ class Session:
     gradients; None takes that of the job.
     ``determinism="best-effort"`` allows operators that may give different bits on the same CUDA device: runs are not
     repeatable then, and micro-batches are not executed again.
+    ``grow`` lets the global batch follow the number of members: see `GrowBatch`. The result depends on when members
+    join and leave then; without it never.
     ``checkpoint`` is a path (``shared://runs/x``) or an `hp.Checkpoint`: the session continues from the newest valid
     one there. Outside a job the session trains in this process alone, with the same results. Raises SpecError for
     settings that cannot be trained, TrainingError for a model whose state could depend on the number of members.
@@ -95,17 +99,16 @@ class Session:
         order: str | Iterable[int] | None = None,
         workers: int | None = None,
         extra: Mapping[str, Any] | None = None,
+        grow: GrowBatch | None = None,
     ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.scheduler, self.scaler = scheduler, scaler
-        self.global_batch, self.micro_batch = global_batch, micro_batch
-        self.seed = seed
+        self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
+        self.global_batch, self.micro_batch, self.seed = global_batch, micro_batch, seed
         self.max_grad_norm, self.max_grad_value = max_grad_norm, max_grad_value
         turns, scheduler = several(optimizer), together(scheduler)
         limits = GradientLimits(max_grad_norm, max_grad_value)
         settings = Settings(seed, global_batch, micro_batch, limits, runs_of(turns))
         refuse_sizes(global_batch, micro_batch)
+        sizes = self._sizes = BatchSizes(global_batch, micro_batch, grow)
         found = given(data, order, workers)
         refuse_unfit(model, turns, scheduler, scheduler_metric)
         limits.refuse_unfit(turns)
@@ -116,10 +119,11 @@ class Session:
         # threads affect the arithmetic: a session outside a job uses as many as a rank does by default
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(worker.context.spec.threads if worker is not None else 1)
-        group = self._group = group_of(worker, settings.micro_batches)
+        group = self._group = group_of(worker, settings.micro_batches, sizes.terms)
         group.collectives = collectives or group.collectives
         check(parameters, group.replica, micro_batch)
-        batches = self._batches = open_batches(found, group, seed, global_batch, micro_batch, parameters[0].device)
+        refuse_growth(sizes.terms, found, turns, group.replica)
+        batches = self._batches = open_batches(found, group, seed, sizes, micro_batch, parameters[0].device)
         own = own_ids(self, model, *ones(turns), *ones(scheduler), scaler, data, found.data)
         sources = {"model": model, "data": batches.reads} | named("optimizer", turns) | named("scheduler", scheduler)
         self._carried = Carried(own, sources)
@@ -129,19 +133,19 @@ class Session:
         scaling = self._scaling = LossScaling(scaler, settings.runs)
         state = self._state = TrainingState(
             model, turns, scheduler, parameters, watch, self._carried, lanes, settings.runs, scaling,
-            scheduler_metric,
+            scheduler_metric, sizes,
         )  # fmt: skip
-        self.micro_batches = settings.micro_batches
-        gradients = self._gradients = Gradients(model, parameters, settings.micro_batches, group, lanes, scaling)
+        self.micro_batches = count = settings.micro_batches
+        gradients = self._gradients = Gradients(model, parameters, count, group, lanes, scaling, sizes.most)
         gradients.check_finite = guard is not None and guard.non_finite != "ignore" and not scaling.is_on
-        commits = Commits(group, global_batch)
+        commits = Commits(group, sizes)
         integrity = self._integrity = Integrity(group, state, gradients, seed, audit)
         checkpoints = self._checkpoints = self._open_checkpoints(settings_of(checkpoint))
         between = Between(state, members_join())
         comparison = Comparison(Heap(own, sources), sources, self._carried, members_join(), group.warn)
         self._resync = Resync(group, state, gradients, commits, integrity, checkpoints, between)
         parts = Parts(
-            settings, batches, group, state, self._carried, gradients, commits, integrity, checkpoints, between,
+            settings, sizes, batches, group, state, self._carried, gradients, commits, integrity, checkpoints, between,
             comparison, self._resync,
         )  # fmt: skip
         reproducible = Reproducible(group, state, gradients, comparison, settings.runs)
@@ -171,6 +175,16 @@ class Session:
     def step(self) -> int:
         """Steps applied to the model so far."""
         return self._state.applied // self._execution.runs
+
+    @property
+    def samples(self) -> int:
+        """Samples taken by all steps so far."""
+        return self._sizes.first(self.step)
+
+    @property
+    def batches(self) -> dict[int, int]:
+        """The global batch of the steps so far, by the number of the first step that had it: see `GrowBatch`."""
+        return self._sizes.listed(self.step)
 
     def steps(self, count: int) -> Iterator[Step]:
         """Yield the next ``count`` steps. A newcomer begins where its peers are."""
@@ -261,6 +275,11 @@ class Session:
         """
         if self._loop.has_begun:
             raise TrainingError("session.lanes() was called after the first step; call it before session.steps()")
+        if self._sizes.terms is not None:
+            raise TrainingError(
+                "session.lanes() was called, and hp.Session(grow=...) changes the number of micro-batches, each of "
+                "which has a lane: leave grow out"
+            )
         if self._group.replica > 1:
             raise TrainingError(
                 "session.lanes() was called in a replica of several ranks, which share each micro-batch, so a lane has "
@@ -339,5 +358,5 @@ class Session:
             "scheduler": kinds(together(self.scheduler)),
             "scaler": kinds(self.scaler) if self._scaling.is_on else None,
             "model": shapes(self.model.state_dict()),
-        }
+        } | ({"grows": True} if self._sizes.terms is not None else {})
         return CheckpointManager(settings, self._group, self._state, about, self._state.expected_bytes())

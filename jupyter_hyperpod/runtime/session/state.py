@@ -16,13 +16,14 @@ from ...policy.guard import StepReading
 from ...policy.recovery import RecoveryPlan
 from ..comm import state_codec
 from ..comm.shards import local, mesh_of
+from ..data.sizes import BatchSizes
 from ..micro_batch.lanes import LaneStore
 from ..program.carried import Carried
 from ..program.copies import Copier
 from .guard import StepGuard
 from .loss_scaling import LossScaling
 from .optimizer_state import OptimizerWatch, load_exactly
-from .turns import AnyOptimizer, RunStates, Turns, last_turn_of, ones, step_optimizer
+from .turns import AnyOptimizer, RunStates, Turns, last_turn_of, ones, step_optimizer, step_with_rates
 
 
 class TrainingState:
@@ -30,7 +31,7 @@ class TrainingState:
 
     ``step_guard`` judges steps before they are applied; its history is part of the state.
     ``carried``: what the cell keeps; ``lanes``: what micro-batches keep. ``mesh``: the ranks that share sharded
-    parameters, None without sharding.
+    parameters, None without sharding. ``sizes``: of the steps, None where they are constant.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class TrainingState:
         runs: int = 1,
         scaling: LossScaling | None = None,
         metric: str | None = None,
+        sizes: BatchSizes | None = None,
     ) -> None:
         self._model = model
         self.scaling = scaling or LossScaling()
@@ -57,6 +59,7 @@ class TrainingState:
         self.step_guard = step_guard
         self.carried = carried
         self.lanes = lanes or LaneStore(0)
+        self.sizes = sizes if sizes is not None and sizes.terms is not None else None
         self.mesh = mesh_of(parameters)
         self.step: int | None = None
         self._stepped = 0  # turns that were stepped here
@@ -90,7 +93,7 @@ class TrainingState:
         self._states.begin(self.applied, self._copy)
         if not skipped:
             optimizer = self.optimizer.turn(self.applied) if isinstance(self.optimizer, Turns) else self.optimizer
-            self.watch.step(partial(step_optimizer, optimizer, reading.loss), first=self._stepped < self._runs)
+            self.watch.step(partial(self._step, optimizer, reading.loss), first=self._stepped < self._runs)
             self._stepped += 1
         self.scaling.update(reading)
         self._losses[reading.step] = reading.loss
@@ -99,6 +102,12 @@ class TrainingState:
         self.step, self.loss, self.metrics = self.applied + 1, reading.loss, dict(reading.metrics)
         self.stopped = self.stopped or reading.stops
         self._losses = {step: kept for step, kept in self._losses.items() if step > self.step - self._runs}
+
+    def _step(self, optimizer: torch.optim.Optimizer, loss: float) -> None:
+        if self.sizes is None or self.sizes.has_constant_rates:
+            step_optimizer(optimizer, loss)
+        else:
+            step_with_rates(optimizer, loss, self.sizes.factor(self.applied))
 
     def run_done(self) -> None:
         """An update is applied, with all that it leaves in buffers."""
@@ -147,7 +156,7 @@ class TrainingState:
 
     def as_dict(self) -> dict[str, Any]:
         """Parameters, buffers, optimizer, scheduler and guard; the tensors are not copies."""
-        state = {"model": dict(self._model.state_dict()), "optimizer": self._optimizer_state()}
+        state: dict[str, Any] = {"model": dict(self._model.state_dict()), "optimizer": self._optimizer_state()}
         if self._scheduler is not None:
             state["scheduler"] = self._scheduler.state_dict()
         if self.step_guard.guard is not None:
@@ -156,6 +165,8 @@ class TrainingState:
             state["lanes"] = self.lanes.as_dict()
         if self.scaling.is_on:
             state["scaler"] = self.scaling.as_dict()
+        if self.sizes is not None:
+            state["batches"] = self.sizes.as_list(self.applied)
         return state
 
     def _optimizer_state(self) -> dict[str, Any]:
@@ -237,6 +248,8 @@ class TrainingState:
             self._scheduler.load_state_dict(state["scheduler"])
         self.lanes.load(state.get("lanes", {}))
         self.scaling.load(state.get("scaler", {}))
+        if self.sizes is not None and "batches" in state:
+            self.sizes.load(state["batches"])
         if self.step_guard.guard is not None and "guard" in state:
             self.step_guard.load(state["guard"])
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ...policy.recovery import RecoveryPlan
+from ..data.sizes import BatchSizes
 from ..protocol import facts
 from ..worker.replica_sync import Group
 
@@ -13,14 +14,16 @@ from ..worker.replica_sync import Group
 class Commits:
     """Journals committed steps of one session."""
 
-    def __init__(self, group: Group, samples: int) -> None:
+    def __init__(self, group: Group, sizes: BatchSizes) -> None:
         self._group = group
-        self._samples = samples
+        self._sizes = sizes
         self._record: dict[str, Any] | None = None
         self._assignment: list[Any] = []  # the one journaled last
 
-    def note(self, step: int, loss: float, plan: RecoveryPlan, took_s: float, redone: int, skipped: str = "") -> None:
-        """Record a step that was applied here."""
+    def note(
+        self, step: int, index: int, loss: float, plan: RecoveryPlan, took_s: float, redone: int, skipped: str = ""
+    ) -> None:
+        """Record a step that was applied here, a run of that of the loop with this ``index``."""
         self._record = {
             "step": step,
             "session": self._group.session,
@@ -28,7 +31,7 @@ class Commits:
             "loss": finite(loss),
             "loss_hex": loss.hex(),
             "step_time_s": took_s,
-            "samples": self._samples,
+            "samples": self._sizes.samples(index),
             "world_size": plan.world_size,
             "assignment": [
                 [owner, sorted(leaf for low, high in nodes for leaf in range(low, high))]
@@ -36,6 +39,7 @@ class Commits:
             ],
             "redone": redone,
             **({"skipped": skipped} if skipped else {}),
+            **self._sizes.record(index),
         }
         if plan.rank == 0:
             self.journal()

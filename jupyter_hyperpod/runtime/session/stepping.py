@@ -10,8 +10,11 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...core.errors import SpecError
+from ...policy.growth import BatchTerms
+from ..data.given import Given
+from ..data.stream import is_stream
 from .purity import refuse_unfit_layers
-from .turns import ones
+from .turns import Turns, ones
 
 _UNFIT_OPTIMIZERS = {
     torch.optim.SparseAdam: "gradients are summed over all members as dense tensors, which SparseAdam refuses. Pass "
@@ -25,6 +28,11 @@ _ITERATIONS = (
     "step.run() n times"
 )
 
+_CHANGES = (
+    "hp.Session(grow=...) changes the global batch, and {found}: {remedy}, or leave grow out, which keeps the global "
+    "batch and the learning rates as they are"
+)
+
 
 def refuse_sizes(global_batch: int, micro_batch: int) -> None:
     """Raise SpecError for batches that cannot be cut into micro-batches."""
@@ -33,6 +41,29 @@ def refuse_sizes(global_batch: int, micro_batch: int) -> None:
             f"global_batch is {global_batch} and micro_batch {micro_batch}; expected a multiple of micro_batch, at "
             "least one"
         )
+
+
+def refuse_growth(terms: BatchTerms | None, found: Given, optimizer: Any, replica: int) -> None:
+    """Raise SpecError for data, optimizers and replicas with which the global batch cannot change."""
+    if terms is None:
+        return
+    groups = [group for one in ones(optimizer) for group in one.param_groups]
+    whole = isinstance(found.order, str) and found.order == "lanes"
+    refusals = (
+        (is_stream(found.data), "the data is a stream, which is read in blocks of one size", "give data with an index"),
+        (whole, 'order="lanes" cuts the data into one stretch for each sample of it', "choose another order"),
+        (found.drop_last, "drop_last=True cuts each epoch to whole batches", "write drop_last=False"),
+        (isinstance(optimizer, Turns), "the session has a list of optimizers", "give it one optimizer"),
+        (replica > 1, "each member is a replica of several ranks", "run without --replica"),
+        (
+            terms.rule != "constant" and not all("lr" in group for group in groups),
+            "a parameter group of the optimizer has no lr",
+            "write hp.GrowBatch('constant', ...)",
+        ),
+    )
+    for applies, text, remedy in refusals:
+        if applies:
+            raise SpecError(_CHANGES.format(found=text, remedy=remedy))
 
 
 def refuse_unfit(model: torch.nn.Module, optimizer: Any, scheduler: Any, metric: str | None = None) -> None:

@@ -138,6 +138,30 @@ class Schedulers:
         return iter(self._schedulers)
 
 
+OWN_RATE = (
+    "{kind}.step() sets the learning rate itself, which hp.Session(grow=...) multiplies for the time of a step: write "
+    "hp.GrowBatch('constant', ...), and set the rate in the loop"
+)
+
+
+def step_with_rates(optimizer: torch.optim.Optimizer, loss: float, factor: float) -> None:
+    """Step with learning rates times ``factor``; afterwards they are what they were.
+
+    Raises TrainingError for an optimizer that sets them in its step.
+    """
+    before = [group["lr"] for group in optimizer.param_groups]
+    now = [rate * factor for rate in before]
+    for group, rate in zip(optimizer.param_groups, now, strict=True):
+        group["lr"] = rate
+    try:
+        step_optimizer(optimizer, loss)
+        if any(group["lr"] is not rate for group, rate in zip(optimizer.param_groups, now, strict=True)):
+            raise TrainingError(OWN_RATE.format(kind=type(optimizer).__name__))
+    finally:
+        for group, rate in zip(optimizer.param_groups, before, strict=True):
+            group["lr"] = rate
+
+
 def step_optimizer(optimizer: torch.optim.Optimizer, loss: float) -> None:
     """Step with the present gradients. LBFGS wants a closure: of one iteration it calls it once, at its beginning."""
     if isinstance(optimizer, torch.optim.LBFGS):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import select
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from ...core.errors import TrainingError
 from ...policy.batching import holdings_of
+from ...policy.growth import BatchTerms, count_at, next_schedule
 from ...policy.recovery import MemberState, RecoveryPlan
 from ..comm.mesh import PeerLost, Transfer
 from ..comm.shared_memory import Token
@@ -28,9 +30,9 @@ class LocalGroup(GroupBase):
     generation = 0
     newcomer = False
 
-    def __init__(self, micro_batches: int) -> None:
+    def __init__(self, micro_batches: int, terms: BatchTerms | None = None) -> None:
         super().__init__()
-        self._micro_batches = micro_batches
+        self._micro_batches, self._terms = micro_batches, terms
 
     def join(self, opened: facts.SessionOpened, held: Callable[[], MemberState]) -> RecoveryPlan:
         """Begin at once, with every micro-batch. There is no other state to compare with, so `held` is not called."""
@@ -48,11 +50,14 @@ class LocalGroup(GroupBase):
         raise Regroup(orders.FormGeneration(0, 0, ()))
 
     def _begin(self) -> RecoveryPlan:
-        share = (tuple(range(self._micro_batches)),)
-        holdings = holdings_of(((),), share, self._micro_batches)
         saved = max(self.checkpoints(), default=None)
         step, loaders = (saved[0], (0,)) if saved is not None else (0, ())
-        return RecoveryPlan(step, (0,), (), (), ((),), share, holdings, saved, loaders, owners=("solo",))
+        batches = () if self._terms is None else next_schedule(self._terms, (), step, 0, 0, 1).value
+        count = count_at(batches, step) if batches else self._micro_batches
+        share = (tuple(range(count)),)
+        holdings = holdings_of(((),), share, count)
+        found = RecoveryPlan(step, (0,), (), (), ((),), share, holdings, saved, loaders, owners=("solo",))
+        return replace(found, batches=batches)
 
     def poll(self) -> None:
         """Nobody calls."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ...policy.growth import BatchTerms
 from ...policy.recovery import MemberState
 from ..protocol import facts, replica
 from ..protocol.codec import Message, Process
@@ -126,10 +127,10 @@ class Follower(ElasticGroup):
 Group = ElasticGroup | LocalGroup
 
 
-def group_of(worker: Worker | None, micro_batches: int) -> Group:
+def group_of(worker: Worker | None, micro_batches: int, terms: BatchTerms | None = None) -> Group:
     """The group in which a session of this worker trains; outside a job, that of one member."""
     if worker is None:
-        return LocalGroup(micro_batches)
+        return LocalGroup(micro_batches, terms)
     if worker.place.size == 1:
         return ElasticGroup(worker)
     return Leader(worker) if worker.place.shard == 0 else Follower(worker)
