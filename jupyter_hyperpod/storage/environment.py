@@ -21,13 +21,19 @@ READ_EARLY = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "TORCH_", "PYTORCH_", "ATEN_
     *("OPENBLAS_", "MKL_", "KMP_", "GOMP_", "OMP_DYNAMIC", "OMP_PLACES", "OMP_PROC_BIND", "OMP_SCHEDULE"),
     *("OMP_STACKSIZE", "OMP_THREAD_LIMIT", "OMP_WAIT_POLICY"),
 )
+HASH_SEED = "0"
 IF_TOLD = ("HYPERPOD_BIND", "HYPERPOD_SOCKETS_ONLY")
+
+
+def with_fixed_hashes(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which hashes of text, and so the order of sets of words, are the same in all processes."""
+    return {"PYTHONHASHSEED": HASH_SEED, **environment}
 
 
 def adopt(job: JobStore) -> list[str]:
     """Set the job's variables in this process; the names of those that were new. Raises StoreError, SpecError."""
     told = {*OWN, *(name for name in IF_TOLD if name in os.environ)}
-    values = {name: value for name, value in job.environment().items() if name not in told}
+    values = {name: value for name, value in with_fixed_hashes(job.environment()).items() if name not in told}
     changed = [name for name, value in values.items() if os.environ.get(name) != value]
     os.environ.update(values)
     tell_loaded_libraries(values)

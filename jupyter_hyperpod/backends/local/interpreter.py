@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ...core.errors import ProtocolError
+from ...storage.environment import with_fixed_hashes
 from ...system.diagnostics import note, open_log
 from ...system.json_lines import JsonLineChannel, Message, connect, listen
 from ...system.processes import Identity, identify, signal_group
@@ -62,7 +63,7 @@ class WarmInterpreter:
                 stdout=log,
                 stderr=log,
                 pass_fds=[listener.fileno()],
-                env=dict(self._surroundings.environment),
+                env=with_fixed_hashes(self._surroundings.environment),
                 cwd=self._directory,
                 start_new_session=True,
             )

@@ -17,6 +17,7 @@ from typing import Any
 
 from ...core.errors import ProtocolError
 from ...core.spec import LaunchPlan
+from ...storage.environment import with_fixed_hashes
 from ...system.diagnostics import note, open_log
 from ...system.json_lines import JsonLineChannel, Message
 from ...system.processes import Identity, die_with_parent, identify, signal_group
@@ -148,7 +149,7 @@ class Node(RequestServer):
                 stdout=log,
                 stderr=log,
                 cwd=directory,
-                env={**os.environ, **plan.env, **self.names()},
+                env=with_fixed_hashes({**os.environ, **plan.env, **self.names()}),
                 start_new_session=self.who.leads_groups,
                 preexec_fn=lambda: die_with_parent(node),
             )

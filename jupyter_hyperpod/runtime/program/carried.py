@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from ...core.errors import TrainingError
+from ..session.optimizer_state import access
 from . import generators
 from .carried_paths import CarriedPaths, Tracer
-from .copies import SKIPPED, Copier, Copy, State, Unfit, access, has_attributes
+from .copies import SKIPPED, Copier, Copy, State, Unfit, has_attributes
 from .loop_variables import LoopVariables
 from .model_flags import ModelFlags
 
@@ -107,7 +108,7 @@ class Carried:
         if not vars(self.values):
             del found[STATE]
         variables = self.variables.copied(self._sealed.variables)
-        flags = self._flags.copied(self.variables.attributes)
+        flags = self._flags.copied(self.variables.attributes, self.variables.reads_gradients)
         paths = self.paths.copied(self._sealed.paths)
         own = generators.states()
         self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, own, flags, paths)

@@ -14,7 +14,8 @@ import torch
 
 from ...core.errors import TrainingError
 from ..comm.state_codec import is_array
-from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit, access, has_attributes
+from ..session.optimizer_state import access
+from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit, has_attributes
 from .frames import Locals, callers
 from .heap import Path
 from .reached import digest, elements
@@ -175,7 +176,7 @@ class CarriedPaths:
     """The paths whose values are carried, of one session."""
 
     def __init__(self, own: frozenset[int], sources: Mapping[str, Any]) -> None:
-        self._copier = Copier(own)
+        self._copier = Copier(own, kinds=True)
         self._own = own
         self._sources = sources
         self.carried: dict[Path, None] = {}
@@ -255,7 +256,7 @@ class CarriedPaths:
                     _set(path, self._sources, merged)
                     self.carried[path] = None
                     continue
-                _set(path, self._sources, self._copier.copied(copy))
+                _set(path, self._sources, self._copier.fresh(copy))
                 self.carried[path] = None
             except (LookupError, Unfit, AttributeError, TypeError) as error:
                 raise TrainingError(GONE.format(name=text(path), step=step)) from error

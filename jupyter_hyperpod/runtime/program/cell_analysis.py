@@ -54,6 +54,7 @@ class Carrying:
     nonlocal_names: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
     named: dict[str, int] = field(default_factory=dict)
+    reads_gradients: bool = False
 
 
 def carrying(source: str, line: int, since: int | None = None) -> Carrying:
@@ -71,23 +72,6 @@ def carrying(source: str, line: int, since: int | None = None) -> Carrying:
             scope = node
     loops = [node for node in _own(scope) if isinstance(node, LOOPS) and _holds(node, line)]
     return _Reader(tree, scope).read(loops, line, since) if loops else Carrying()
-
-
-def attributes_set(source: str) -> list[list[str]]:
-    """The attributes that a file sets, as the names on the way: ``a.b.c = 1`` is [a, b, c]."""
-    try:
-        nodes = list(ast.walk(parsed(source)))
-    except SyntaxError:
-        return []
-    found = []
-    for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names, inner = [node.attr], node.value
-            while isinstance(inner, ast.Attribute):
-                names, inner = [inner.attr, *names], inner.value
-            if isinstance(inner, ast.Name) and inner.id != "self":
-                found.append([inner.id, *names])
-    return found
 
 
 def _holds(node: ast.stmt, line: int) -> bool:
@@ -142,14 +126,15 @@ class _Reader:
         stored = {_base(node) for node in stores if isinstance(node.ctx, ast.Store)} | bound.keys()
         defined = {n.name: n.lineno for n in _own(self._scope) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
         more = read, frozenset(outer), frozenset(stored), defined | _bound(ast.walk(self._tree))
-        return self._attributes(), _clocks(self._tree), _positions(loop, line), bound, *more
+        gradients = any(map(_reads_gradient, ast.walk(self._tree)))
+        return self._attributes(), _clocks(self._tree), _positions(loop, line), bound, *more, gradients
 
     def _changed(self, nodes: list[ast.AST], depth: int) -> tuple[dict[str, int], dict[str, int]]:
         """Names whose objects the nodes change in place, and names of the module that functions called there change."""
         changed: dict[str, int] = {}
         module: dict[str, int] = {}
         for node in nodes:
-            for name in _changed_in_place(node):
+            for name in changed_in_place(node):
                 changed.setdefault(name, node.lineno)  # type: ignore[attr-defined]
             if (
                 isinstance(node, ast.Call)
@@ -203,7 +188,7 @@ class _Reader:
 
     def _attributes(self) -> frozenset[str]:
         found = set[str]()
-        everywhere = {name for node in ast.walk(self._tree) for name in _changed_in_place(node)}
+        everywhere = {name for node in ast.walk(self._tree) for name in changed_in_place(node)}
         skipped = {id(n) for f in self._functions.get("__init__", ()) for n in ast.walk(f)}
         for node in ast.walk(self._tree):
             if id(node) not in skipped:
@@ -234,6 +219,12 @@ def _clocks(tree: ast.Module) -> frozenset[str]:
         if len(found) == before:
             break
     return frozenset(found)
+
+
+def _reads_gradient(node: ast.AST) -> bool:
+    """Whether a node reads ``parameter.grad``."""
+    loaded = isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Load)
+    return loaded and _last_name(node.value) not in ("autograd", "func")  # type: ignore[attr-defined]
 
 
 def _positions(loop: ast.stmt, line: int) -> dict[str, int]:
@@ -297,7 +288,8 @@ def _last_name(function: ast.AST) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _changed_in_place(node: ast.AST) -> Iterator[str]:
+def changed_in_place(node: ast.AST) -> Iterator[str]:
+    """The names whose objects a node changes."""
     if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
         yield _base(node)
     elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):

@@ -22,6 +22,7 @@ HOOKS = frozenset(
     "register_backward_hook register_forward_hook register_forward_pre_hook register_full_backward_hook "
     "register_full_backward_pre_hook register_hook register_post_accumulate_grad_hook".split()
 )
+KEYED = frozenset("add append get pop setdefault".split())
 _READERS = ("read_text", "read_bytes")
 _WRITERS = ("write_text", "write_bytes")
 _WRITES = frozenset("awx+")
@@ -81,6 +82,24 @@ def files_read_back(tree: ast.AST) -> Iterator[Place]:
             else:
                 read.add(name)
     yield from ((name, line) for name, line in written.items() if name in read)
+
+
+def keyed_by_address(tree: ast.AST) -> Iterator[Place]:
+    """Containers that functions and loops ask or fill by ``id(...)``, also by way of a variable."""
+    nodes = list(_often(tree))
+    named = {last_name(t) for n in nodes if isinstance(n, ast.Assign) and _is_address(n.value, ()) for t in n.targets}
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and _is_address(node.slice, named):
+            yield from ((name, node.lineno) for name in stored(node))
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Attribute):
+            if node.func.attr in KEYED and _is_address(node.args[0], named):
+                yield base_of(node.func), node.lineno
+
+
+def _is_address(node: ast.AST, named: Collection[str]) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in named
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "id"
 
 
 def toggles(tree: ast.AST) -> bool:

@@ -8,6 +8,7 @@ changes is a matter of `reproducible`.
 
 from __future__ import annotations
 
+import queue
 import re
 import time
 import types
@@ -18,10 +19,11 @@ import torch
 
 from ...core.errors import TrainingError
 from ..comm.state_codec import is_array
+from ..session.optimizer_state import access
 from . import chance, readings
 from .carried import Carried
 from .carried_paths import resolved, short
-from .copies import PLAIN, access
+from .copies import PLAIN
 from .frames import callers
 from .heap import Heap, Noted, Path, Walk, names_of
 from .reads import Flow
@@ -88,7 +90,7 @@ class Comparison:
         """The cell is between two steps. Raises TrainingError for what can neither be carried nor be left alone."""
         if not self._active or self._carried.first_step:
             return
-        now = self.look()
+        now = self.look(between=True)
         if self._after is not None:
             if self._left == TURNS:
                 self._carry_early(now)
@@ -115,10 +117,10 @@ class Comparison:
         self._look_at_containers(inside, now)
         self._before, self._after = None, now
 
-    def look(self) -> Walk:
-        """Everything now."""
+    def look(self, between: bool = False) -> Walk:
+        """Everything now, ``between`` two steps or in one."""
         began_s = time.perf_counter()
-        walk = self._heap.walk()
+        walk = self._heap.walk(between)
         self._slow = self._slow or time.perf_counter() - began_s > LONGEST_S
         if walk.cut and self._before is None and self._left == TURNS:
             self._warn(CUT)
@@ -157,7 +159,9 @@ class Comparison:
         if not self._active:
             return []
         program = Program(after)
-        found = [program.refused] if program.refused else []
+        names = self._carried.variables.changed
+        refused = program.refused or program.keyed(names) or program.counting()
+        found = [refused] if refused else []
         for path, noted in before.changed(after).items():
             matters = program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting")
             if matters and not self._is_settings(path):
@@ -185,6 +189,7 @@ class Comparison:
             if kind in ("global", "frame") and noted.kind in ("value", "shape"):
                 early = self._may_change(path, noted, now) or (len(path) == 1 and program.sets(*place))
                 early = early or (noted.key == "training" and program.toggles)
+                early = early or (noted.name in program.changes and _is_kept_by_function(path))
             if early and not _is_covered(noted, covered) and program.flow(path, noted) is not Flow.NOWHERE:
                 self._carried.paths.add(path, SMALL)
 
@@ -193,9 +198,12 @@ class Comparison:
         if not noted.at:
             return False
         try:
-            others = now.aliases.get(id(resolved(path[: noted.at], self._sources)), set())
+            holder = resolved(path[: noted.at], self._sources)
         except LookupError:
             return False
+        if isinstance(holder, queue.Queue):
+            return True
+        others = now.aliases.get(id(holder), set())
         return not self._carried.variables.changed.isdisjoint({path[0][1][1], *others})
 
     def _judge_each(self, changed: Mapping[Path, Noted], before: Walk, now: Walk) -> None:
@@ -260,6 +268,10 @@ class Comparison:
     def _refuse(self, path: Path, noted: Noted, program: Program, why: str) -> None:
         place = program.place(noted.name)
         raise TrainingError(REFUSED.format(place=place, name=_label(path, noted), why=why, ident=noted.name))
+
+
+def _is_kept_by_function(path: Path) -> bool:
+    return any(kind in ("closure", "default") for kind, _ in path)
 
 
 def _is_covered(noted: Noted, covered: Collection[Any]) -> bool:

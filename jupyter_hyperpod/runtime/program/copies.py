@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import io
 import os
-import random
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import is_dataclass
 from enum import Enum
@@ -24,26 +23,27 @@ from typing import Any
 import torch
 
 from ..comm.state_codec import is_array
-from ..session.optimizer_state import load_exactly
-from .own_files import is_own_class, is_own_file, own_class
+from ..session.optimizer_state import access, copy_tensor, has_state, put_array, put_tensor, set_memory_file
+from .own_files import dictionary, factory_of, is_own_file, own_class, tuple_class
 
 Copy = Any
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 TYPE, ENUM = "\0type", "\0enum"  # beside an object's copy, the name of its class; the copy of a member of an Enum
 MODULES = "\0modules"  # beside it, the plain attributes of a module and of those inside
 PART = "\0part"  # beside it, where not all attributes of an object are in it
+NAMED = "\0named"  # the key of the copy of a named tuple
+KIND = "\0kind"  # in the copy of a dictionary: which class it is of, and the name of its default factory
 OBJECT = "\0object"  # the key of an object's copy, to tell it from a dictionary's
 SKIPPED = object()  # the copy of what the session carries already, and of functions, which a cell defines anew
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, torch.Size, torch.dtype, torch.device)
 DICTIONARIES = ("dict", "OrderedDict", "defaultdict", "Counter")
 LONG = 100  # items of a list
+SMALL = 1_000_000  # numbers in an object of a container, of which all attributes are copied
 # Packages whose objects show or record what happens, and do not change it.
 HARMLESS = frozenset(
     "IPython _csv _io _thread concurrent csv dataclasses datetime functools io ipywidgets logging matplotlib mlflow "
     "pathlib queue re rich socket subprocess tensorboard threading time tqdm types typing wandb weakref".split()
 )
-
-Access = tuple[Callable[[Any], Any], Callable[[Any, Any], object]]
 
 
 class State:
@@ -71,50 +71,6 @@ class Unfit(Exception):
         self.is_harmless = bool(packages & HARMLESS) or isinstance(value, io.IOBase)
 
 
-def has_state(value: Any) -> bool:
-    """Whether `value` gives and takes its state as torch's modules, optimizers and schedulers do."""
-    try:
-        names = () if isinstance(value, (type, ModuleType)) else ("state_dict", "load_state_dict")
-        return bool(names) and all(callable(getattr(value, name, None)) for name in names)
-    except Exception:  # an object that answers only after its library has begun, such as wandb's
-        return False
-
-
-def _inherits_state(value: Any) -> bool:
-    """Whether an object of an own class has the `state_dict` of a library's class, which knows no attribute of it."""
-    kind = type(value)
-    if not is_own_class(kind):
-        return False
-    giver = next(base for base in kind.__mro__ if "state_dict" in vars(base))
-    return not is_own_class(giver) and giver.__module__.partition(".")[0] != "torch"
-
-
-def is_generator(value: Any) -> bool:
-    """Whether `value` is a generator of random numbers."""
-    return not has_state(value) and access(value) is not None
-
-
-def access(value: Any) -> Access | None:
-    """How the state of an object of a known kind is read and set, or None.
-
-    Kinds: objects with ``state_dict`` and ``load_state_dict``, and random generators of torch, Python and numpy.
-    """
-    numpy: Any = sys.modules.get("numpy")
-    if isinstance(value, torch.optim.Optimizer):
-        return _optimizer_state, _set_optimizer
-    if has_state(value) and not _inherits_state(value):
-        return (lambda v: v.state_dict()), (lambda v, copy: v.load_state_dict(copy))
-    if isinstance(value, torch.Generator):
-        return (lambda v: v.get_state()), (lambda v, copy: v.set_state(copy))
-    if isinstance(value, random.Random):
-        return (lambda v: v.getstate()), (lambda v, copy: v.setstate(copy))
-    if numpy is not None and isinstance(value, numpy.random.RandomState):
-        return (lambda v: v.get_state(legacy=False)), (lambda v, copy: v.set_state(copy))
-    if numpy is not None and isinstance(value, numpy.random.Generator):
-        return (lambda v: v.bit_generator.state), (lambda v, copy: setattr(v.bit_generator, "state", copy))
-    return None
-
-
 def _type(value: Any) -> str:
     return "{0.__module__}.{0.__qualname__}".format(value if isinstance(value, type) else type(value))
 
@@ -125,23 +81,6 @@ def _is_foreign(value: Any) -> bool:
         return value.gi_code.co_filename.startswith(_PACKAGE)
     ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
     return ours and not has_state(value) and not isinstance(value, State)
-
-
-def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state of another optimizer than the session's, with the parameters that it trains."""
-    return {"state": optimizer.state_dict(), "parameters": dict(enumerate(_trained(optimizer)))}
-
-
-def _set_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    load_exactly(optimizer, state["state"])
-    with torch.no_grad():
-        trained = _trained(optimizer)
-        for place, value in state.get("parameters", {}).items():  # without those that the session carries
-            trained[place].copy_(value)
-
-
-def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def has_attributes(value: Any) -> bool:
@@ -172,11 +111,20 @@ class Copier:
     """Copies values; ``own`` are the ids of objects that the session carries already: they are skipped.
 
     ``attributes`` are those that are copied of objects of the program's own classes; None for all. Copies of ``model``
-    can be made where there is none, such as the best one so far.
+    can be made where there is none, such as the best one so far. With ``kinds`` copies of dictionaries say of which
+    class these are.
     """
 
-    def __init__(self, own: Collection[int] = (), attributes: frozenset[str] | None = None, model: Any = None) -> None:
+    def __init__(
+        self,
+        own: Collection[int] = (),
+        attributes: frozenset[str] | None = None,
+        model: Any = None,
+        kinds: bool = False,
+    ) -> None:
         self._own = own
+        self._of_states = Copier(own, attributes, model) if kinds else self
+        self._kinds = kinds
         self._attributes = attributes
         self._model = model
 
@@ -192,15 +140,16 @@ class Copier:
         if isinstance(value, Enum):
             return {ENUM: value.name, TYPE: _type(value)}
         if isinstance(value, torch.Tensor):
-            return _tensor(value, before)
+            return copy_tensor(value, before)
         if is_array(value):
             return value.copy()
         if (how := access(value)) is not None:
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
-            state = self.copied(how[0](value), earlier, path)
+            state = self._of_states.copied(how[0](value), earlier, path)
             return {OBJECT: state, TYPE: _type(value)} | self._of_modules(value)
         if isinstance(value, dict) and kind.__name__ in DICTIONARIES:
-            return self._named(((_key(k, path), v, f"[{k!r}]") for k, v in value.items()), before, path)
+            copies = self._named(((_key(k, path), v, f"[{k!r}]") for k, v in value.items()), before, path)
+            return copies if kind is dict or not self._kinds else copies | {KIND: [kind.__name__, factory_of(value)]}
         if kind is list:
             return self._list(value, before, path)
         if kind is tuple and all(type(item) in PLAIN for item in value):
@@ -209,13 +158,20 @@ class Copier:
             items = [self.copied(item, None, f"{path}[{place}]") for place, item in enumerate(value)]
             if any(item is SKIPPED for item in items):
                 return SKIPPED
+            if isinstance(value, tuple) and kind is not tuple:
+                if tuple_class(_type(value)) is not kind:
+                    raise Unfit(path, value)
+                return {NAMED: tuple(items), TYPE: _type(value)}
             return deque(items, value.maxlen) if isinstance(value, deque) else tuple(items)
         if kind in (set, frozenset):
-            return kind(self.copied(item, None, path) for item in value)
+            items = [self.copied(item, None, path) for item in value]
+            if any(item is SKIPPED or isinstance(item, dict) for item in items):
+                raise Unfit(path, value)
+            return kind(items)
         if has_attributes(value):
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
             held = vars(value)
-            whole = "[" in path and (is_dataclass(value) or all(type(item) in PLAIN for item in held.values()))
+            whole = "[" in path and (is_dataclass(value) or _size(held) <= SMALL or not any(map(self._is_set, held)))
             chosen = ((k, v, f".{k}") for k, v in held.items() if whole or self._is_chosen(value, k))
             copies = self._named(chosen, earlier, path)
             return {OBJECT: copies, TYPE: _type(value)} | ({PART: True} if len(copies) < len(held) else {})
@@ -250,6 +206,9 @@ class Copier:
         if self._attributes is None or beside or isinstance(value, (State, SimpleNamespace, Namespace)):
             return True
         return attribute in self._attributes or "__dict__" in self._attributes
+
+    def _is_set(self, attribute: str) -> bool:
+        return self._attributes is None or attribute in self._attributes or "__dict__" in self._attributes
 
     def _named(self, items: Iterator[tuple[Any, Any, str]], before: Copy, path: str) -> Copy:
         earlier = before if isinstance(before, dict) else {}
@@ -286,12 +245,36 @@ class Copier:
             return type(target)[copy[ENUM]]
         if isinstance(copy, dict) and TYPE in copy:
             return self.made(copy, target)
-        return self.copied(copy)
+        if type(copy) is tuple and type(target) is tuple and len(copy) == len(target):
+            return tuple(map(self.merged, target, copy))
+        return self.fresh(copy)
+
+    def fresh(self, copy: Copy) -> Any:
+        """A new value that holds `copy`. Raises Unfit for an object that cannot be made."""
+        if isinstance(copy, dict):
+            if TYPE in copy:
+                return self.made(copy, None)
+            items = {key: self.fresh(item) for key, item in copy.items() if key != KIND}
+            try:
+                kind, factory = copy.get(KIND, ("dict", None))
+                return dictionary(kind, factory, items)
+            except LookupError:
+                raise Unfit("", None) from None
+        if type(copy) in (list, tuple):
+            return type(copy)(map(self.fresh, copy))
+        return deque(map(self.fresh, copy), copy.maxlen) if isinstance(copy, deque) else self.copied(copy)
 
     def made(self, copy: dict[str, Any], target: Any) -> Any:
         """A new object of a class of the program, or a model as the session's, that holds `copy`. Raises Unfit."""
         if _is_copy_of(self._model, copy) and self._put(again := deepcopy(self._model), copy):
             return again
+        if NAMED in copy and (named := tuple_class(copy[TYPE])) is not None:
+            items = map(self.fresh, copy[NAMED])
+            return tuple.__new__(named, items) if hasattr(named, "_fields") else named(tuple(items))
+        if copy[TYPE] in ("_io.BytesIO", "_io.StringIO"):
+            file = getattr(io, copy[TYPE][4:])()
+            set_memory_file(file, copy[OBJECT])
+            return file
         kind = own_class(copy[TYPE])
         if kind is not None and issubclass(kind, Enum) and ENUM in copy:
             return kind[copy[ENUM]]
@@ -309,10 +292,10 @@ class Copier:
         if type(target) in PLAIN:
             return False
         if isinstance(target, torch.Tensor):
-            return _put_tensor(target, copy)
+            return put_tensor(target, copy)
         if is_array(target):
-            return _put_array(target, copy)
-        if isinstance(copy, dict) and ENUM in copy:
+            return put_array(target, copy)
+        if isinstance(copy, dict) and (ENUM in copy or NAMED in copy):
             return False
         if isinstance(copy, dict) and OBJECT in copy:
             return _type(target) == copy[TYPE] and self._put_object(target, copy[OBJECT], copy.get(MODULES, {}))
@@ -323,7 +306,7 @@ class Copier:
             return True
         if isinstance(target, deque) and isinstance(copy, deque):
             target.clear()
-            target.extend(map(self.copied, copy))
+            target.extend(map(self.fresh, copy))
             return True
         if type(target) is set and type(copy) is set:
             target.clear()
@@ -333,18 +316,18 @@ class Copier:
 
     def _put_object(self, target: Any, copy: Copy, modules: dict[str, dict[str, Copy]]) -> bool:
         if (how := access(target)) is not None:
-            how[1](target, self.copied(copy))
+            how[1](target, self._of_states.copied(copy))
             for path, attributes in modules.items():
                 self.set_attributes(target.get_submodule(path), attributes)
             return True
-        if not has_attributes(target):
+        if not has_attributes(target) and not isinstance(target, FunctionType):
             return False
         for name, item in copy.items():
             setattr(target, name, self.merged(vars(target).get(name), item))
         return True
 
     def _put_items(self, target: dict[Any, Any], copy: dict[Any, Any]) -> bool:
-        items = {key: self.merged(target.get(key), item) for key, item in copy.items()}
+        items = {key: self.merged(target.get(key), item) for key, item in copy.items() if key != KIND}
         skipped = {key: value for key, value in target.items() if key not in items and self._is_skipped(value)}
         target.clear()
         target.update(skipped | items)
@@ -357,34 +340,19 @@ class Copier:
             return True
 
 
+def _size(value: Any) -> int:
+    """About how many numbers a value holds; more than `SMALL` where that is not seen."""
+    if isinstance(value, torch.Tensor):
+        return value.nelement()
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(map(_size, value)) if len(value) <= LONG else SMALL + 1
+    return int(value.size) if is_array(value) else 1 if type(value) in PLAIN else SMALL + 1
+
+
 def _is_copy_of(model: torch.nn.Module | None, copy: dict[str, Any]) -> bool:
     return model is not None and _type(model) == copy[TYPE] and model.state_dict().keys() == copy[OBJECT].keys()
-
-
-def _tensor(value: torch.Tensor, before: Copy) -> torch.Tensor:
-    value = value.detach()
-    if isinstance(before, torch.Tensor) and _alike(before, value):
-        return before.copy_(value)
-    return value.clone()
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-
-
-def _put_tensor(target: torch.Tensor, copy: Copy) -> bool:
-    if not isinstance(copy, torch.Tensor) or not _alike(target, copy) or (target.requires_grad and not target.is_leaf):
-        return False
-    with torch.no_grad():
-        target.copy_(copy)
-    return True
-
-
-def _put_array(target: Any, copy: Copy) -> bool:
-    if not is_array(copy) or not target.shape or (target.shape, target.dtype) != (copy.shape, copy.dtype):
-        return False
-    target[...] = copy
-    return True
 
 
 def _key(key: Any, path: str) -> Any:

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 from ..comm.state_codec import is_array
+from ..session.optimizer_state import access
 from . import readings
-from .cell_analysis import attributes_set
-from .copies import PLAIN, State, access, has_attributes
+from .copies import PLAIN, State, has_attributes
 from .frames import callers, is_ours
-from .own_files import is_own_class, is_own_file
+from .own_files import attributes_set, is_own_class, is_own_file
 
 NODES = 5000  # at most, per walk
 DEEPEST = 12  # steps of a path
@@ -107,39 +107,45 @@ class Heap:
 
     def __init__(self, own: frozenset[int], sources: dict[str, Any]) -> None:
         self._set: dict[str, list[list[str]]] = {}
+        self._staying: set[types.CodeType] = set()  # what runs between two steps
         self.own = own
         self._sources = {name: value for name, value in sources.items() if value is not None}
 
-    def walk(self) -> Walk:
-        """Look at everything now."""
+    def walk(self, between: bool = False) -> Walk:
+        """Look at everything now; last at the variables of functions that do not run ``between`` two steps."""
         walk, seen = Walk(), set[int]()
-        todo = deque(self._roots())
+        self._staying = {frame.f_code for frame in callers()} if between else self._staying
+        todo, late = deque(self._roots()), deque(self._of_frames(staying=False))
         for name, read in SETTINGS.items():
             walk.found[(("setting", name),)] = Noted(str(read()), "setting", 0, name, 0, name)
         for variable, text in os.environ.items():
             walk.found[(("environ", variable),)] = Noted(text, "value", 0, variable, 0, variable)
         count = 0
-        while todo:
+        while todo or late:
             count += 1
             if count > NODES:
                 walk.cut = True
                 break
-            one = todo.popleft()
+            one = (todo or late).popleft()
             todo.extend(self._look(one, walk, seen))
         return walk
 
     def _roots(self) -> Iterator[_Todo]:
         done = set[int]()
+        yield from self._of_frames(staying=True)
         for frame in callers():
-            if frame.f_locals is not frame.f_globals:
-                for name, value in list(frame.f_locals.items()):
-                    yield _Todo(value, (("frame", (frame.f_code.co_qualname, name)),), id(frame), name, name)
             if id(frame.f_globals) not in done:
                 done.add(id(frame.f_globals))
                 yield from _of_namespace(frame.f_globals)
                 yield from self._of_libraries(frame)
         for name, value in self._sources.items():
             yield _Todo(value, (("session", name),), 0, name, name)
+
+    def _of_frames(self, staying: bool) -> Iterator[_Todo]:
+        for frame in callers():
+            if (frame.f_code in self._staying) is staying and frame.f_locals is not frame.f_globals:
+                for name, value in list(frame.f_locals.items()):
+                    yield _Todo(value, (("frame", (frame.f_code.co_qualname, name)),), id(frame), name, name)
 
     def _of_libraries(self, frame: FrameType) -> Iterator[_Todo]:
         """Attributes of modules and classes of libraries that the file of a frame sets."""

@@ -17,13 +17,15 @@ from typing import Any
 import torch
 
 from ...core.errors import TrainingError
+from ..session.optimizer_state import is_generator
 from . import functions
 from .carried_paths import Tracer
 from .cell_analysis import Carrying, carrying
-from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit, is_generator
+from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit
 from .frames import Cells, Locals, callers, cells_of, running
 from .reached import digest
 
+STEPPED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 ALIAS = "\0alias"  # the key of a copy that stands for the object of another variable
 POSITION = (
     "line {line}: {name} is a {kind}, whose position a member that joins later cannot be given. Give the data to "
@@ -36,6 +38,10 @@ UNKNOWN = (
 BESIDE = (
     "line {line}: {name} depends on how often this process has gone round its loop, and a member that joins later "
     "begins anew. Use step.number (from 1) or step.index (from 0) for the count, and give the data to hp.Session"
+)
+OTHER = (
+    "line {line}: {name} is another {kind} now, and the session goes on with the one that it was given: change the "
+    "settings of that one, such as optimizer.param_groups[0]['lr'], or begin another hp.Session for the steps after it"
 )
 REBOUND = (
     "line {line} changes {name}, an object that a member that joined later cannot be given, because it has a {kind} "
@@ -72,6 +78,7 @@ class LoopVariables:
     def __init__(self, own: frozenset[int], model: torch.nn.Module | None = None) -> None:
         self._own = own
         self._model = model
+        self._given = set[str]()  # variables that held an optimizer or a scheduler of the session
         self._functions: dict[str, Any] = {}  # by variable: the functions that it held first
         self._kinds: dict[str, set[str]] = {}  # by variable: classes of which a newcomer has an object or can make one
         self._places: list[Place] = []
@@ -79,6 +86,7 @@ class LoopVariables:
         self._members_join = False
         self.positions_travel = False  # what enumerate counts is that of the run, also on a newcomer
         self._versions: dict[str, int] = {}  # of modules that the loops use, when they began
+        self.reads_gradients = False
         self.attributes: frozenset[str] = frozenset()  # that the files of the loops set outside constructors
 
     def find(self, members_join: bool) -> None:
@@ -97,6 +105,7 @@ class LoopVariables:
                 self._known[key] = Place(frame.f_code, carrying(source, frame.f_lineno, since))
             self._places.append(self._known[key])
         self.attributes = frozenset[str]().union(*(place.found.attributes for place in self._places))
+        self.reads_gradients = members_join and any(place.found.reads_gradients for place in self._places)
         for variable in self._used(always=True):
             self._versions.setdefault(variable.key, _versions(variable.names[variable.name]))
         for place in self._places if members_join and not self.positions_travel else ():
@@ -106,6 +115,8 @@ class LoopVariables:
     def copied(self, before: Mapping[str, Copy]) -> dict[str, Copy]:
         """Copies of all that can travel. Where members join, raises TrainingError for what cannot and may matter."""
         copies: dict[str, Copy] = {}
+        if self._members_join:
+            self._refuse_other()
         known: dict[int, str] = {}  # ids of objects -> the first key that holds them
         for variable in self._each():
             if variable.name not in variable.names:
@@ -203,6 +214,17 @@ class LoopVariables:
     def _spaces(self) -> list[Mapping[str, Any]]:
         return [names for _, _, frame in self._frames() for names in (frame.f_locals, frame.f_globals)]
 
+    def _refuse_other(self) -> None:
+        """Raise TrainingError where the loop has replaced the session's optimizer or scheduler by another one."""
+        for _, found, frame in self._frames():
+            for name, line in found.bound.items():
+                value = frame.f_locals.get(name, frame.f_globals.get(name))
+                if isinstance(value, STEPPED):
+                    if id(value) in self._own:
+                        self._given.add(name)
+                    elif name in self._given:
+                        raise TrainingError(OTHER.format(line=line, name=name, kind=type(value).__name__))
+
     def _refuse_object(self, variable: Variable, value: Any, copy: Copy) -> None:
         """Raise TrainingError where the variable holds an object that a member which joins later cannot make."""
         kinds = self._kinds.setdefault(variable.key, {type(value).__qualname__})
@@ -218,7 +240,7 @@ class LoopVariables:
 
     @property
     def _copier(self) -> Copier:
-        return Copier(self._own, self.attributes, self._model)
+        return Copier(self._own, self.attributes, self._model, kinds=True)
 
     def _each(self, always: bool = False) -> Iterator[Variable]:
         """All variables; modules that the loops only use where they have changed, or ``always``."""

@@ -39,13 +39,18 @@ class ModelFlags:
         self._data = data
         self._copier = Copier(own)
 
-    def copied(self, attributes: Collection[str]) -> dict[str, Copy]:
-        """Copies of the flags, and of these attributes."""
+    def copied(self, attributes: Collection[str], reads_gradients: bool = False) -> dict[str, Copy]:
+        """Copies of the flags, of these attributes, and of the last gradients where the cell ``reads_gradients``."""
         return {
             "frozen": [name for name, parameter in self._parameters if not parameter.requires_grad],
             "evaluating": [name for name, module in self._modules if not module.training],
             "attributes": self._attributes(attributes) if attributes else {},
+            "gradients": self._gradients() if reads_gradients else {},
         }
+
+    def _gradients(self) -> dict[str, Copy]:
+        shown = ((name, parameter.grad) for name, parameter in self._parameters)
+        return {name: grad.detach().clone() for name, grad in shown if grad is not None and not is_shard(grad)}
 
     def refuse_rebuilt(self) -> None:
         """Raise TrainingError where a module or a parameter is another object than at the first call."""
@@ -65,6 +70,8 @@ class ModelFlags:
             return
         for name, parameter in self._parameters:
             parameter.requires_grad_(name not in copies["frozen"])
+            if (grad := copies.get("gradients", {}).get(name)) is not None:
+                parameter.grad = grad.to(parameter.device).clone()
         for name, module in self._modules:
             module.training = name not in copies["evaluating"]
         for place, holder in self._holders():

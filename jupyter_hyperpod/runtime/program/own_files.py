@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter, OrderedDict, defaultdict
+from typing import Any
 
 _FOREIGN = tuple(
     {folder for folder in (*sys.path, sys.prefix, sys.base_prefix) if "python3" in folder or "site-" in folder}
 )
+
+
+FACTORIES = ("builtins.dict", "builtins.float", "builtins.int", "builtins.list", "builtins.set", "collections.deque")
 
 
 def is_own_file(path: str) -> bool:
@@ -27,13 +32,49 @@ def is_own_class(kind: type) -> bool:
 
 def own_class(name: str) -> type | None:
     """The person's own class of this name, such as ``__main__.Record``, or None."""
+    found = _class(name)
+    return found if found is not None and is_own_class(found) else None
+
+
+def tuple_class(name: str) -> type[tuple[Any, ...]] | None:
+    """The person's own class of named tuples of this name, or torch's, or None."""
+    found = _class(name)
+    fits = found is not None and issubclass(found, tuple)
+    return (
+        found
+        if fits and found is not None and (is_own_class(found) or name.startswith("torch.return_types."))
+        else None
+    )
+
+
+def factory_of(value: Any) -> str | None:
+    """What names the default factory of a dictionary, "" where nothing does, None where it has none."""
+    factory = getattr(value, "default_factory", None)
+    if factory is None:
+        return None
+    name = f"{factory.__module__}.{factory.__qualname__}" if isinstance(factory, type) else ""
+    return name if name and _class(name) is factory and (name in FACTORIES or own_class(name)) else ""
+
+
+def dictionary(kind: str, factory: str | None, items: dict[Any, Any]) -> Any:
+    """A dictionary of the class ``kind``. Raises LookupError where its default factory has no name."""
+    if kind == "defaultdict":
+        made = _class(factory) if factory and factory in FACTORIES else own_class(factory or "")
+        if made is None and factory is not None:
+            raise LookupError(factory)
+        return defaultdict(made, items)
+    return OrderedDict(items) if kind == "OrderedDict" else Counter(items) if kind == "Counter" else items
+
+
+def _class(name: str) -> type | None:
+    """The class of this name among the modules that are loaded, or None."""
     parts = name.split(".")
     for place in range(len(parts) - 1, 0, -1):
         found: object = sys.modules.get(".".join(parts[:place]))
         for part in parts[place:] if found is not None else ():
             found = getattr(found, part, None)
         if isinstance(found, type):
-            return found if is_own_class(found) else None
+            return found
     return None
 
 
@@ -49,3 +90,20 @@ def parsed(source: str) -> ast.Module:
     """The syntax tree of a file, where ``vars(x)`` is ``x.__dict__``. Raises SyntaxError and ValueError."""
     tree: ast.Module = _Plainer().visit(ast.parse(source))
     return tree
+
+
+def attributes_set(source: str) -> list[list[str]]:
+    """The attributes that a file sets, as the names on the way: ``a.b.c = 1`` is [a, b, c]."""
+    try:
+        nodes = list(ast.walk(parsed(source)))
+    except SyntaxError:
+        return []
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names, inner = [node.attr], node.value
+            while isinstance(inner, ast.Attribute):
+                names, inner = [inner.attr, *names], inner.value
+            if isinstance(inner, ast.Name) and inner.id != "self":
+                found.append([inner.id, *names])
+    return found

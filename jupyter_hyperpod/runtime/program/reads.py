@@ -73,6 +73,14 @@ class Reads:
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
             self._arguments.setdefault(node.name, []).append(names[1:] if names[:1] == ["self"] else names)
 
+    def loads(self, name: str) -> list[ast.AST]:
+        """Where a name or an attribute of this name is read."""
+        return self._loads.get(name, [])
+
+    def flow_of(self, node: ast.AST, name: str) -> Flow:
+        """Where the value of one expression flows, which reads ``name``."""
+        return self._climb(node, name, {name})
+
     def flow(self, name: str) -> Flow:
         """Where what this name holds flows."""
         return self._flow(name, set())

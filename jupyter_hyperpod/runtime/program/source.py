@@ -6,13 +6,13 @@ import ast
 import linecache
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path as File
 from typing import Any
 
 from . import chance
-from .cell_analysis import CHANGERS, LOOPS, READERS
+from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
 from .copies import PLAIN
 from .frames import callers, is_ours
 from .heap import SETTINGS, Noted, Path, Walk
@@ -36,6 +36,12 @@ FILE = (
     "{place}: {name} is a file that the training writes and reads again, and a member that joins later would read "
     "something else: keep its content in a variable of the loop or in session.state"
 )
+
+ADDRESS = (
+    "{place}: the keys of {name} are addresses, id(...), and a member that joins later has its objects at others: use "
+    "names as keys, for name, parameter in model.named_parameters()"
+)
+COUNT = "{place}: {name} counts what this process has shown, and a member that joins later begins anew: use step.number"
 
 
 class Program:
@@ -118,6 +124,29 @@ class Program:
         """Whether functions or loops call ``eval()`` or ``train()`` of anything."""
         return any(chance.toggles(tree) for tree in self._files.values())
 
+    @cached_property
+    def changes(self) -> frozenset[str]:
+        """Names whose values functions bind in an outer scope, or change in place."""
+        nodes = [node for tree in self._files.values() for node in ast.walk(tree)]
+        outer = {name for node in nodes if isinstance(node, ast.Nonlocal) for name in node.names}
+        return frozenset(outer.union(*map(changed_in_place, nodes)))
+
+    def keyed(self, changed: Collection[str]) -> str:
+        """A sentence about a container that the loop changes and whose keys are addresses of objects, or ""."""
+        for name, file, line in self._all(chance.keyed_by_address):
+            if name in changed:
+                return ADDRESS.format(place=self.at(file, line), name=name)
+        return ""
+
+    def counting(self) -> str:
+        """A sentence about a progress bar whose count decides about the training, or ""."""
+        for node in self.reads.loads("n"):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and _is_bar(node.value.id):
+                if self.reads.flow_of(node, "n") is Flow.TRAINING:
+                    file = next(f for f, tree in self._files.items() if any(n is node for n in ast.walk(tree)))
+                    return COUNT.format(place=self.at(file, node.lineno), name=f"{node.value.id}.n")
+        return ""
+
     def keeps(self, name: str, trained: Callable[[str], bool]) -> str:
         """The line that keeps in a container what depends on more than its key, or ""."""
         for file, tree in self._files.items():
@@ -190,6 +219,11 @@ def _is_plain(name: str) -> bool:
             if name in names:
                 return isinstance(names[name], PLAIN)
     return False
+
+
+def _is_bar(name: str) -> bool:
+    values = (names[name] for frame in callers() for names in (frame.f_locals, frame.f_globals) if name in names)
+    return any(type(value).__module__.partition(".")[0] == "tqdm" for value in values)
 
 
 def _is_moment(content: Any) -> bool:

@@ -1,17 +1,24 @@
-"""What a session needs of an optimizer's state: it is whole in ``state_dict()``, and comes back with the same bits."""
+"""How the state of optimizers, and of other objects of known kinds, is read and set: whole, and with the same bits."""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import random
+import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from ...core.errors import TrainingError
 from ...core.units import few
+from ..comm.state_codec import is_array
+from ..program.own_files import is_own_class
 from .turns import AnyOptimizer, ones
 
+Access = tuple[Callable[[Any], Any], Callable[[Any, Any], object]]
 _OF_TORCH = ("state", "param_groups", "defaults", "step")  # in state_dict(), fixed, or wrapped by schedulers
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -30,6 +37,114 @@ def load_exactly(optimizer: AnyOptimizer, saved: Mapping[str, Any]) -> None:
             loaded = optimizer.state[parameter].get(name)
             if _has_other_type(loaded, value):
                 optimizer.state[parameter][name] = value.detach().clone().to(loaded.device)
+
+
+def has_state(value: Any) -> bool:
+    """Whether `value` gives and takes its state as torch's modules, optimizers and schedulers do."""
+    try:
+        names = () if isinstance(value, (type, ModuleType)) else ("state_dict", "load_state_dict")
+        return bool(names) and all(callable(getattr(value, name, None)) for name in names)
+    except Exception:  # an object that answers only after its library has begun, such as wandb's
+        return False
+
+
+def _inherits_state(value: Any) -> bool:
+    """Whether an object of an own class has the `state_dict` of a library's class, which knows no attribute of it."""
+    kind = type(value)
+    if not is_own_class(kind):
+        return False
+    giver = next(base for base in kind.__mro__ if "state_dict" in vars(base))
+    return not is_own_class(giver) and giver.__module__.partition(".")[0] != "torch"
+
+
+def is_generator(value: Any) -> bool:
+    """Whether `value` is a generator of random numbers."""
+    return not has_state(value) and access(value) is not None
+
+
+def access(value: Any) -> Access | None:
+    """How the state of an object of a known kind is read and set, or None.
+
+    Kinds: objects with ``state_dict`` and ``load_state_dict``, random generators of torch, Python and numpy, and files
+    in memory.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    if isinstance(value, torch.optim.Optimizer):
+        return _optimizer_state, _set_optimizer
+    if has_state(value) and not _inherits_state(value):
+        return (lambda v: v.state_dict()), (lambda v, copy: v.load_state_dict(copy))
+    if isinstance(value, torch.Generator):
+        return (lambda v: v.get_state()), (lambda v, copy: v.set_state(copy))
+    if isinstance(value, (io.BytesIO, io.StringIO)) and not value.closed:
+        return _memory_file, set_memory_file
+    if isinstance(value, random.Random):
+        return (lambda v: v.getstate()), (lambda v, copy: v.setstate(copy))
+    if numpy is not None and isinstance(value, numpy.random.RandomState):
+        return (lambda v: v.get_state(legacy=False)), (lambda v, copy: v.set_state(copy))
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        return (lambda v: v.bit_generator.state), (lambda v, copy: setattr(v.bit_generator, "state", copy))
+    return None
+
+
+def _memory_file(file: io.BytesIO | io.StringIO) -> dict[str, Any]:
+    content = file.getvalue()
+    whole = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content and type(content) is bytes else content
+    return {"content": whole, "at": file.tell()}
+
+
+def set_memory_file(file: Any, state: dict[str, Any]) -> None:
+    """Let a file in memory have the content and the position that `access` has read."""
+    content = state["content"]
+    file.seek(0)
+    file.truncate()
+    file.write(content.numpy().tobytes() if isinstance(content, torch.Tensor) else content)
+    file.seek(state["at"])
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of another optimizer than the session's, with the parameters that it trains."""
+    return {"state": optimizer.state_dict(), "parameters": dict(enumerate(_trained(optimizer)))}
+
+
+def _set_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    load_exactly(optimizer, state["state"])
+    with torch.no_grad():
+        trained = _trained(optimizer)
+        for place, value in state.get("parameters", {}).items():  # without those that the session carries
+            trained[place].copy_(value)
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def copy_tensor(value: torch.Tensor, before: Any) -> torch.Tensor:
+    """A copy of a tensor, in the memory of an earlier copy where it fits."""
+    value = value.detach()
+    if isinstance(before, torch.Tensor) and _alike(before, value):
+        return before.copy_(value)
+    return value.clone()
+
+
+def put_tensor(target: torch.Tensor, copy: Any) -> bool:
+    """Change a tensor to hold a copy; False where that is not possible in place."""
+    if not isinstance(copy, torch.Tensor) or not _alike(target, copy) or (target.requires_grad and not target.is_leaf):
+        return False
+    with torch.no_grad():
+        target.copy_(copy)
+    return True
+
+
+def put_array(target: Any, copy: Any) -> bool:
+    """Change an array to hold a copy; False where that is not possible in place."""
+    if not is_array(copy) or not target.shape or (target.shape, target.dtype) != (copy.shape, copy.dtype):
+        return False
+    target[...] = copy
+    return True
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
 def _has_other_type(loaded: Any, saved: Any) -> bool:

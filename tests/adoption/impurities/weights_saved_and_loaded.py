@@ -1,4 +1,4 @@
-# refused: saved in line 24
+# carried
 import io
 
 import torch

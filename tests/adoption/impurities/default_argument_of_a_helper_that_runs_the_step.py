@@ -1,0 +1,24 @@
+# carried
+import torch
+
+import jupyter_hyperpod as hp
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(32)]
+
+
+def loss_fn(batch):
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def train(step, scale=[1.0]):
+    scale[0] *= 0.9
+    return step.run(lambda batch: loss_fn(batch) * scale[0])
+
+
+with hp.Session(model, optimizer, data, global_batch=8, micro_batch=2) as session:
+    for step in session.steps(10):
+        loss = train(step)
+
+print("kept", loss.hex())
