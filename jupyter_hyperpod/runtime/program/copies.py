@@ -246,7 +246,8 @@ class Copier:
         if isinstance(copy, dict) and TYPE in copy:
             return self.made(copy, target)
         if type(copy) is tuple and type(target) is tuple and len(copy) == len(target):
-            return tuple(map(self.merged, target, copy))
+            pairs = zip(target, copy, strict=True)  # tensors anew: they are often parts of other values, too
+            return tuple(self.merged(own, item) if isinstance(item, dict) else self.fresh(item) for own, item in pairs)
         return self.fresh(copy)
 
     def fresh(self, copy: Copy) -> Any:
