@@ -272,6 +272,18 @@ def test_an_optimizer_with_foreign_parameters_is_refused() -> None:
         hp.Session(model, other, data(), global_batch=4, micro_batch=2)
 
 
+def test_a_step_of_the_optimizer_in_the_loop_is_refused() -> None:
+    model, optimizer, loss_fn = parts()
+    with hp.Session(model, optimizer, data(), global_batch=8, micro_batch=2) as session:
+        for step in session.steps(2):
+            step.run(loss_fn)
+            with pytest.raises(
+                TrainingError, match=r"SGD.step\(\) was called in the loop, and step.run\(\) had stepped"
+            ):
+                optimizer.step()
+    optimizer.step()  # the session has ended
+
+
 def test_a_second_run_in_a_step_is_refused() -> None:
     model, optimizer, loss_fn = parts()
     with opened(optimizer, model) as session:

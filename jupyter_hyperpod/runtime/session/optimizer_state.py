@@ -153,11 +153,27 @@ def _has_other_type(loaded: Any, saved: Any) -> bool:
 
 
 class OptimizerWatch:
-    """Refuses an optimizer whose step changes what its ``state_dict()`` does not have, and added parameters."""
+    """Refuses an optimizer whose step changes what its ``state_dict()`` does not have, added parameters, and steps that
+    the program takes itself."""
 
     def __init__(self, optimizer: AnyOptimizer) -> None:
         self._optimizer = optimizer
         self._held = self._parameters()
+        self._steps = False  # whether the session steps the optimizer
+        hooked = [one for one in ones(optimizer) if hasattr(one, "_optimizer_step_pre_hooks")]  # a wrapper has none
+        self._hooks = [one.register_step_pre_hook(self._refuse_own_step) for one in hooked]
+
+    def release(self) -> None:
+        """The session has ended: the program may step the optimizer again."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _refuse_own_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._steps:
+            raise TrainingError(
+                f"{type(optimizer).__name__}.step() was called in the loop, and step.run() had stepped it already: leave "
+                "optimizer.step() out"
+            )
 
     def refuse_added(self) -> None:
         """Raise TrainingError where parameters were added or removed after the session was opened."""
@@ -171,7 +187,11 @@ class OptimizerWatch:
     def step(self, step: Callable[[], None], first: bool) -> None:
         """Step the optimizer by ``step``; if ``first`` raise TrainingError where it keeps state in attributes."""
         before = self._attributes() if first else {}
-        step()
+        self._steps = True
+        try:
+            step()
+        finally:
+            self._steps = False
         if not first:
             return
         after = self._attributes()

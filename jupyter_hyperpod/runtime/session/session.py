@@ -343,6 +343,7 @@ class Session:
             self._gradients.release()
             self._resync.transfer.release()
             self._scaling.release()
+            self._state.watch.release()
             self._determinism.restore()
             torch.set_num_threads(self._threads_before)
 
