@@ -17,6 +17,10 @@ from .verdict import Statement
 
 STATE_BYTES_PER_S = 1e9  # about the bandwidth of both memory and a 10 Gbit/s network
 
+LEFT_ALONE = (
+    "nobody is left that holds what the cells carry: newcomers that have a snapshot of the state alone begin again"
+)
+
 Saved = tuple[int, str]  # step and token of a durable checkpoint
 
 
@@ -31,7 +35,8 @@ class MemberState:
     ``repeatable``: the number of last steps after which its cell has not changed the state. ``waiting``: the member is
     a newcomer, whose cell does not run what belongs to steps that it missed. ``aside``: its cell is in the middle of
     what follows a step, so it cannot give newcomers what belongs to a place between two steps. ``begun``: the
-    micro-batches of step ``step + 1`` where the member has begun it and the global batch may change, else 0.
+    micro-batches of step ``step + 1`` where the member has begun it and the global batch may change, else 0. ``partial``: its state is a snapshot that it took while others
+    trained, without what their cells carry, so nobody can go on from it alone.
     """
 
     step: int | None
@@ -44,6 +49,12 @@ class MemberState:
     waiting: bool = False
     aside: bool = False
     begun: int = 0
+    partial: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether others can go on from its state."""
+        return self.step is not None and not self.partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +98,28 @@ class RecoveryPlan:
 
 def newest_step(reports: Sequence[MemberState]) -> int:
     """The steps applied to the state with which `plan` lets all members go on."""
-    steps = [report.step for report in reports if report.step is not None]
+    steps = [report.step for report in reports if report.step is not None and report.complete]
     return max(steps) if steps else max((saved[0] for report in reports for saved in report.checkpoints), default=0)
 
 
 def begun(reports: Sequence[MemberState]) -> int:
     """The micro-batches with which members have begun the step that goes on; 0 where none has."""
     step = newest_step(reports)
-    return max((report.begun for report in reports if report.step == step), default=0)
+    return max((report.begun for report in reports if report.step == step and report.complete), default=0)
 
 
 def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[RecoveryPlan]:
     """Bring all members to the newest step any of them has applied.
 
-    Where no member has state, load the newest checkpoint that any of them sees, or begin at step 1.
+    Where no member has state, load the newest checkpoint that any of them sees, or begin at step 1. Those that
+    `left_alone` names are not among them.
     """
-    if all(report.step is None for report in reports):
+    if not any(report.complete for report in reports):
         return _load(reports, micro_batches) if any(r.checkpoints for r in reports) else _begin(reports, micro_batches)
-    newest = max(report.step for report in reports if report.step is not None)
+    newest = newest_step(reports)
     there = [rank for rank, report in enumerate(reports) if report.step == newest]
-    donors = tuple([rank for rank in there if not reports[rank].aside] or there)
+    whole = [rank for rank in there if reports[rank].complete]
+    donors = tuple([rank for rank in whole if not reports[rank].aside] or whole)
     donors = tuple(sorted(donors, key=lambda rank: (-reports[rank].history, rank)))
     behind = ((r, newest - report.step) for r, report in enumerate(reports) if report.step is not None)
     replay = tuple((r, steps) for r, steps in behind if 0 < steps <= _reach(reports[donors[0]], reports[r].waiting))
@@ -126,9 +139,17 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
     if fresh:
         parts.append(f"the state for {plural(len(fresh), 'newcomer')} from {plural(len(donors), 'peer')}")
     holdings = holdings_of(held, shares, micro_batches)
-    joining = tuple(rank for rank, report in enumerate(reports) if report.waiting and rank not in there)
+    joining = tuple(rank for rank, report in enumerate(reports) if report.waiting and rank not in whole)
     found = RecoveryPlan(newest, donors, replay, fresh, held, shares, holdings, joining=joining)
     return Decision(found, "; ".join(parts))
+
+
+def left_alone(reports: Sequence[MemberState]) -> Decision[tuple[int, ...]]:
+    """The ranks that have to begin again with a new process: they hold snapshots, and nobody holds a whole state."""
+    if any(report.complete for report in reports):
+        return Decision((), "")
+    partial = tuple(rank for rank, report in enumerate(reports) if report.partial)
+    return Decision(partial, LEFT_ALONE if partial else "")
 
 
 def _reach(donor: MemberState, waiting: bool) -> int:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.batching import cover, leaves_of
-from jupyter_hyperpod.policy.recovery import MemberState, at_once, plan
+from jupyter_hyperpod.policy.recovery import MemberState, at_once, left_alone, plan
 
 
 @st.composite
@@ -110,6 +110,20 @@ def test_newcomers_enter_at_once_where_the_pause_is_short(
     vacancies: int, state_bytes: int, step_time_s: float | None, now: bool
 ) -> None:
     assert at_once(vacancies, state_bytes, step_time_s).value is now
+
+
+def test_nobody_goes_on_from_a_snapshot_alone() -> None:
+    snapshot, nothing = MemberState(5, waiting=True, partial=True), MemberState(None, waiting=True)
+    assert left_alone([snapshot, nothing, snapshot]).value == (0, 2)
+    assert left_alone([snapshot, MemberState(5)]).value == () == left_alone([nothing]).value
+    ahead = plan([snapshot, MemberState(4), nothing], 4).value
+    assert (ahead.step, ahead.donors, ahead.fresh, ahead.joining) == (4, (1,), (0, 2), (0, 2))
+
+
+def test_a_snapshot_of_the_present_step_gets_what_the_cells_carry() -> None:
+    snapshot = MemberState(5, waiting=True, partial=True)
+    found = plan([MemberState(5, history=1, repeatable=1), snapshot], 4).value
+    assert (found.donors, found.fresh, found.replay, found.joining) == ((0,), (), (), (1,))
 
 
 def test_who_evaluates_gives_newcomers_nothing_where_another_can() -> None:

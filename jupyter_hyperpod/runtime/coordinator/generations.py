@@ -142,6 +142,9 @@ class Generations:
         state = self._state
         if state.ended or state.expected or not state.trains:
             return  # when all have registered, or are given up, this is decided for all
+        if not state.roster.generation() and (alone := [m for m in state.roster.newcomers() if m.has_snapshot]):
+            yield from self._begin_anew(alone, recovery.LEFT_ALONE)
+            newcomers = [m for m in newcomers if m not in alone]
         minimum = min(state.spec.range.minimum, state.target)
         present = state.roster.candidates
         decision = membership.next_members(present(newcomers), state.target, minimum, state.spec.range)
@@ -157,6 +160,12 @@ class Generations:
             yield from self.welcome_newcomers()
             return
         yield from self._form(decision.value, f"{reason}: {decision.reason}")
+
+    def _begin_anew(self, members: Sequence[Member], reason: str) -> Actions:
+        """These have to run the cell from its beginning, in new processes."""
+        yield Decide("recovery", [member.node for member in members], reason)
+        for member in members:
+            yield ReleaseMember(member, begins_again=True)
 
     def _form(self, names: Sequence[str], reason: str) -> Actions:
         """The members of these names are the next generation, in this order."""
@@ -253,6 +262,11 @@ class Generations:
         assert state.session is not None
         charges = verdict.judge([m.statement for m in members if m.statement is not None])
         if (yield from self._failures.act_upon(charges)):
+            return
+        alone = recovery.left_alone(reports)
+        if alone.value:
+            yield from self._begin_anew([members[rank] for rank in alone.value], alone.reason)
+            yield BeginGeneration("the others go on without them")
             return
         yield from self._follow_members(reports)
         first = recovery.newest_step(reports)

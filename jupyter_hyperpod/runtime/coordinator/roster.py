@@ -87,6 +87,11 @@ class Member:
         return self.run is not None
 
     @property
+    def has_snapshot(self) -> bool:
+        """It is a newcomer that has loaded a state that others had."""
+        return self.snapshot is not None and self.snapshot >= 0
+
+    @property
     def alive(self) -> bool:
         """The worker has not ended and its agent is connected."""
         return self.exited is None and not self.channel.closed

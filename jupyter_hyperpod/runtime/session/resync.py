@@ -51,6 +51,7 @@ class Resync:
         self._initial_digest = ""  # digest of the state that the cell built
         self._received = ""  # a sentence about the state that this newcomer got
         self._restoring = False  # the state is neither the initial one nor that of a step
+        self._partial = False  # the state is a snapshot, without what the cells of members carry
         self.on_formed: Callable[[RecoveryPlan], None] = _ignore  # called on all members of each generation
         if isinstance(group, ElasticGroup):  # elsewhere, a reference from the group would only delay freeing memory
             group.on_offer, group.on_snapshot = self._offer, self._take
@@ -107,7 +108,7 @@ class Resync:
         repeatable, waiting = self._between.repeatable, self._waiting
         step, first, sizes = self._state.step, self._initial_digest, self._state.sizes
         begun = 0 if sizes is None else sizes.begun(step)
-        return MemberState(step, nodes, kept, first, (), found, repeatable, waiting, aside, begun)
+        return MemberState(step, nodes, kept, first, (), found, repeatable, waiting, aside, begun, self._partial)
 
     def _follow(self, plan: RecoveryPlan) -> None:
         """Carry out the plan until all members are complete. A new generation meanwhile starts over with its plan."""
@@ -140,6 +141,8 @@ class Resync:
             self._commits.drop()
             self._between.forget()
             self._received = received
+        if self._state.step == plan.step:
+            self._partial = False  # with the state it has what the cells carry: see `hand_over`
         self._group.gather(None)
         if self._state.step is None and self._restoring:
             raise TrainingError("no durable checkpoint that can be read is left to go back to")
@@ -189,6 +192,7 @@ class Resync:
             self._checkpoints.load(*saved)
         except Refused:
             self._group.again(facts.CheckpointUnreadable(self._group.generation, saved[0]))
+        self._partial = False
         if self._restoring:  # the cell goes back by its own decision, and its variables say so
             self._state.carried.leave_variables()
         self._between.forget()
@@ -197,7 +201,8 @@ class Resync:
 
     def _take(self, order: orders.TakeSnapshot) -> None:
         """Load the snapshot that is offered to this newcomer."""
-        self._received = self.transfer.take(order) or self._received
+        if taken := self.transfer.take(order):
+            self._received, self._partial = taken, True
 
 
 def _ignore(plan: RecoveryPlan) -> None:
