@@ -148,6 +148,7 @@ class Agent:
     leave_after: int | None = None
     hold: int | None = None
     ended: bool = False
+    partial: bool = False  # its state is a snapshot
     phase: str = "idle"
     calls: int = 0
     at: tuple[int, bool] | None = None
@@ -161,6 +162,7 @@ class Agent:
         self.member = f"{self.node}.{self.job.world.serial():x}.{self.life}"
         self.rank, self.step, self.trains, self.sessions, self.leave_after, self.hold = None, None, False, 0, None, None
         self.ended, self.phase, self.calls, self.at, self.generation = False, "idle", 0, None, 0
+        self.partial = False
         self.status = facts.WorkerStatus()
         self.later(self.job.world.delay(1.0), self.register)
 
@@ -220,11 +222,15 @@ class Agent:
         self.later(self.job.world.delay(0.2), self.report)
 
     def report(self) -> None:
-        self.tell(facts.StateReported(self.generation, MemberState(self.step, digest="same")))
+        self.tell(
+            facts.StateReported(
+                self.generation, MemberState(self.step, digest="same", waiting=self.partial, partial=self.partial)
+            )
+        )
 
     def on_go(self, order: orders.FollowPlan) -> None:
         if order.generation == self.generation:
-            self.step, self.trains, self.phase = order.plan.step, True, "compute"
+            self.step, self.trains, self.phase, self.partial = order.plan.step, True, "compute", False
             self.job.next_step_s = self.job.world.clock.now_s + self.job.cell.step_s
             if order.plan.rank in order.plan.fresh:
                 self.tell(facts.StateReceived(self.generation, "has the state"))
@@ -243,7 +249,11 @@ class Agent:
         self.later(0.05, lambda: self.tell(offered))
 
     def on_snapshot(self, order: orders.TakeSnapshot) -> None:
-        self.later(self.job.world.delay(0.3), lambda: self.tell(facts.SnapshotLoaded(order.step)))
+        def load() -> None:
+            self.step, self.partial = order.step, True
+            self.tell(facts.SnapshotLoaded(order.step))
+
+        self.later(self.job.world.delay(0.3), load)
 
     def on_close(self, order: orders.CloseSession) -> None:
         self.trains, self.phase = False, "user"

@@ -35,7 +35,8 @@ class MemberState:
     ``repeatable``: the number of last steps after which its cell has not changed the state. ``waiting``: the member is
     a newcomer, whose cell does not run what belongs to steps that it missed. ``aside``: its cell is in the middle of
     what follows a step, so it cannot give newcomers what belongs to a place between two steps. ``begun``: the
-    micro-batches of step ``step + 1`` where the member has begun it and the global batch may change, else 0. ``partial``: its state is a snapshot that it took while others
+    micro-batches of step ``step + 1`` where the member has begun it and the global batch may change, else 0.
+    ``partial``: its state is a snapshot that it took while others
     trained, without what their cells carry, so nobody can go on from it alone.
     """
 

@@ -9,6 +9,9 @@ import pytest
 
 from jupyter_hyperpod.core.elastic import ElasticRange
 from jupyter_hyperpod.core.spec import JobSpec
+from jupyter_hyperpod.policy import recovery
+from jupyter_hyperpod.policy.decision import Decision
+from jupyter_hyperpod.runtime.coordinator.joining import Joining
 from jupyter_hyperpod.runtime.coordinator.phase import Phase
 from jupyter_hyperpod.runtime.protocol import facts
 from tests import phases
@@ -74,6 +77,29 @@ def test_too_few_are_left_when_another_member_is_lost_at_once() -> None:
         ranks(job)[1].kill()
         assert way(job)[-3:] == ["TRAINING", "REFORMING", "WAITING"]
         until(job, Phase.TRAINING)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["the coordinator knows", "its message is on the way"])
+def test_a_newcomer_that_holds_a_snapshot_alone_begins_again(monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+    monkeypatch.setattr(recovery, "at_once", lambda *_: Decision(False, "after a snapshot"))
+    if not told:
+        monkeypatch.setattr(Joining, "approached", lambda *_: iter(()))
+    with playing(2, 1) as job:
+        until(job, Phase.TRAINING)
+        ranks(job)[1].kill()
+        began_s = job.world.clock.now_s
+        while not (holders := [agent for agent in job.agents.values() if agent.partial]):
+            job.world.tick()
+            assert job.world.clock.now_s - began_s < LONGEST_S
+        (holder,) = holders
+        assert holder.step and holder.step > 0
+        old = holder.member
+        ranks(job)[0].kill()
+        until(job, Phase.TRAINING)
+        assert job.controller is not None and job.controller.state.planned_step == 0
+        assert holder.member != old
+        decided = [event.data["reason"] for event in job.journal.events if event.kind == "decision.made"]
+        assert recovery.LEFT_ALONE in decided
 
 
 def test_a_member_is_lost_while_its_session_closes() -> None:

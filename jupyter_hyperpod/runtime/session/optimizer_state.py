@@ -171,7 +171,7 @@ class OptimizerWatch:
     def _refuse_own_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not self._steps:
             raise TrainingError(
-                f"{type(optimizer).__name__}.step() was called in the loop, and step.run() had stepped it already: leave "
+                f"{type(optimizer).__name__}.step() was called in the loop, and step.run() had stepped it: leave "
                 "optimizer.step() out"
             )
 
