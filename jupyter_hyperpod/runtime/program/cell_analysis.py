@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .own_files import parsed
+from .own_files import nodes_of, parsed
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -67,7 +67,7 @@ def carrying(source: str, line: int, since: int | None = None) -> Carrying:
     except SyntaxError:
         return Carrying()
     scope: ast.AST = tree
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _holds(node, line):
             scope = node
     loops = [node for node in _own(scope) if isinstance(node, LOOPS) and _holds(node, line)]
@@ -93,7 +93,7 @@ class _Reader:
         self._tree = tree
         self._scope = scope
         self._functions: dict[str, list[Function]] = {}
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self._functions.setdefault(node.name, []).append(node)
 
@@ -120,13 +120,13 @@ class _Reader:
     def _more(self, loop: ast.stmt, line: int) -> tuple[Any, ...]:
         """The other fields of `Carrying`."""
         read = frozenset(_loads(loop) | self._read_in_functions())
-        outer = (name for node in ast.walk(self._tree) if isinstance(node, ast.Nonlocal) for name in node.names)
+        outer = (name for node in nodes_of(self._tree) if isinstance(node, ast.Nonlocal) for name in node.names)
         bound = _bound(_within(loop))
         stores = (node for node in _within(loop) if isinstance(node, (ast.Attribute, ast.Subscript)))
         stored = {_base(node) for node in stores if isinstance(node.ctx, ast.Store)} | bound.keys()
         defined = {n.name: n.lineno for n in _own(self._scope) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-        more = read, frozenset(outer), frozenset(stored), defined | _bound(ast.walk(self._tree))
-        gradients = any(map(_reads_gradient, ast.walk(self._tree)))
+        more = read, frozenset(outer), frozenset(stored), defined | _bound(nodes_of(self._tree))
+        gradients = any(map(_reads_gradient, nodes_of(self._tree)))
         return self._attributes(), _clocks(self._tree), _positions(loop, line), bound, *more, gradients
 
     def _changed(self, nodes: list[ast.AST], depth: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -183,14 +183,14 @@ class _Reader:
         return module | found | {name: line for name, line in bound.items() if name in declared}
 
     def _read_in_functions(self) -> set[str]:
-        functions = [node for node in ast.walk(self._tree) if isinstance(node, (*SCOPES,)) and node is not self._scope]
+        functions = [node for node in nodes_of(self._tree) if isinstance(node, (*SCOPES,)) and node is not self._scope]
         return {n.id for f in functions for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
     def _attributes(self) -> frozenset[str]:
         found = set[str]()
-        everywhere = {name for node in ast.walk(self._tree) for name in changed_in_place(node)}
+        everywhere = {name for node in nodes_of(self._tree) for name in changed_in_place(node)}
         skipped = {id(n) for f in self._functions.get("__init__", ()) for n in ast.walk(f)}
-        for node in ast.walk(self._tree):
+        for node in nodes_of(self._tree):
             if id(node) not in skipped:
                 found |= set(_changed_attributes(node))
                 for targets, value in _aliases(node):
@@ -203,7 +203,7 @@ def _clocks(tree: ast.Module) -> frozenset[str]:
     """Names whose values come from a clock or another measurement, also by way of other names."""
     found: set[str] = set()
     assignments: list[tuple[ast.AST, list[str]]] = []
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             bases = [_base(target) for target in targets]

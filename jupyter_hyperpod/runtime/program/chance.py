@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from .cell_analysis import LOOPS, MEASURES, SCOPES
+from .own_files import nodes_of
 from .reads import base_of, last_name, stored
 
 Place = tuple[str, int]  # a name and its line
@@ -37,7 +38,7 @@ def unseeded(tree: ast.AST) -> Iterator[Place]:
 
 def seeded_by_chance(tree: ast.AST, clocks: Collection[str]) -> Iterator[Place]:
     """Seeds that come from a clock or from another measurement. ``clocks`` are names that hold one."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and (name := last_name(node.func)) in SEEDERS:
             inner = [n for argument in (*node.args, *node.keywords) for n in ast.walk(argument)]
             calls = {last_name(n.func) for n in inner if isinstance(n, ast.Call)}
@@ -56,7 +57,7 @@ def hooks_added(tree: ast.AST) -> Iterator[Place]:
 
 def switched(tree: ast.AST) -> Iterator[Place]:
     """What the training loop, under a condition, binds to another function, and the program calls."""
-    called = {last_name(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} | {"forward"}
+    called = {last_name(node.func) for node in nodes_of(tree) if isinstance(node, ast.Call)} | {"forward"}
     for loop in _training_loops(tree):
         for node in _own(loop):
             if isinstance(node, ast.If):
@@ -112,9 +113,9 @@ def kept(tree: ast.AST, name: str, trained: Callable[[str], bool]) -> int:
 
     0 where there is none.
     """
-    if not any(_looks_up(node, name) for node in ast.walk(tree)):
+    if not any(_looks_up(node, name) for node in nodes_of(tree)):
         return 0
-    for function in ast.walk(tree):
+    for function in nodes_of(tree):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             changing = _changing(function, trained)
             for node in ast.walk(function):
@@ -197,7 +198,7 @@ def _adds_hook(call: ast.Call) -> bool:
 
 
 def _training_loops(tree: ast.AST) -> Iterator[ast.AST]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, LOOPS):
             head = node.test if isinstance(node, ast.While) else node.iter
             if any(isinstance(n, ast.Call) and last_name(n.func) == "steps" for n in ast.walk(head)):

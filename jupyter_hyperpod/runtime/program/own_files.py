@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter, OrderedDict, defaultdict
+from functools import lru_cache
 from typing import Any
 
 _FOREIGN = tuple(
@@ -12,6 +13,7 @@ _FOREIGN = tuple(
 )
 
 
+KEPT_TREES = 32  # a session reads its files several times in the first steps
 FACTORIES = ("builtins.dict", "builtins.float", "builtins.int", "builtins.list", "builtins.set", "collections.deque")
 
 
@@ -86,16 +88,26 @@ class _Plainer(ast.NodeTransformer):
         return node
 
 
+@lru_cache(maxsize=KEPT_TREES)
 def parsed(source: str) -> ast.Module:
-    """The syntax tree of a file, where ``vars(x)`` is ``x.__dict__``. Raises SyntaxError and ValueError."""
+    """The syntax tree of a file, where ``vars(x)`` is ``x.__dict__``. It is shared: do not change it.
+
+    Raises SyntaxError and ValueError.
+    """
     tree: ast.Module = _Plainer().visit(ast.parse(source))
     return tree
+
+
+@lru_cache(maxsize=KEPT_TREES)
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a tree, as `ast.walk` gives them: that takes as long as parsing, and many rules need them."""
+    return tuple(ast.walk(tree))
 
 
 def attributes_set(source: str) -> list[list[str]]:
     """The attributes that a file sets, as the names on the way: ``a.b.c = 1`` is [a, b, c]."""
     try:
-        nodes = list(ast.walk(parsed(source)))
+        nodes = nodes_of(parsed(source))
     except SyntaxError:
         return []
     found = []

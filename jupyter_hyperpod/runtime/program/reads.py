@@ -17,8 +17,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
+from functools import lru_cache
 
 from .cell_analysis import LOOPS, MEASURES, SCOPES
+from .own_files import KEPT_TREES, nodes_of
 
 # Functions and methods that show or record their arguments.
 OUTPUT = frozenset(
@@ -56,7 +58,7 @@ class Reads:
         self._calls: dict[str, list[ast.Call]] = {}
         self._arguments: dict[str, list[list[str]]] = {}
         for tree in self._trees:
-            for node in ast.walk(tree):
+            for node in nodes_of(tree):
                 for inner in ast.iter_child_nodes(node):
                     self._parents[inner] = node
                 self._note(node)
@@ -236,17 +238,26 @@ class Reads:
 
     def clocks(self) -> set[str]:
         """Names, attributes included, whose values come from a clock or another measurement, also by way of others."""
-        found: set[str] = set()
-        pairs = [pair for tree in self._trees for node in ast.walk(tree) for pair in _assigned(node)]
-        for _ in pairs:
-            before = len(found)
-            for value, names in pairs:
-                calls = {last_name(n.func) for n in ast.walk(value) if isinstance(n, ast.Call)}
-                if calls & MEASURES or _mentioned(value) & found:
-                    found |= names
-            if len(found) == before:
-                break
-        return found
+        return set(_clocks(tuple(self._trees)))
+
+
+@lru_cache(maxsize=KEPT_TREES)
+def _clocks(trees: tuple[ast.Module, ...]) -> frozenset[str]:
+    pairs = [pair for tree in trees for node in nodes_of(tree) for pair in _assigned(node)]
+    sources = [(_measures(value), _mentioned(value), names) for value, names in pairs]
+    found: set[str] = set()
+    for _ in sources:
+        before = len(found)
+        for measured, mentioned, names in sources:
+            if measured or mentioned & found:
+                found |= names
+        if len(found) == before:
+            break
+    return frozenset(found)
+
+
+def _measures(value: ast.AST) -> bool:
+    return any(last_name(n.func) in MEASURES for n in ast.walk(value) if isinstance(n, ast.Call))
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.AST, set[str]]]:

@@ -16,7 +16,7 @@ from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
 from .copies import PLAIN
 from .frames import callers, is_ours
 from .heap import SETTINGS, Noted, Path, Walk
-from .own_files import parsed
+from .own_files import nodes_of, parsed
 from .reads import Flow, Reads, base_of, last_name, stored
 
 NO_LINE = "the loop"
@@ -83,7 +83,7 @@ class Program:
         return self.reads.flow(noted.name)
 
     def _is_declared_global(self, name: str) -> bool:
-        nodes = (node for tree in self._files.values() for node in ast.walk(tree))
+        nodes = (node for tree in self._files.values() for node in nodes_of(tree))
         return any(isinstance(node, ast.Global) and name in node.names for node in nodes)
 
     def sets(self, module: str, name: str) -> bool:
@@ -91,7 +91,7 @@ class Program:
         file = getattr(sys.modules.get(module), "__file__", None) or ""
         if file == self._cell or file not in self._files:
             return False
-        return any(isinstance(n, ast.Global) and name in n.names for n in ast.walk(self._files[file]))
+        return any(isinstance(n, ast.Global) and name in n.names for n in nodes_of(self._files[file]))
 
     def place(self, name: str) -> str:
         """The line that changes what has this name, in words."""
@@ -127,7 +127,7 @@ class Program:
     @cached_property
     def changes(self) -> frozenset[str]:
         """Names whose values functions bind in an outer scope, or change in place."""
-        nodes = [node for tree in self._files.values() for node in ast.walk(tree)]
+        nodes = [node for tree in self._files.values() for node in nodes_of(tree)]
         outer = {name for node in nodes if isinstance(node, ast.Nonlocal) for name in node.names}
         return frozenset(outer.union(*map(changed_in_place, nodes)))
 
@@ -143,7 +143,7 @@ class Program:
         for node in self.reads.loads("n"):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and _is_bar(node.value.id):
                 if self.reads.flow_of(node, "n") is Flow.TRAINING:
-                    file = next(f for f, tree in self._files.items() if any(n is node for n in ast.walk(tree)))
+                    file = next(f for f, tree in self._files.items() if any(n is node for n in nodes_of(tree)))
                     return COUNT.format(place=self.at(file, node.lineno), name=f"{node.value.id}.n")
         return ""
 
@@ -170,10 +170,10 @@ class Program:
     def _touching(self, name: str) -> Iterator[tuple[int, int, str, int]]:
         """How well a line explains a change of the name, how far away its scope is, the file, and the line."""
         for depth, (file, tree) in enumerate(self._files.items()):
-            busy = {id(n) for part in ast.walk(tree) if _runs_often(part) for n in ast.walk(part)}
-            near = {id(n) for part in ast.walk(tree) if self._is_near(part, file) for n in ast.walk(part)}
-            busy -= {id(n) for part in ast.walk(tree) if _runs_once(part) for n in ast.walk(part)}
-            for node in ast.walk(tree):
+            busy = {id(n) for part in nodes_of(tree) if _runs_often(part) for n in ast.walk(part)}
+            near = {id(n) for part in nodes_of(tree) if self._is_near(part, file) for n in ast.walk(part)}
+            busy -= {id(n) for part in nodes_of(tree) if _runs_once(part) for n in ast.walk(part)}
+            for node in nodes_of(tree):
                 line, often = getattr(node, "lineno", 0), id(node) in busy
                 away = depth + (id(node) not in near)
                 if line and (how := _changes(node, name)):
