@@ -287,7 +287,9 @@ def _written(parts: Divided, local: frozenset[str], bound: frozenset[str], later
     ends: dict[str, ast.expr] = {}
     behind = [statement for _, _, after in reversed(parts.levels) for statement in after]
     read = exposed(ast.For(ast.Tuple([], ast.Store()), ast.Constant(None), behind, []), names)
-    tails = [[_Taken(read, _noting(ends, 0), False).visit(s) for s in after] for _, _, after in parts.levels]
+    tails = [
+        [_Taken(read, _noting(ends, 0), False).visit(statement) for statement in after] for _, _, after in parts.levels
+    ]
     read &= set[str]().union(*(loads(statement) for tail in tails for statement in tail))
     head += [_seen(key, read_, read_.lineno, True) for key, read_ in ends.items()]
     for name in sorted(names & (read | later) - bound_names([ast.Expr(parts.target)]).keys()):
@@ -295,7 +297,7 @@ def _written(parts: Divided, local: frozenset[str], bound: frozenset[str], later
         head += _parsed(f"if {name!r} in locals(): {SEEN}[{name!r}] = {entry}", line)
     batch = bound_names([parts.target]).keys()
     if gone := sorted(batch & read):
-        reading = min(n.lineno for s in behind for n in ast.walk(s) if isinstance(n, ast.Name) and n.id in gone)
+        reading = min(n.lineno for line in behind for n in ast.walk(line) if isinstance(n, ast.Name) and n.id in gone)
         raise SpecError(PART.format(line=reading, name=gone[0]))
     returned = ast.Return(_call("returned", parts.loss, ast.Name(SEEN, ast.Load())))
     head.append(ast.copy_location(returned, parts.loss))

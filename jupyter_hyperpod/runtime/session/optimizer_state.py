@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ...core.errors import TrainingError
 from ...core.units import few
@@ -20,6 +22,7 @@ from .turns import AnyOptimizer, ones
 
 Access = tuple[Callable[[Any], Any], Callable[[Any, Any], object]]
 _OF_TORCH = ("state", "param_groups", "defaults", "step")  # in state_dict(), fixed, or wrapped by schedulers
+_HOOKS: WeakKeyDictionary[Any, RemovableHandle] = WeakKeyDictionary()  # of the newest session of each optimizer
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -160,8 +163,12 @@ class OptimizerWatch:
         self._optimizer = optimizer
         self._held = self._parameters()
         self._steps = False  # whether the session steps the optimizer
-        hooked = [one for one in ones(optimizer) if hasattr(one, "_optimizer_step_pre_hooks")]  # a wrapper has none
-        self._hooks = [one.register_step_pre_hook(self._refuse_own_step) for one in hooked]
+        for one in ones(optimizer):
+            if hasattr(one, "_optimizer_step_pre_hooks"):  # a wrapper has none
+                if (earlier := _HOOKS.pop(one, None)) is not None:  # of a session that nobody closed
+                    earlier.remove()
+                _HOOKS[one] = one.register_step_pre_hook(self._refuse_own_step)
+        self._hooks = [_HOOKS[one] for one in ones(optimizer) if one in _HOOKS]
 
     def release(self) -> None:
         """The session has ended: the program may step the optimizer again."""
