@@ -46,6 +46,11 @@ INSIDE = (
     "function may depend only on its batch, the model and the seeded generators of torch, random and numpy: change "
     "{ident} in the loop, after step.run(), or return what it needs"
 )
+EVALUATES = (
+    "{place}: the function given to session.evaluate() changes {name}, and each member calls it for its share of the "
+    "data alone. Return what is needed as a value or a (sum, weight) pair. A module that it calls has to be in "
+    "evaluation mode, module.eval(), before"
+)
 CACHED = (
     "{place}: {name}() keeps results (functools.lru_cache) that depend on {names}, which changes, so a member that "
     "joins later would compute others. Pass {names} as an argument, or leave the cache out"
@@ -78,6 +83,7 @@ class Comparison:
         self._heap = heap
         self._sources = sources
         self._carried = carried
+        self.members_join = members_join
         self._left = TURNS if members_join else 0
         self._active = members_join
         self._warn = warn
@@ -168,6 +174,18 @@ class Comparison:
                 place = program.place(noted.name)
                 found.append(INSIDE.format(place=place, name=_label(path, noted), ident=noted.name))
         return found
+
+    def changed_by_evaluation(self, before: Walk, after: Walk, code: Any) -> str:
+        """A sentence about what evaluating the same batch once more has changed, and the program reads; or ""."""
+        changed = before.changed(after)
+        program = Program(after) if changed else None
+        for path, noted in changed.items() if program is not None else ():
+            if program is not None and program.flow(path, noted) is not Flow.NOWHERE and noted.kind != "cache":
+                place = program.place(noted.name)
+                if isinstance(code, types.CodeType):
+                    place = program.at(code.co_filename, code.co_firstlineno)
+                return EVALUATES.format(place=place, name=_label(path, noted))
+        return ""
 
     def _is_settings(self, path: Path) -> bool:
         """Whether a path begins with the session's optimizer or scheduler."""

@@ -54,6 +54,7 @@ class Evaluations:
         self.results: dict[str, Any] = {}
         self._done = 0  # completed by the members together
         self._busy = False
+        self._checked: set[Any] = set()  # functions that were found to change nothing
         self._last: Result = {}
         self._given: Result | None = None  # of the present one, by a member that has it
         self._record: dict[str, Any] | None = None  # of the last one, where rank 0 journals it
@@ -117,11 +118,27 @@ class Evaluations:
             self._group.poll()
             self._group.touch("compute", step)
             work.compute(number)
+            self._check(work, number)
         self._group.touch("exchange", step)
         found: dict[int, dict[str, Pair]] = {}
         for text in self._gather_texts(json.dumps(list(work.found.items())).encode()):
             found.update(dict(json.loads(text)))
         return work.reduced(found)
+
+    def _check(self, work: _Work, number: int) -> None:
+        """Raise TrainingError where the function changes what the program reads; once per function.
+
+        What it keeps of a batch that it has seen, such as a cache, does not change when it sees that batch again.
+        """
+        comparison = self._parts.comparison
+        code = getattr(work.function, "__code__", type(work.function))
+        if code in self._checked or not comparison.members_join:
+            return
+        self._checked.add(code)
+        before = comparison.look()
+        work.compute(number)
+        if found := comparison.changed_by_evaluation(before, comparison.look(), code):
+            raise TrainingError(found)
 
     def meet(self, plan: RecoveryPlan) -> None:
         """A generation was formed: give the last result to members that were interrupted before they had it."""
@@ -178,7 +195,7 @@ class _Work:
     def __init__(
         self, parts: Parts, model: torch.nn.Module, function: Callable[[Any], Any], data: IndexedData, size: int
     ) -> None:
-        self._parts, self._model, self._function, self._data = parts, model, function, data
+        self._parts, self._model, self.function, self._data = parts, model, function, data
         self.size = size
         self.count = math.ceil(len(data) / size)
         self.found: dict[int, dict[str, Pair]] = {}
@@ -195,7 +212,7 @@ class _Work:
         indices = range(number * self.size, min((number + 1) * self.size, len(self._data)))
         seed, before = mix(self._parts.settings.seed, state.applied, number, -2), state.versions()
         with _judging(self._model), seeded(seed, self._device):
-            returned = self._function(self._data.batch(list(indices)))
+            returned = self.function(self._data.batch(list(indices)))
         if state.versions() != before:
             raise TrainingError("the function given to session.evaluate() changed the model: change it between steps")
         self.found[number] = _read(returned, len(indices))
