@@ -179,15 +179,16 @@ def loss_fn(batch):
 grow = hp.GrowBatch("linear", warmup_steps=5, {how})
 settings = dict(global_batch=8, micro_batch=2, seed=3, max_grad_norm=1.0, scheduler=scheduler, grow=grow)
 with hp.Session(model, optimizer, data, **settings) as session:
-    for step in session.steps(60):
-        loss = step.run(loss_fn)
+    for epoch in range(6):  # a newcomer runs what belongs to the epochs before
+        for step in session.steps(10):
+            loss = step.run(loss_fn)
     print("record", session.batches, session.samples)
 """
 
 
 def test_a_job_that_grew_shrank_and_was_killed_is_repeated_from_its_record(job: Submit) -> None:
     run = job(GROWS.replace("{how}", "base_members=1, most=32"), nodes=2, elastic="1:4", env={"PAUSE_S": "0.01"})
-    run.until_step(6)
+    run.until_step(12)
     run.scale(4)
     run.until_world(4)
     run.until_step(run.view["step"] + 4)

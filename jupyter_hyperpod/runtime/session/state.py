@@ -238,7 +238,10 @@ class TrainingState:
     def undo(self) -> None:
         """Go back to the copy of `keep_for_later`, if there is one."""
         if self._kept is not None:
+            coming = self.sizes.schedule if self.sizes is not None else ()
             self._load(self._kept)
+            if self.sizes is not None:
+                self.sizes.follow(coming, self.applied)  # the generation has said it since the copy was made
             self._kept = None
 
     def _load(self, state: dict[str, Any]) -> None:
