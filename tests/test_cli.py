@@ -133,10 +133,12 @@ def test_list_shows_newest_first_as_table_and_as_json(shared_cluster: Store, tmp
 
 def test_users_error_is_shown_with_its_line_and_is_a_failure(shared_cluster: Store, tmp_path: Path) -> None:
     path = write(tmp_path, "def f():\n    return 1 / 0\nf()\n")
-    done = run(shared_cluster, "submit", path, "--follow")
+    done = run(shared_cluster, "submit", path, "--follow", "--name", "divides")
     assert done.returncode == 1
     assert "line 2, in f" in done.stderr and "ZeroDivisionError: division by zero" in done.stderr
     assert "jupyter_hyperpod" not in done.stderr
+    for more in ((), ("--follow",)):
+        assert "ZeroDivisionError: division by zero" in run(shared_cluster, "logs", "divides", *more).stderr
 
 
 def test_notebook_runs_as_its_code_cells(shared_cluster: Store, tmp_path: Path) -> None:

@@ -57,10 +57,15 @@ def _follow_to_end(store: Store, job_id: str, options: argparse.Namespace, termi
     if _show_output(follower, options, terminal, follow=True):
         return 0
     view = follower.view
-    if view["error"] and not options.json:
+    _say_end(view | ({"error": None} if options.json else {}), terminal)
+    return 0 if view["state"] == "succeeded" else 1
+
+
+def _say_end(view: View, terminal: Terminal) -> None:
+    """Print why the job failed, and how far it came."""
+    if view["error"]:
         terminal.note("\n".join(report.traceback_lines(view["error"])))
     terminal.note(report.progress_line(view))
-    return 0 if view["state"] == "succeeded" else 1
 
 
 def run_list(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
@@ -86,7 +91,9 @@ def run_audit(options: argparse.Namespace, store: Store, terminal: Terminal) -> 
 
 def run_logs(options: argparse.Namespace, store: Store, terminal: Terminal) -> int:
     follower = watch.JobWatch(store, lookup.job_id(store, options.job))
-    _show_output(follower, options, terminal, follow=options.follow)
+    detached = _show_output(follower, options, terminal, follow=options.follow)
+    if not detached and not options.json and follower.view["state"] in TERMINAL_STATES - {"succeeded"}:
+        _say_end(follower.view, terminal)
     return 0
 
 

@@ -378,6 +378,19 @@ for step in session.steps(STEPS):
     assert re.search(r"node-\d never ran line 18, where the others bound lines", reason), reason
 
 
+def test_a_name_that_nobody_has_is_an_error_of_the_program(job: Submit) -> None:
+    loop = """
+for step in session.steps(STEPS):
+    if step.number > 1:
+        lines.append(step.number)
+    step.run(loss_fn)
+    if step.number > 3:
+        lines = []
+"""
+    reason = str(job(cell(loop), nodes=1).finish("failed")["reason"])
+    assert "NameError" in reason and "never ran" not in reason
+
+
 def test_a_function_that_only_the_first_step_defines(job: Submit) -> None:
     loop = """
 for step in session.steps(STEPS):

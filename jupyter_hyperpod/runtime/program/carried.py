@@ -77,6 +77,7 @@ class Carried:
         self._sealed = Copies(0, 0)
         self._epoch = (0, 0, 0, 0)
         self.first_step = 0  # steps of the run that this member has missed
+        self.other_rank = False  # it has been another rank than 0, or has changed its rank
         self._received: Copies | None = None  # what this member's objects do not hold yet
         self._left = -1  # the last loop, from 1, that was left before its end, here or where the copies were made
 
@@ -161,7 +162,7 @@ class Carried:
 
     def explain(self, error: NameError, member: str) -> None:
         """A name is missing in the cell: raise TrainingError where this ``member`` joined late or became rank 0."""
-        if line := self.variables.line_of(error):
+        if (self.first_step or self.other_rank) and (line := self.variables.line_of(error)):
             name, number = line
             sentence = LATE if self.first_step else BECAME
             raise TrainingError(sentence.format(member=member, step=self.first_step, line=number, name=name)) from error

@@ -122,6 +122,7 @@ class Resync:
 
     def _catch_up(self, plan: RecoveryPlan) -> None:
         self.redone += _lost_with_members(self.plan, plan)
+        self._state.carried.other_rank |= plan.rank != (0 if self.plan is None else self.plan.rank)
         if self.plan is not None:
             if set(plan.owners) - set(self.plan.owners):
                 self.transfer.newcomers_arrived()
