@@ -23,6 +23,7 @@ HOOKS = frozenset(
     "register_backward_hook register_forward_hook register_forward_pre_hook register_full_backward_hook "
     "register_full_backward_pre_hook register_hook register_post_accumulate_grad_hook".split()
 )
+ORDERED_BY = frozenset("enumerate iter list map next stack sum tuple zip".split())  # whose result has an order
 KEYED = frozenset("add append get pop setdefault".split())
 _READERS = ("read_text", "read_bytes")
 _WRITERS = ("write_text", "write_bytes")
@@ -101,6 +102,15 @@ def _is_address(node: ast.AST, named: Collection[str]) -> bool:
     if isinstance(node, ast.Name):
         return node.id in named
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "id"
+
+
+def walked_through(tree: ast.AST) -> Iterator[tuple[ast.AST, int]]:
+    """Expressions whose items are taken one after the other, each with its line."""
+    for node in nodes_of(tree):
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            yield node.iter, getattr(node, "lineno", node.iter.lineno)
+        elif isinstance(node, ast.Call) and last_name(node.func) in ORDERED_BY:
+            yield from ((argument, node.lineno) for argument in node.args)
 
 
 def toggles(tree: ast.AST) -> bool:

@@ -166,7 +166,7 @@ class Comparison:
             return []
         program = Program(after)
         names = self._carried.variables.changed
-        refused = program.refused or program.keyed(names) or program.counting()
+        refused = program.refused or program.keyed(names) or program.counting() or program.unordered()
         found = [refused] if refused else []
         for path, noted in before.changed(after).items():
             matters = program.flow(path, noted) is not Flow.NOWHERE and noted.kind not in ("cache", "setting")

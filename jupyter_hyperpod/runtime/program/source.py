@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path as File
 from typing import Any
 
+import torch
+
 from . import chance
 from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
 from .copies import PLAIN
@@ -40,6 +42,10 @@ FILE = (
 ADDRESS = (
     "{place}: the keys of {name} are addresses, id(...), and a member that joins later has its objects at others: use "
     "names as keys, for name, parameter in model.named_parameters()"
+)
+UNORDERED = (
+    "{place}: {name} is a set of objects, which have the order of their addresses, and a member that joins later has "
+    "them at others: write a list, or list(dict.fromkeys(...))"
 )
 COUNT = "{place}: {name} counts what this process has shown, and a member that joins later begins anew: use step.number"
 
@@ -147,6 +153,18 @@ class Program:
                     return COUNT.format(place=self.at(file, node.lineno), name=f"{node.value.id}.n")
         return ""
 
+    def unordered(self) -> str:
+        """A sentence about a set that the program goes through, whose order depends on addresses, or ""."""
+        for file, tree in self._files.items():
+            for node, line in chance.walked_through(tree):
+                if isinstance(node, ast.Name) and _is_ordered_by_address(node.id):
+                    return UNORDERED.format(place=self.at(file, line), name=node.id)
+                if isinstance(node, ast.Call) and last_name(node.func) in ("set", "frozenset"):
+                    inner = {last_name(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+                    if inner & {"parameters", "modules", "children", "buffers"}:
+                        return UNORDERED.format(place=self.at(file, line), name=ast.unparse(node))
+        return ""
+
     def keeps(self, name: str, trained: Callable[[str], bool]) -> str:
         """The line that keeps in a container what depends on more than its key, or ""."""
         for file, tree in self._files.items():
@@ -219,6 +237,14 @@ def _is_plain(name: str) -> bool:
             if name in names:
                 return isinstance(names[name], PLAIN)
     return False
+
+
+def _is_ordered_by_address(name: str) -> bool:
+    """Whether a variable holds a set of at least two objects that have no hash but that of their address."""
+    values = (names[name] for frame in callers() for names in (frame.f_locals, frame.f_globals) if name in names)
+    sets = [value for value in values if isinstance(value, (set, frozenset)) and len(value) > 1]
+    by_address: tuple[object, ...] = (object.__hash__, torch.Tensor.__hash__)
+    return any(type(item).__hash__ in by_address for value in sets for item in value)
 
 
 def _is_bar(name: str) -> bool:

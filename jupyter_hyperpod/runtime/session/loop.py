@@ -261,6 +261,7 @@ class Loop:
             self._parts.comparison.between()
             self._carried.seal(0, self._loop)
             self._join()
+            self._state.watch.refuse_own_steps()
             rehearsal.join(self._state)
             self._carried.first_step = self._passed = self._state.applied
 

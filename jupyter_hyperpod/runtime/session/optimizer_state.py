@@ -163,12 +163,16 @@ class OptimizerWatch:
         self._optimizer = optimizer
         self._held = self._parameters()
         self._steps = False  # whether the session steps the optimizer
-        for one in ones(optimizer):
+        self._hooks: list[RemovableHandle] = []
+
+    def refuse_own_steps(self) -> None:
+        """The first step begins: from now on a step that the program takes itself raises TrainingError."""
+        for one in ones(self._optimizer):
             if hasattr(one, "_optimizer_step_pre_hooks"):  # a wrapper has none
                 if (earlier := _HOOKS.pop(one, None)) is not None:  # of a session that nobody closed
                     earlier.remove()
                 _HOOKS[one] = one.register_step_pre_hook(self._refuse_own_step)
-        self._hooks = [_HOOKS[one] for one in ones(optimizer) if one in _HOOKS]
+        self._hooks = [_HOOKS[one] for one in ones(self._optimizer) if one in _HOOKS]
 
     def release(self) -> None:
         """The session has ended: the program may step the optimizer again."""
