@@ -45,6 +45,8 @@ class PreparedOptimizer(AcceleratedOptimizer):
     Gradients that the program has not dropped at the end of a turn are kept for the next one, as torch does.
     """
 
+    is_stepped_by_program = True
+
     def __init__(self, optimizer: torch.optim.Optimizer, device_placement: bool = True) -> None:
         if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
             raise SpecError(
@@ -75,8 +77,6 @@ class PreparedOptimizer(AcceleratedOptimizer):
             for place, parameter in enumerate(self._parameters):
                 if (kept := self._sums.get(place)) is not None:
                     parameter.grad = kept.clone() if parameter.grad is None else kept + parameter.grad
-                elif parameter.grad is not None:  # the program may change it: nobody gets it from this member later
-                    torch.autograd.graph.increment_version(parameter.grad)
             return
         self._watch.step(lambda: super(PreparedOptimizer, self).step(closure), first=not self._has_stepped)
         self._has_stepped = True

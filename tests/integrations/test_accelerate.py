@@ -16,6 +16,7 @@ from accelerate.state import AcceleratorState
 import jupyter_hyperpod as hp
 from jupyter_hyperpod.core.errors import SpecError, TrainingError
 from jupyter_hyperpod.integrations.accelerate import Accelerator
+from jupyter_hyperpod.runtime.program.between import Between
 from jupyter_hyperpod.runtime.worker import cell_end
 
 PREPARED = """
@@ -114,6 +115,20 @@ def test_it_computes_what_accelerate_computes(loop: str, options: dict[str, Any]
     assert len(ours["seen"]) == len(theirs["seen"]) and len(ours["seen"]) in (2, 12, 15)
     for mine, yours in zip(ours["seen"], theirs["seen"], strict=True):
         assert list(mine) == pytest.approx(list(yours), abs=1e-5)
+
+
+def test_members_that_join_in_an_accumulation_get_the_state_and_not_the_gradient_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repeatable, reached = list[int](), Between.reached
+
+    def noted(between: Between) -> None:
+        reached(between)
+        repeatable.append(between.repeatable)
+
+    monkeypatch.setattr(Between, "reached", noted)
+    run(ACCUMULATED, gradient_accumulation_steps=3)
+    assert len(repeatable) >= 15 and not any(repeatable)
 
 
 STEP = "accelerator.backward(loss); optimizer.step(); optimizer.zero_grad()"

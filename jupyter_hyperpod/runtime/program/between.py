@@ -62,7 +62,7 @@ class Between:
     def reached(self) -> None:
         """The cell is between two steps: it has done what follows a step."""
         before, self._seen = self._seen, self._look()
-        alone = before is not None and before.same(self._seen)
+        alone = before is not None and before.same(self._seen) and not self._state.watch.is_stepped_by_program
         if self._is_new:
             self.repeatable = self.repeatable + 1 if alone and not self._prepared else 0
             self._is_new = self._prepared = False

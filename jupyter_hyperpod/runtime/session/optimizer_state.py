@@ -157,10 +157,14 @@ def _has_other_type(loaded: Any, saved: Any) -> bool:
 
 class OptimizerWatch:
     """Refuses an optimizer whose step changes what its ``state_dict()`` does not have, added parameters, and steps that
-    the program takes itself."""
+    the program takes itself.
+
+    ``is_stepped_by_program``: the optimizer has this attribute, and its ``step()`` in a session only takes gradients.
+    """
 
     def __init__(self, optimizer: AnyOptimizer) -> None:
         self._optimizer = optimizer
+        self.is_stepped_by_program = getattr(optimizer, "is_stepped_by_program", False)
         self._held = self._parameters()
         self._steps = False  # whether the session steps the optimizer
         self._hooks: list[RemovableHandle] = []

@@ -1,4 +1,4 @@
-"""accelerate's loop for images: BatchNorm, gradients accumulated over two batches, bf16, a bar, and an early end."""
+"""accelerate's loop for images: BatchNorm, gradients accumulated over three batches, bf16, a bar, and an early end."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from jupyter_hyperpod.integrations.accelerate import Accelerator
 # ---- both
 
-accelerator = Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=2)
+accelerator = Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=3)
 torch.manual_seed(4)
 images = torch.randn(56, 1, 8, 8)
 labels = (images.mean((1, 2, 3)) > 0).long()
