@@ -6,6 +6,7 @@ samples of any micro-batch, and nothing has to be replayed after a fault.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 from ...core.errors import SpecError
@@ -113,11 +114,21 @@ def mix(*values: int) -> int:
     """Hash whole numbers into 64 bits (splitmix64 finaliser, Steele et al. 2014)."""
     state = 0x9E3779B97F4A7C15
     for value in values:
-        state = (state + (value & _MASK) + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
+        state = _mixed(state, value)
     return state
+
+
+def _mixed(state: int, value: int) -> int:
+    state = (state + (value & _MASK) + 0x9E3779B97F4A7C15) & _MASK
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+    return state ^ (state >> 31)
+
+
+@lru_cache(maxsize=64)
+def _keys(key: int) -> tuple[int, ...]:
+    """A key for each round."""
+    return tuple(mix(key, turn) for turn in range(_ROUNDS))
 
 
 def permute(index: int, length: int, key: int) -> int:
@@ -126,11 +137,11 @@ def permute(index: int, length: int, key: int) -> int:
     (Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002.)
     """
     half_bits = max(1, ((length - 1).bit_length() + 1) // 2)
-    half = (1 << half_bits) - 1
+    half, keys = (1 << half_bits) - 1, _keys(key)
     while True:
         left, right = index >> half_bits, index & half
-        for turn in range(_ROUNDS):
-            left, right = right, left ^ (mix(key, turn, right) & half)
+        for turn_key in keys:
+            left, right = right, left ^ (_mixed(turn_key, right) & half)
         index = (left << half_bits) | right
         if index < length:
             return index

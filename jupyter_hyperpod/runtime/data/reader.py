@@ -15,7 +15,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -55,7 +54,7 @@ class Reader:
     def ask(self, reading: Reading) -> None:
         """Request a micro-batch. Whether the reader lives is seen where its answer is received."""
         self.sent.append(reading)
-        request = json.dumps(astuple(reading)).encode()
+        request = json.dumps((reading.step, reading.leaf, reading.indices, reading.seed)).encode()
         with suppress(OSError):
             self.connection.sendall(len(request).to_bytes(_LENGTH, "big") + request)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from .own_files import nodes_of, parsed
@@ -55,6 +56,11 @@ class Carrying:
     stored: frozenset[str] = frozenset()
     named: dict[str, int] = field(default_factory=dict)
     reads_gradients: bool = False
+
+    @cached_property
+    def used(self) -> tuple[str, ...]:
+        """Names that are only read."""
+        return tuple(sorted(self.read - self.local.keys() - self.module.keys()))
 
 
 def carrying(source: str, line: int, since: int | None = None) -> Carrying:

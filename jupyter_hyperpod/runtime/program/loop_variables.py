@@ -83,6 +83,7 @@ class LoopVariables:
         self._kinds: dict[str, set[str]] = {}  # by variable: classes of which a newcomer has an object or can make one
         self._places: list[Place] = []
         self._known: dict[tuple[CodeType, int], Place] = {}
+        self._stack: list[tuple[int, Carrying, FrameType]] | None = None  # `_frames`, while all is copied
         self._members_join = False
         self.positions_travel = False  # what enumerate counts is that of the run, also on a newcomer
         self._versions: dict[str, int] = {}  # of modules that the loops use, when they began
@@ -114,6 +115,13 @@ class LoopVariables:
 
     def copied(self, before: Mapping[str, Copy]) -> dict[str, Copy]:
         """Copies of all that can travel. Where members join, raises TrainingError for what cannot and may matter."""
+        self._stack = list(self._frames())
+        try:
+            return self._copied(before)
+        finally:
+            self._stack = None
+
+    def _copied(self, before: Mapping[str, Copy]) -> dict[str, Copy]:
         copies: dict[str, Copy] = {}
         if self._members_join:
             self._refuse_other()
@@ -217,8 +225,9 @@ class LoopVariables:
     def _refuse_other(self) -> None:
         """Raise TrainingError where the loop has replaced the session's optimizer or scheduler by another one."""
         for _, found, frame in self._frames():
+            held = frame.f_locals
             for name, line in found.bound.items():
-                value = frame.f_locals.get(name, frame.f_globals.get(name))
+                value = held.get(name, frame.f_globals.get(name))
                 if isinstance(value, STEPPED):
                     if id(value) in self._own:
                         self._given.add(name)
@@ -265,13 +274,15 @@ class LoopVariables:
     def _used(self, always: bool) -> Iterator[Variable]:
         """Modules that the loops use: calls may change them. Generators of random numbers change with each use."""
         for depth, found, frame in self._frames():
-            for name in sorted(found.read - found.local.keys() - found.module.keys()):
-                names = Locals(frame) if name in frame.f_locals else frame.f_globals
-                value, key = names.get(name), f"{depth} used {name}"
+            held = frame.f_locals  # reading it copies all variables of a function
+            for name in found.used:
+                value = held[name] if name in held else frame.f_globals.get(name)
                 if id(value) in self._own:
                     continue
+                key = f"{depth} used {name}"
                 changed = isinstance(value, torch.nn.Module) and (always or _versions(value) != self._versions.get(key))
                 if changed or is_generator(value):
+                    names = Locals(frame) if name in held else frame.f_globals
                     yield Variable(key, name, found.bound.get(name, 0), names)
 
     def _namespace(self, name: str, frame: FrameType) -> MutableMapping[str, Any]:
@@ -282,6 +293,9 @@ class LoopVariables:
 
     def _frames(self) -> Iterator[tuple[int, Carrying, FrameType]]:
         """The frames of the loops with their depth, and what these loops and earlier ones of the same frame carry."""
+        if self._stack is not None:
+            yield from self._stack
+            return
         for depth, present in enumerate(self._places):
             if (frame := running(present.code)) is not None:
                 for place in self._known.values():

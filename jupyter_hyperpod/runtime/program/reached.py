@@ -20,6 +20,7 @@ from .own_files import is_own_file
 
 DEEPEST = 4
 LARGEST = 100_000  # elements of a tensor or an array that is read
+_WRITTEN_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the others, such as list, hold no function of Python
 
 
 def reached(sources: Collection[Any], own: Collection[int]) -> dict[str, str]:
@@ -40,9 +41,10 @@ def reachable(sources: Collection[Any]) -> Iterator[tuple[str, Any]]:
     for source in sources:
         yield from _values(source, "", seen, DEEPEST)
         kinds = {type(value) for value in (source, *getattr(source, "__dict__", {}).values())}
-        for function in (inner for kind in kinds for base in kind.__mro__ for inner in vars(base).values()):
-            if isinstance(function, types.FunctionType):
-                yield from _values(function, "", seen, DEEPEST)
+        for base in {base: None for kind in kinds for base in kind.__mro__ if base.__flags__ & _WRITTEN_IN_PYTHON}:
+            for function in vars(base).values():
+                if isinstance(function, types.FunctionType):
+                    yield from _values(function, "", seen, DEEPEST)
 
 
 def digest(value: Any, copier: Copier) -> str | None:
@@ -111,9 +113,18 @@ def _of_function(function: types.FunctionType, seen: set[int], depth: int) -> It
             yield from _values(value, name, seen, depth - 1)
 
 
+_NAMES: dict[int, tuple[types.CodeType, set[str]]] = {}  # by the id of a code, which is kept
+
+
 def _names(code: types.CodeType) -> set[str]:
+    if id(code) not in _NAMES:
+        _NAMES[id(code)] = code, _names_in(code)
+    return _NAMES[id(code)][1]
+
+
+def _names_in(code: types.CodeType) -> set[str]:
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _attributes(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:

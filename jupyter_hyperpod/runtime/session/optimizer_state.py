@@ -7,7 +7,7 @@ import io
 import random
 import sys
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,6 +24,8 @@ Access = tuple[Callable[[Any], Any], Callable[[Any, Any], object]]
 _OF_TORCH = ("state", "param_groups", "defaults", "step")  # in state_dict(), fixed, or wrapped by schedulers
 _HOOKS: WeakKeyDictionary[Any, RemovableHandle] = WeakKeyDictionary()  # of the newest session of each optimizer
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CALLED = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+_NO_GENERATOR = {*_PLAIN, *_CALLED, list, tuple, dict, set, torch.Tensor}  # told at once: it is asked in each step
 
 
 def load_exactly(optimizer: AnyOptimizer, saved: Mapping[str, Any]) -> None:
@@ -62,7 +64,7 @@ def _inherits_state(value: Any) -> bool:
 
 def is_generator(value: Any) -> bool:
     """Whether `value` is a generator of random numbers."""
-    return not has_state(value) and access(value) is not None
+    return type(value) not in _NO_GENERATOR and not has_state(value) and access(value) is not None
 
 
 def access(value: Any) -> Access | None:
