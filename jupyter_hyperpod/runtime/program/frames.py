@@ -14,6 +14,7 @@ from typing import Any
 from .own_files import is_own_file
 
 LOOP, LOSS = "<training loop>", "<loss of a micro-batch>"  # code of a cell that an integration has compiled anew
+_NAME = __name__.partition(".")[0]
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
@@ -76,7 +77,7 @@ class Cells(MutableMapping[str, Any]):
 
 def callers() -> list[FrameType]:
     """The frames of the person's own code, the innermost one first, without those of this package and of libraries."""
-    return [frame for frame in _frames() if not _is_ours(frame) and is_own_file(frame.f_code.co_filename)]
+    return [frame for frame in _frames() if is_own_file(frame.f_code.co_filename) and not _is_ours(frame)]
 
 
 def is_ours(file: str) -> bool:
@@ -119,4 +120,4 @@ def _frames() -> Iterator[FrameType]:
 def _is_ours(frame: FrameType) -> bool:
     if frame.f_code.co_name in (LOOP, LOSS):
         return True
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == __name__.partition(".")[0]
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _NAME

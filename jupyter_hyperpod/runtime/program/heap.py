@@ -33,6 +33,8 @@ NODES = 5000  # at most, per walk
 DEEPEST = 12  # steps of a path
 Path = tuple[tuple[str, Any], ...]
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
+_OFTEN = {int, float, str, bool, type(None)}
+_PACKAGE = __name__.partition(".")[0]
 _MODULE = frozenset(vars(torch.nn.Module())) | {"training"}
 _OPTIMIZER = {"state", "param_groups", "defaults", "step"}
 _TORCH = ("torch.utils.data.", "torch.distributions.")  # packages of torch whose objects are walked
@@ -163,7 +165,7 @@ class Heap:
     def _look(self, one: _Todo, walk: Walk, seen: set[int]) -> list[_Todo]:
         """Note a value; return what it holds."""
         value = one.value
-        if isinstance(value, PLAIN):
+        if type(value) in _OFTEN or isinstance(value, PLAIN):
             _note(walk, one, readings.plain(value), whole=0)
             return []
         if isinstance(value, _FUNCTIONS) and _may_be_replaced(one):
@@ -272,7 +274,7 @@ def _is_ours(value: Any) -> bool:
     if isinstance(value, types.GeneratorType):
         return is_ours(value.gi_code.co_filename)
     name = getattr(kind, "__module__", "") or ""
-    return name.partition(".")[0] == __name__.partition(".")[0] and not isinstance(value, State)
+    return name.startswith(_PACKAGE) and name.partition(".")[0] == _PACKAGE and not isinstance(value, State)
 
 
 def _of_namespace(names: dict[str, Any]) -> Iterator[_Todo]:

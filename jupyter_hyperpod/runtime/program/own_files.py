@@ -17,9 +17,10 @@ KEPT_TREES = 32  # a session reads its files several times in the first steps
 FACTORIES = ("builtins.dict", "builtins.float", "builtins.int", "builtins.list", "builtins.set", "collections.deque")
 
 
+@lru_cache(maxsize=4096)
 def is_own_file(path: str) -> bool:
     """Whether a source file is the person's own."""
-    return not any(path.startswith(folder) for folder in _FOREIGN) and not path.startswith("<frozen")
+    return not path.startswith((*_FOREIGN, "<frozen"))
 
 
 def file_of(kind: type) -> str:
