@@ -107,6 +107,20 @@ class Accelerator(accelerate.Accelerator):
             self._optimizers.append(optimizer)
         return optimizer
 
+    def epochs(self, count: int, loader: Any) -> Iterator[int]:
+        """The numbers of ``count`` epochs over the prepared ``loader`` that is trained on, from 0.
+
+        A member that joins later begins in the epoch in which its peers are; with ``range(count)`` it runs what follows
+        the earlier epochs, too. Raises SpecError for another loader than a prepared one.
+        """
+        if not isinstance(loader, PreparedLoader):
+            raise SpecError(
+                f"accelerator.epochs() was given a {type(loader).__name__}; expected the loader that prepare() returned"
+            )
+        session = self._open(loader)
+        self._is_main = session.is_main
+        return session.epochs(count)
+
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
     def backward(self, loss: Any, **named: Any) -> None:
@@ -172,11 +186,11 @@ class Accelerator(accelerate.Accelerator):
         """The turn of the present loop, from 0."""
         return 0 if self._step is None else self._step.index - self._begin
 
-    def _open(self, loader: PreparedLoader) -> None:
+    def _open(self, loader: PreparedLoader) -> Session:
         if self._session is not None:
             if self._loader is not loader:
                 raise SpecError("a second prepared loader is trained on: put both data sets into one loader")
-            return
+            return self._session
         refuse_prepared(self)
         batch = batch_of(loader)
         cell_end.run(None)  # of an earlier Accelerator
@@ -191,11 +205,13 @@ class Accelerator(accelerate.Accelerator):
             seed=self._seed,
             checkpoint=self._checkpoint,
         )
+        session.count_turns("accelerator.epochs(n, loader)")
         session.register(accelerator=self)
         session.register(**{f"scheduler_{number}": one for number, one in enumerate(self._schedulers)})
         session.register(**{f"object_{number}": one for number, one in enumerate(self._custom_objects)})
         self._session, self._loader = session, loader
         cell_end.at_end(self._close)
+        return session
 
     def _close(self, error: BaseException | None) -> None:
         session, self._session = self._session, None

@@ -131,6 +131,25 @@ def test_members_that_join_in_an_accumulation_get_the_state_and_not_the_gradient
     assert len(repeatable) >= 15 and not any(repeatable)
 
 
+EPOCHS = """
+for epoch in accelerator.epochs(3, loader):
+    for x, y in loader:
+        loss = nn.functional.mse_loss(model(x), y)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    seen.append((epoch, loss.item()))
+"""
+
+
+def test_epochs_are_counted_as_by_range() -> None:
+    ours = run(EPOCHS)
+    theirs = run(EPOCHS.replace("accelerator.epochs(3, loader)", "range(3)"))
+    assert ours["seen"] == theirs["seen"] and [epoch for epoch, _ in ours["seen"]] == [0, 1, 2]
+    with pytest.raises(SpecError, match="was given a list; expected the loader that prepare"):
+        run(EPOCHS.replace("(3, loader)", "(3, [])"))
+
+
 STEP = "accelerator.backward(loss); optimizer.step(); optimizer.zero_grad()"
 LOSS = "loss = nn.functional.mse_loss(model(x), y)"
 REFUSED = {

@@ -6,6 +6,8 @@ import itertools
 import subprocess
 import sys
 
+import pytest
+
 from jupyter_hyperpod.notebook.showing import ShownDisplays
 from jupyter_hyperpod.runtime.audit import audit
 from tests.runtime.conftest import TRAIN, Submit, alive
@@ -247,3 +249,40 @@ def test_who_is_lost_between_two_sessions_leaves_no_gap_in_the_ranks(job: Submit
     assert run.of_kind("step.committed")[-1].data["world_size"] == 2
     report = audit(run.events)
     assert (report.sound, report.sessions, report.steps) == (True, 2, 10), report
+
+
+SECOND = """
+import torch, jupyter_hyperpod as hp
+data = [torch.randn(4) for _ in range(16)]
+model = torch.nn.Linear(4, 1)
+def train(loss_function, {arguments}):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    {begin}
+        for step in session.steps(4):
+            step.run(loss_function)
+            {within}
+def loss_function(batch):
+    return model(batch).square().mean()
+try:
+    train(loss_function)
+except StopIteration:
+    pass
+train(loss_function)
+"""
+WITH = "with hp.Session(model, optimizer, data, global_batch=8, micro_batch=4) as session:"
+HELD = "all_sessions.append(session := hp.Session(model, optimizer, data, global_batch=8, micro_batch=4))\n    if True:"
+
+
+@pytest.mark.parametrize(
+    ("begin", "within", "words"),
+    [
+        (WITH, "if step.number == 3: raise StopIteration", "left by StopIteration, which the cell caught"),
+        (HELD, "pass", "while the one with the loop of line 9 is open"),
+    ],
+    ids=["left by an error", "never closed"],
+)
+def test_a_session_that_begins_before_the_last_has_ended_is_refused(
+    job: Submit, begin: str, within: str, words: str
+) -> None:
+    cell = SECOND.format(begin=begin, within=within, arguments="all_sessions=[]")
+    assert words in job(cell, nodes=2).finish("failed")["reason"]

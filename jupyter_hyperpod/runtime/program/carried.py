@@ -33,7 +33,7 @@ BECAME = (
 )
 EARLY = (
     "this member joined after step {step}, in a later loop of its cell, and left the loops before, because what "
-    "follows each of them ran with later values: write `for epoch in session.epochs(n)`, which skips what is over"
+    "follows each of them ran with later values: write `for epoch in {epochs}`, which skips what is over"
 )
 PARTS = ("values", "variables", "generators", "flags", "paths", "data")  # of Copies
 STATE = "state"  # the name of the namespace that each session has
@@ -76,6 +76,7 @@ class Carried:
         self._objects: dict[str, Any] = {STATE: self.values}
         self._sealed = Copies(0, 0)
         self._epoch = (0, 0, 0, 0)
+        self.epochs_call = "session.epochs(n)"  # as the program writes it
         self.first_step = 0  # steps of the run that this member has missed
         self.other_rank = False  # it has been another rank than 0, or has changed its rank
         self._received: Copies | None = None  # what this member's objects do not hold yet
@@ -170,7 +171,7 @@ class Carried:
     def refuse_early_end(self, loop: int) -> None:
         """The cell has left its loops: raise TrainingError where the other members are in a later one."""
         if self.is_behind(loop):
-            raise TrainingError(EARLY.format(step=self.first_step))
+            raise TrainingError(EARLY.format(step=self.first_step, epochs=self.epochs_call))
 
     def begin_epochs(self, planned: int, loop: int) -> tuple[int, int, int]:
         """A loop of epochs begins: the epoch with which this member begins, and the steps and loops before that."""

@@ -13,6 +13,7 @@ from ...core.errors import TrainingError
 from ..comm import state_codec
 from ..program import rehearsal
 from ..protocol import facts
+from ..worker import open_session
 from ..worker.group_base import Regroup
 from .checksum import checksum
 from .execution import LossFunction, StepExecution
@@ -204,6 +205,7 @@ class Loop:
             try:
                 self._parts.checkpoints.finish()
                 self._group.finish(self._state.applied, digest)
+                open_session.ended()
                 return
             except Regroup as call:
                 self._parts.resync.regroup(call)
@@ -283,6 +285,7 @@ class Loop:
 
     def _join(self) -> None:
         parts, settings = self._parts, self._parts.settings
+        open_session.begin()
         parts.resync.join(
             facts.SessionOpened(
                 total_steps=math.ceil(self._planned) * self._runs,  # `steps(epochs * samples / batch)` is a float

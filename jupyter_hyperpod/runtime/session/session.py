@@ -26,6 +26,7 @@ from ..program.frames import unfreezes
 from ..program.heap import Heap
 from ..program.rehearsal import members_join
 from ..program.reproducible import Reproducible
+from ..worker import open_session
 from ..worker.main import current
 from ..worker.replica_sync import group_of
 from .clipping import GradientLimits
@@ -190,9 +191,13 @@ class Session:
         """Yield the next ``count`` steps. A newcomer begins where its peers are."""
         return self._loop.steps(count)
 
-    def turns(self, count: int, until: Callable[[], int]) -> Iterator[Step]:
-        """As `steps`, up to the step of the number ``until()``, for a loop that counts the run's turns, not its own."""
+    def count_turns(self, epochs_call: str) -> None:
+        """The program's loops count the turns of the run, not their own. ``epochs_call``: how it writes `epochs`."""
         self._carried.variables.positions_travel = True
+        self._carried.epochs_call = epochs_call
+
+    def turns(self, count: int, until: Callable[[], int]) -> Iterator[Step]:
+        """As `steps`, up to the step of the number ``until()``."""
         return self._loop.steps(count, until)
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -334,7 +339,9 @@ class Session:
             if isinstance(error, NameError):
                 worker = current()
                 self._carried.explain(error, "this member" if worker is None else worker.context.node)
-            if kind is None and self._loop.has_begun:
+            if error is not None:
+                open_session.left_by(error)
+            elif self._loop.has_begun:
                 self._loop.end()
             self._checkpoints.leave()
         finally:

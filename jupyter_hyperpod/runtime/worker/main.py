@@ -41,6 +41,8 @@ class Worker:
     present_rank: int | None = None  # None for a newcomer
     world_size: int = 0
     sessions: int = 0
+    unfinished: str = ""  # why no session may begin now: see open_session
+    loop_line: int = 0  # of the session that began last
     place: ReplicaRank = field(default_factory=ReplicaRank)
     inbox: list[Message] = field(default_factory=list)
     reporter: JournalWriter | None = None
