@@ -184,7 +184,17 @@ test-fast: install
 
 .PHONY: test-slow
 test-slow: install system
-	$(call step,slow Python tests,python -m pytest -m "slow and not wheel" --durations 40 $(PYTEST))
+	$(call step,slow Python tests,$(MAKE) slow-python)
+
+# Two at a time: the cases of adoption are many whole jobs, whose members often wait for each other. What they said comes
+# after the others. Exit status 5: there is no test of your choice.
+SLOW := python -m pytest -m "slow and not wheel"
+.PHONY: slow-python
+slow-python:
+	@said=$$(mktemp -t hyperpod-slow.XXXXXX); trap 'rm -f "$$said"' EXIT; status=0; \
+	{ $(SLOW) --durations 10 tests/adoption $(PYTEST) || [ $$? = 5 ]; } >"$$said" 2>&1 & cases=$$!; \
+	$(SLOW) --durations 40 --ignore tests/adoption $(PYTEST) || [ $$? = 5 ] || status=1; wait $$cases || status=1; \
+	cat "$$said"; exit $$status
 
 .PHONY: test-python
 test-python: install  ## Python tests of your choice: PYTEST="-k name -x"

@@ -25,7 +25,7 @@ from jupyter_hyperpod.core.errors import ClusterError
 from jupyter_hyperpod.storage.journal_search import read_kinds
 from jupyter_hyperpod.storage.store import ENVIRONMENT_VARIABLE, Store
 from tests import phases
-from tests.leaks import MARK, command_line, environments, setting, wait_until_gone
+from tests.leaks import command_line, environments, setting, wait_until_gone
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started the tests in the background
 
@@ -38,8 +38,9 @@ T = TypeVar("T")
 SHARED_MARK = "TEST_SHARED_CLUSTER_MARK"
 CLUSTERS = {"cluster", "shared_cluster", "switched_on"}
 REAL_THINGS = ("slurm", "netns", "s3", "fuse", "browser", "wheel", "kubernetes", "gpu")
-RUN = os.environ.setdefault(MARK, f"pytest-{secrets.token_hex(6)}")
-_MARKED, _SHARED = setting(MARK, RUN), setting(SHARED_MARK)
+MARK = "TEST_PYTEST_MARK"  # of this process alone: several may run beside each other
+os.environ[MARK] = f"pytest-{secrets.token_hex(6)}"
+_MARKED, _SHARED = setting(MARK, os.environ[MARK]), setting(SHARED_MARK)
 
 settings.register_profile(
     "default", deadline=None, database=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
