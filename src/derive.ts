@@ -13,10 +13,16 @@ import type {
 /** Points of the history from which the present rate is computed. */
 const RATE_POINTS = 12;
 
+/** Steps in all, or null where the number is unknown: the cell may begin further loops than its first. */
+function total(job: IJobSummary): number | null {
+  const planned = job.session?.total_steps;
+  return planned && job.step <= planned ? planned : null;
+}
+
 /** Fraction of the steps that are done, or null where the total is unknown. */
 export function progress(job: IJobSummary): number | null {
-  const total = job.session?.total_steps;
-  return total ? Math.min(1, job.step / total) : null;
+  const steps = total(job);
+  return steps ? job.step / steps : null;
 }
 
 /** Why a job failed, once: the program's own error, else the reason; null for one that did not fail. */
@@ -124,10 +130,10 @@ export function stepsPerSecond(job: IJobView): number | null {
 
 /** Seconds until the last step at the present rate. */
 export function remaining(job: IJobView): number | null {
-  const total = job.session?.total_steps;
+  const steps = total(job);
   const rate = stepsPerSecond(job);
-  return total && rate && !TERMINAL_STATES.has(job.state)
-    ? Math.max(0, total - job.step) / rate
+  return steps && rate && !TERMINAL_STATES.has(job.state)
+    ? (steps - job.step) / rate
     : null;
 }
 

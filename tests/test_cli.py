@@ -258,6 +258,8 @@ BAD_SUBMISSIONS = {
     "env name": (["--env", "A-B=1"], "expected NAME=VALUE, or NAME alone"),
     "priority": (["--priority", "99999"], "priority is 99999"),
     "abbreviated option": (["--elast", "1:2"], "unrecognized arguments: --elast"),
+    "argument of the file": (["--lr=3", "7"], "unrecognized arguments: --lr=3 7"),
+    "number of the file": (["7"], "unrecognized arguments: 7 (arguments of the file: -- 7)"),
 }
 
 
@@ -268,6 +270,11 @@ def test_bad_submission_is_refused_with_status_2(store: Store, tmp_path: Path, c
     assert done.returncode == 2
     assert said in done.stderr and "Traceback" not in done.stderr
     assert store.job_ids() == []
+
+
+def test_json_before_the_verb_is_explained(store: Store) -> None:
+    done = run(store, "--json", "list")
+    assert done.returncode == 2 and "--json (write it behind the verb, such as list --json)" in done.stderr
 
 
 BAD_SOURCES = {

@@ -182,7 +182,7 @@ def test_a_second_job_waits_for_the_first_and_then_runs(shared_cluster: Store, e
     second = jobs.submit(shared_cluster, "print('here')", nodes=2, name="second")
     third = jobs.submit(shared_cluster, "pass", nodes=1, name="third")
     eventually(lambda: "waits behind" in jobs.job_view(shared_cluster, third)["reason"])
-    assert "waits for 1 node more: needs 2 of 4" in jobs.job_view(shared_cluster, second)["reason"]
+    assert f"waits for 1 node more: needs 2 of 4, held by {first}" in jobs.job_view(shared_cluster, second)["reason"]
     (shared_cluster.jobs / first / "go").touch()
     states = [jobs.wait(shared_cluster, job_id, timeout_s=30)["state"] for job_id in (first, second, third)]
     assert states == ["succeeded"] * 3

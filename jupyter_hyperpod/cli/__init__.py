@@ -12,16 +12,18 @@ from ..core.extras import remedy
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status."""
-    from .parser import build_parser
-    from .terminal import Terminal
+    try:
+        from .parser import build_parser
+        from .terminal import Terminal
 
-    parser = build_parser()
+        parser, terminal = build_parser(), Terminal()
+    except KeyboardInterrupt:
+        return 130
     if not (sys.argv[1:] if arguments is None else arguments):
         parser.print_help(sys.stderr)
         return 2
-    options = parser.parse_args(arguments)
-    terminal = Terminal()
     try:
+        options = parser.parse_args(arguments)
         from . import verbs
 
         return verbs.run(options, terminal)

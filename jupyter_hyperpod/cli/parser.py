@@ -31,6 +31,8 @@ class _Parser(argparse.ArgumentParser):
     """Answers bad use with the nearest known word."""
 
     def error(self, message: str) -> NoReturn:
+        if message == "unrecognized arguments: --json" and not isinstance(self, _Verb):
+            super().error(f"{message} (write it behind the verb, such as list --json)")
         super().error(explained(message, list(self._option_string_actions)))
 
 
@@ -60,7 +62,9 @@ class _Verb(_Parser):
                 self.error(f"argument OPTION=VALUE: {error}")
             left = [word for word in left if word.startswith("-")]
         if left:  # here, because the parser of all verbs does not know this verb's options
-            self.error(f"unrecognized arguments: {' '.join(left)}")
+            words = " ".join(left)
+            behind = self.takes_arguments and not left[0].startswith("-")
+            self.error(f"unrecognized arguments: {words}" + (f" (arguments of the file: -- {words})" if behind else ""))
         return found, left
 
 

@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.elastic import ElasticRange
-from ..core.units import plural
+from ..core.units import few, plural
 from .decision import Decision
 
 
@@ -194,7 +194,9 @@ def _shares(
         else:
             blocked_by = claim.job_id
             short = claim.minimum - max(0, available)
-            waits[claim.job_id] = f"waits for {_count(short)} more: needs {claim.minimum} of {capacity}"
+            holders = [other.job_id for other in ordered if other.held and other is not claim]
+            by = f", held by {few(holders)}" if holders else ""
+            waits[claim.job_id] = f"waits for {_count(short)} more: needs {claim.minimum} of {capacity}{by}"
     for stage in ("guaranteed", "in use", "wanted"):
         for claim in ordered:
             left = capacity - sum(shares.values())

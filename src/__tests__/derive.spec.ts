@@ -54,6 +54,8 @@ describe('rates', () => {
     expect(stepsPerSecond(job({}))).toBeNull();
     expect(progress(job({}))).toBeNull();
     expect(progress(running)).toBe(0.5);
+    // The session declared its first loop, and the cell began further ones.
+    expect(progress({ ...running, step: 201 })).toBeNull();
   });
 });
 

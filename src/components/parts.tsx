@@ -69,7 +69,7 @@ export function ProgressBar(props: {
 
 /** Step and total, each number in groups of three. */
 export function stepText(step: number, total?: number | null): string {
-  return total
+  return total && step <= total
     ? `${formatInteger(step)} / ${formatInteger(total)}`
     : formatInteger(step);
 }
