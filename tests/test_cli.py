@@ -258,8 +258,8 @@ BAD_SUBMISSIONS = {
     "env name": (["--env", "A-B=1"], "expected NAME=VALUE, or NAME alone"),
     "priority": (["--priority", "99999"], "priority is 99999"),
     "abbreviated option": (["--elast", "1:2"], "unrecognized arguments: --elast"),
-    "argument of the file": (["--lr=3", "7"], "unrecognized arguments: --lr=3 7"),
-    "number of the file": (["7"], "unrecognized arguments: 7 (arguments of the file: -- 7)"),
+    "argument of the file": (["--lr=3", "7"], "; the file's own arguments stand behind --"),
+    "number of the file": (["7"], "unrecognized arguments: 7; the file's own arguments stand behind --"),
 }
 
 

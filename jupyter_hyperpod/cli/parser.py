@@ -62,9 +62,9 @@ class _Verb(_Parser):
                 self.error(f"argument OPTION=VALUE: {error}")
             left = [word for word in left if word.startswith("-")]
         if left:  # here, because the parser of all verbs does not know this verb's options
-            words = " ".join(left)
-            behind = self.takes_arguments and not left[0].startswith("-")
-            self.error(f"unrecognized arguments: {words}" + (f" (arguments of the file: -- {words})" if behind else ""))
+            said = explained(f"unrecognized arguments: {' '.join(left)}", list(self._option_string_actions))
+            behind = "; the file's own arguments stand behind --" if self.takes_arguments else ""
+            argparse.ArgumentParser.error(self, said + behind)
         return found, left
 
 
