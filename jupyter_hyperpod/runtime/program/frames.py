@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator, MutableMapping
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 from .own_files import is_own_file
@@ -85,9 +85,12 @@ def is_ours(file: str) -> bool:
     return file.startswith(_PACKAGE)
 
 
-def running(code: CodeType) -> FrameType | None:
-    """The innermost frame that runs this code, or None."""
-    return next((frame for frame in _frames() if frame.f_code is code), None)
+def running() -> dict[int, FrameType]:
+    """The innermost frame that runs each code, by the id of the code."""
+    found: dict[int, FrameType] = {}
+    for frame in _frames():
+        found.setdefault(id(frame.f_code), frame)
+    return found
 
 
 def cells_of(frame: FrameType, names: Collection[str]) -> list[FunctionType]:

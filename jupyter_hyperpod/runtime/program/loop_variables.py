@@ -296,8 +296,9 @@ class LoopVariables:
         if self._stack is not None:
             yield from self._stack
             return
+        frames = running()
         for depth, present in enumerate(self._places):
-            if (frame := running(present.code)) is not None:
+            if (frame := frames.get(id(present.code))) is not None:
                 for place in self._known.values():
                     if place.code is present.code:
                         yield depth, place.found, frame
