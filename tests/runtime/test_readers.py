@@ -259,6 +259,19 @@ def test_what_travels_is_what_was_sent() -> None:
             transport.receive(theirs)
 
 
+def test_a_batch_of_many_parts_travels_whatever_the_system_writes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    values = [torch.randn(1 + number % 7) for number in range(1500)]
+    whole = os.writev
+    with ours, theirs:
+        transport.send(ours, values)
+        first = transport.receive(theirs)[1]
+        monkeypatch.setattr(os, "writev", lambda file, parts: whole(file, [parts[0][:13]]))
+        transport.send(ours, values)
+        second = transport.receive(theirs)[1]
+    assert all(map(torch.equal, values, first)) and all(map(torch.equal, values, second))
+
+
 CELL = """
 import os, random, time, torch, jupyter_hyperpod as hp
 from torch import nn

@@ -23,6 +23,7 @@ from ...system.memory_files import create_memory_file
 
 BATCH, ERROR = 0, 1
 LINE = 64  # bytes of a cache line
+AT_ONCE = 1000  # parts per call; Linux takes up to 1024
 _HEADER = struct.Struct("!BQQQ")  # kind, bytes of the file, of the encoded object, number of buffers
 _PLACE = struct.Struct("!QQ")  # where a buffer is, and its bytes
 
@@ -31,21 +32,31 @@ def send(connection: socket.socket, value: Any, kind: int = BATCH) -> None:
     """Send a value. Raises TrainingError for tensors that cannot leave their process, OSError if the peer is gone."""
     encoded, buffers = _encode(value)
     places, end = [], len(encoded.getbuffer()) + len(buffers) * _PLACE.size
+    parts = [encoded.getbuffer(), memoryview(b"")]
     for buffer in buffers:
         begin = -(-end // LINE) * LINE + _address(buffer) % LINE
+        parts += [memoryview(bytes(begin - end)), buffer]
         places.append((begin, len(buffer)))
         end = begin + len(buffer)
+    parts[1] = memoryview(b"".join(_PLACE.pack(*place) for place in places))
     descriptor = create_memory_file("hyperpod-batch", end)
     try:
-        with mmap.mmap(descriptor, end) as memory:
-            memory.write(encoded.getbuffer())
-            memory.write(b"".join(_PLACE.pack(*place) for place in places))
-            for (begin, size), buffer in zip(places, buffers, strict=True):
-                memory[begin : begin + size] = buffer
+        _write(descriptor, parts)
         header = _HEADER.pack(kind, end, len(encoded.getbuffer()), len(buffers))
         socket.send_fds(connection, [header], [descriptor])
     finally:
         os.close(descriptor)
+
+
+def _write(descriptor: int, parts: list[memoryview]) -> None:
+    """Write everything into an empty file: pages that are written whole are neither mapped nor cleared before."""
+    parts = [part for part in parts if len(part)]
+    while parts:
+        count = os.writev(descriptor, parts[:AT_ONCE])
+        while parts and count >= len(parts[0]):
+            count -= len(parts.pop(0))
+        if count:
+            parts[0] = parts[0][count:]
 
 
 def receive(connection: socket.socket) -> tuple[int, Any]:
