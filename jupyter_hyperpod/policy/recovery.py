@@ -37,7 +37,8 @@ class MemberState:
     what follows a step, so it cannot give newcomers what belongs to a place between two steps. ``begun``: the
     micro-batches of step ``step + 1`` where the member has begun it and the global batch may change, else 0.
     ``partial``: its state is a snapshot that it took while others
-    trained, without what their cells carry, so nobody can go on from it alone.
+    trained, without what their cells carry, so nobody can go on from it alone. ``unproven``: it joined later, and has
+    not taken part in a step yet.
     """
 
     step: int | None
@@ -51,6 +52,7 @@ class MemberState:
     aside: bool = False
     begun: int = 0
     partial: bool = False
+    unproven: bool = False
 
     @property
     def complete(self) -> bool:
@@ -70,7 +72,8 @@ class RecoveryPlan:
     `plan` decides all of that. The coordinator adds the generation, the ``rank`` that a copy is for, the members' names
     (``owners``), the names of those that have left at a step boundary (``parted``), and how long each member needs for
     a micro-batch, relative to the others (``paces``). ``ordinary``: nothing is to be recovered. ``joining`` are ranks
-    whose cells wait for their first step. ``batches``: how the global batch goes on, where it may change.
+    whose cells wait for their first step. ``batches``: how the global batch goes on, where it may change. ``proving``
+    are newcomers that are compared with the others before the first step that they take part in.
     """
 
     step: int
@@ -90,6 +93,7 @@ class RecoveryPlan:
     ordinary: bool = False
     joining: tuple[int, ...] = ()
     batches: Schedule = ()
+    proving: tuple[int, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -141,7 +145,9 @@ def plan(reports: Sequence[MemberState], micro_batches: int) -> Decision[Recover
         parts.append(f"the state for {plural(len(fresh), 'newcomer')} from {plural(len(donors), 'peer')}")
     holdings = holdings_of(held, shares, micro_batches)
     joining = tuple(rank for rank, report in enumerate(reports) if report.waiting and rank not in whole)
-    found = RecoveryPlan(newest, donors, replay, fresh, held, shares, holdings, joining=joining)
+    unproven = tuple(rank for rank, report in enumerate(reports) if report.unproven)
+    proving = unproven if len(unproven) < len(reports) else ()
+    found = RecoveryPlan(newest, donors, replay, fresh, held, shares, holdings, joining=joining, proving=proving)
     return Decision(found, "; ".join(parts))
 
 
@@ -164,7 +170,7 @@ def ordinary(plan: RecoveryPlan, micro_batches: int) -> RecoveryPlan:
         return plan
     shares = assign(micro_batches, plan.world_size, plan.paces)
     holdings = tuple(cover(((leaf, leaf + 1) for leaf in share), micro_batches) for share in shares)
-    return replace(plan, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True)
+    return replace(plan, shares=shares, holdings=holdings, replay=(), fresh=(), ordinary=True, proving=())
 
 
 def _among_the_settled(

@@ -8,6 +8,8 @@ changes is a matter of `reproducible`.
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import queue
 import re
 import time
@@ -22,7 +24,7 @@ from ..comm.state_codec import is_array
 from ..session.optimizer_state import access
 from . import chance, readings
 from .carried import Carried
-from .carried_paths import resolved, short
+from .carried_paths import resolved, short, text
 from .copies import PLAIN
 from .frames import callers
 from .heap import Heap, Noted, Path, Walk, names_of
@@ -91,12 +93,16 @@ class Comparison:
         self._after: Walk | None = None
         self._slow = False
         self._program: Program | None = None
+        self._begin: Walk | None = None  # before the first step of this member
+        self._inside: set[Path] = set()  # what the loss function has changed
+        self._learned: set[str] = set()  # of a member that joined late: what had changed before
 
     def between(self) -> None:
         """The cell is between two steps. Raises TrainingError for what can neither be carried nor be left alone."""
         if not self._active or self._carried.first_step:
             return
         now = self.look(between=True)
+        self._begin = self._begin or now
         if self._after is not None:
             if self._left == TURNS:
                 self._carry_early(now)
@@ -118,6 +124,7 @@ class Comparison:
             return
         now = self.look()
         inside = self._before.changed(now)
+        self._inside |= {_holder(path) for path in inside}
         kept = {path: noted for path, noted in inside.items() if noted.kind == "cache" or self._is_settings(path)}
         self._judge_each(kept, self._before, now)
         self._look_at_containers(inside, now)
@@ -131,6 +138,34 @@ class Comparison:
         if walk.cut and self._before is None and self._left == TURNS:
             self._warn(CUT)
         return walk
+
+    def late(self) -> dict[str, str]:
+        """Digests of what the program has changed since it began and reads, by path, without what the loss function
+        changes and what each turn of the loop binds anew."""
+        now = self._heap.walk()
+        program, variables = Program(now), self._carried.variables
+        changed = self._begin.changed(now) if self._begin is not None else now.found
+        learned = {path: noted for path, noted in now.found.items() if repr(path) in self._learned}
+        table = {}
+        for path, noted in (learned | changed).items():
+            if noted.kind not in ("value", "shape", "function") or variables.binds_anew(path[0]):
+                continue
+            if self._inside.isdisjoint(path[:size] for size in range(1, len(path) + 1)):
+                if not _is_of_process(path) and program.flow(path, noted) is not Flow.NOWHERE:
+                    table[repr(path)] = _short(noted)
+        return table
+
+    def lacking(self, table: Mapping[str, str]) -> list[str]:
+        """Of a member that joined late: what it has otherwise than ``table`` says, in words."""
+        now = {repr(path): (path, noted) for path, noted in self._heap.walk().found.items()}
+        roots = {path[0] for path, _ in now.values()}
+        self._learned |= table.keys()
+        found = []
+        for key, seen in table.items():
+            path = ast.literal_eval(key)
+            if path[0] in roots and (key not in now or _short(now[key][1]) != seen):
+                found.append(text(path))
+        return found
 
     @property
     def own(self) -> frozenset[int]:
@@ -286,6 +321,24 @@ class Comparison:
     def _refuse(self, path: Path, noted: Noted, program: Program, why: str) -> None:
         place = program.place(noted.name)
         raise TrainingError(REFUSED.format(place=place, name=_label(path, noted), why=why, ident=noted.name))
+
+
+def _holder(path: Path) -> Path:
+    """The container, or the object that a step fills, such as a cache."""
+    return path[:-1] if len(path) > 1 and path[-1][0] == "item" else path
+
+
+def _is_of_process(path: Path) -> bool:
+    """Whether each process has its own value, such as an environment variable, or the data set a cache."""
+    return path[0][0] in ("environ", "setting") or ("attr", "grad") in path
+
+
+def _short(noted: Noted) -> str:
+    """A digest of a content, without torch's count of writes, which is that of a process."""
+    content = (
+        noted.content[:4] if isinstance(noted.content, tuple) and noted.content[:1] == ("tensor",) else noted.content
+    )
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
 def _is_kept_by_function(path: Path) -> bool:

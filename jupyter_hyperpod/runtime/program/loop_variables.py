@@ -166,6 +166,14 @@ class LoopVariables:
         found = (place.found for place in self._known.values())
         return self.attributes.union(*({*one.local, *one.module, *one.nonlocal_names} for one in found))
 
+    def binds_anew(self, root: tuple[str, Any]) -> bool:
+        """Whether each turn of a loop binds this variable before it reads it, or it holds a time."""
+        name = root[1][1] if root[0] in ("global", "frame") else ""
+        found = [place.found for place in self._known.values()]
+        bound = any(name in one.bound for one in found)
+        carried = any(name in one.local or name in one.module or name in one.nonlocal_names for one in found)
+        return (bound and not carried) or any(name in one.clocks for one in found)
+
     def trace(self, tracer: Tracer) -> None:
         """Note what is copied."""
         for variable in self._each():

@@ -35,6 +35,12 @@ OWN_VALUES = (
     "members carry different values after step {step}: {names}. A member that joins later gets those of one member, so "
     "change them on every member alike, not only where session.rank is 0"
 )
+LACKS = (
+    "{member} joined after step {step} and does not have what the program has changed before: {names}. The source does "
+    "not show that the run changes this. Make the object before the loop, and let it travel: "
+    "session.register(name=object), or keep its values in session.state"
+)
+PROVEN = 4000  # most paths that are compared
 
 
 class Reproducible:
@@ -68,6 +74,21 @@ class Reproducible:
             self._execute_again(plan, step, compute, (loss_function, self._comparison.data))
         elif plan.world_size > 1:
             self._compare(plan, step, carried.variables.digests() | carried.paths.digests())
+
+    def prove(self, plan: RecoveryPlan, step: int) -> None:
+        """Compare what the program has changed with what newcomers have, before step ``step + 1``.
+
+        Raises TrainingError, on all members, where one of them lacks something: it would compute something else.
+        """
+        if self._group.replica > 1:
+            return
+        first = min(set(range(plan.world_size)) - set(plan.proving))
+        table = self._comparison.late() if plan.rank == first else {}
+        table = self._gather(plan, dict(list(table.items())[:PROVEN]))[first]
+        lacks = self._comparison.lacking(table) if plan.rank in plan.proving else []
+        for rank, names in enumerate(self._gather(plan, lacks)):
+            if names:
+                raise TrainingError(LACKS.format(member=f"rank {rank}", step=step, names=few(names)))
 
     def _compare(self, plan: RecoveryPlan, step: int, carried: Mapping[str, str]) -> None:
         tables = self._gather(plan, dict(carried))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -72,6 +73,7 @@ class StepExecution:
             try:
                 if not self._gradients.finished.nodes:
                     self._group.leave_if_asked(state.applied)
+                self._prove()
                 self._compute(loss_function)
                 result = self._reduce()
                 self._compare_samples()
@@ -113,6 +115,13 @@ class StepExecution:
     def _plan(self) -> RecoveryPlan:
         assert self._parts.resync.plan is not None
         return self._parts.resync.plan
+
+    def _prove(self) -> None:
+        """Compare newcomers with the others, before their first step. Raises TrainingError, on all members."""
+        plan, parts = self._plan, self._parts
+        if plan.proving and self._determinism.exact:
+            self._reproducible.prove(plan, self._state.applied)
+            parts.resync.plan = replace(plan, proving=())
 
     def _compute(self, loss_function: LossFunction) -> None:
         """Compute this member's micro-batches that are not finished."""

@@ -52,6 +52,7 @@ class Resync:
         self._received = ""  # a sentence about the state that this newcomer got
         self._restoring = False  # the state is neither the initial one nor that of a step
         self._partial = False  # the state is a snapshot, without what the cells of members carry
+        self._unproven = isinstance(group, ElasticGroup) and group.newcomer
         self.on_formed: Callable[[RecoveryPlan], None] = _ignore  # called on all members of each generation
         if isinstance(group, ElasticGroup):  # elsewhere, a reference from the group would only delay freeing memory
             group.on_offer, group.on_snapshot = self._offer, self._take
@@ -108,7 +109,9 @@ class Resync:
         repeatable, waiting = self._between.repeatable, self._waiting
         step, first, sizes = self._state.step, self._initial_digest, self._state.sizes
         begun = 0 if sizes is None else sizes.begun(step)
-        return MemberState(step, nodes, kept, first, (), found, repeatable, waiting, aside, begun, self._partial)
+        return MemberState(
+            step, nodes, kept, first, (), found, repeatable, waiting, aside, begun, self._partial, self._unproven
+        )
 
     def _follow(self, plan: RecoveryPlan) -> None:
         """Carry out the plan until all members are complete. A new generation meanwhile starts over with its plan."""
@@ -159,6 +162,7 @@ class Resync:
 
     def step_done(self) -> None:
         """All members have taken part in a step: free memory that is not needed any more, while no member waits."""
+        self._unproven = False
         self.transfer.step_done()
         self._gradients.collectives.step_done()
 
