@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_hyperpod.policy.batching import cover, leaves_of
-from jupyter_hyperpod.policy.recovery import MemberState, at_once, left_alone, plan
+from jupyter_hyperpod.policy.recovery import MemberState, at_once, left_alone, ordinary, plan
 
 
 @st.composite
@@ -131,3 +131,10 @@ def test_who_evaluates_gives_newcomers_nothing_where_another_can() -> None:
     found = plan([aside, settled, newcomer], 4).value
     assert found.donors == (1,) and found.fresh == (2,) and found.replay == ()
     assert plan([aside, aside, newcomer], 4).value.donors == (0, 1)
+
+
+def test_newcomers_are_compared_with_a_member_that_has_trained() -> None:
+    old, new = MemberState(4, (), 1), MemberState(None, unproven=True)
+    assert plan([old, new, old], 4).value.proving == (1,)
+    assert plan([new, new], 4).value.proving == (), "nobody is left to compare with"
+    assert ordinary(plan([old, new], 4).value, 4).proving == ()

@@ -35,7 +35,7 @@ EARLY = (
     "this member joined after step {step}, in a later loop of its cell, and left the loops before, because what "
     "follows each of them ran with later values: write `for epoch in {epochs}`, which skips what is over"
 )
-PARTS = ("values", "variables", "generators", "flags", "paths", "data")  # of Copies
+PARTS = ("values", "variables", "generators", "flags", "paths", "data", "ended")  # of Copies
 STATE = "state"  # the name of the namespace that each session has
 
 
@@ -44,7 +44,7 @@ class Copies:
     """Copies of everything after ``step`` steps, in the loop of this number among those that the cell has begun.
 
     ``epoch``: the number of the loop of epochs, the epoch, and the steps and loops before it. ``left``: the cell has
-    left that loop before its end.
+    left that loop before its end. ``ended``: the variables at the end of the loop before.
     """
 
     step: int
@@ -57,6 +57,7 @@ class Copies:
     flags: dict[str, Copy] = field(default_factory=dict)
     paths: dict[str, Copy] = field(default_factory=dict)
     data: dict[str, Copy] = field(default_factory=dict)
+    ended: dict[str, Copy] = field(default_factory=dict)
 
 
 class Carried:
@@ -109,27 +110,35 @@ class Carried:
                 raise _refused(name, Unfit("", value))
         if not vars(self.values):
             del found[STATE]
-        variables = self.variables.copied(self._sealed.variables)
+        before_this = self._sealed
+        is_new = before_this.loop != loop
+        ended = before_this.variables if is_new else before_this.ended
+        variables = self.variables.copied({} if is_new else before_this.variables)
         flags = self._flags.copied(self.variables.attributes, self.variables.reads_gradients)
         paths = self.paths.copied(self._sealed.paths)
         own = generators.states()
         self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, own, flags, paths)
+        self._sealed.ended = ended
         if self.data is not None:
             self._sealed.data = self.data.state_dict()
+
+    def seal_more(self) -> None:
+        """A newcomer comes: copy what is carried since the cell was between two steps."""
+        self._sealed.paths = self.paths.copied({}) | self._sealed.paths
 
     def refuse_rebuilt(self) -> None:
         """Raise TrainingError where the cell has replaced a part of the model: it cannot be given to newcomers."""
         self._flags.refuse_rebuilt()
 
-    def traced(self) -> Tracer:
-        """What is copied now, besides the paths."""
+    def traced(self, bound: bool = True) -> Tracer:
+        """What is copied now, besides the paths. ``bound``: by variables that the loops bind, too."""
         whole = Tracer(self._own, None)
         for value in self._objects.values():
             with suppress(Unfit):
                 whole.copied(value)
         chosen = Tracer(self._own, self.variables.attributes)
         chosen.notes += whole.notes
-        self.variables.trace(chosen)
+        self.variables.trace(chosen, bound)
         self._flags.trace(chosen, self.variables.attributes)
         return chosen
 
@@ -154,7 +163,7 @@ class Carried:
             )
         for name, copy in received.values.items():
             copier.merged(self._objects[name], copy)
-        self.variables.put_back(received.variables)
+        self.variables.put_back(received.ended if loop < received.loop and received.ended else received.variables)
         generators.put_back(received.generators)
         self._flags.put_back(received.flags)
         self.paths.put_back(received.paths, step)

@@ -15,17 +15,15 @@ import re
 import time
 import types
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from ...core.errors import TrainingError
-from ..comm.state_codec import is_array
-from ..session.optimizer_state import access
 from . import chance, readings
 from .carried import Carried
 from .carried_paths import resolved, short, text
-from .copies import PLAIN
 from .frames import callers
 from .heap import Heap, Noted, Path, Walk, names_of
 from .reads import Flow
@@ -33,6 +31,7 @@ from .source import NO_LINE, Program
 
 TURNS = 3  # turns of the loop that are watched
 SMALL = 1000  # numbers in what is carried before it has changed
+SHARE, SHARE_JOINING = 100, 3  # a later look waits so many times as long as the last one took
 LONGEST_S = 0.05  # of a walk; after a longer one, only the next boundary is looked at
 CUT = (
     "the cell reaches more objects than are compared in its first steps, so a change that a member which joins later "
@@ -95,10 +94,16 @@ class Comparison:
         self._program: Program | None = None
         self._begin: Walk | None = None  # before the first step of this member
         self._inside: set[Path] = set()  # what the loss function has changed
+        self._looked_s = self._look_s = 0.0  # when it was looked last, and how long that took
         self._learned: set[str] = set()  # of a member that joined late: what had changed before
 
-    def between(self) -> None:
-        """The cell is between two steps. Raises TrainingError for what can neither be carried nor be left alone."""
+    def between(self, newcomers: bool = False) -> None:
+        """The cell is between two steps; ``newcomers``: some may join soon.
+
+        Raises TrainingError for what can neither be carried nor be left alone.
+        """
+        if self.members_join and not self._active:
+            self.carry_late(SHARE_JOINING if newcomers else SHARE)
         if not self._active or self._carried.first_step:
             return
         now = self.look(between=True)
@@ -139,33 +144,67 @@ class Comparison:
             self._warn(CUT)
         return walk
 
-    def late(self) -> dict[str, str]:
-        """Digests of what the program has changed since it began and reads, by path, without what the loss function
-        changes and what each turn of the loop binds anew."""
+    def late(self) -> dict[str, Any]:
+        """Digests, by path, of what the program has changed since this member began, and reads; and what steps fill."""
         now = self._heap.walk()
-        program, variables = Program(now), self._carried.variables
-        changed = self._begin.changed(now) if self._begin is not None else now.found
         learned = {path: noted for path, noted in now.found.items() if repr(path) in self._learned}
-        table = {}
-        for path, noted in (learned | changed).items():
+        changed = self._changed_late(now, learned)
+        return {"changed": {repr(p): _short(n) for p, n in changed.items()}, "inside": list(map(repr, self._inside))}
+
+    def unlike(self, shown: Mapping[str, Any]) -> list[str]:
+        """What this member has otherwise than another one has shown by `late`, in words."""
+        found, table = self._heap.walk().found, shown["changed"]
+        now = {repr(path): _short(noted) for path, noted in found.items()}
+        roots = {path[0] for path in found}
+        self._learned |= table.keys()
+        self._inside |= set(map(ast.literal_eval, shown["inside"]))
+        paths = {ast.literal_eval(key): now.get(key) for key, seen in table.items() if now.get(key) != seen}
+        lacks = {path: seen for path, seen in paths.items() if path[0] in roots and not self._is_inside(path)}
+        return [text(path) for path, seen in lacks.items() if seen or not self._leads(path)]
+
+    def _is_inside(self, path: Path) -> bool:
+        """Whether a step fills this, such as a cache."""
+        return not self._inside.isdisjoint(path[:size] for size in range(1, len(path) + 1))
+
+    def _leads(self, path: Path) -> bool:
+        """Whether there is something at a path, which a walk has seen under another name."""
+        with suppress(LookupError):
+            resolved(path, self._sources)
+            return True
+        return False
+
+    def _changed_late(self, now: Walk, more: Mapping[Path, Noted]) -> dict[Path, Noted]:
+        """Without what the loss function changes, what each turn of the loop binds anew, and what is not read."""
+        program, variables, found = Program(now), self._carried.variables, {}
+        changed = self._begin.changed(now) if self._begin is not None else now.found
+        for path, noted in {**more, **changed}.items():
             if noted.kind not in ("value", "shape", "function") or variables.binds_anew(path[0]):
                 continue
-            if self._inside.isdisjoint(path[:size] for size in range(1, len(path) + 1)):
-                if not _is_of_process(path) and program.flow(path, noted) is not Flow.NOWHERE:
-                    table[repr(path)] = _short(noted)
-        return table
-
-    def lacking(self, table: Mapping[str, str]) -> list[str]:
-        """Of a member that joined late: what it has otherwise than ``table`` says, in words."""
-        now = {repr(path): (path, noted) for path, noted in self._heap.walk().found.items()}
-        roots = {path[0] for path, _ in now.values()}
-        self._learned |= table.keys()
-        found = []
-        for key, seen in table.items():
-            path = ast.literal_eval(key)
-            if path[0] in roots and (key not in now or _short(now[key][1]) != seen):
-                found.append(text(path))
+            if _is_of_process(path) or self._is_inside(path):
+                continue
+            if program.flow(path, noted) is not Flow.NOWHERE:
+                found[path] = noted
         return found
+
+    def carry_late(self, share: int = 0) -> None:
+        """Carry what has changed in place since the first steps, where that is possible.
+
+        What was replaced by another object is left: a newcomer has the first one, maybe under other names, too.
+        """
+        began_s = time.perf_counter()
+        if self._begin is None or began_s < self._looked_s + share * self._look_s:
+            return
+        now = self._heap.walk(between=True)
+        if changed := self._begin.changed(now):
+            covered, carries = set(self._carried.traced(bound=False).notes), self._carried.variables.carries
+            left = {p: noted for p, noted in changed.items() if not _is_covered(noted, covered) and not carries(p[0])}
+            for path, noted in self._changed_late(now, {}).items() if left else ():
+                first = self._begin.found.get(path)
+                in_place = first is None or (first.holder, first.whole) == (noted.holder, noted.whole)
+                if path in left and noted.kind != "function" and in_place:
+                    self._carried.paths.add(path)
+        self._looked_s = time.perf_counter()
+        self._look_s = self._looked_s - began_s
 
     @property
     def own(self) -> frozenset[int]:
@@ -286,7 +325,7 @@ class Comparison:
             self._refuse(path, noted, program, POSITION.format(kind=kind))
         elif noted.kind == "setting":
             raise TrainingError(SETTING.format(place=program.place(noted.name), name=f"{noted.name}()"))
-        elif noted.at and (hidden := _hidden(resolved(path[: noted.at], self._sources))):
+        elif noted.at and (hidden := readings.hidden(resolved(path[: noted.at], self._sources))):
             self._refuse(path, noted, program, HIDDEN.format(kind=hidden))
         elif why := self._carried.paths.add(path):
             self._refuse(path, noted, program, FOREIGN.format(why=why))
@@ -314,7 +353,7 @@ class Comparison:
         if chance.draws(names_of(code)):
             place = program.at(code.co_filename, code.co_firstlineno)
             raise TrainingError(KEEPS.format(place=place, name=f"{short(path)}()"))
-        if names := _changing(function, self._carried.variables.changed):
+        if names := readings.changing(function, self._carried.variables.changed):
             place = program.place(noted.name)
             raise TrainingError(CACHED.format(place=place, name=short(path), names=names[0]))
 
@@ -335,9 +374,11 @@ def _is_of_process(path: Path) -> bool:
 
 def _short(noted: Noted) -> str:
     """A digest of a content, without torch's count of writes, which is that of a process."""
-    content = (
-        noted.content[:4] if isinstance(noted.content, tuple) and noted.content[:1] == ("tensor",) else noted.content
-    )
+    content: Any = noted.content
+    if isinstance(content, tuple) and content[:1] == ("tensor",):
+        content = content[:4]
+    elif noted.kind == "shape" and content[0] == "OrderedDict":
+        content = ("dict", *content[1:])  # its copy may be a plain one
     return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
@@ -356,24 +397,3 @@ def _label(path: Path, noted: Noted) -> str:
 
 def _misses(noted: Noted) -> Any:
     return noted.content[0] if isinstance(noted.content, tuple) else None
-
-
-def _hidden(value: Any) -> str:
-    """The class of a part of an object whose content cannot be seen, or ""."""
-    for inner in [] if isinstance(value, type) else list(getattr(value, "__dict__", {}).values()):
-        known = isinstance(inner, (*PLAIN, torch.Tensor, types.ModuleType, type)) or callable(inner)
-        if not (known or hasattr(inner, "__dict__") or hasattr(type(inner), "__len__") or readings.shows(inner)):
-            if not access(inner) and not is_array(inner) and not hasattr(type(inner), "__slots__"):
-                return type(inner).__name__
-    return ""
-
-
-def _changing(function: Any, changed: frozenset[str]) -> list[str]:
-    """Names that a function reads and that change in the run."""
-    code = function.__code__
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
-    values = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-    for name, cell in cells:
-        values[name] = cell.cell_contents
-    kinds = (torch.nn.Module, torch.optim.Optimizer)
-    return [name for name, value in values.items() if name in changed or isinstance(value, kinds)]

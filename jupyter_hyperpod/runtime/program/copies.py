@@ -98,6 +98,12 @@ def has_attributes(value: Any) -> bool:
     return kind.__module__ == "__main__" or (file is not None and is_own_file(file))
 
 
+def _is_frozen(value: Any) -> bool:
+    """Whether an object is of a data class whose attributes never change."""
+    parameters: Any = getattr(type(value), "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
+
+
 def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> frozenset[int]:
     """Ids of the objects that travel as the session's own, or that every cell makes alike, such as the data.
 
@@ -171,7 +177,8 @@ class Copier:
         if has_attributes(value):
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
             held = vars(value)
-            whole = "[" in path and (is_dataclass(value) or _size(held) <= SMALL or not any(map(self._is_set, held)))
+            small = is_dataclass(value) or _size(held) <= SMALL or not any(map(self._is_set, held))
+            whole = _is_frozen(value) or ("[" in path and small)
             chosen = ((k, v, f".{k}") for k, v in held.items() if whole or self._is_chosen(value, k))
             copies = self._named(chosen, earlier, path)
             return {OBJECT: copies, TYPE: _type(value)} | ({PART: True} if len(copies) < len(held) else {})
@@ -299,6 +306,8 @@ class Copier:
         if isinstance(copy, dict) and (ENUM in copy or NAMED in copy):
             return False
         if isinstance(copy, dict) and OBJECT in copy:
+            if _is_frozen(target):  # it was replaced, and others may hold the one that is here
+                return False
             return _type(target) == copy[TYPE] and self._put_object(target, copy[OBJECT], copy.get(MODULES, {}))
         if isinstance(target, dict) and isinstance(copy, dict):
             return self._put_items(target, copy)

@@ -168,15 +168,23 @@ class LoopVariables:
 
     def binds_anew(self, root: tuple[str, Any]) -> bool:
         """Whether each turn of a loop binds this variable before it reads it, or it holds a time."""
-        name = root[1][1] if root[0] in ("global", "frame") else ""
         found = [place.found for place in self._known.values()]
+        name = root[1][1] if root[0] in ("global", "frame") else ""
         bound = any(name in one.bound for one in found)
-        carried = any(name in one.local or name in one.module or name in one.nonlocal_names for one in found)
-        return (bound and not carried) or any(name in one.clocks for one in found)
+        return (bound and not self.carries(root)) or any(name in one.clocks for one in found)
 
-    def trace(self, tracer: Tracer) -> None:
-        """Note what is copied."""
+    def carries(self, root: tuple[str, Any]) -> bool:
+        """Whether this variable is copied."""
+        name = root[1][1] if root[0] in ("global", "frame") else ""
+        found = (place.found for place in self._known.values())
+        return any(name in one.local or name in one.module or name in one.nonlocal_names for one in found)
+
+    def trace(self, tracer: Tracer, bound: bool = True) -> None:
+        """Note what is copied; unless ``bound``, without variables that the loops bind: these may stand for others."""
+        names = set[str]() if bound else set[str]().union(*(place.found.bound for place in self._known.values()))
         for variable in self._each():
+            if variable.name in names:
+                continue
             value = variable.names.get(variable.name)
             with suppress(Unfit):
                 if tracer.copied(value) is not SKIPPED:

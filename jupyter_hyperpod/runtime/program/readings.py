@@ -217,3 +217,24 @@ def _results(kept: dict[Any, Any]) -> list[Any]:
         inner = gc.get_referents(item) if type(item).__name__ == "_lru_list_elem" else [item]
         found += [one for one in inner if type(one).__name__ != "_lru_list_elem"]
     return found
+
+
+def hidden(value: Any) -> str:
+    """The class of a part of an object whose content cannot be seen, or ""."""
+    for inner in [] if isinstance(value, type) else list(getattr(value, "__dict__", {}).values()):
+        known = isinstance(inner, (*PLAIN, torch.Tensor, types.ModuleType, type)) or callable(inner)
+        if not (known or hasattr(inner, "__dict__") or hasattr(type(inner), "__len__") or shows(inner)):
+            if not access(inner) and not is_array(inner) and not hasattr(type(inner), "__slots__"):
+                return type(inner).__name__
+    return ""
+
+
+def changing(function: Any, changed: frozenset[str]) -> list[str]:
+    """Names that a function reads and that change in the run."""
+    code = function.__code__
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
+    values = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    for name, cell in cells:
+        values[name] = cell.cell_contents
+    kinds = (torch.nn.Module, torch.optim.Optimizer)
+    return [name for name, value in values.items() if name in changed or isinstance(value, kinds)]

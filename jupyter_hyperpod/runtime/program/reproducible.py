@@ -40,7 +40,6 @@ LACKS = (
     "not show that the run changes this. Make the object before the loop, and let it travel: "
     "session.register(name=object), or keep its values in session.state"
 )
-PROVEN = 4000  # most paths that are compared
 
 
 class Reproducible:
@@ -83,12 +82,14 @@ class Reproducible:
         if self._group.replica > 1:
             return
         first = min(set(range(plan.world_size)) - set(plan.proving))
-        table = self._comparison.late() if plan.rank == first else {}
-        table = self._gather(plan, dict(list(table.items())[:PROVEN]))[first]
-        lacks = self._comparison.lacking(table) if plan.rank in plan.proving else []
-        for rank, names in enumerate(self._gather(plan, lacks)):
+        takes_part = plan.rank == first or plan.rank in plan.proving
+        tables = self._gather(plan, self._comparison.late() if takes_part else None)
+        others = plan.proving if plan.rank == first else (first,) if takes_part else ()
+        lacks = {name: None for other in others for name in self._comparison.unlike(tables[other])}
+        for rank, names in enumerate(self._gather(plan, list(lacks))):
             if names:
-                raise TrainingError(LACKS.format(member=f"rank {rank}", step=step, names=few(names)))
+                newcomer = f"rank {rank if rank in plan.proving else plan.proving[0]}"
+                raise TrainingError(LACKS.format(member=newcomer, step=step, names=few(names)))
 
     def _compare(self, plan: RecoveryPlan, step: int, carried: Mapping[str, str]) -> None:
         tables = self._gather(plan, dict(carried))

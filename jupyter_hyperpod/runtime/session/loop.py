@@ -232,7 +232,7 @@ class Loop:
         self._carried.enter(step, self._loop)
         if rehearsal.members_join():
             self._carried.refuse_rebuilt()
-        self._parts.comparison.between()
+        self._parts.comparison.between(self._parts.resync.transfer.offers)
         self._carried.seal(step, self._loop)
         self._parts.between.reached()
         rehearsal.between(self._state)

@@ -52,6 +52,7 @@ class Resync:
         self._received = ""  # a sentence about the state that this newcomer got
         self._restoring = False  # the state is neither the initial one nor that of a step
         self._partial = False  # the state is a snapshot, without what the cells of members carry
+        self.on_newcomers: Callable[[], object] = _nothing  # called on the others where newcomers come
         self._unproven = isinstance(group, ElasticGroup) and group.newcomer
         self.on_formed: Callable[[RecoveryPlan], None] = _ignore  # called on all members of each generation
         if isinstance(group, ElasticGroup):  # elsewhere, a reference from the group would only delay freeing memory
@@ -138,6 +139,8 @@ class Resync:
             self._commits.journal()  # the earlier rank 0 may be lost before it could journal this
         if plan.load is not None and plan.rank in plan.loaders and self._state.step is None:
             self._load(plan.load)
+        if plan.proving and plan.rank not in plan.proving:
+            self.on_newcomers()
         self.transfer.hand_over(plan)  # first: a member that has the step has this, too
         if plan.replay and self.transfer.replay(plan):
             self._commits.drop()
@@ -208,6 +211,10 @@ class Resync:
         """Load the snapshot that is offered to this newcomer."""
         if taken := self.transfer.take(order):
             self._received, self._partial = taken, True
+
+
+def _nothing() -> None:
+    """Nothing is carried."""
 
 
 def _ignore(plan: RecoveryPlan) -> None:

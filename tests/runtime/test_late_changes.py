@@ -1,0 +1,80 @@
+"""What the run changes late, where neither its first steps nor its source show it: carried, or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.runtime.conftest import Submit
+
+CELL = """
+import dataclasses, heapq, os, time, torch, jupyter_hyperpod as hp
+torch.manual_seed(0)
+data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    scale: float = 1.0
+
+class Stage:
+    def __init__(self, weight):
+        self.weight = weight
+
+class Decay:
+    def __init__(self):
+        self.scale = 1.0
+    def __call__(self, loss):
+        self.scale *= 0.8
+
+config, decay, best = Config(), Decay(), []
+stages = [Stage(1.0), Stage(0.5), Stage(2.0)]
+stage = stages[0]
+hooks = {"end": [decay]}
+
+def loss_function(batch):
+    time.sleep(float(os.environ.get("PAUSE_S", "0")))
+    top = best[0] if best else 0.0
+    loss = torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+    return stage.weight * config.scale * decay.scale * loss + 0.01 * top
+
+with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as session:
+    for epoch in session.epochs(20):
+        for step in session.steps(5):
+            loss = step.run(loss_function)
+        CHANGE
+print(config.scale, decay.scale, best)
+"""
+IN_PLACE = """config = dataclasses.replace(config, scale=config.scale * 0.9)
+        for hook in hooks["end"]: hook(loss)
+        heapq.heappush(best, -loss)"""
+
+
+def change(cell: str) -> str:
+    return CELL.replace("CHANGE", cell)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("by", ["growth", "kill"])
+def test_what_changes_in_place_reaches_members_that_join_later(job: Submit, by: str) -> None:
+    alone = job(change(IN_PLACE), nodes=1)
+    alone.finish()
+    run = job(change(IN_PLACE), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+    run.until_step(17)
+    if by == "growth":
+        run.scale(4)
+    else:
+        run.kill(rank=0)
+    run.finish()
+    assert len(run.of_kind("generation.formed")) > 1, run.story()
+    assert run.view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
+
+
+@pytest.mark.timeout(180)
+def test_what_is_replaced_is_refused_before_a_member_computes_with_another_value(job: Submit) -> None:
+    cell = change("stage = stages[min(epoch, 2)]")
+    run = job(cell, nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+    run.until_step(22)
+    run.scale(3)
+    reason = run.finish("failed")["reason"]
+    assert "does not have what the program has changed before: stage.weight" in reason, run.story()
