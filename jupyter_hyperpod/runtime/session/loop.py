@@ -115,6 +115,13 @@ class Loop:
         self._over = False
         self.starts: list[Callable[[], object]] = []  # called once this member has joined
         self._empty = 0  # loops of steps begun after `Session.stop`
+        if parts.comparison.members_join and self._group.replica == 1:
+            parts.resync.on_newcomers = self._carry_more
+
+    def _carry_more(self) -> None:
+        """Newcomers come: carry what has changed since the cell was looked at last."""
+        self._parts.comparison.carry_late()
+        self._carried.seal_more()
 
     def steps(self, count: int, until: Callable[[], int] | None = None) -> Iterator[Step]:
         """Yield the next ``count`` steps, or those up to ``until()``. A newcomer begins where its peers are."""

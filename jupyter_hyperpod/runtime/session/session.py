@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -150,8 +149,6 @@ class Session:
             settings, sizes, batches, group, state, self._carried, gradients, commits, integrity, checkpoints, between,
             comparison, self._resync,
         )  # fmt: skip
-        if comparison.members_join and group.replica == 1:
-            self._resync.on_newcomers = partial(_carry_more, comparison, self._carried)
         reproducible = Reproducible(group, state, gradients, comparison, settings.runs)
         self._execution = StepExecution(parts, self._determinism, reproducible, Injector(group, parameters, turns))
         self._loop = Loop(parts, self._execution, turns)
@@ -371,9 +368,3 @@ class Session:
             "model": shapes(self.model.state_dict()),
         } | ({"grows": True} if self._sizes.terms is not None else {})
         return CheckpointManager(settings, self._group, self._state, about, self._state.expected_bytes())
-
-
-def _carry_more(comparison: Comparison, carried: Carried) -> None:
-    """Newcomers come: carry what has changed since the cell was looked at last."""
-    comparison.carry_late()
-    carried.seal_more()
