@@ -157,6 +157,8 @@ class LoopVariables:
             try:
                 names[name] = found[variable.key] = self._copier.merged(names.get(name), copy)
             except Unfit as unfit:
+                if name not in names:
+                    continue  # such as the variable of a for loop: reading it before it is bound is a NameError
                 sentence = REBOUND.format(line=variable.line, name=name + unfit.path, kind=unfit.kind)
                 raise TrainingError(sentence) from unfit
 
