@@ -102,7 +102,7 @@ class Comparison:
 
         Raises TrainingError for what can neither be carried nor be left alone.
         """
-        if self.members_join and not self._active:
+        if self.members_join and (not self._active or self._carried.first_step):
             self.carry_late(SHARE_JOINING if newcomers else SHARE)
         if not self._active or self._carried.first_step:
             return

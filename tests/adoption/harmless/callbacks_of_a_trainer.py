@@ -5,12 +5,12 @@ import jupyter_hyperpod as hp
 
 
 class Reduce:
-    def __init__(self):
-        self.best, self.reduced = float("inf"), 0
+    def __init__(self, factor):
+        self.factor, self.best, self.reduced = factor, float("inf"), 0
 
     def on_epoch_end(self, trainer):
         if trainer.loss > self.best - 0.05:
-            trainer.optimizer.param_groups[0]["lr"] *= 0.5
+            trainer.optimizer.param_groups[0]["lr"] *= self.factor
             self.reduced += 1
         self.best = min(self.best, trainer.loss)
 
@@ -34,6 +34,6 @@ class Trainer:
 
 torch.manual_seed(0)
 data = [(torch.randn(4), torch.randn(1)) for _ in range(64)]
-trainer = Trainer(torch.nn.Linear(4, 1), data, [Reduce()])
+trainer = Trainer(torch.nn.Linear(4, 1), data, [Reduce(0.5)])
 trainer.fit(5)
 print("result", trainer.loss.hex(), trainer.hooks[0].reduced)
