@@ -196,11 +196,11 @@ class Comparison:
             return
         now = self._heap.walk(between=True)
         if changed := self._begin.changed(now):
-            covered, carries = set(self._carried.traced(bound=False).notes), self._carried.variables.carries
-            left = {p: noted for p, noted in changed.items() if not _is_covered(noted, covered) and not carries(p[0])}
+            covered, binds = set(self._carried.traced(bound=False).notes), self._carried.variables.binds
+            left = {p: noted for p, noted in changed.items() if not _is_covered(noted, covered) and not binds(p[0])}
             for path, noted in self._changed_late(now, {}).items() if left else ():
                 first = self._begin.found.get(path)
-                in_place = first is None or (first.holder, first.whole) == (noted.holder, noted.whole)
+                in_place = first is None or (first.holder == noted.holder and first.whole in (0, noted.whole))
                 if path in left and noted.kind != "function" and in_place:
                     self._carried.paths.add(path)
         self._looked_s = time.perf_counter()

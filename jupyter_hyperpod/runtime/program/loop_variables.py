@@ -170,16 +170,13 @@ class LoopVariables:
 
     def binds_anew(self, root: tuple[str, Any]) -> bool:
         """Whether each turn of a loop binds this variable before it reads it, or it holds a time."""
-        found = [place.found for place in self._known.values()]
-        name = root[1][1] if root[0] in ("global", "frame") else ""
-        bound = any(name in one.bound for one in found)
-        return (bound and not self.carries(root)) or any(name in one.clocks for one in found)
+        found, name = [place.found for place in self._known.values()], _name(root)
+        carried = any(name in one.local or name in one.module or name in one.nonlocal_names for one in found)
+        return (self.binds(root) and not carried) or any(name in one.clocks for one in found)
 
-    def carries(self, root: tuple[str, Any]) -> bool:
-        """Whether this variable is copied."""
-        name = root[1][1] if root[0] in ("global", "frame") else ""
-        found = (place.found for place in self._known.values())
-        return any(name in one.local or name in one.module or name in one.nonlocal_names for one in found)
+    def binds(self, root: tuple[str, Any]) -> bool:
+        """Whether a loop binds this variable, so that it may hold another object than before."""
+        return any(_name(root) in place.found.bound for place in self._known.values())
 
     def trace(self, tracer: Tracer, bound: bool = True) -> None:
         """Note what is copied; unless ``bound``, without variables that the loops bind: these may stand for others."""
@@ -320,6 +317,11 @@ class LoopVariables:
                 for place in self._known.values():
                     if place.code is present.code:
                         yield depth, place.found, frame
+
+
+def _name(root: tuple[str, Any]) -> str:
+    """The name of the variable with which a path of `heap` begins, "" for another root."""
+    return str(root[1][1]) if root[0] in ("global", "frame") else ""
 
 
 def _versions(value: Any) -> int:
