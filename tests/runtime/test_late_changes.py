@@ -39,7 +39,7 @@ def loss_function(batch):
     return stage.weight * config.scale * decay.scale * loss + 0.01 * top
 
 with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as session:
-    for epoch in session.epochs(20):
+    for epoch in session.epochs(50):
         for step in session.steps(5):
             loss = step.run(loss_function)
         CHANGE
