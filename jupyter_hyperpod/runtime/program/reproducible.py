@@ -37,8 +37,8 @@ OWN_VALUES = (
 )
 LACKS = (
     "{member} joined after step {step} and does not have what the program has changed before: {names}. The source does "
-    "not show that the run changes this. Make the object before the loop, and let it travel: "
-    "session.register(name=object), or keep its values in session.state"
+    "not show that the run changes this. Keep such values in the session, session.state.name = ..., or change the one "
+    "object in place instead of taking another one"
 )
 
 
