@@ -41,6 +41,8 @@ def _run_in_plain_pytorch(case: Case) -> None:
             gc.collect()
     finally:
         del sys.modules[module.__name__]
+        if (state := sys.modules.get("accelerate.state")) is not None:  # one per process: the next case may refuse it
+            state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_a_different_result_is_found(shared_cluster: Store) -> None:
