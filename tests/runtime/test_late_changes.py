@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from jupyter_hyperpod.runtime.program.carried_paths import path_of
 from tests.runtime.conftest import Submit
 
 CELL = """
@@ -78,3 +80,9 @@ def test_what_is_replaced_is_refused_before_a_member_computes_with_another_value
     run.scale(3)
     reason = run.finish("failed")["reason"]
     assert "does not have what the program has changed before: stage.weight" in reason, run.story()
+
+
+def test_a_path_with_a_key_that_cannot_be_read_back_is_none() -> None:
+    path = (("global", ("__main__", "sums")), ("item", "loss"))
+    assert path_of(repr(path)) == path
+    assert path_of(repr((*path, ("item", torch.float32)))) == path_of(repr((*path, ("item", float("inf"))))) == ()

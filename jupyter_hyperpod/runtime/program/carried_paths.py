@@ -90,6 +90,17 @@ def text(path: Path) -> str:
     return name
 
 
+def path_of(key: str) -> Path:
+    """The path that `repr` has written, () for one with keys that cannot be read, such as a data type of torch.
+
+    What is new under such a key is seen by the shape of what holds it.
+    """
+    with suppress(ValueError, SyntaxError):
+        path: Path = ast.literal_eval(key)
+        return path
+    return ()
+
+
 def short(path: Path) -> str:
     """A path without what follows the first item of a container."""
     places = [place for place, (kind, _) in enumerate(path) if kind == "item"]

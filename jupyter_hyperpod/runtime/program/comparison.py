@@ -8,8 +8,6 @@ changes is a matter of `reproducible`.
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import queue
 import re
 import time
@@ -23,7 +21,7 @@ import torch
 from ...core.errors import TrainingError
 from . import chance, readings
 from .carried import Carried
-from .carried_paths import resolved, short, text
+from .carried_paths import path_of, resolved, short, text
 from .frames import callers
 from .heap import Heap, Noted, Path, Walk, names_of
 from .reads import Flow
@@ -144,23 +142,29 @@ class Comparison:
             self._warn(CUT)
         return walk
 
-    def late(self) -> dict[str, Any]:
+    def now(self) -> Walk:
+        """Everything that the cell can reach, for `late` and `unlike`."""
+        return self._heap.walk()
+
+    def late(self, now: Walk) -> dict[str, Any]:
         """Digests, by path, of what the program has changed since this member began, and reads; and what steps fill."""
-        now = self._heap.walk()
         learned = {path: noted for path, noted in now.found.items() if repr(path) in self._learned}
         changed = self._changed_late(now, learned)
-        return {"changed": {repr(p): _short(n) for p, n in changed.items()}, "inside": list(map(repr, self._inside))}
+        return {"changed": {repr(p): _digest(n) for p, n in changed.items()}, "inside": list(map(repr, self._inside))}
 
-    def unlike(self, shown: Mapping[str, Any]) -> list[str]:
+    def unlike(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
         """What this member has otherwise than another one has shown by `late`, in words."""
-        found, table = self._heap.walk().found, shown["changed"]
-        now = {repr(path): _short(noted) for path, noted in found.items()}
-        roots = {path[0] for path in found}
-        self._learned |= table.keys()
-        self._inside |= set(map(ast.literal_eval, shown["inside"]))
-        paths = {ast.literal_eval(key): now.get(key) for key, seen in table.items() if now.get(key) != seen}
-        lacks = {path: seen for path, seen in paths.items() if path[0] in roots and not self._is_inside(path)}
-        return [text(path) for path, seen in lacks.items() if seen or not self._leads(path)]
+        here = {repr(path): path for path in now.found}
+        roots = {path[0] for path in now.found}
+        self._learned |= shown["changed"].keys()
+        self._inside |= {path for key in shown["inside"] if (path := here.get(key) or path_of(key))}
+        found = []
+        for key, seen in shown["changed"].items():
+            path = here.get(key) or path_of(key)
+            if path and path[0] in roots and not self._is_inside(path):
+                if not self._leads(path) if key not in here else _digest(now.found[path]) != seen:
+                    found.append(text(path))
+        return found
 
     def _is_inside(self, path: Path) -> bool:
         """Whether a step fills this, such as a cache."""
@@ -368,18 +372,12 @@ def _holder(path: Path) -> Path:
 
 
 def _is_of_process(path: Path) -> bool:
-    """Whether each process has its own value, such as an environment variable, or the data set a cache."""
+    """Whether each process has its own value, such as an environment variable."""
     return path[0][0] in ("environ", "setting") or ("attr", "grad") in path
 
 
-def _short(noted: Noted) -> str:
-    """A digest of a content, without torch's count of writes, which is that of a process."""
-    content: Any = noted.content
-    if isinstance(content, tuple) and content[:1] == ("tensor",):
-        content = content[:4]
-    elif noted.kind == "shape" and content[0] == "OrderedDict":
-        content = ("dict", *content[1:])  # its copy may be a plain one
-    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+def _digest(noted: Noted) -> str:
+    return readings.digest(noted.content, noted.kind)
 
 
 def _is_kept_by_function(path: Path) -> bool:

@@ -22,6 +22,7 @@ from ..session.state import TrainingState
 from ..worker.replica_sync import Group
 from .carried import Carried
 from .comparison import Comparison
+from .heap import Walk
 from .reached import reached
 
 COMPARED_STEPS = 2
@@ -82,10 +83,10 @@ class Reproducible:
         if self._group.replica > 1:
             return
         first = min(set(range(plan.world_size)) - set(plan.proving))
-        takes_part = plan.rank == first or plan.rank in plan.proving
-        tables = self._gather(plan, self._comparison.late() if takes_part else None)
-        others = plan.proving if plan.rank == first else (first,) if takes_part else ()
-        lacks = {name: None for other in others for name in self._comparison.unlike(tables[other])}
+        others = plan.proving if plan.rank == first else (first,) if plan.rank in plan.proving else ()
+        now = self._comparison.now() if others else Walk()
+        tables = self._gather(plan, self._comparison.late(now) if others else None)
+        lacks = {name: None for other in others for name in self._comparison.unlike(now, tables[other])}
         for rank, names in enumerate(self._gather(plan, list(lacks))):
             if names:
                 newcomer = f"rank {rank if rank in plan.proving else plan.proving[0]}"
