@@ -129,10 +129,10 @@ def throughput(view: View) -> float | None:
 
 def steps(view: View) -> str:
     """Return ``12/20``, ``12`` where the total is unknown or was passed, '-' before the first session."""
-    total = (view["session"] or {}).get("total_steps")
-    return (
-        f"{view['step']}/{total}" if total and view["step"] <= total else str(view["step"]) if view["session"] else "-"
-    )
+    if not view["session"]:
+        return "-"
+    total = view["session"]["total_steps"]
+    return f"{view['step']}/{total}" if total and view["step"] <= total else str(view["step"])
 
 
 def loss_text(view: View) -> str:

@@ -110,12 +110,12 @@ class Carried:
                 raise _refused(name, Unfit("", value))
         if not vars(self.values):
             del found[STATE]
-        before_this = self._sealed
-        is_new = before_this.loop != loop
-        ended = before_this.variables if is_new else before_this.ended
-        variables = self.variables.copied({} if is_new else before_this.variables)
+        last = self._sealed
+        is_new = last.loop != loop  # then the last copies are kept, and their memory is not used again
+        ended = last.variables if is_new else last.ended
+        variables = self.variables.copied({} if is_new else last.variables)
         flags = self._flags.copied(self.variables.attributes, self.variables.reads_gradients)
-        paths = self.paths.copied(self._sealed.paths)
+        paths = self.paths.copied(last.paths)
         own = generators.states()
         self._sealed = Copies(step, loop, self._epoch, self._left == loop, found, variables, own, flags, paths)
         self._sealed.ended = ended

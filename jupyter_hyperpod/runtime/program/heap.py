@@ -274,7 +274,7 @@ def _is_ours(value: Any) -> bool:
     if isinstance(value, types.GeneratorType):
         return is_ours(value.gi_code.co_filename)
     name = getattr(kind, "__module__", "") or ""
-    return name.startswith(_PACKAGE) and name.partition(".")[0] == _PACKAGE and not isinstance(value, State)
+    return name.partition(".")[0] == _PACKAGE and not isinstance(value, State)
 
 
 def _of_namespace(names: dict[str, Any]) -> Iterator[_Todo]:

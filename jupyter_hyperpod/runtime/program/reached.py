@@ -16,6 +16,7 @@ import torch
 from ...core.errors import TrainingError
 from ..comm import state_codec
 from .copies import SKIPPED, Copier, State, Unfit, has_attributes
+from .heap import names_of
 from .own_files import is_own_file
 
 DEEPEST = 4
@@ -101,7 +102,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _of_function(function: types.FunctionType, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    names = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
+    names = {name: function.__globals__[name] for name in names_of(function.__code__) if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             names[name] = cell.cell_contents
@@ -111,20 +112,6 @@ def _of_function(function: types.FunctionType, seen: set[int], depth: int) -> It
         if not isinstance(value, (types.ModuleType, type)):
             yield name, value
             yield from _values(value, name, seen, depth - 1)
-
-
-_NAMES: dict[int, tuple[types.CodeType, set[str]]] = {}  # by the id of a code, which is kept
-
-
-def _names(code: types.CodeType) -> set[str]:
-    if id(code) not in _NAMES:
-        _NAMES[id(code)] = code, _names_in(code)
-    return _NAMES[id(code)][1]
-
-
-def _names_in(code: types.CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _attributes(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
