@@ -63,7 +63,8 @@ def demo_basic(rank, world_size, port):
     optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.001)
     nn.functional.mse_loss(ddp_model(torch.randn(20, 10)), torch.randn(20, 5)).backward()
     optimizer.step()
-    print(f"rank {rank} of {dist.get_world_size()}", flush=True)
+    # Both processes write to one pipe: a line must be one write.
+    print(f"rank {rank} of {dist.get_world_size()}\n", end="", flush=True)
     dist.destroy_process_group()
 
 if __name__ == "__main__":
