@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..core.errors import SpecError
-from ..runtime.program.cell_analysis import LOOPS, READERS, SCOPES, exposed
+from ..runtime.program.analysis.cell_analysis import LOOPS, READERS, SCOPES, exposed
 
 Bases = Callable[[ast.expr], bool]  # whether an expression is the Accelerator
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..core.errors import SpecError, TrainingError
-from ..runtime.program.cell_analysis import exposed
+from ..runtime.program.analysis.cell_analysis import exposed
 from ..runtime.program.copies import Copier, Unfit
 from ..runtime.program.frames import LOOP, LOSS, Cells, Locals
 from .loop_source import Divided, bound_names, divided, loads, loop_at, loops_around

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_hyperpod.runtime.program.cell_analysis import Carrying, carrying
+from jupyter_hyperpod.runtime.program.analysis.cell_analysis import Carrying, carrying
 
 HEAD = "for step in session.steps(10):"
 

@@ -19,13 +19,14 @@ from typing import Any
 import torch
 
 from ...core.errors import TrainingError
-from . import chance, readings
+from . import readings
+from .analysis import chance
+from .analysis.reads import Flow
+from .analysis.source import NO_LINE, Program
 from .carried import Carried
 from .carried_paths import path_of, resolved, short, text
 from .frames import callers
 from .heap import Heap, Noted, Path, Walk, names_of
-from .reads import Flow
-from .source import NO_LINE, Program
 
 TURNS = 3  # turns of the loop that are watched
 SMALL = 1000  # numbers in what is carried before it has changed

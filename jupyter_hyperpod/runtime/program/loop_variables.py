@@ -19,8 +19,8 @@ import torch
 from ...core.errors import TrainingError
 from ..session.optimizer_state import is_generator
 from . import functions
+from .analysis.cell_analysis import Carrying, carrying
 from .carried_paths import Tracer
-from .cell_analysis import Carrying, carrying
 from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit
 from .frames import Cells, Locals, callers, cells_of, running
 from .reached import digest

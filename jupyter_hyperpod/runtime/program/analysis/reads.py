@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from functools import lru_cache
 
+from ..own_files import KEPT_TREES, nodes_of
 from .cell_analysis import LOOPS, MEASURES, SCOPES
-from .own_files import KEPT_TREES, nodes_of
 
 # Functions and methods that show or record their arguments.
 OUTPUT = frozenset(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+from ..own_files import nodes_of
 from .cell_analysis import LOOPS, MEASURES, SCOPES
-from .own_files import nodes_of
 from .reads import base_of, last_name, stored
 
 Place = tuple[str, int]  # a name and its line

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from ..copies import PLAIN
+from ..frames import callers, is_ours
+from ..heap import SETTINGS, Noted, Path, Walk
+from ..own_files import nodes_of, parsed
 from . import chance
 from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
-from .copies import PLAIN
-from .frames import callers, is_ours
-from .heap import SETTINGS, Noted, Path, Walk
-from .own_files import nodes_of, parsed
 from .reads import Flow, Reads, base_of, last_name, stored
 
 NO_LINE = "the loop"

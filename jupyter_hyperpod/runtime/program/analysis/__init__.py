@@ -1,0 +1,1 @@
+"""What the source of a program says: what its loops carry, where values flow, and what no seed decides."""
