@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .runtime import faults as faults
     from .runtime.checkpoint.store import Checkpoint as Checkpoint
     from .runtime.data.tokens import TokenDataset as TokenDataset
-    from .runtime.program.copies import State as State
+    from .runtime.program.value_kinds import State as State
     from .runtime.session.session import Session as Session
     from .runtime.worker.elastic_events import elastic_event_detected as elastic_event_detected
 
@@ -30,7 +30,7 @@ _PUBLIC = {
     "GrowBatch": ".policy.growth",
     "Guard": ".policy.guard",
     "Session": ".runtime.session.session",
-    "State": ".runtime.program.copies",
+    "State": ".runtime.program.value_kinds",
     "TokenDataset": ".runtime.data.tokens",
     "hub_path": ".loader.hub",
     "load_model": ".loader.model",

@@ -20,8 +20,9 @@ import torch
 
 from ..core.errors import SpecError, TrainingError
 from ..runtime.program.analysis.cell_analysis import exposed
-from ..runtime.program.copies import Copier, Unfit
+from ..runtime.program.copies import Copier
 from ..runtime.program.frames import LOOP, LOSS, Cells, Locals
+from ..runtime.program.value_kinds import Unfit
 from .loop_source import Divided, bound_names, divided, loads, loop_at, loops_around
 
 ITEM, HEAD, SEEN, FOUND, TURN = "__hp_item", "__hp_head", "__hp_seen", "__hp_found", "__hp_turn"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jupyter_hyperpod.runtime.program.carried_paths import path_of
+from jupyter_hyperpod.runtime.program.walk import path_of
 from tests.runtime.conftest import Submit
 
 CELL = """

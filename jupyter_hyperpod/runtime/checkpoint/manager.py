@@ -56,6 +56,7 @@ class CheckpointManager:
         self._tidied = False
         self._began_s = self._opened_s = time.monotonic()
         self._every_s = interval.decide(0, 0.0, None, None, state_bytes).value
+        self.on_copy: Callable[[], object] = _nothing  # called before the state is copied
         self.no_later_than: int | None = None  # the newest step that may be loaded, None for any
         if self._directory is not None:
             self._directory.check()
@@ -167,6 +168,7 @@ class CheckpointManager:
         if not self._tidied and self._group.shard == 0:
             self._directory.tidy()
             self._tidied = True
+        self.on_copy()
         skeleton, tensors = self._state.pack(carried=True)
         self._stage(tensors)
         step, keep = self._state.applied, self._settings.keep
@@ -294,6 +296,10 @@ class CheckpointManager:
             refusal = Refused(self._directory.path / manifest.name, f"it is of another session: {'; '.join(parts)}")
             self._refuse(refusal)
             raise SpecError(f"{refusal}. Give this session a path of its own, or remove the old checkpoints")
+
+
+def _nothing() -> None:
+    """Nothing is shown in a checkpoint."""
 
 
 def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

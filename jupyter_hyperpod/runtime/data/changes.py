@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from ..program.copies import PLAIN, Copier
+from ..program.copies import Copier
 from ..program.reached import digest, elements, reachable
+from ..program.value_kinds import PLAIN
 
 FEW = 1000  # numbers of a container that is compared by its content
 

@@ -21,7 +21,8 @@ import torch
 from torch.utils import data as torch_data
 
 from ...core.errors import SpecError, TrainingError
-from ..program.copies import SKIPPED, Copier, Unfit
+from ..program.copies import SKIPPED, Copier
+from ..program.value_kinds import Unfit
 from ..session.optimizer_state import has_state
 from ..session.purity import seeded
 from . import transport

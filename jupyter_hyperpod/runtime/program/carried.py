@@ -19,9 +19,11 @@ from ...core.errors import TrainingError
 from ..session.optimizer_state import access
 from . import generators
 from .carried_paths import CarriedPaths, Tracer
-from .copies import SKIPPED, Copier, Copy, State, Unfit, has_attributes
+from .copies import SKIPPED, Copier, Copy
 from .loop_variables import LoopVariables
 from .model_flags import ModelFlags
+from .origins import Origins
+from .value_kinds import State, Unfit, has_attributes
 
 LATE = (
     "{member} joined after step {step} and never ran line {line}, where the others bound {name}: bind it before the "
@@ -35,7 +37,7 @@ EARLY = (
     "this member joined after step {step}, in a later loop of its cell, and left the loops before, because what "
     "follows each of them ran with later values: write `for epoch in {epochs}`, which skips what is over"
 )
-PARTS = ("values", "variables", "generators", "flags", "paths", "data", "ended")  # of Copies
+PARTS = ("values", "variables", "generators", "flags", "paths", "data", "ended", "late")  # of Copies
 STATE = "state"  # the name of the namespace that each session has
 
 
@@ -44,7 +46,8 @@ class Copies:
     """Copies of everything after ``step`` steps, in the loop of this number among those that the cell has begun.
 
     ``epoch``: the number of the loop of epochs, the epoch, and the steps and loops before it. ``left``: the cell has
-    left that loop before its end. ``ended``: the variables at the end of the loop before.
+    left that loop before its end. ``ended``: the variables at the end of the loop before. ``late``: what `LateChanges`
+    shows, in checkpoints.
     """
 
     step: int
@@ -58,6 +61,7 @@ class Copies:
     paths: dict[str, Copy] = field(default_factory=dict)
     data: dict[str, Copy] = field(default_factory=dict)
     ended: dict[str, Copy] = field(default_factory=dict)
+    late: dict[str, Any] = field(default_factory=dict)
 
 
 class Carried:
@@ -69,10 +73,11 @@ class Carried:
     def __init__(self, own: frozenset[int], sources: Mapping[str, Any]) -> None:
         generators.begin()
         self._flags = ModelFlags(sources["model"], sources["data"], own)
-        self.paths = CarriedPaths(own, sources)
+        self.origins = Origins()
+        self.paths = CarriedPaths(own, sources, self.origins)
         self.values = State()
         self.data: Any = None  # what reads the data; its place in a stream travels, too
-        self.variables = LoopVariables(own, sources["model"])
+        self.variables = LoopVariables(own, sources["model"], self.origins)
         self._own = own
         self._objects: dict[str, Any] = {STATE: self.values}
         self._sealed = Copies(0, 0)
@@ -81,6 +86,7 @@ class Carried:
         self.first_step = 0  # steps of the run that this member has missed
         self.other_rank = False  # it has been another rank than 0, or has changed its rank
         self._received: Copies | None = None  # what this member's objects do not hold yet
+        self.unproven: dict[str, Any] = {}  # what a checkpoint shows, which this member has not compared yet
         self._left = -1  # the last loop, from 1, that was left before its end, here or where the copies were made
 
     def register(self, objects: Mapping[str, Any]) -> None:
@@ -100,6 +106,7 @@ class Carried:
     def seal(self, step: int, loop: int) -> None:
         """Copy everything: the cell is between two steps. Raises TrainingError for what cannot travel."""
         copier = Copier(self._own)
+        self.origins.forget_new()
         before, found = self._sealed.values, {}
         for name, value in self._objects.items():
             try:
@@ -122,9 +129,13 @@ class Carried:
         if self.data is not None:
             self._sealed.data = self.data.state_dict()
 
-    def seal_more(self) -> None:
-        """A newcomer comes: copy what is carried since the cell was between two steps."""
+    def seal_more(self, late: Mapping[str, Any] | None = None) -> None:
+        """A newcomer or a checkpoint comes: copy what is carried since the cell was between two steps.
+
+        ``late``: what the checkpoint shows of what the program has changed.
+        """
         self._sealed.paths = self.paths.copied({}) | self._sealed.paths
+        self._sealed.late = dict(late or {})
 
     def refuse_rebuilt(self) -> None:
         """Raise TrainingError where the cell has replaced a part of the model: it cannot be given to newcomers."""
@@ -152,9 +163,11 @@ class Carried:
         if received is None or received.step != step:
             return
         if loop >= received.loop:
-            self._received = None
+            self._received, self.unproven = None, received.late
             if received.left:
                 self._left = loop
+        held = self.origins.alive()
+        self.origins.forget_new()
         copier = Copier(self._own)
         if missing := received.values.keys() - self._objects.keys():
             raise TrainingError(
@@ -169,6 +182,8 @@ class Carried:
         self.paths.put_back(received.paths, step)
         if self.data is not None and received.data:
             self.data.load_state_dict(received.data)
+        held.clear()
+        self.origins.forget_new()
 
     def explain(self, error: NameError, member: str) -> None:
         """A name is missing in the cell: raise TrainingError where this ``member`` joined late or became rank 0."""
@@ -235,7 +250,7 @@ class Carried:
     def leave_variables(self) -> None:
         """The cell keeps the variables that it has: only what is registered is taken from the copies."""
         if self._received is not None:
-            self._received.variables, self._received.paths = {}, {}
+            self._received.variables, self._received.paths, self._received.late = {}, {}, {}
 
 
 def _changes_in_place(value: Any) -> bool:

@@ -15,10 +15,12 @@ import torch
 from ...core.errors import TrainingError
 from ..comm.state_codec import is_array
 from ..session.optimizer_state import access
-from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit, has_attributes
+from .copies import FRESH, ITEMS, OBJECT, SKIPPED, Copier, Copy
 from .frames import Locals, callers
-from .heap import Path
+from .origins import Origins
 from .reached import digest, elements
+from .value_kinds import PLAIN, Unfit, has_attributes
+from .walk import Path
 
 GONE = (
     "other members carry {name}, which this member, that joined after step {step}, does not have: make it before the "
@@ -58,7 +60,7 @@ class Tracer(Copier):
         elif access(value) is not None:
             self.notes[mark:] = [id(value)]
         elif has_attributes(value) and isinstance(copy, dict) and OBJECT in copy:
-            self.notes += [(id(value), name) for name in copy[OBJECT]]
+            self.notes += [(id(value), name) for name in copy[OBJECT]] + ([id(value)] if ITEMS in copy else [])
         else:
             self.notes.append(id(value))
         return copy
@@ -90,17 +92,6 @@ def text(path: Path) -> str:
     return name
 
 
-def path_of(key: str) -> Path:
-    """The path that `repr` has written, () for one with keys that cannot be read, such as a data type of torch.
-
-    What is new under such a key is seen by the shape of what holds it.
-    """
-    with suppress(ValueError, SyntaxError):
-        path: Path = ast.literal_eval(key)
-        return path
-    return ()
-
-
 def short(path: Path) -> str:
     """A path without what follows the first item of a container."""
     places = [place for place, (kind, _) in enumerate(path) if kind == "item"]
@@ -116,6 +107,11 @@ def resolved(path: Path, sources: Mapping[str, Any]) -> Any:
         value = os.environ[key]
     else:
         value = _names(kind, key[0])[key[1]]
+    return within(value, steps)
+
+
+def within(value: Any, steps: Path) -> Any:
+    """What the steps of a path lead to, from an object. Raises LookupError."""
     for step in steps:
         value = _get(value, *step)
     return value
@@ -158,20 +154,11 @@ def _defaults(function: Any) -> dict[str, Any]:
     return dict(zip(names[len(names) - len(given) :], given, strict=True)) | (function.__kwdefaults__ or {})
 
 
-def _set(path: Path, sources: Mapping[str, Any], value: Any) -> None:
-    """Let the place at a path hold another value. Raises LookupError."""
-    kind, key = path[-1]
-    if kind == "environ":
-        os.environ[key] = value
-    elif kind in ("global", "frame"):
-        _names(kind, key[0])[key[1]] = value
-    else:
-        _set_within(resolved(path[:-1], sources), kind, key, value)
-
-
 def _set_within(holder: Any, kind: str, key: Any, value: Any) -> None:
     if kind == "item":
         holder[key] = value
+    elif kind == "class":
+        holder.__class__ = value
     elif kind == "closure":
         holder.__closure__[holder.__code__.co_freevars.index(key)].cell_contents = value
     elif kind == "default":
@@ -186,8 +173,12 @@ def _set_within(holder: Any, kind: str, key: Any, value: Any) -> None:
 class CarriedPaths:
     """The paths whose values are carried, of one session."""
 
-    def __init__(self, own: frozenset[int], sources: Mapping[str, Any]) -> None:
+    def __init__(self, own: frozenset[int], sources: Mapping[str, Any], origins: Origins) -> None:
         self._copier = Copier(own, kinds=True)
+        self._inner = Copier(own, kinds=True, known=origins, contents=True)  # of what containers hold
+        self._made = Copier(own, None, sources["model"], kinds=True, known=origins)  # of objects that the loop has made
+        self._origins = origins
+        self._places: dict[Path, None] = {}  # that hold another object than before the first step
         self._own = own
         self._sources = sources
         self.carried: dict[Path, None] = {}
@@ -198,11 +189,13 @@ class CarriedPaths:
         With ``most``, only where it holds at most so many numbers.
         """
         unit = self._unit(path)
+        if any(path[: len(place)] == place for place in self._places):
+            return ""
         for one in dict.fromkeys([unit, path]):
             if any(one[: len(other)] == other for other in self.carried):
                 return ""
             try:
-                value = resolved(one, self._sources)
+                value = self._resolved(one)
                 if most is not None and elements(value) > most:
                     return "large"
                 if Tracer(self._own, None).copied(value) is not SKIPPED:
@@ -214,6 +207,35 @@ class CarriedPaths:
             except LookupError:
                 return "gone"
         return why
+
+    def add_place(self, path: Path, value: Any) -> str:
+        """Carry which object a place holds, from now on; return "" or why that is impossible."""
+        if path in self._places:
+            return ""
+        if why := self.unfit(value):
+            return why
+        self._places[path] = None
+        for other in [other for other in self.carried if other[: len(path)] == path]:
+            del self.carried[other]
+        return ""
+
+    def unfit(self, value: Any) -> str:
+        """Why a new object cannot travel, "" if it can."""
+        try:
+            if (copy := self._made.copied(value)) is SKIPPED:
+                return f"a {type(value).__name__}"
+            self._made.fresh(copy)
+            return ""
+        except Unfit as unfit:
+            return f"a {unfit.kind}"
+
+    def _resolved(self, path: Path) -> Any:
+        """The object at a path, by the objects that were there before the first step. Raises LookupError."""
+        for size in range(len(path) - 1, 0, -1):
+            if self._origins.is_known(path[:size]):
+                with suppress(LookupError):
+                    return within(self._origins.at(path[:size]), path[size:])
+        return resolved(path, self._sources)
 
     def _unit(self, path: Path) -> Path:
         """The longest part of a path whose last step is no item of a container."""
@@ -227,9 +249,13 @@ class CarriedPaths:
         for path in self.carried:
             key = repr(path)
             with suppress(LookupError, Unfit):
-                copy = self._copier.copied(resolved(path, self._sources), before.get(key))
+                copy = self._inner.copied(self._resolved(path), before.get(key))
                 if copy is not SKIPPED:
                     found[key] = copy
+        for path in self._places:
+            with suppress(LookupError, Unfit):
+                if (copy := self._made.copied(self._resolved(path))) is not SKIPPED:
+                    found[repr(path)] = {FRESH: copy}
         return found
 
     def digests(self) -> dict[str, str]:
@@ -237,7 +263,7 @@ class CarriedPaths:
         found = {}
         for path in self.carried:
             with suppress(LookupError):
-                if (seen := digest(resolved(path, self._sources), self._copier)) is not None:
+                if (seen := digest(self._resolved(path), self._copier)) is not None:
                     found[text(path)] = seen
         return found
 
@@ -258,16 +284,31 @@ class CarriedPaths:
                 self.carried[path] = None
                 continue
             try:
-                with suppress(LookupError):
-                    before = resolved(path, self._sources)
-                    merged = self._copier.merged(before, copy)
-                    if merged is before:
-                        self.carried[path] = None
-                        continue
-                    _set(path, self._sources, merged)
-                    self.carried[path] = None
-                    continue
-                _set(path, self._sources, self._copier.fresh(copy))
-                self.carried[path] = None
+                self._put(path, copy)
             except (LookupError, Unfit, AttributeError, TypeError) as error:
                 raise TrainingError(GONE.format(name=text(path), step=step)) from error
+
+    def _put(self, path: Path, copy: Copy) -> None:
+        if isinstance(copy, dict) and FRESH in copy:
+            self._places[path] = None
+            self._set(path, self._made.fresh(copy[FRESH]))
+            return
+        self.carried[path] = None
+        before = None
+        with suppress(LookupError):
+            before = self._resolved(path)
+            if (merged := self._inner.merged(before, copy)) is not before:
+                self._set(path, merged)
+            return
+        self._set(path, self._inner.fresh(copy))
+
+    def _set(self, path: Path, value: Any) -> None:
+        """Let the place at a path hold another value. Raises LookupError."""
+        kind, key = path[-1]
+        if kind == "environ":
+            os.environ[key] = value
+        elif kind in ("global", "frame"):
+            _names(kind, key[0])[key[1]] = value
+        else:
+            holder = self._origins.at(path[:-1]) if self._origins.is_known(path[:-1]) else self._resolved(path[:-1])
+            _set_within(holder, kind, key, value)

@@ -12,8 +12,7 @@ import queue
 import re
 import time
 import types
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,13 +23,14 @@ from .analysis import chance
 from .analysis.reads import Flow
 from .analysis.source import NO_LINE, Program
 from .carried import Carried
-from .carried_paths import path_of, resolved, short, text
+from .carried_paths import resolved, short
 from .frames import callers
-from .heap import Heap, Noted, Path, Walk, names_of
+from .heap import Heap, names_of
+from .late import LateChanges, is_covered
+from .walk import Noted, Path, Walk
 
 TURNS = 3  # turns of the loop that are watched
 SMALL = 1000  # numbers in what is carried before it has changed
-SHARE, SHARE_JOINING = 100, 3  # a later look waits so many times as long as the last one took
 LONGEST_S = 0.05  # of a walk; after a longer one, only the next boundary is looked at
 CUT = (
     "the cell reaches more objects than are compared in its first steps, so a change that a member which joins later "
@@ -91,10 +91,7 @@ class Comparison:
         self._after: Walk | None = None
         self._slow = False
         self._program: Program | None = None
-        self._begin: Walk | None = None  # before the first step of this member
-        self._inside: set[Path] = set()  # what the loss function has changed
-        self._looked_s = self._look_s = 0.0  # when it was looked last, and how long that took
-        self._learned: set[str] = set()  # of a member that joined late: what had changed before
+        self.late = LateChanges(heap, carried)
 
     def between(self, newcomers: bool = False) -> None:
         """The cell is between two steps; ``newcomers``: some may join soon.
@@ -102,11 +99,11 @@ class Comparison:
         Raises TrainingError for what can neither be carried nor be left alone.
         """
         if self.members_join and (not self._active or self._carried.first_step):
-            self.carry_late(SHARE_JOINING if newcomers else SHARE)
+            self.late.carry(newcomers)
         if not self._active or self._carried.first_step:
             return
         now = self.look(between=True)
-        self._begin = self._begin or now
+        self.late.begin(now)
         if self._after is not None:
             if self._left == TURNS:
                 self._carry_early(now)
@@ -114,6 +111,7 @@ class Comparison:
             self._left -= 1
         self._before, self._after = now, None
         self._active = self._left > 0
+        now.places.clear()
 
     def begins(self) -> None:
         """The cell begins a step: it may have changed something since it was between two. Raises TrainingError."""
@@ -121,6 +119,7 @@ class Comparison:
             now = self.look()
             self._judge(self._before, now)
             self._before = now
+            now.places.clear()
 
     def ends(self) -> None:
         """The step is done. What it has changed of the optimizer and the scheduler belongs to the run, too."""
@@ -128,11 +127,13 @@ class Comparison:
             return
         now = self.look()
         inside = self._before.changed(now)
-        self._inside |= {_holder(path) for path in inside}
+        for path in inside:
+            self.late.fills(_holder(path))
         kept = {path: noted for path, noted in inside.items() if noted.kind == "cache" or self._is_settings(path)}
         self._judge_each(kept, self._before, now)
         self._look_at_containers(inside, now)
         self._before, self._after = None, now
+        now.places.clear()
 
     def look(self, between: bool = False) -> Walk:
         """Everything now, ``between`` two steps or in one."""
@@ -142,74 +143,6 @@ class Comparison:
         if walk.cut and self._before is None and self._left == TURNS:
             self._warn(CUT)
         return walk
-
-    def now(self) -> Walk:
-        """Everything that the cell can reach, for `late` and `unlike`."""
-        return self._heap.walk()
-
-    def late(self, now: Walk) -> dict[str, Any]:
-        """Digests, by path, of what the program has changed since this member began, and reads; and what steps fill."""
-        learned = {path: noted for path, noted in now.found.items() if repr(path) in self._learned}
-        changed = self._changed_late(now, learned)
-        return {"changed": {repr(p): _digest(n) for p, n in changed.items()}, "inside": list(map(repr, self._inside))}
-
-    def unlike(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
-        """What this member has otherwise than another one has shown by `late`, in words."""
-        here = {repr(path): path for path in now.found}
-        roots = {path[0] for path in now.found}
-        self._learned |= shown["changed"].keys()
-        self._inside |= {path for key in shown["inside"] if (path := here.get(key) or path_of(key))}
-        found = []
-        for key, seen in shown["changed"].items():
-            path = here.get(key) or path_of(key)
-            if path and path[0] in roots and not self._is_inside(path):
-                if not self._leads(path) if key not in here else _digest(now.found[path]) != seen:
-                    found.append(text(path))
-        return found
-
-    def _is_inside(self, path: Path) -> bool:
-        """Whether a step fills this, such as a cache."""
-        return not self._inside.isdisjoint(path[:size] for size in range(1, len(path) + 1))
-
-    def _leads(self, path: Path) -> bool:
-        """Whether there is something at a path, which a walk has seen under another name."""
-        with suppress(LookupError):
-            resolved(path, self._sources)
-            return True
-        return False
-
-    def _changed_late(self, now: Walk, more: Mapping[Path, Noted]) -> dict[Path, Noted]:
-        """Without what the loss function changes, what each turn of the loop binds anew, and what is not read."""
-        program, variables, found = Program(now), self._carried.variables, {}
-        changed = self._begin.changed(now) if self._begin is not None else now.found
-        for path, noted in {**more, **changed}.items():
-            if noted.kind not in ("value", "shape", "function") or variables.binds_anew(path[0]):
-                continue
-            if _is_of_process(path) or self._is_inside(path):
-                continue
-            if program.flow(path, noted) is not Flow.NOWHERE:
-                found[path] = noted
-        return found
-
-    def carry_late(self, share: int = 0) -> None:
-        """Carry what has changed in place since the first steps, where that is possible.
-
-        What was replaced by another object is left: a newcomer has the first one, maybe under other names, too.
-        """
-        began_s = time.perf_counter()
-        if self._begin is None or began_s < self._looked_s + share * self._look_s:
-            return
-        now = self._heap.walk(between=True)
-        if changed := self._begin.changed(now):
-            covered, binds = set(self._carried.traced(bound=False).notes), self._carried.variables.binds
-            left = {p: noted for p, noted in changed.items() if not _is_covered(noted, covered) and not binds(p[0])}
-            for path, noted in self._changed_late(now, {}).items() if left else ():
-                first = self._begin.found.get(path)
-                in_place = first is None or (first.holder == noted.holder and first.whole in (0, noted.whole))
-                if path in left and noted.kind != "function" and in_place:
-                    self._carried.paths.add(path)
-        self._looked_s = time.perf_counter()
-        self._look_s = self._looked_s - began_s
 
     @property
     def own(self) -> frozenset[int]:
@@ -287,8 +220,8 @@ class Comparison:
                 early = self._may_change(path, noted, now) or (len(path) == 1 and program.sets(*place))
                 early = early or (noted.key == "training" and program.toggles)
                 early = early or (noted.name in program.changes and _is_kept_by_function(path))
-            if early and not _is_covered(noted, covered) and program.flow(path, noted) is not Flow.NOWHERE:
-                self._carried.paths.add(path, SMALL)
+            if early and not is_covered(noted, covered) and program.flow(path, noted) is not Flow.NOWHERE:
+                self.late.carry_path(path, now, SMALL)
 
     def _may_change(self, path: Path, noted: Noted, now: Walk) -> bool:
         """Whether a path leads into an object of a library that the loop may change, by any of its names."""
@@ -311,18 +244,18 @@ class Comparison:
         covered = set(tracer.notes)
         program: Program | None = None
         for path, noted in changed.items():
-            if _is_covered(noted, covered):
+            if is_covered(noted, covered):
                 continue
             program = program or Program(now)
             if program.flow(path, noted) is not Flow.NOWHERE:
-                self._carry(path, noted, program, before.found.get(path))
+                self._carry(path, noted, program, before.found.get(path), now)
         for path, noted in opaque.items():
             if noted.name in self._carried.variables.changed and noted.whole not in covered:
                 program = program or Program(now)
                 if program.flow(path, noted) is not Flow.NOWHERE:
                     self._refuse(path, noted, program, HIDDEN.format(kind=noted.content))
 
-    def _carry(self, path: Path, noted: Noted, program: Program, before: Noted | None) -> None:
+    def _carry(self, path: Path, noted: Noted, program: Program, before: Noted | None, now: Walk) -> None:
         if noted.kind == "cache":
             self._look_at_cache(path, noted, program, before)
         elif noted.kind == "iterator":
@@ -332,7 +265,7 @@ class Comparison:
             raise TrainingError(SETTING.format(place=program.place(noted.name), name=f"{noted.name}()"))
         elif noted.at and (hidden := readings.hidden(resolved(path[: noted.at], self._sources))):
             self._refuse(path, noted, program, HIDDEN.format(kind=hidden))
-        elif why := self._carried.paths.add(path):
+        elif why := self.late.carry_path(path, now):
             self._refuse(path, noted, program, FOREIGN.format(why=why))
 
     def _look_at_containers(self, changed: Mapping[Path, Noted], now: Walk) -> None:
@@ -372,21 +305,8 @@ def _holder(path: Path) -> Path:
     return path[:-1] if len(path) > 1 and path[-1][0] == "item" else path
 
 
-def _is_of_process(path: Path) -> bool:
-    """Whether each process has its own value, such as an environment variable."""
-    return path[0][0] in ("environ", "setting") or ("attr", "grad") in path
-
-
-def _digest(noted: Noted) -> str:
-    return readings.digest(noted.content, noted.kind)
-
-
 def _is_kept_by_function(path: Path) -> bool:
     return any(kind in ("closure", "default") for kind, _ in path)
-
-
-def _is_covered(noted: Noted, covered: Collection[Any]) -> bool:
-    return noted.holder in covered or noted.whole in covered or (noted.holder, noted.key) in covered
 
 
 def _label(path: Path, noted: Noted) -> str:

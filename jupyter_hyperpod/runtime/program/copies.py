@@ -7,110 +7,54 @@ can be changed in place is changed in place, because other names of the program 
 from __future__ import annotations
 
 import io
-import os
-import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import is_dataclass
 from enum import Enum
 from operator import is_
-from pathlib import Path
-from types import FunctionType, GeneratorType, ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from ..comm.state_codec import is_array
 from ..session.optimizer_state import access, copy_tensor, has_state, put_array, put_tensor, set_memory_file
-from .own_files import dictionary, factory_of, is_own_file, own_class, tuple_class
+from .own_files import dictionary, factory_of, is_own_class, own_class, plain_items, set_items, tuple_class
+from .value_kinds import (
+    LONG,
+    NAMESPACES,
+    PLAIN,
+    SMALL,
+    Known,
+    State,
+    Unfit,
+    has_attributes,
+    held_by,
+    is_foreign,
+    is_frozen,
+    key_of,
+    size,
+    type_name,
+)
 
 Copy = Any
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 TYPE, ENUM = "\0type", "\0enum"  # beside an object's copy, the name of its class; the copy of a member of an Enum
 MODULES = "\0modules"  # beside it, the plain attributes of a module and of those inside
 PART = "\0part"  # beside it, where not all attributes of an object are in it
 NAMED = "\0named"  # the key of the copy of a named tuple
 KIND = "\0kind"  # in the copy of a dictionary: which class it is of, and the name of its default factory
+LABEL = "\0label"  # beside it, a number: copies of one new object have the same
+ORIGIN = "\0origin"  # the key of a copy that stands for an object which every member has: see `origins`
+FRESH = "\0fresh"  # the key of the copy of an object that the loop has made
+CONTENT = "\0content"  # beside it, what that object holds
+ITEMS = "\0items"  # beside an object's copy, what it holds as a dictionary, a list, a set or a deque
+ITSELF = "\0itself"  # beside it, where its attributes are its items: ``self.__dict__ = self``
 OBJECT = "\0object"  # the key of an object's copy, to tell it from a dictionary's
 SKIPPED = object()  # the copy of what the session carries already, and of functions, which a cell defines anew
-PLAIN = (bool, int, float, complex, str, bytes, type(None), range, torch.Size, torch.dtype, torch.device)
 DICTIONARIES = ("dict", "OrderedDict", "defaultdict", "Counter")
-LONG = 100  # items of a list
-SMALL = 1_000_000  # numbers in an object of a container, of which all attributes are copied
-# Packages whose objects show or record what happens, and do not change it.
-HARMLESS = frozenset(
-    "IPython _csv _io _thread concurrent csv dataclasses datetime functools io ipywidgets logging matplotlib mlflow "
-    "pathlib queue re rich socket subprocess tensorboard threading time tqdm types typing wandb weakref".split()
-)
-
-
-class State:
-    """A namespace for plain values that a run carries from step to step: ``State(best=math.inf, epoch=0)``.
-
-    Its attributes may be numbers, text, tensors, arrays and containers of them.
-    """
-
-    def __init__(self, **values: Any) -> None:
-        self.__dict__.update(values)
-
-    def __repr__(self) -> str:
-        return f"State({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-
-
-class Unfit(Exception):
-    """A value cannot travel. ``path`` leads to it, beginning with "." or "["; ``kind`` is its type's name."""
-
-    def __init__(self, path: str, value: Any) -> None:
-        super().__init__(path)
-        self.path = path
-        self.kind = type(value).__name__
-        self.is_iterator = hasattr(value, "__next__") and not isinstance(value, io.IOBase)
-        packages = set(type(value).__module__.split("."))
-        self.is_harmless = bool(packages & HARMLESS) or isinstance(value, io.IOBase)
-
-
-def _type(value: Any) -> str:
-    return "{0.__module__}.{0.__qualname__}".format(value if isinstance(value, type) else type(value))
-
-
-def _is_foreign(value: Any) -> bool:
-    """Whether `value` is an object of this package that is no part of the run, such as a step."""
-    if isinstance(value, GeneratorType):
-        return value.gi_code.co_filename.startswith(_PACKAGE)
-    ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return ours and not has_state(value) and not isinstance(value, State)
-
-
-def has_attributes(value: Any) -> bool:
-    """Whether `value` is an object of the program's own class, which is copied attribute by attribute."""
-    if isinstance(value, (State, SimpleNamespace, Namespace)):
-        return True
-    kind = type(value)
-    if isinstance(value, (type, FunctionType)):
-        return is_own_file(getattr(sys.modules.get(value.__module__), "__file__", None) or "") and bool(vars(value))
-    if isinstance(value, torch.utils.data.Sampler):  # such as weights of samples that the cell computes anew
-        return True
-    if not hasattr(value, "__dict__") or isinstance(value, (torch.Tensor, torch.nn.Module)):
-        return False
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ == "__main__" or (file is not None and is_own_file(file))
-
-
-def _is_frozen(value: Any) -> bool:
-    """Whether an object is of a data class whose attributes never change."""
-    parameters: Any = getattr(type(value), "__dataclass_params__", None)
-    return parameters is not None and bool(parameters.frozen)
-
-
-def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> frozenset[int]:
-    """Ids of the objects that travel as the session's own, or that every cell makes alike, such as the data.
-
-    A list of samples is not among them: a cell may append to it, such as to a memory of what an agent has seen.
-    """
-    found = [session, *model.modules(), *model.parameters(), *model.buffers(), *others]
-    return frozenset(id(value) for value in found if value is not None and type(value) not in (list, dict, deque))
 
 
 class Copier:
@@ -118,7 +62,7 @@ class Copier:
 
     ``attributes`` are those that are copied of objects of the program's own classes; None for all. Copies of ``model``
     can be made where there is none, such as the best one so far. With ``kinds`` copies of dictionaries say of which
-    class these are.
+    class these are. Of ``known`` objects what names them is copied, and with ``contents`` what they hold, too.
     """
 
     def __init__(
@@ -127,9 +71,15 @@ class Copier:
         attributes: frozenset[str] | None = None,
         model: Any = None,
         kinds: bool = False,
+        known: Known | None = None,
+        contents: bool = False,
     ) -> None:
         self._own = own
-        self._of_states = Copier(own, attributes, model) if kinds else self
+        self._of_states = Copier(own, attributes, model) if kinds or known is not None else self
+        self._known = known
+        self._contents = contents
+        self._open = set[int]()  # ids of the objects whose attributes are being copied
+        self._inside = set[int]()  # ids of the objects whose content is being copied
         self._kinds = kinds
         self._attributes = attributes
         self._model = model
@@ -139,12 +89,18 @@ class Copier:
         kind = type(value)
         if kind in PLAIN:
             return value
-        if id(value) in self._own or isinstance(value, ModuleType) or _is_foreign(value):
+        if self._known is not None and (key := self._known.key_of(value)) is not None:
+            return {ORIGIN: key} | self._content(value, before, path)
+        return self._whole(value, before, path)
+
+    def _whole(self, value: Any, before: Copy, path: str) -> Copy:
+        kind = type(value)
+        if id(value) in self._own or isinstance(value, ModuleType) or is_foreign(value):
             return SKIPPED
         if callable(value) and not has_state(value) and not has_attributes(value):
             return SKIPPED
         if isinstance(value, Enum):
-            return {ENUM: value.name, TYPE: _type(value)}
+            return {ENUM: value.name, TYPE: type_name(value)}
         if isinstance(value, torch.Tensor):
             return copy_tensor(value, before)
         if is_array(value):
@@ -152,9 +108,11 @@ class Copier:
         if (how := access(value)) is not None:
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
             state = self._of_states.copied(how[0](value), earlier, path)
-            return {OBJECT: state, TYPE: _type(value)} | self._of_modules(value)
+            return {OBJECT: state, TYPE: type_name(value)} | self._of_modules(value)
+        if isinstance(value, (dict, list, set, deque)) and is_own_class(kind):
+            return self._own_container(value, before, path)
         if isinstance(value, dict) and kind.__name__ in DICTIONARIES:
-            copies = self._named(((_key(k, path), v, f"[{k!r}]") for k, v in value.items()), before, path)
+            copies = self._named(((key_of(k, path), v, f"[{k!r}]") for k, v in value.items()), before, path)
             return copies if kind is dict or not self._kinds else copies | {KIND: [kind.__name__, factory_of(value)]}
         if kind is list:
             return self._list(value, before, path)
@@ -165,9 +123,9 @@ class Copier:
             if any(item is SKIPPED for item in items):
                 return SKIPPED
             if isinstance(value, tuple) and kind is not tuple:
-                if tuple_class(_type(value)) is not kind:
+                if tuple_class(type_name(value)) is not kind:
                     raise Unfit(path, value)
-                return {NAMED: tuple(items), TYPE: _type(value)}
+                return {NAMED: tuple(items), TYPE: type_name(value)}
             return deque(items, value.maxlen) if isinstance(value, deque) else tuple(items)
         if kind in (set, frozenset):
             items = [self.copied(item, None, path) for item in value]
@@ -176,13 +134,52 @@ class Copier:
             return kind(items)
         if has_attributes(value):
             earlier = before.get(OBJECT) if isinstance(before, dict) else None
-            held = vars(value)
-            small = is_dataclass(value) or _size(held) <= SMALL or not any(map(self._is_set, held))
-            whole = _is_frozen(value) or ("[" in path and small)
+            if id(value) in self._open:
+                raise Unfit(path, value)  # it holds itself
+            held = held_by(value)
+            small = is_dataclass(value) or size(held) <= SMALL or not any(map(self._is_set, held))
+            whole = is_frozen(value) or ("[" in path and small)
             chosen = ((k, v, f".{k}") for k, v in held.items() if whole or self._is_chosen(value, k))
-            copies = self._named(chosen, earlier, path)
-            return {OBJECT: copies, TYPE: _type(value)} | ({PART: True} if len(copies) < len(held) else {})
+            self._open.add(id(value))
+            try:
+                copies = self._named(chosen, earlier, path)
+            finally:
+                self._open.discard(id(value))
+            more: dict[str, Copy] = {}
+            if len(copies) < len(held):
+                more = {PART: True}
+            elif self._known is not None:
+                more = {LABEL: self._known.label_of(value)}
+            return {OBJECT: copies, TYPE: type_name(value)} | more
         raise Unfit(path, value)
+
+    def _content(self, value: Any, before: Copy, path: str) -> dict[str, Copy]:
+        if not self._contents or id(value) in self._inside:
+            return {}
+        self._inside.add(id(value))
+        try:
+            copy = self._whole(value, before.get(CONTENT) if isinstance(before, dict) else None, path)
+        except Unfit as unfit:
+            if not path or unfit.is_iterator or self._attributes is None:
+                raise
+            return {}
+        finally:
+            self._inside.discard(id(value))
+        return {} if copy is SKIPPED else {CONTENT: copy}
+
+    def _own_container(self, value: Any, before: Copy, path: str) -> Copy:
+        """A copy of an object of the program's own subclass of a container: its items and its attributes."""
+        earlier = before if isinstance(before, dict) else {}
+        plain = plain_items(value)
+        found = {TYPE: type_name(value), ITEMS: self.copied(plain, earlier.get(ITEMS), path)}
+        if found[ITEMS] is SKIPPED or getattr(type(value), "default_factory", None) is not None:
+            raise Unfit(path, value)
+        held = getattr(value, "__dict__", {})
+        if held is value:
+            return found | {OBJECT: {}, ITSELF: True}
+        chosen = ((k, v, f".{k}") for k, v in held.items() if self._is_chosen(value, k))
+        copies = self._named(chosen, earlier.get(OBJECT), path)
+        return found | {OBJECT: copies} | ({PART: True} if len(copies) < len(held) else {})
 
     def _of_modules(self, value: Any) -> dict[str, Copy]:
         """Chosen plain attributes of a module and of those inside it, which its state dictionary does not hold."""
@@ -194,9 +191,9 @@ class Copier:
     def attributes_of(self, holder: Any, names: Collection[str]) -> dict[str, Copy]:
         """Copies of those attributes of these names that an object has and that can travel."""
         found = {}
-        for name in names & vars(holder).keys():
+        for name in names & held_by(holder).keys():
             try:
-                copy = self.copied(vars(holder)[name])
+                copy = self.copied(held_by(holder)[name])
             except Unfit:
                 continue
             if copy is not SKIPPED:
@@ -246,9 +243,20 @@ class Copier:
 
         Raises Unfit for the copy of an object where `target` is another one.
         """
-        if self._put(target, copy):
-            return target
-        if isinstance(copy, dict) and ENUM in copy and _type(target) == copy[TYPE]:
+        if isinstance(copy, dict) and ORIGIN in copy:
+            return self._found(copy, target)
+        if self._known is not None and type(target) not in PLAIN and self._known.key_of(target) is not None:
+            with suppress(Unfit):  # every member has it, so the copy is of another one
+                return self.fresh(copy)
+        if self._known is not None and isinstance(copy, dict) and LABEL in copy:
+            return self._known.labelled(copy[LABEL], lambda: self._put_or_made(target, copy))
+        return self._put_or_made(target, copy)
+
+    def _put_or_made(self, target: Any, copy: Copy) -> Any:
+        return target if self._put(target, copy) else self._instead(target, copy)
+
+    def _instead(self, target: Any, copy: Copy) -> Any:
+        if isinstance(copy, dict) and ENUM in copy and type_name(target) == copy[TYPE]:
             return type(target)[copy[ENUM]]
         if isinstance(copy, dict) and TYPE in copy:
             return self.made(copy, target)
@@ -260,8 +268,10 @@ class Copier:
     def fresh(self, copy: Copy) -> Any:
         """A new value that holds `copy`. Raises Unfit for an object that cannot be made."""
         if isinstance(copy, dict):
+            if ORIGIN in copy:
+                return self._found(copy, None)
             if TYPE in copy:
-                return self.made(copy, None)
+                return self._made_once(copy, None)
             items = {key: self.fresh(item) for key, item in copy.items() if key != KIND}
             try:
                 kind, factory = copy.get(KIND, ("dict", None))
@@ -271,6 +281,21 @@ class Copier:
         if type(copy) in (list, tuple):
             return type(copy)(map(self.fresh, copy))
         return deque(map(self.fresh, copy), copy.maxlen) if isinstance(copy, deque) else self.copied(copy)
+
+    def _found(self, copy: dict[str, Any], target: Any) -> Any:
+        """The object of this member for which a copy stands, with what it holds."""
+        value = None
+        with suppress(LookupError):
+            value = self._known.of_key(copy[ORIGIN]) if self._known is not None else None
+        if value is None and CONTENT not in copy:
+            raise Unfit("", target)
+        in_place = CONTENT not in copy or (value is not None and self._put(value, copy[CONTENT]))
+        return value if in_place else self._instead(value, copy[CONTENT])
+
+    def _made_once(self, copy: dict[str, Any], target: Any) -> Any:
+        if self._known is None or LABEL not in copy:
+            return self.made(copy, target)
+        return self._known.labelled(copy[LABEL], lambda: self.made(copy, target))
 
     def made(self, copy: dict[str, Any], target: Any) -> Any:
         """A new object of a class of the program, or a model as the session's, that holds `copy`. Raises Unfit."""
@@ -283,14 +308,21 @@ class Copier:
             file = getattr(io, copy[TYPE][4:])()
             set_memory_file(file, copy[OBJECT])
             return file
-        kind = own_class(copy[TYPE])
+        kind: Any = own_class(copy[TYPE]) or NAMESPACES.get(copy[TYPE])
         if kind is not None and issubclass(kind, Enum) and ENUM in copy:
             return kind[copy[ENUM]]
         if kind is None or PART in copy or issubclass(kind, torch.nn.Module):
             raise Unfit("", target)
+        content = copy.get(ITEMS)
         made = kind.__new__(kind)
-        if access(made) is not None or not has_attributes(made):
+        if access(made) is not None or not (has_attributes(made) or ITEMS in copy):
             raise Unfit("", target)
+        if isinstance(made, deque) and isinstance(content, deque):
+            deque.__init__(made, (), content.maxlen)
+        if content is not None:
+            self._put_own_items(made, content)
+        if ITSELF in copy:
+            object.__setattr__(made, "__dict__", made)
         for name, item in copy[OBJECT].items():
             object.__setattr__(made, name, self.merged(None, item))  # also of frozen data classes
         return made
@@ -303,12 +335,16 @@ class Copier:
             return put_tensor(target, copy)
         if is_array(target):
             return put_array(target, copy)
-        if isinstance(copy, dict) and (ENUM in copy or NAMED in copy):
+        if isinstance(copy, dict) and (ENUM in copy or NAMED in copy or ORIGIN in copy):
             return False
         if isinstance(copy, dict) and OBJECT in copy:
-            if _is_frozen(target):  # it was replaced, and others may hold the one that is here
+            if is_frozen(target):  # it was replaced, and others may hold the one that is here
                 return False
-            return _type(target) == copy[TYPE] and self._put_object(target, copy[OBJECT], copy.get(MODULES, {}))
+            if type_name(target) != copy[TYPE]:
+                return False
+            if ITEMS in copy:
+                self._put_own_items(target, copy[ITEMS])
+            return self._put_object(target, copy[OBJECT], copy.get(MODULES, {}))
         if isinstance(target, dict) and isinstance(copy, dict):
             return self._put_items(target, copy)
         if type(target) is list and type(copy) is list:
@@ -333,8 +369,18 @@ class Copier:
         if not has_attributes(target) and not isinstance(target, FunctionType):
             return False
         for name, item in copy.items():
-            setattr(target, name, self.merged(vars(target).get(name), item))
+            setattr(target, name, self.merged(held_by(target).get(name), item))
         return True
+
+    def _put_own_items(self, target: Any, copy: Copy) -> None:
+        """Let a container of the program's own class hold these items, without a call of its own methods."""
+        before: Any = list(target) if isinstance(target, list) else dict(target) if isinstance(target, dict) else ()
+        if isinstance(target, dict):
+            set_items(target, {k: self.merged(before.get(k), item) for k, item in copy.items() if k != KIND})
+        elif isinstance(target, list):
+            set_items(target, [self.merged(before[p] if p < len(before) else None, i) for p, i in enumerate(copy)])
+        else:
+            set_items(target, [self.fresh(item) for item in copy])
 
     def _put_items(self, target: dict[Any, Any], copy: dict[Any, Any]) -> bool:
         items = {key: self.merged(target.get(key), item) for key, item in copy.items() if key != KIND}
@@ -350,24 +396,5 @@ class Copier:
             return True
 
 
-def _size(value: Any) -> int:
-    """About how many numbers a value holds; more than `SMALL` where that is not seen."""
-    if isinstance(value, torch.Tensor):
-        return value.nelement()
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return sum(map(_size, value)) if len(value) <= LONG else SMALL + 1
-    return int(value.size) if is_array(value) else 1 if type(value) in PLAIN else SMALL + 1
-
-
 def _is_copy_of(model: torch.nn.Module | None, copy: dict[str, Any]) -> bool:
-    return model is not None and _type(model) == copy[TYPE] and model.state_dict().keys() == copy[OBJECT].keys()
-
-
-def _key(key: Any, path: str) -> Any:
-    if key is None or isinstance(key, (str, int, float)):
-        return key
-    if isinstance(key, tuple):
-        return tuple(_key(part, path) for part in key)
-    raise Unfit(path, key)
+    return model is not None and type_name(model) == copy[TYPE] and model.state_dict().keys() == copy[OBJECT].keys()

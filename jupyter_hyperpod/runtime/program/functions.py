@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial, reduce
 from typing import Any
 
-from .copies import PLAIN
+from .value_kinds import PLAIN
 
 FUNCTION = "\0function"  # the key of a copy that stands for a function
 LIBRARIES = ("torch", "numpy", "math")  # a copy names no function of others: it may come from a checkpoint

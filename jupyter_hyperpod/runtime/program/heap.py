@@ -14,8 +14,7 @@ import threading
 import types
 from argparse import Namespace
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator
 from queue import Queue
 from types import FrameType
 from typing import Any
@@ -25,13 +24,14 @@ import torch
 from ..comm.state_codec import is_array
 from ..session.optimizer_state import access
 from . import readings
-from .copies import PLAIN, State, has_attributes
+from .analysis.syntax import attributes_set
 from .frames import callers, is_ours
-from .own_files import attributes_set, is_own_class, is_own_file
+from .own_files import is_own_class, is_own_file
+from .value_kinds import PLAIN, State, has_attributes
+from .walk import Noted, Path, Visit, Walk
 
 NODES = 5000  # at most, per walk
 DEEPEST = 12  # steps of a path
-Path = tuple[tuple[str, Any], ...]
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _OFTEN = {int, float, str, bool, type(None)}
 _PACKAGE = __name__.partition(".")[0]
@@ -48,60 +48,6 @@ SETTINGS = {  # of the process, by the functions that set them
     "set_num_threads": torch.get_num_threads,
     "chdir": os.getcwd,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """What was seen at a path. ``holder`` and ``whole``: ids of the object that holds it and of the value itself.
-
-    ``name`` is the last variable or attribute of own code on the path; ``kind`` says what it is: value, shape,
-    iterator, cache, function, opaque or setting.
-    """
-
-    content: Hashable
-    kind: str
-    holder: int
-    key: Any
-    whole: int
-    name: str
-    at: int = 0  # for `value` of a library's object: the length of the path to it
-
-
-@dataclass
-class Walk:
-    """What one walk has found.
-
-    ``touching``: names of objects of libraries that hold the session's own objects. ``aliases``: the other variables
-    that lead to an object, by its id. ``cut``: whether there was more than is walked.
-    """
-
-    found: dict[Path, Noted] = field(default_factory=dict)
-    touching: set[str] = field(default_factory=set)
-    aliases: dict[int, set[str]] = field(default_factory=dict)
-    cut: bool = False
-
-    def changed(self, later: Walk) -> dict[Path, Noted]:
-        """What is different in a later walk, as it is there, with attributes that are new there."""
-        held = {path[:length] for path in self.found for length in range(1, len(path))}
-        return {
-            path: noted
-            for path, noted in later.found.items()
-            if (self.found[path].content != noted.content if path in self.found else _is_new(path, held))
-        }
-
-
-def _is_new(path: Path, held: Collection[Path]) -> bool:
-    return path[0][0] == "environ" or (path[-1][0] == "attr" and path[:-1] in held)
-
-
-@dataclass(slots=True)
-class _Todo:
-    value: Any
-    path: Path
-    holder: int
-    key: Any
-    name: str
-    inside: int = 0  # length of the path to the outermost object of a library around it
 
 
 class Heap:
@@ -132,7 +78,7 @@ class Heap:
             todo.extend(self._look(one, walk, seen))
         return walk
 
-    def _roots(self) -> Iterator[_Todo]:
+    def _roots(self) -> Iterator[Visit]:
         done = set[int]()
         yield from self._of_frames(staying=True)
         for frame in callers():
@@ -141,15 +87,15 @@ class Heap:
                 yield from _of_namespace(frame.f_globals)
                 yield from self._of_libraries(frame)
         for name, value in self._sources.items():
-            yield _Todo(value, (("session", name),), 0, name, name)
+            yield Visit(value, (("session", name),), 0, name, name)
 
-    def _of_frames(self, staying: bool) -> Iterator[_Todo]:
+    def _of_frames(self, staying: bool) -> Iterator[Visit]:
         for frame in callers():
             if (frame.f_code in self._staying) is staying and frame.f_locals is not frame.f_globals:
                 for name, value in list(frame.f_locals.items()):
-                    yield _Todo(value, (("frame", (frame.f_code.co_qualname, name)),), id(frame), name, name)
+                    yield Visit(value, (("frame", (frame.f_code.co_qualname, name)),), id(frame), name, name)
 
-    def _of_libraries(self, frame: FrameType) -> Iterator[_Todo]:
+    def _of_libraries(self, frame: FrameType) -> Iterator[Visit]:
         """Attributes of modules and classes of libraries that the file of a frame sets."""
         file, names = frame.f_code.co_filename, frame.f_globals
         if file not in self._set:
@@ -160,9 +106,9 @@ class Heap:
             for attribute in chain[:-1]:
                 holder, path = getattr(holder, attribute, None), (*path, ("attr", attribute))
             if isinstance(holder, (types.ModuleType, type)) and chain[-1] in vars(holder):
-                yield _step(_Todo(holder, path, 0, "", name), vars(holder)[chain[-1]], "attr", chain[-1], chain[-1])
+                yield _step(Visit(holder, path, 0, "", name), vars(holder)[chain[-1]], "attr", chain[-1], chain[-1])
 
-    def _look(self, one: _Todo, walk: Walk, seen: set[int]) -> list[_Todo]:
+    def _look(self, one: Visit, walk: Walk, seen: set[int]) -> list[Visit]:
         """Note a value; return what it holds."""
         value = one.value
         if type(value) in _OFTEN or isinstance(value, PLAIN):
@@ -170,6 +116,7 @@ class Heap:
             return []
         if isinstance(value, _FUNCTIONS) and _may_be_replaced(one):
             _note(walk, one, readings.of_function(value), "function")
+        walk.places[one.path] = one
         if id(value) in seen or len(one.path) > DEEPEST:
             walk.aliases.setdefault(id(value), set()).add(str(one.path[0][1][-1]))
             return []
@@ -193,7 +140,7 @@ class Heap:
             return []
         return self._content(one, walk, own)
 
-    def _content(self, one: _Todo, walk: Walk, own: bool) -> list[_Todo]:
+    def _content(self, one: Visit, walk: Walk, own: bool) -> list[Visit]:
         value = one.value
         if isinstance(value, torch.Tensor):
             if not own:
@@ -215,7 +162,7 @@ class Heap:
             return list(_attributes(one)) if has_attributes(value) else []
         return self._compound(one, walk)
 
-    def _compound(self, one: _Todo, walk: Walk) -> list[_Todo]:
+    def _compound(self, one: Visit, walk: Walk) -> list[Visit]:
         value = one.value
         if isinstance(value, CONTAINERS):
             content, whole = readings.of_container(value)
@@ -243,20 +190,20 @@ class Heap:
         return held
 
 
-def _note(walk: Walk, one: _Todo, content: Hashable, kind: str = "value", whole: int | None = None) -> None:
+def _note(walk: Walk, one: Visit, content: Hashable, kind: str = "value", whole: int | None = None) -> None:
     shown = id(one.value) if whole is None else whole
     walk.found[one.path] = Noted(content, kind, one.holder, one.key, shown, one.name, one.inside)
 
 
-def _step(one: _Todo, value: Any, kind: str, key: Any, name: str, holder: int | None = None) -> _Todo:
+def _step(one: Visit, value: Any, kind: str, key: Any, name: str, holder: int | None = None) -> Visit:
     path = (*one.path, (kind, key))
     inside = one.inside
     if not inside and kind == "attr" and not _is_own_object(one.value):
         inside = len(one.path)
-    return _Todo(value, path, id(one.value) if holder is None else holder, key, name, inside)
+    return Visit(value, path, id(one.value) if holder is None else holder, key, name, inside)
 
 
-def _may_be_replaced(one: _Todo) -> bool:
+def _may_be_replaced(one: Visit) -> bool:
     """Whether a function is a variable, an attribute of an own object or of what variables hold, or a ``forward``."""
     if len(one.path) == 1:
         return one.path[0][0] == "global"
@@ -277,20 +224,20 @@ def _is_ours(value: Any) -> bool:
     return name.partition(".")[0] == _PACKAGE and not isinstance(value, State)
 
 
-def _of_namespace(names: dict[str, Any]) -> Iterator[_Todo]:
+def _of_namespace(names: dict[str, Any]) -> Iterator[Visit]:
     module = str(names.get("__name__", ""))
     for name, value in list(names.items()):
         if not name.startswith("__"):
-            yield _Todo(value, (("global", (module, name)),), id(names), name, name)
+            yield Visit(value, (("global", (module, name)),), id(names), name, name)
 
 
-def _of_module(module: types.ModuleType) -> Iterator[_Todo]:
+def _of_module(module: types.ModuleType) -> Iterator[Visit]:
     file = vars(module).get("__file__")  # not getattr(), at which a module that is imported on use would be imported
     if file and is_own_file(file) and not is_ours(file):
         yield from _of_namespace(vars(module))
 
 
-def _of_nn_module(one: _Todo, own: bool) -> Iterator[_Todo]:
+def _of_nn_module(one: Visit, own: bool) -> Iterator[Visit]:
     value = one.value
     builtin = type(value).__module__.startswith("torch.")
     tensors = {} if own else {**value._parameters, **value._buffers}
@@ -309,7 +256,7 @@ def _of_nn_module(one: _Todo, own: bool) -> Iterator[_Todo]:
         yield _step(one, type(value), "class", "", one.name)
 
 
-def _attributes(one: _Todo) -> Iterator[_Todo]:
+def _attributes(one: Visit) -> Iterator[Visit]:
     value, own = one.value, _is_own_object(one.value)
     # torch keeps the versions of modules in an attribute of the dictionaries that state_dict() returns
     names = [(name, inner) for name, inner in list(getattr(value, "__dict__", {}).items()) if name != "_metadata"]
@@ -322,7 +269,7 @@ def _attributes(one: _Todo) -> Iterator[_Todo]:
         yield _step(one, inner, "attr", name, name if own else one.name)
 
 
-def _items(one: _Todo) -> Iterator[_Todo]:
+def _items(one: Visit) -> Iterator[Visit]:
     value = one.value
     pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
     if isinstance(value, (set, frozenset)):
@@ -334,17 +281,17 @@ def _items(one: _Todo) -> Iterator[_Todo]:
             yield _step(one, inner, "item", key, one.name)
 
 
-def _of_callable(one: _Todo) -> Iterator[_Todo]:
+def _of_callable(one: Visit) -> Iterator[Visit]:
     value = one.value
     if isinstance(value, functools.partial):
         yield _step(one, value.func, "attr", "func", one.name)
         code = getattr(value.func, "__code__", None)
         for place, inner in enumerate(value.args):
             name = code.co_varnames[place] if code and place < code.co_argcount else one.name
-            todo = _Todo(value.args, (*one.path, ("attr", "args")), id(value), "args", name)
+            todo = Visit(value.args, (*one.path, ("attr", "args")), id(value), "args", name)
             yield _step(todo, inner, "item", place, name)
         for name, inner in value.keywords.items():
-            todo = _Todo(value.keywords, (*one.path, ("attr", "keywords")), id(value), "keywords", name)
+            todo = Visit(value.keywords, (*one.path, ("attr", "keywords")), id(value), "keywords", name)
             yield _step(todo, inner, "item", name, name)
     elif isinstance(value, types.MethodType):
         yield _step(one, value.__func__, "attr", "__func__", one.name)
@@ -355,7 +302,7 @@ def _of_callable(one: _Todo) -> Iterator[_Todo]:
         yield from _of_function(one)
 
 
-def _of_class(one: _Todo) -> Iterator[_Todo]:
+def _of_class(one: Visit) -> Iterator[Visit]:
     own = _is_own_object(one.value)
     for name, inner in list(vars(one.value).items()):
         inner = getattr(inner, "__func__", inner) if isinstance(inner, (staticmethod, classmethod)) else inner
@@ -370,7 +317,7 @@ def _of_class(one: _Todo) -> Iterator[_Todo]:
                 yield _step(one, inner, "attr", name, name)
 
 
-def _of_function(one: _Todo) -> Iterator[_Todo]:
+def _of_function(one: Visit) -> Iterator[Visit]:
     value = one.value
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
         try:
@@ -390,7 +337,7 @@ def _of_function(one: _Todo) -> Iterator[_Todo]:
     module = str(named.get("__name__", ""))
     for name in sorted(names_of(value.__code__)):
         if name in named and not name.startswith("__"):
-            yield _Todo(named[name], (("global", (module, name)),), id(named), name, name)
+            yield Visit(named[name], (("global", (module, name)),), id(named), name, name)
 
 
 @functools.lru_cache(maxsize=4096)

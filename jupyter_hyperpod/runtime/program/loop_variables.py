@@ -17,13 +17,15 @@ from typing import Any
 import torch
 
 from ...core.errors import TrainingError
-from ..session.optimizer_state import is_generator
+from ..session.optimizer_state import access, is_generator
 from . import functions
 from .analysis.cell_analysis import Carrying, carrying
 from .carried_paths import Tracer
-from .copies import OBJECT, PLAIN, SKIPPED, Copier, Copy, Unfit
+from .copies import FRESH, OBJECT, SKIPPED, Copier, Copy
 from .frames import Cells, Locals, callers, cells_of, running
+from .origins import Origins, is_followed
 from .reached import digest
+from .value_kinds import PLAIN, SMALL, Unfit, has_attributes, held_by, size
 
 STEPPED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 ALIAS = "\0alias"  # the key of a copy that stands for the object of another variable
@@ -75,8 +77,13 @@ class Variable:
 class LoopVariables:
     """The variables of one session's loops. ``own`` are the ids of what the session carries in other ways."""
 
-    def __init__(self, own: frozenset[int], model: torch.nn.Module | None = None) -> None:
+    def __init__(
+        self, own: frozenset[int], model: torch.nn.Module | None = None, origins: Origins | None = None
+    ) -> None:
         self._own = own
+        self._origins = origins or Origins()
+        self._made = set[tuple[str, type]]()  # variables, and the kinds of new objects in them that can be made
+        self._first: dict[str, bool] = {}  # by variable: whether it held an object that every member has
         self._model = model
         self._given = set[str]()  # variables that held an optimizer or a scheduler of the session
         self._functions: dict[str, Any] = {}  # by variable: the functions that it held first
@@ -135,11 +142,34 @@ class LoopVariables:
                 continue
             copy = self._function(variable, value)
             if copy is SKIPPED:
-                copy = self._copy(variable, value, before.get(variable.key))
-                self._refuse_object(variable, value, copy)
+                copy = self._object(variable, value, before.get(variable.key))
             if copy is not SKIPPED:
                 copies[variable.key] = copy
         return copies
+
+    def _object(self, variable: Variable, value: Any, before: Copy) -> Copy:
+        """A copy of a value; of an object that every member has, with what names it, and of a new one, the whole."""
+        earlier = before if isinstance(before, dict) else {}
+        known = is_followed(value) and self._origins.key_of(value) is not None
+        first = self._first.setdefault(variable.key, known)
+        is_new = not known and is_followed(value) and (first or _is_small_object(value))
+        if is_new and (copy := self._new(variable, value, earlier.get(FRESH))) is not SKIPPED:
+            return {FRESH: copy}
+        copy = self._copy(variable, value, before)
+        self._refuse_object(variable, value, copy)
+        return copy
+
+    def _new(self, variable: Variable, value: Any, before: Copy) -> Copy:
+        """A copy of a whole object that the loop has made, which a newcomer can make, too; else SKIPPED."""
+        kind = variable.key, type(value)
+        with suppress(Unfit):
+            copy = self._maker.copied(value, before)
+            if copy is not SKIPPED:
+                if kind not in self._made:
+                    self._maker.fresh(copy)
+                    self._made.add(kind)
+                return copy
+        return SKIPPED
 
     def put_back(self, copies: Mapping[str, Copy]) -> None:
         """Set the variables to what the copies hold."""
@@ -155,12 +185,18 @@ class LoopVariables:
                 self._put_function(variable, copy)
                 continue
             try:
-                names[name] = found[variable.key] = self._copier.merged(names.get(name), copy)
+                names[name] = found[variable.key] = self._taken(names.get(name), copy)
             except Unfit as unfit:
                 if name not in names:
                     continue  # such as the variable of a for loop: reading it before it is bound is a NameError
                 sentence = REBOUND.format(line=variable.line, name=name + unfit.path, kind=unfit.kind)
                 raise TrainingError(sentence) from unfit
+
+    def _taken(self, target: Any, copy: Copy) -> Any:
+        """The value that holds a copy. Raises Unfit."""
+        if isinstance(copy, dict) and FRESH in copy:
+            return self._maker.fresh(copy[FRESH])
+        return self._copier.merged(target, copy)
 
     @property
     def changed(self) -> frozenset[str]:
@@ -264,7 +300,11 @@ class LoopVariables:
 
     @property
     def _copier(self) -> Copier:
-        return Copier(self._own, self.attributes, self._model, kinds=True)
+        return Copier(self._own, self.attributes, self._model, kinds=True, known=self._origins, contents=True)
+
+    @property
+    def _maker(self) -> Copier:
+        return Copier(self._own, None, self._model, kinds=True, known=self._origins)
 
     def _each(self, always: bool = False) -> Iterator[Variable]:
         """All variables; modules that the loops only use where they have changed, or ``always``."""
@@ -317,6 +357,11 @@ class LoopVariables:
                 for place in self._known.values():
                     if place.code is present.code:
                         yield depth, place.found, frame
+
+
+def _is_small_object(value: Any) -> bool:
+    """Whether `value` is an object of the program's own class, all of whose attributes may be copied in each step."""
+    return has_attributes(value) and access(value) is None and size(held_by(value)) <= SMALL
 
 
 def _name(root: tuple[str, Any]) -> str:

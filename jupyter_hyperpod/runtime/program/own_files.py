@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from functools import lru_cache
 from typing import Any
 
@@ -67,6 +67,28 @@ def dictionary(kind: str, factory: str | None, items: dict[Any, Any]) -> Any:
             raise LookupError(factory)
         return defaultdict(made, items)
     return OrderedDict(items) if kind == "OrderedDict" else Counter(items) if kind == "Counter" else items
+
+
+def plain_items(value: Any) -> Any:
+    """The items of a container of the program's own class, in one of Python's own."""
+    if isinstance(value, deque):
+        return deque(value, value.maxlen)
+    return dict(value) if isinstance(value, dict) else _base(value)(value)
+
+
+def set_items(target: Any, items: Any) -> None:
+    """Let a container of the program's own class hold these items, without a call of its own methods."""
+    base = _base(target)
+    base.clear(target)
+    if isinstance(target, dict):
+        for key, item in items.items():
+            base.__setitem__(target, key, item)
+    else:
+        (base.update if isinstance(target, set) else base.extend)(target, items)
+
+
+def _base(value: Any) -> Any:
+    return next(base for base in (OrderedDict, dict, list, set, deque) if isinstance(value, base))
 
 
 def _class(name: str) -> type | None:

@@ -15,9 +15,10 @@ import torch
 
 from ...core.errors import TrainingError
 from ..comm import state_codec
-from .copies import SKIPPED, Copier, State, Unfit, has_attributes
+from .copies import SKIPPED, Copier
 from .heap import names_of
 from .own_files import is_own_file
+from .value_kinds import State, Unfit, has_attributes, held_by
 
 DEEPEST = 4
 LARGEST = 100_000  # elements of a tensor or an array that is read
@@ -115,7 +116,7 @@ def _of_function(function: types.FunctionType, seen: set[int], depth: int) -> It
 
 
 def _attributes(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    for name, inner in vars(value).items():
+    for name, inner in held_by(value).items():
         if not (isinstance(value, torch.nn.Module) and (name.startswith("_") or name == "training")):
             yield f"{path}.{name}", inner
             if not isinstance(inner, torch.nn.Module):

@@ -22,7 +22,7 @@ import torch
 
 from ..comm.state_codec import is_array
 from ..session.optimizer_state import access
-from .copies import HARMLESS, PLAIN
+from .value_kinds import HARMLESS, PLAIN
 
 READ_WHOLE = 65_536  # elements of a tensor or an array that is read whole; of larger ones as many are sampled
 ITEMS = 50  # of a container, of which as many at each end are walked

@@ -6,6 +6,7 @@ a member gets that joins there. See `worker.rehearse`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -33,10 +34,11 @@ def members_join() -> bool:
     return current() is not None or rehearsing.get() is not None
 
 
-def between(state: TrainingState) -> None:
-    """A session's cell is between two steps, and what it carries is copied."""
+def between(state: TrainingState, before: Callable[[], object]) -> None:
+    """A session's cell is between two steps, and what it carries is copied, after a call of ``before``."""
     now = rehearsing.get()
     if now is not None and not now.joins and now.of in (None, state) and state.applied == now.step:
+        before()
         now.of = state  # only the first session of a cell
         skeleton, tensors = state.pack(carried=True)
         now.noted = skeleton, [tensor.clone() for tensor in tensors]

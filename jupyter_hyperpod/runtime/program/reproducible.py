@@ -22,8 +22,8 @@ from ..session.state import TrainingState
 from ..worker.replica_sync import Group
 from .carried import Carried
 from .comparison import Comparison
-from .heap import Walk
 from .reached import reached
+from .walk import Walk
 
 COMPARED_STEPS = 2
 Compute = Callable[[int, FinishedNodes], None]
@@ -84,9 +84,10 @@ class Reproducible:
             return
         first = min(set(range(plan.world_size)) - set(plan.proving))
         others = plan.proving if plan.rank == first else (first,) if plan.rank in plan.proving else ()
-        now = self._comparison.now() if others else Walk()
-        tables = self._gather(plan, self._comparison.late(now) if others else None)
-        lacks = {name: None for other in others for name in self._comparison.unlike(now, tables[other])}
+        late = self._comparison.late
+        now = late.look() if others else Walk()
+        tables = self._gather(plan, late.shown(now) if others else None)
+        lacks = {name: None for other in others for name in late.lacking(now, tables[other])}
         for rank, names in enumerate(self._gather(plan, list(lacks))):
             if names:
                 newcomer = f"rank {rank if rank in plan.proving else plan.proving[0]}"

@@ -117,11 +117,19 @@ class Loop:
         self._empty = 0  # loops of steps begun after `Session.stop`
         if parts.comparison.members_join and self._group.replica == 1:
             parts.resync.on_newcomers = self._carry_more
+        parts.checkpoints.on_copy = self._show_late
 
     def _carry_more(self) -> None:
         """Newcomers come: carry what has changed since the cell was looked at last."""
-        self._parts.comparison.carry_late()
+        self._parts.comparison.late.carry(at_once=True)
         self._carried.seal_more()
+
+    def _show_late(self) -> None:
+        """A checkpoint is made: show in it what the program has changed. In a step, nobody could compare that."""
+        if self._parts.comparison.members_join and self._group.replica == 1 and not self._execution.is_inside:
+            late = self._parts.comparison.late
+            late.carry(at_once=True)
+            self._carried.seal_more(late.shown(late.look()))
 
     def steps(self, count: int, until: Callable[[], int] | None = None) -> Iterator[Step]:
         """Yield the next ``count`` steps, or those up to ``until()``. A newcomer begins where its peers are."""
@@ -237,12 +245,15 @@ class Loop:
     def _seal(self) -> None:
         step = self._state.applied
         self._carried.enter(step, self._loop)
+        if shown := self._carried.unproven:
+            self._carried.unproven = {}
+            self._parts.comparison.late.refuse_lacking(shown, step)
         if rehearsal.members_join():
             self._carried.refuse_rebuilt()
         self._parts.comparison.between(self._parts.resync.transfer.offers)
         self._carried.seal(step, self._loop)
         self._parts.between.reached()
-        rehearsal.between(self._state)
+        rehearsal.between(self._state, self._show_late)
 
     def _meet(self, in_loop: bool) -> None:
         """Begin a checkpoint, and let newcomers join, as often as the members change.

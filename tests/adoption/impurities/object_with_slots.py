@@ -1,4 +1,4 @@
-# refused: scale in line 28
+# carried
 import torch
 
 import jupyter_hyperpod as hp

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from ..own_files import nodes_of
 from .cell_analysis import LOOPS, MEASURES, SCOPES
 from .reads import base_of, last_name, stored
+from .syntax import nodes_of
 
 Place = tuple[str, int]  # a name and its line
 UNSEEDED = frozenset(  # functions whose results no seed decides

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from functools import lru_cache
 
-from ..own_files import KEPT_TREES, nodes_of
 from .cell_analysis import LOOPS, MEASURES, SCOPES
+from .syntax import KEPT_TREES, nodes_of
 
 # Functions and methods that show or record their arguments.
 OUTPUT = frozenset(
@@ -36,6 +36,9 @@ PURE = frozenset(
     "zip".split()
 )
 
+NOT_READ = frozenset(
+    "callable delattr hasattr id isinstance issubclass len setattr type".split()
+)  # no attribute is read
 SESSION = frozenset(("Session", "register", "run"))
 
 
@@ -70,7 +73,15 @@ class Reads:
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             self._loads.setdefault(node.attr, []).append(node)
         elif isinstance(node, ast.Call):
-            self._calls.setdefault(last_name(node.func), []).append(node)
+            function = last_name(node.func)
+            self._calls.setdefault(function, []).append(node)
+            for given in node.args if function in ("getattr", "attrgetter") else ():
+                if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                    for part in given.value.split("."):
+                        self._loads.setdefault(part, []).append(node)
+        elif isinstance(node, ast.MatchClass):
+            for attribute in node.kwd_attrs:
+                self._loads.setdefault(attribute, []).append(node)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
             self._arguments.setdefault(node.name, []).append(names[1:] if names[:1] == ["self"] else names)
@@ -86,6 +97,24 @@ class Reads:
     def flow(self, name: str) -> Flow:
         """Where what this name holds flows."""
         return self._flow(name, set())
+
+    def flow_of_attributes(self, name: str, seen: frozenset[str] = frozenset()) -> Flow:
+        """Where all attributes flow of an object of this name that is compared, shown or given away as a whole."""
+        found = Flow.NOWHERE
+        for node in self._loads.get(name, ()) if name not in seen else ():
+            parent = self._parents.get(node)
+            given = isinstance(parent, ast.Call) and node in parent.args
+            function = last_name(parent.func) if isinstance(parent, ast.Call) else ""
+            if given and isinstance(parent, ast.Call) and function in self._arguments:
+                place = parent.args.index(node)  # type: ignore[arg-type]
+                for names in self._arguments[function]:
+                    if place < len(names):
+                        found = max(found, self.flow_of_attributes(names[place], seen | {name}))
+            elif isinstance(parent, ast.Attribute) and parent.attr == "__dict__":
+                found = max(found, self._climb(parent, name, {name}))
+            elif isinstance(parent, (ast.Compare, ast.FormattedValue)) or (given and function not in NOT_READ):
+                found = max(found, self._climb(node, name, {name}))
+        return found
 
     def _flow(self, name: str, seen: set[str]) -> Flow:
         if name in self._known:

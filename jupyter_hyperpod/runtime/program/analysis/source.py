@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from ..copies import PLAIN
 from ..frames import callers, is_ours
-from ..heap import SETTINGS, Noted, Path, Walk
-from ..own_files import nodes_of, parsed
+from ..heap import SETTINGS
+from ..value_kinds import PLAIN
+from ..walk import Noted, Path, Walk
 from . import chance
 from .cell_analysis import CHANGERS, LOOPS, READERS, changed_in_place
 from .reads import Flow, Reads, base_of, last_name, stored
+from .syntax import nodes_of, parsed
 
 NO_LINE = "the loop"
 CHANCE = (
@@ -86,7 +87,12 @@ class Program:
             return Flow.TRAINING
         if path[-1][0] == "attr" and noted.at and _holder_kind(path, noted):
             return Flow.TRAINING
-        return self.reads.flow(noted.name)
+        found = self.reads.flow(noted.name)
+        if found is Flow.NOWHERE and path[-1][0] == "attr" and not noted.at:
+            holder = path[-2][1][1] if len(path) == 2 and path[0][0] in ("global", "frame") else path[-2][1]
+            names = {str(holder), *self._walk.aliases.get(noted.holder, ())}
+            found = max((self.reads.flow_of_attributes(name) for name in sorted(names)), default=found)
+        return found
 
     def _is_declared_global(self, name: str) -> bool:
         nodes = (node for tree in self._files.values() for node in nodes_of(tree))

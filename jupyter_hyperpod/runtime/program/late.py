@@ -1,0 +1,214 @@
+"""What the program has changed since its first step, wherever it was changed: carried, and shown to newcomers.
+
+Neither the first steps nor the source show all that changes late. So members look now and then at everything that the
+cell can reach, compare it with what there was before the first step, and carry what is different; and a member that
+joins compares what it has with what another member shows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...core.errors import TrainingError
+from ...core.units import few
+from . import readings
+from .analysis.reads import Flow
+from .analysis.source import Program
+from .carried import Carried
+from .carried_paths import text
+from .copies import Copier
+from .heap import Heap
+from .origins import Origins
+from .reached import digest
+from .walk import Noted, Path, Visit, Walk, path_of
+
+LACKS = (
+    "this process goes on after step {step}, which another one has computed, and does not have what the program had "
+    "changed there: {names}. The source does not show that the run changes this. Keep such values in the session, "
+    "session.state.name = ..., or change the one object in place instead of taking another one"
+)
+NEW = ("new", "")  # the end of a path into an object that the loop has made
+SHARE, SHARE_JOINING = 100, 3  # a later look waits so many times as long as the last one took
+
+
+class LateChanges:
+    """The changes of one session since its first step."""
+
+    def __init__(self, heap: Heap, carried: Carried) -> None:
+        self._heap = heap
+        self._carried = carried
+        self._origins: Origins = carried.origins
+        self._copier = Copier(heap.own, kinds=True)
+        self.inside: set[Path] = set()  # what the loss function has changed
+        self._looked_s = self._look_s = 0.0  # when it was looked last, and how long that took
+        self._has_begun = False
+
+    def begin(self, walk: Walk) -> None:
+        """The first step comes: what this walk has found, each member has. Only the first call matters."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._origins.note(walk)
+
+    def fills(self, path: Path) -> None:
+        """A step fills what is at this path, such as a cache."""
+        self.inside.add(path)
+
+    def carry(self, newcomers: bool = False, at_once: bool = False) -> None:
+        """Carry what has changed since the first steps. It looks at most a hundredth of the time, or ``at_once``;
+        more often where ``newcomers`` may come soon.
+        """
+        began_s, share = time.perf_counter(), SHARE_JOINING if newcomers else SHARE
+        if not self._has_begun or (not at_once and began_s < self._looked_s + share * self._look_s):
+            return
+        now = self._heap.walk(between=True)
+        covered, binds = set(self._carried.traced(bound=False).notes), self._carried.variables.binds
+        for canonical, path, noted in self._changed(now):
+            is_variable = len(path) == 1 and binds(path[0])
+            if noted.kind != "function" and not is_variable and not is_covered(noted, covered):
+                self._carried.paths.add(canonical)
+        for place, visit in self._replaced(now):
+            if not (len(place) == 1 and binds(place[0])):
+                self._carried.paths.add_place(place, visit.value)
+        self._looked_s = time.perf_counter()
+        self._look_s = self._looked_s - began_s
+
+    def carry_path(self, path: Path, now: Walk, most: int | None = None) -> str:
+        """Carry what a walk has found at a path; in an object that the loop has made, the place that holds this.
+
+        Return "" or why that is impossible. With ``most``, only where it holds at most so many numbers.
+        """
+        canonical = self._origins.canonical(path, now)
+        if canonical is not None:
+            before, noted = self._origins.begin.found.get(canonical), now.found[path]
+            if most is None and canonical != path and before is not None and before.content == noted.content:
+                return ""  # it is another object than before, and no other content
+            return self._carried.paths.add(canonical, most)
+        for size in range(1, len(path) + 1):
+            visit = now.places.get(path[:size])
+            if visit is not None and self._origins.is_new(visit.value):
+                place = self._origins.place(path[:size], now)
+                if place is None or most is not None:
+                    return ""
+                if len(place) == 1 and self._carried.variables.binds(place[0]):
+                    return self._carried.paths.unfit(visit.value)  # it is carried as a variable
+                return self._carried.paths.add_place(place, visit.value)
+        return ""
+
+    def look(self) -> Walk:
+        """Everything that the cell can reach now."""
+        return self._heap.walk()
+
+    def shown(self, now: Walk) -> dict[str, Any]:
+        """What the program has changed since this member began, and reads; and what steps fill. As JSON."""
+        changed = {repr(key): _digest(noted) for key, _, noted in self._changed(now, new=True)}
+        changed |= {repr(path): "gone" for path in self._gone(now)}
+        places = {repr(place): self._named(visit) for place, visit in self._replaced(now)}
+        return {"changed": changed, "places": places, "inside": list(map(repr, self.inside))}
+
+    def lacking(self, now: Walk, shown: Mapping[str, Any]) -> list[str]:
+        """What this member has otherwise than another one, which has shown it by `shown`; in words."""
+        own = self.shown(now)
+        for key in shown.get("inside", ()):
+            if path := path_of(key):
+                self.inside.add(path)
+        roots = {path[0] for path in (*now.found, *now.places)}
+        here = {}
+        for path, noted in now.found.items():
+            canonical = self._origins.canonical(path, now)
+            here[repr((*path, NEW) if canonical is None else canonical)] = _digest(noted)
+        here |= {key: seen for key, seen in own["changed"].items() if seen == "gone"}
+        found: dict[str, None] = {}
+        for key in (*shown.get("changed", ()), *own["changed"]):
+            path = path_of(key)
+            if path and path[0] in roots and not self._is_inside(path):
+                theirs = shown["changed"].get(key) or self._first(path)
+                if here.get(key, theirs if self._leads(path, now) else None) != theirs:
+                    found[text(path)] = None
+        return list(found | dict.fromkeys(self._misplaced(now, shown.get("places", {}), own["places"])))
+
+    def refuse_lacking(self, shown: Mapping[str, Any], step: int) -> None:
+        """Raise TrainingError where this member lacks what the checkpoint after ``step`` shows."""
+        if names := self.lacking(self.look(), shown):
+            raise TrainingError(LACKS.format(step=step, names=few(names)))
+
+    def _misplaced(self, now: Walk, theirs: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
+        here = {repr(place): visit for path, visit in now.places.items() if (place := self._origins.place(path, now))}
+        for key in {**theirs, **own}:
+            path = path_of(key)
+            if not path or key not in here or self._is_inside(path):
+                continue
+            named, (origin, content) = self._named(here[key]), theirs.get(key) or [key, None]
+            same = named[0] == origin if origin or named[0] else True  # what is new is compared by its content
+            if not same and (content is None or named[1] != content):
+                yield text(path)
+
+    def _first(self, path: Path) -> str | None:
+        noted = self._origins.begin.found.get(path)
+        return None if noted is None else _digest(noted)
+
+    def _leads(self, path: Path, now: Walk) -> bool:
+        """Whether there is something at a path, which this member's walk did not reach."""
+        return path not in self._origins.begin.found and any(path == other[: len(path)] for other in now.places)
+
+    def _named(self, visit: Visit) -> list[str | None]:
+        """The path of an object that every member has, "" for a new one; and a digest of its content."""
+        origin = self._origins.path_of(visit.value)
+        return ["" if origin is None else repr(origin), digest(visit.value, self._copier)]
+
+    def _is_inside(self, path: Path) -> bool:
+        return not self.inside.isdisjoint(path[:size] for size in range(1, len(path) + 1))
+
+    def _changed(self, now: Walk, new: bool = False) -> Iterator[tuple[Path, Path, Noted]]:
+        """What has changed and is read: its path before the first step, its path now, and what is there.
+
+        Without what the loss function changes, and what each turn of the loop binds anew; ``new``: with what is in
+        new objects, by its path now.
+        """
+        program, first = Program(now), self._origins.begin.found
+        held = {path[:size] for path in first for size in range(1, len(path))} | set(first)
+        for path, noted in now.found.items():
+            canonical = self._origins.canonical(path, now)
+            if canonical is None and not new:
+                continue
+            key = (*path, NEW) if canonical is None else canonical
+            before = first.get(key)
+            if before is not None:
+                differs = before.content != noted.content
+            else:
+                is_attribute = key[-1][0] == "attr" and (key[:-1] in held or self._origins.is_known(key[:-1]))
+                differs = canonical is None or key[0][0] == "environ" or self._origins.is_known(key) or is_attribute
+            if differs and self._matters(program, path, key, noted):
+                yield key, path, noted
+
+    def _gone(self, now: Walk) -> Iterator[Path]:
+        first = self._origins.begin.found
+        if gone := list(self._origins.gone(now)):
+            program = Program(now)
+            yield from (path for path in gone if self._matters(program, path, path, first[path]))
+
+    def _replaced(self, now: Walk) -> Iterator[tuple[Path, Visit]]:
+        program = Program(now)
+        for place, visit in self._origins.replaced(now).items():
+            noted = Noted("", "value", visit.holder, visit.key, id(visit.value), visit.name, visit.inside)
+            if self._matters(program, visit.path, place, noted):
+                yield place, visit
+
+    def _matters(self, program: Program, path: Path, canonical: Path, noted: Noted) -> bool:
+        if noted.kind not in ("value", "shape", "function") or self._carried.variables.binds_anew(path[0]):
+            return False
+        if path[0][0] in ("environ", "setting") or ("attr", "grad") in path:  # each process has its own
+            return False
+        return not (self._is_inside(path) or self._is_inside(canonical)) and (
+            program.flow(path, noted) is not Flow.NOWHERE
+        )
+
+
+def is_covered(noted: Noted, covered: set[Any]) -> bool:
+    """Whether what was noted is part of something that is carried, by its ids."""
+    return noted.holder in covered or noted.whole in covered or (noted.holder, noted.key) in covered
+
+
+def _digest(noted: Noted) -> str:
+    return readings.digest(noted.content, noted.kind)

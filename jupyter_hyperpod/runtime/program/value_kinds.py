@@ -1,0 +1,152 @@
+"""Kinds of values that a program keeps: which are plain, which have attributes to copy, and which cannot travel."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from argparse import Namespace
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, GeneratorType, SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+
+from ..comm.state_codec import is_array
+from ..session.optimizer_state import has_state
+from .own_files import is_own_file
+
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+PLAIN = (bool, int, float, complex, str, bytes, type(None), range, torch.Size, torch.dtype, torch.device)
+LONG = 100  # items of a list
+SMALL = 1_000_000  # numbers in an object of a container, of which all attributes are copied
+# Packages whose objects show or record what happens, and do not change it.
+HARMLESS = frozenset(
+    "IPython _csv _io _thread concurrent csv dataclasses datetime functools io ipywidgets logging matplotlib mlflow "
+    "pathlib queue re rich socket subprocess tensorboard threading time tqdm types typing wandb weakref".split()
+)
+
+
+class State:
+    """A namespace for plain values that a run carries from step to step: ``State(best=math.inf, epoch=0)``.
+
+    Its attributes may be numbers, text, tensors, arrays and containers of them.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    def __repr__(self) -> str:
+        return f"State({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+NAMESPACES: dict[str, Any] = {f"{k.__module__}.{k.__qualname__}": k for k in (State, SimpleNamespace, Namespace)}
+
+
+class Unfit(Exception):
+    """A value cannot travel. ``path`` leads to it, beginning with "." or "["; ``kind`` is its type's name."""
+
+    def __init__(self, path: str, value: Any) -> None:
+        super().__init__(path)
+        self.path = path
+        self.kind = type(value).__name__
+        self.is_iterator = hasattr(value, "__next__") and not isinstance(value, io.IOBase)
+        packages = set(type(value).__module__.split("."))
+        self.is_harmless = bool(packages & HARMLESS) or isinstance(value, io.IOBase)
+
+
+class Known(Protocol):
+    """Names objects that every member has."""
+
+    def key_of(self, value: Any) -> str | None:
+        """What names an object, None for one that other members do not have."""
+
+    def of_key(self, key: str) -> Any:
+        """The object of this member that a key names. Raises LookupError."""
+
+    def label_of(self, value: Any) -> int:
+        """A number for a new object, the same in all copies of one step."""
+
+    def labelled(self, label: int, make: Callable[[], Any]) -> Any:
+        """The object that was made for a number in this step, else a new one."""
+
+
+def type_name(value: Any) -> str:
+    return "{0.__module__}.{0.__qualname__}".format(value if isinstance(value, type) else type(value))
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether `value` is an object of this package that is no part of the run, such as a step."""
+    if isinstance(value, GeneratorType):
+        return value.gi_code.co_filename.startswith(_PACKAGE)
+    ours = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return ours and not has_state(value) and not isinstance(value, State)
+
+
+def has_attributes(value: Any) -> bool:
+    """Whether `value` is an object of the program's own class, which is copied attribute by attribute."""
+    if isinstance(value, (State, SimpleNamespace, Namespace)):
+        return True
+    kind = type(value)
+    if isinstance(value, (type, FunctionType)):
+        return is_own_file(getattr(sys.modules.get(value.__module__), "__file__", None) or "") and bool(vars(value))
+    if isinstance(value, torch.utils.data.Sampler):  # such as weights of samples that the cell computes anew
+        return True
+    if not hasattr(value, "__dict__") and not slots_of(kind):
+        return False
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return False
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or (file is not None and is_own_file(file))
+
+
+def slots_of(kind: type) -> tuple[str, ...]:
+    """The attributes that a class names in ``__slots__``, and those of its bases."""
+    found = (vars(base).get("__slots__", ()) for base in kind.__mro__)
+    names = (name for slots in found for name in ((slots,) if isinstance(slots, str) else slots))
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def held_by(value: Any) -> dict[str, Any]:
+    """The attributes of an object, by name."""
+    held: dict[str, Any] = getattr(value, "__dict__", {})
+    if slots := slots_of(type(value)):
+        return held | {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return held
+
+
+def is_frozen(value: Any) -> bool:
+    """Whether an object is of a data class whose attributes never change."""
+    parameters: Any = getattr(type(value), "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
+
+
+def own_ids(session: Any, model: torch.nn.Module, *others: Any) -> frozenset[int]:
+    """Ids of the objects that travel as the session's own, or that every cell makes alike, such as the data.
+
+    A list of samples is not among them: a cell may append to it, such as to a memory of what an agent has seen.
+    """
+    found = [session, *model.modules(), *model.parameters(), *model.buffers(), *others]
+    return frozenset(id(value) for value in found if value is not None and type(value) not in (list, dict, deque))
+
+
+def size(value: Any) -> int:
+    """About how many numbers a value holds; more than `SMALL` where that is not seen."""
+    if isinstance(value, torch.Tensor):
+        return value.nelement()
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(map(size, value)) if len(value) <= LONG else SMALL + 1
+    return int(value.size) if is_array(value) else 1 if type(value) in PLAIN else SMALL + 1
+
+
+def key_of(key: Any, path: str) -> Any:
+    """A key of a dictionary as it travels. Raises Unfit."""
+    if key is None or isinstance(key, (str, int, float)):
+        return key
+    if isinstance(key, tuple):
+        return tuple(key_of(part, path) for part in key)
+    raise Unfit(path, key)

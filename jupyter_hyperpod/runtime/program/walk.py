@@ -1,0 +1,80 @@
+"""What a walk of everything that a cell can reach has found, by path; and what is different in a later walk."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+Path = tuple[tuple[str, Any], ...]
+
+
+def path_of(key: str) -> Path:
+    """The path that `repr` has written, () for one with keys that cannot be read, such as a data type of torch.
+
+    What is new under such a key is seen by the shape of what holds it.
+    """
+    with suppress(ValueError, SyntaxError):
+        path: Path = ast.literal_eval(key)
+        return path
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What was seen at a path. ``holder`` and ``whole``: ids of the object that holds it and of the value itself.
+
+    ``name`` is the last variable or attribute of own code on the path; ``kind`` says what it is: value, shape,
+    iterator, cache, function, opaque or setting.
+    """
+
+    content: Hashable
+    kind: str
+    holder: int
+    key: Any
+    whole: int
+    name: str
+    at: int = 0  # for `value` of a library's object: the length of the path to it
+
+
+@dataclass
+class Walk:
+    """What one walk has found.
+
+    ``places``: every place that holds an object, in the order of the walk; several may hold the same one.
+    ``touching``: names of objects of libraries that hold the session's own objects. ``aliases``: the other variables
+    that lead to an object, by its id. ``cut``: whether there was more than is walked.
+    """
+
+    found: dict[Path, Noted] = field(default_factory=dict)
+    places: dict[Path, Visit] = field(default_factory=dict)
+    touching: set[str] = field(default_factory=set)
+    aliases: dict[int, set[str]] = field(default_factory=dict)
+    cut: bool = False
+
+    def changed(self, later: Walk) -> dict[Path, Noted]:
+        """What is different in a later walk, as it is there, with attributes that are new there."""
+        held = {path[:length] for path in self.found for length in range(1, len(path))}
+        return {
+            path: noted
+            for path, noted in later.found.items()
+            if (self.found[path].content != noted.content if path in self.found else _is_new(path, held))
+        }
+
+
+def _is_new(path: Path, held: Collection[Path]) -> bool:
+    return path[0][0] == "environ" or (path[-1][0] == "attr" and path[:-1] in held)
+
+
+@dataclass(slots=True)
+class Visit:
+    """A value on the way of a walk; ``inside``: length of the path to the outermost object of a library around it."""
+
+    value: Any
+    path: Path
+    holder: int
+    key: Any
+    name: str
+    inside: int = 0
