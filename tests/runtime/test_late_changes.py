@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -47,7 +49,8 @@ with hp.Session(model, optimizer, data, global_batch=16, micro_batch=4) as sessi
         CHANGE
 print(config.scale, decay.scale, best)
 """
-IN_PLACE = """config = dataclasses.replace(config, scale=config.scale * 0.9)
+CHANGES = """config = dataclasses.replace(config, scale=config.scale * 0.9)
+        stage = stages[min(epoch, 2)]
         for hook in hooks["end"]: hook(loss)
         heapq.heappush(best, -loss)"""
 
@@ -58,10 +61,10 @@ def change(cell: str) -> str:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("by", ["growth", "kill"])
-def test_what_changes_in_place_reaches_members_that_join_later(job: Submit, by: str) -> None:
-    alone = job(change(IN_PLACE), nodes=1)
+def test_what_changes_late_reaches_members_that_join_later(job: Submit, by: str) -> None:
+    alone = job(change(CHANGES), nodes=1)
     alone.finish()
-    run = job(change(IN_PLACE), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+    run = job(change(CHANGES), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
     run.until_step(17)
     if by == "growth":
         run.scale(4)
@@ -72,14 +75,37 @@ def test_what_changes_in_place_reaches_members_that_join_later(job: Submit, by: 
     assert run.view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
 
 
+RING = """ring = Stage(stage.weight * 0.9)
+        ring.itself = ring
+        stage = ring"""
+
+
 @pytest.mark.timeout(180)
-def test_what_is_replaced_is_refused_before_a_member_computes_with_another_value(job: Submit) -> None:
-    cell = change("stage = stages[min(epoch, 2)]")
-    run = job(cell, nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
+def test_what_cannot_be_given_is_refused_before_a_member_computes_with_another_value(job: Submit) -> None:
+    run = job(change(RING), nodes=2, elastic="1:4", env={"PAUSE_S": "0.02"})
     run.until_step(22)
     run.scale(3)
     reason = run.finish("failed")["reason"]
-    assert "does not have what the program has changed before: stage.weight" in reason, run.story()
+    assert "does not have what the program has changed before: stage" in reason, run.story()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("cell", "state"), [(CHANGES, "succeeded"), (RING, "failed")], ids=["carried", "refused"])
+def test_what_changed_late_is_in_checkpoints(job: Submit, tmp_path: Path, cell: str, state: str) -> None:
+    """All members are lost: those that go on have nobody to compare with but the checkpoint."""
+    alone = job(change(cell), nodes=1)
+    alone.finish()
+    places = f"micro_batch=4, checkpoint=hp.Checkpoint({str(tmp_path)!r}, every_steps=4)"
+    run = job(change(cell).replace("micro_batch=4", places), nodes=2, elastic="1:2", env={"PAUSE_S": "0.02"})
+    run.until_step(22)
+    for rank in range(2):
+        run.kill(rank)
+    view = run.finish(state)
+    assert run.of_kind("checkpoint.loaded"), run.story()
+    if state == "succeeded":
+        assert view["digest"] == alone.view["digest"] and set(run.text().values()) == set(alone.text().values())
+    else:
+        assert "does not have what the program had changed there: stage" in view["reason"], run.story()
 
 
 def test_a_path_with_a_key_that_cannot_be_read_back_is_none() -> None:
